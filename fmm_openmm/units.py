@@ -1,0 +1,32 @@
+"""Units: plain numbers are OpenMM's (nm, e, kJ/mol, ps); an ``openmm.unit.Quantity`` is converted to them.
+
+The Coulomb constant has its one home here. Inside the solver lengths are measured in box widths and the constant is
+applied once, to the finished potentials.
+"""
+
+import sys
+
+# OpenMM's own factors (SimTKOpenMMRealType.h): 1 / (4 pi epsilon_0) with AVOGADRO, E_CHARGE and EPSILON0 as given there.
+AVOGADRO = 6.02214076e23
+E_CHARGE = 1.602176634e-19
+EPSILON0 = 1e-6 * 8.8541878128e-12 / (E_CHARGE * E_CHARGE * AVOGADRO)
+PI = 3.14159265358979323846
+
+COULOMB_CONSTANT = 1.0 / (4.0 * PI * EPSILON0)
+"""1 / (4 pi epsilon_0) in kJ nm / (mol e^2), equal to OpenMM's ONE_4PI_EPS0."""
+
+
+def strip_units(value):
+    """``value`` as a plain number or array in OpenMM units.
+
+    A ``Quantity`` can only exist once ``openmm.unit`` is loaded, so nothing is imported here. A list or tuple of
+    quantities (``[1*nanometer, ...]``) is converted element by element.
+    """
+    unit = sys.modules.get("openmm.unit")
+    if unit is None:
+        return value
+    if unit.is_quantity(value):
+        return value.value_in_unit_system(unit.md_unit_system)
+    if isinstance(value, (list, tuple)) and any(unit.is_quantity(v) for v in value):
+        return [strip_units(v) for v in value]
+    return value
