@@ -1,0 +1,120 @@
+"""Imports flow one way: the rule of docs/architecture.md, read from the source with ``ast``, nothing imported."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "fmm_openmm"
+SOURCE = Path(__file__).resolve().parents[1] / PACKAGE
+
+# Each layer may import the layers before it and itself. A set in a row shares the row's rank, as in the document.
+BASE = ["units", "errors"]
+DATA = [*BASE, "checks", "box", "expansions", "parameters"]
+PIPELINE = [*DATA, "stages", "driver", "backends"]
+SOLVER = [*PIPELINE, "solver"]
+OPENMM = [*SOLVER, "oracle", "convert", "integration"]
+MAY_IMPORT = {
+    "units": [],
+    "errors": [],
+    "checks": BASE,
+    "box": [*BASE, "checks"],
+    "parameters": DATA,
+    "expansions": BASE,
+    "stages": DATA,
+    "driver": [*DATA, "stages"],
+    "backends": PIPELINE,
+    "oracle": [*BASE, "checks", "box"],
+    "solver": PIPELINE,
+    "convert": SOLVER,
+    "integration": [*SOLVER, "oracle", "convert"],
+    "bench": OPENMM,
+    "cli": [*OPENMM, "bench", "__init__"],
+    "__main__": ["cli"],
+    "__init__": OPENMM,
+}
+
+# Outside packages that only some places may import; the place is a path inside the package.
+OUTSIDE = {
+    "openmm": ["convert", "integration", "bench", "cli"],
+    "cupy": ["backends/cuda"],
+    "numba": ["backends/cpu", "oracle", "cli", "bench"],
+    "mdtraj": ["convert"],
+    "parmed": ["convert"],
+    "MDAnalysis": ["convert"],
+    "ase": ["convert"],
+    "rich": ["cli", "bench"],
+    "matplotlib": ["cli", "bench"],
+}
+
+
+def imported_names(source, module, is_package=False):
+    """The full dotted names that ``source``, the text of ``module``, imports, wherever in the file they stand."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                keep = len(module.split(".")) - node.level + is_package
+                prefix = module.split(".")[:keep]
+            else:
+                prefix = []
+            base = ".".join(prefix + ([node.module] if node.module else []))
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def faults(source, path):
+    """What ``source``, the text of the file at ``path`` (relative to the package), imports against the rule."""
+    parts = path.with_suffix("").parts
+    module = ".".join((PACKAGE, *parts)).removesuffix(".__init__")
+    component = parts[0]
+    place = path.as_posix()
+    if component not in MAY_IMPORT:
+        return [f"{place}: `{component}` has no row in MAY_IMPORT (and docs/architecture.md)"]
+    found = []
+    for name in imported_names(source, module, is_package=parts[-1] == "__init__"):
+        top, *rest = name.split(".")
+        if top == PACKAGE:
+            target = rest[0] if rest and rest[0] in MAY_IMPORT else "__init__"
+            if target not in (component, *MAY_IMPORT[component]):
+                found.append(f"{place}: imports {name}")
+        elif top in OUTSIDE:
+            allowed = OUTSIDE[top]
+            if not any(place == f"{prefix}.py" or place.startswith(f"{prefix}/") for prefix in allowed):
+                found.append(f"{place}: imports {top}, which only {', '.join(allowed)} may")
+    return found
+
+
+def modules():
+    return sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=str)
+def test_imports_flow_one_way(path):
+    assert faults((SOURCE / path).read_text(encoding="utf-8"), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("solver.py", "from .oracle import ewald", "imports fmm_openmm.oracle.ewald"),
+        ("solver.py", "from . import oracle", "imports fmm_openmm.oracle"),
+        ("backends/cpu/p2p.py", "from ...solver import CoulombSolver", "imports fmm_openmm.solver.CoulombSolver"),
+        ("backends/__init__.py", "from ..convert import ChargeSystem", "imports fmm_openmm.convert.ChargeSystem"),
+        ("units.py", "def f():\n    import fmm_openmm.box", "imports fmm_openmm.box"),
+        ("box.py", "from fmm_openmm import CoulombSolver", "imports fmm_openmm.CoulombSolver"),
+        ("backends/cpu/p2p.py", "import cupy as cp", "only backends/cuda may"),
+        ("expansions/harmonics.py", "from numba import njit", "which only backends/cpu"),
+        ("oracle/ewald.py", "import openmm.unit", "only convert, integration, bench, cli may"),
+        ("stray.py", "", "has no row"),
+    ],
+)
+def test_the_rule_catches(path, source, complaint):
+    found = faults(source, Path(path))
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+def test_the_rule_allows():
+    assert faults("from ..solver import CoulombSolver\nimport openmm\nimport numpy", Path("convert/system.py")) == []
+    assert faults("from .harmonics import regular\nfrom ..units import PI", Path("expansions/lattice.py")) == []
