@@ -1,0 +1,59 @@
+r"""The Coulomb sum of an open system: every pair, no boundary.
+
+.. math::
+    \phi_i = \sum_{j \ne i,\ j \text{ not excluded}} \frac{q_j}{|x_i - x_j|}
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from fmm_openmm.oracle.ewald import EwaldResult, as_pairs, check_shapes, partner_lists
+
+
+def direct_sum(positions, charges, exclusions=None) -> EwaldResult:
+    """Energy, forces, potentials and fields of point charges in empty space.
+
+    Parameters
+    ----------
+    positions : (n, 3) float64, nm.
+    charges : (n,) float64, e.
+    exclusions : (m, 2) integers, optional: pairs that do not interact. They may coincide.
+
+    Raises
+    ------
+    ValueError : for a shape that does not fit.
+
+    Two charges at the same place that are not excluded get infinite potentials.
+    """
+    x, q, pairs = np.asarray(positions, np.float64), np.asarray(charges, np.float64), as_pairs(exclusions)
+    check_shapes(x, q)
+    starts, entries = partner_lists(len(q), pairs)
+    partners = np.concatenate([pairs[:, 1], pairs[:, 0]])[entries]
+    sums = _pair_sums(x, q, starts, partners)
+    return EwaldResult.from_potentials(q, sums[:, 0].copy(), sums[:, 1:].copy())
+
+
+@njit(parallel=True, cache=True, error_model="numpy")
+def _pair_sums(x, q, starts, partners):
+    """(n, 4): potential and field at each particle."""
+    sums = np.zeros((len(q), 4))
+    for i in prange(len(q)):
+        phi = fx = fy = fz = 0.0
+        for j in range(len(q)):
+            excluded = j == i
+            for s in range(starts[i], starts[i + 1]):
+                excluded |= partners[s] == j
+            if excluded:
+                continue
+            dx, dy, dz = x[i, 0] - x[j, 0], x[i, 1] - x[j, 1], x[i, 2] - x[j, 2]
+            inverse = 1.0 / math.sqrt(dx * dx + dy * dy + dz * dz)
+            bare = q[j] * inverse
+            phi += bare
+            slope = bare * inverse * inverse
+            fx += slope * dx
+            fy += slope * dy
+            fz += slope * dz
+        sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = phi, fx, fy, fz
+    return sums

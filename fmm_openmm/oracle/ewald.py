@@ -1,0 +1,237 @@
+r"""The Ewald sum, to rounding, in any periodic cell.
+
+.. math::
+    \phi_i = \sum_{j,n}' q_j \frac{\operatorname{erfc}(\alpha r)}{r}
+           + \frac{4 \pi}{V} \sum_{k \ne 0} \frac{e^{-k^2 / 4 \alpha^2}}{k^2} \operatorname{Re} \bar S(k) e^{i k x_i}
+           - \frac{2 \alpha}{\sqrt \pi} q_i - \frac{\pi Q}{V \alpha^2}
+           - \sum_{j \text{ excluded}} q_j \frac{\operatorname{erf}(\alpha r)}{r}
+
+with :math:`S(k) = \sum_j q_j e^{i k x_j}`, Q the net charge and n the periodic images. The primed sum leaves out i
+itself and, of an excluded pair, the very image whose bare :math:`1/r` is to be removed. Tin-foil boundary and a uniform
+neutralising background.
+
+P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; the background of a net charge: G. Hummer,
+L. R. Pratt, A. E. Garcia, J. Phys. Chem. 100, 1206 (1996), doi:10.1021/jp951011v.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit, prange
+from scipy.special import erf, gammainc
+
+from fmm_openmm.units import COULOMB_CONSTANT
+
+BINS_PER_CUTOFF = 3
+PAIR_COST = 12.0
+"""Cost of one real-space pair over that of one (particle, wave vector) term; sets alpha, never the answer."""
+
+CHUNK = 1 << 21
+"""Complex numbers held at a time in the reciprocal sum."""
+
+
+@dataclass(frozen=True)
+class EwaldResult:
+    """What a Coulomb sum returns; all arrays float64, one row a particle."""
+
+    energy: float
+    """kJ/mol"""
+    forces: np.ndarray
+    """(n, 3), kJ/mol/nm"""
+    potentials: np.ndarray
+    """(n,), kJ/mol/e: of all other particles, the own periodic images and the background."""
+    fields: np.ndarray
+    """(n, 3), kJ/mol/e/nm: minus the gradient of the potential; ``forces = charges * fields``."""
+
+    @classmethod
+    def from_potentials(cls, charges, potentials, fields):
+        """From potentials (n,) and fields (n, 3) in e/nm and e/nm^2: applies the Coulomb constant."""
+        potentials, fields = COULOMB_CONSTANT * potentials, COULOMB_CONSTANT * fields
+        return cls(0.5 * float(charges @ potentials), charges[:, None] * fields, potentials, fields)
+
+
+def ewald_sum(
+    positions, charges, box_vectors, exclusions=None, exclusions_periodic=False, accuracy=1e-12, alpha=None
+) -> EwaldResult:
+    """Energy, forces, potentials and fields of point charges in a periodic cell.
+
+    Parameters
+    ----------
+    positions : (n, 3) float64, nm; wrapped or not.
+    charges : (n,) float64, e; their sum need not vanish.
+    box_vectors : (3, 3) float64, nm; rows a, b, c in OpenMM's reduced form.
+    exclusions : (m, 2) integers, optional. From every listed pair the bare ``q_i q_j / r`` is subtracted. Pairs may
+        coincide.
+    exclusions_periodic : bool. False: r of an excluded pair is the distance between the positions as given. True: its
+        minimum image as OpenMM takes it.
+    accuracy : both sums are cut where their terms have fallen to this fraction.
+    alpha : splitting parameter, 1/nm; chosen for speed when not given. The answer does not depend on it.
+
+    Raises
+    ------
+    ValueError : for a shape that does not fit.
+
+    Two charges at the same place that are not excluded get infinite potentials.
+    """
+    x, q = np.asarray(positions, np.float64), np.asarray(charges, np.float64)
+    cell, pairs = np.asarray(box_vectors, np.float64), as_pairs(exclusions)
+    check_shapes(x, q)
+    if cell.shape != (3, 3):
+        raise ValueError(f"`box_vectors` must have shape (3, 3), got {cell.shape}")
+    if len(q) == 0:
+        return EwaldResult.from_potentials(q, np.zeros(0), np.zeros((0, 3)))
+
+    volume = abs(np.linalg.det(cell))
+    if alpha is None:
+        # Pairs ~ n^2 (s / alpha)^3 / V and waves ~ n V (2 s alpha)^3 / 8 pi^3 / 2, up to a common factor.
+        alpha = (2 * math.pi**3 * PAIR_COST * len(q) / volume**2) ** (1 / 6)
+    reach = math.sqrt(-math.log(accuracy))
+    wraps = np.floor(x @ np.linalg.inv(cell))
+    wrapped = x - wraps @ cell
+
+    delta = x[pairs[:, 1]] - x[pairs[:, 0]]
+    image = wraps[pairs[:, 1]] - wraps[pairs[:, 0]]
+    if exclusions_periodic:
+        shift = nearest_image(delta, cell)
+        delta, image = delta - shift @ cell, image - shift
+
+    potentials, fields = _real_space(wrapped, q, cell, pairs, image, alpha, reach / alpha)
+    for sums in (_reciprocal(wrapped, q, cell, alpha, 2 * reach * alpha), _excluded(delta, q, pairs, alpha)):
+        potentials += sums[0]
+        fields += sums[1]
+    potentials -= 2 * alpha / math.sqrt(math.pi) * q + math.pi / (volume * alpha**2) * q.sum()
+    return EwaldResult.from_potentials(q, potentials, fields)
+
+
+def as_pairs(exclusions):
+    """(m, 2) int64, also for None and for an empty list."""
+    return np.zeros((0, 2), np.int64) if exclusions is None else np.asarray(exclusions, np.int64).reshape(-1, 2)
+
+
+def check_shapes(positions, charges):
+    if charges.ndim != 1 or positions.shape != (len(charges), 3):
+        raise ValueError(
+            f"`positions` must have shape (n, 3) and `charges` (n,), got {positions.shape} and {charges.shape}"
+        )
+
+
+def nearest_image(delta, cell):
+    """(m, 3) lattice vectors that OpenMM takes off displacements to get their minimum image: c first, then b, a."""
+    shift, rest = np.zeros_like(delta), delta.copy()
+    for axis in (2, 1, 0):
+        shift[:, axis] = np.floor(rest[:, axis] / cell[axis, axis] + 0.5)
+        rest -= shift[:, axis, None] * cell[axis]
+    return shift
+
+
+def partner_lists(n, pairs):
+    """Each particle's excluded partners as compressed rows: (starts (n+1,), entries (2m,) into [pairs, reversed])."""
+    first = np.concatenate([pairs[:, 0], pairs[:, 1]])
+    return np.searchsorted(first[order := np.argsort(first, kind="stable")], np.arange(n + 1)), order
+
+
+def _excluded(delta, q, pairs, alpha):
+    """Minus erf(alpha r) / r of the excluded pairs, finite as r vanishes."""
+    r = np.sqrt((delta**2).sum(1))
+    u = (alpha * r) ** 2
+    small = u < 1e-16
+    safe = np.where(small, 1.0, r)
+    potential = np.where(small, 2 * alpha / math.sqrt(math.pi), erf(alpha * safe) / safe)
+    # erf(x) - 2 x exp(-x^2) / sqrt(pi) is the incomplete gamma function P(3/2, x^2), which does not cancel at small x.
+    slope = np.where(small, 4 * alpha**3 / (3 * math.sqrt(math.pi)), gammainc(1.5, u) / safe**3)
+    phi, field = np.zeros(len(q)), np.zeros((len(q), 3))
+    for i, j, sign in ((0, 1, 1.0), (1, 0, -1.0)):
+        source = q[pairs[:, j]]
+        np.add.at(phi, pairs[:, i], -source * potential)
+        np.add.at(field, pairs[:, i], (sign * source * slope)[:, None] * delta)
+    return phi, field
+
+
+def _reciprocal(x, q, cell, alpha, k_max):
+    """The sum over wave vectors k = n1 b1 + n2 b2 + n3 b3, as matrix products over n3 for blocks of (n1, n2)."""
+    inverse = np.linalg.inv(cell)
+    b = 2 * math.pi * inverse.T
+    limits = np.floor(k_max * np.linalg.norm(cell, axis=1) / (2 * math.pi)).astype(int)
+    ranges = [np.arange(-m, m + 1) for m in limits]
+    ranges[0] = ranges[0][limits[0] :]  # k and -k give the same: half of them, counted twice
+    phases = 2 * math.pi * (x @ inverse)
+    e1, e2, e3 = (np.exp(1j * n[:, None] * phases[:, axis]) for axis, n in enumerate(ranges))
+
+    n1, n2 = (n.ravel() for n in np.meshgrid(ranges[0], ranges[1], indexing="ij"))
+    k = (n1[:, None] * b[0] + n2[:, None] * b[1])[:, None] + ranges[2][:, None] * b[2]
+    k2 = (k**2).sum(-1)
+    inside = (k2 <= k_max**2) & (k2 > 0)
+    k2[~inside] = 1.0
+    green = np.where(inside, 4 * math.pi * abs(np.linalg.det(inverse)) * np.exp(-k2 / (4 * alpha**2)) / k2, 0.0)
+    green *= np.where(n1 > 0, 2.0, 1.0)[:, None]
+
+    phi, slopes = np.zeros(len(q)), np.zeros((3, len(q)))
+    rows = np.flatnonzero(inside.any(1))
+    for block in np.array_split(rows, max(1, math.ceil(len(rows) * len(q) / CHUNK))):
+        plane = e1[n1[block]] * e2[n2[block] + limits[1]]
+        weights = green[block] * np.conj((plane * q) @ e3.T)
+        terms = plane * (weights @ e3)
+        phi += terms.real.sum(0)
+        slopes[0] += n1[block] @ terms.imag
+        slopes[1] += n2[block] @ terms.imag
+        slopes[2] += (plane * ((weights * ranges[2]) @ e3)).imag.sum(0)
+    return phi, slopes.T @ b
+
+
+def _real_space(x, q, cell, pairs, images, alpha, cutoff):
+    """The sum over every image within the cutoff, which may exceed the cell; particles sorted into bins."""
+    inverse = np.linalg.inv(cell)
+    heights = 1 / np.linalg.norm(inverse, axis=0)
+    shape = np.maximum(1, (BINS_PER_CUTOFF * heights / cutoff).astype(np.int64))
+    layers = np.ceil(cutoff * shape / heights).astype(np.int64)
+    bins = np.clip((x @ inverse * shape).astype(np.int64), 0, shape - 1)
+    flat = (bins[:, 0] * shape[1] + bins[:, 1]) * shape[2] + bins[:, 2]
+    order = np.argsort(flat, kind="stable")
+    starts = np.searchsorted(flat[order], np.arange(shape.prod() + 1))
+
+    rank = np.argsort(order)
+    ends = np.concatenate([rank[pairs], rank[pairs[:, ::-1]]])
+    skip_starts, entries = partner_lists(len(q), rank[pairs])
+    skips = np.column_stack([ends[:, 1], np.concatenate([images, -images])]).astype(np.int64)[entries]
+    sums = _bin_sums(x[order], q[order], cell, bins[order], starts, shape, layers, cutoff, alpha, skip_starts, skips)
+    return sums[rank, 0], sums[rank, 1:]
+
+
+@njit(parallel=True, cache=True, error_model="numpy")
+def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_starts, skips):
+    """(n, 4): potential and field at each particle; skips are (partner, image in cell vectors) to leave out."""
+    sums = np.zeros((len(q), 4))
+    gauss = 2 * alpha / math.sqrt(math.pi)
+    for i in prange(len(q)):
+        phi = fx = fy = fz = 0.0
+        for u in range(bins[i, 0] - layers[0], bins[i, 0] + layers[0] + 1):
+            n0 = u // shape[0]
+            for v in range(bins[i, 1] - layers[1], bins[i, 1] + layers[1] + 1):
+                n1 = v // shape[1]
+                for w in range(bins[i, 2] - layers[2], bins[i, 2] + layers[2] + 1):
+                    n2 = w // shape[2]
+                    ox = n0 * cell[0, 0] + n1 * cell[1, 0] + n2 * cell[2, 0] - x[i, 0]
+                    oy = n0 * cell[0, 1] + n1 * cell[1, 1] + n2 * cell[2, 1] - x[i, 1]
+                    oz = n0 * cell[0, 2] + n1 * cell[1, 2] + n2 * cell[2, 2] - x[i, 2]
+                    home = ((u - n0 * shape[0]) * shape[1] + v - n1 * shape[1]) * shape[2] + w - n2 * shape[2]
+                    for j in range(starts[home], starts[home + 1]):
+                        dx, dy, dz = x[j, 0] + ox, x[j, 1] + oy, x[j, 2] + oz
+                        r2 = dx * dx + dy * dy + dz * dz
+                        if r2 > cutoff * cutoff or (j == i and n0 == 0 and n1 == 0 and n2 == 0):
+                            continue
+                        skipped = False
+                        for s in range(skip_starts[i], skip_starts[i + 1]):
+                            if skips[s, 0] == j and skips[s, 1] == n0 and skips[s, 2] == n1 and skips[s, 3] == n2:
+                                skipped = True
+                        if skipped:
+                            continue
+                        r = math.sqrt(r2)
+                        screened = q[j] * math.erfc(alpha * r) / r
+                        slope = (screened + q[j] * gauss * math.exp(-alpha * alpha * r2)) / r2
+                        phi += screened
+                        fx -= slope * dx
+                        fy -= slope * dy
+                        fz -= slope * dz
+        sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = phi, fx, fy, fz
+    return sums
