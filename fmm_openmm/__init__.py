@@ -1,0 +1,36 @@
+"""Fast multipole electrostatics for OpenMM: periodic Coulomb energies and forces to a tolerance you name."""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.parameters import FMMParameters
+from fmm_openmm.solver import CoulombResult, CoulombSolver
+
+try:
+    __version__ = version("fmm_openmm")
+except PackageNotFoundError:  # imported from a source tree that is not installed
+    __version__ = "0+unknown"
+
+# what needs openmm is imported on first use, so that the solver alone starts fast
+_LAZY = {
+    "ChargeSystem": "fmm_openmm.convert",
+    "FMMForce": "fmm_openmm.integration",
+    "find_fmm": "fmm_openmm.integration",
+    "use_fmm": "fmm_openmm.integration",
+    "restore_pme": "fmm_openmm.integration",
+    "validate": "fmm_openmm.integration",
+    "ValidationReport": "fmm_openmm.integration",
+}
+
+__all__ = ["CoulombResult", "CoulombSolver", "FMMParameters", "UnsupportedError", *_LAZY]
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *_LAZY])

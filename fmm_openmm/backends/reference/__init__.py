@@ -1,0 +1,68 @@
+"""The readable definition of every stage: NumPy, float64, one file a stage."""
+
+import numpy as np
+
+from fmm_openmm.backends.reference.exclusions import exclusions
+from fmm_openmm.backends.reference.l2p import l2p
+from fmm_openmm.backends.reference.lattice import lattice_m2l
+from fmm_openmm.backends.reference.p2m import p2m
+from fmm_openmm.backends.reference.p2p import p2p
+from fmm_openmm.backends.reference.sort import gather, sort
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.stages import Stages
+
+
+class ReferenceStages(Stages):
+    """See :class:`fmm_openmm.stages.Stages`.
+
+    Args:
+        lattice: box lattice.
+        order: expansion order.
+        smoothing: width of the transition regions in box widths.
+        charges: shape (n,), e.
+        pairs: excluded pairs, shape (k, 2), each once.
+        minimum_image: whether a pair's nearest image is excluded, instead of the image given by the positions.
+    """
+
+    def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool):
+        self.lattice, self.order, self.smoothing = lattice, order, smoothing
+        self.charges, self.minimum_image = charges, minimum_image
+        self.pairs = np.concatenate([pairs, pairs[:, ::-1]])
+        self.operator = lattice_operator(lattice, order)
+
+    def set_charges(self, charges):
+        self.charges = charges
+
+    def sort(self, positions, width):
+        self.positions = positions / width
+        return sort(positions, self.charges, self.lattice, width, self.smoothing)
+
+    def p2m(self, parts):
+        return p2m(parts, self.order)
+
+    def lattice_m2l(self, moments):
+        return lattice_m2l(moments, self.operator, self.lattice, self.order)
+
+    def l2p(self, parts, moments, local):
+        return l2p(parts, moments, local, self.lattice, self.order)
+
+    def exclusions(self, parts, out):
+        return exclusions(parts, self.pairs, self._shifts(), len(self.charges), self.lattice, out)
+
+    def p2p(self, parts, near, out):
+        p2p(parts, near, self.lattice, out)
+
+    def gather(self, parts, out):
+        return gather(parts, out, len(self.charges))
+
+    def _shifts(self):
+        shifts = np.zeros((len(self.pairs), 3), np.int64)
+        if self.minimum_image:  # OpenMM's rule: c first, then b, then a
+            cell = self.lattice.counts @ self.lattice.boxes
+            i, j = self.pairs.T
+            delta = self.positions[i] - self.positions[j]
+            for axis in (2, 1, 0):
+                shifts[:, axis] = np.rint(delta[:, axis] / cell[axis, axis])
+                delta -= shifts[:, axis, None] * cell[axis]
+        return shifts

@@ -1,0 +1,50 @@
+"""exclusions: excluded pairs beyond the near stencil are subtracted, those within it are listed for p2p."""
+
+import numpy as np
+
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.stages import Accumulator, NearExclusions, Parts
+
+
+def expand(parts: Parts, pairs: np.ndarray, particles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All pairs of parts of the given pairs of particles: indices of the parts (k,), (k,) and of the pair (k,)."""
+    by_particle = np.argsort(parts.particle, kind="stable")
+    first = np.searchsorted(parts.particle[by_particle], np.arange(particles + 1))
+    count = np.diff(first)
+    ways = count[pairs[:, 0]] * count[pairs[:, 1]]
+    pair = np.repeat(np.arange(len(pairs)), ways)
+    k = np.arange(len(pair)) - np.repeat(np.cumsum(ways) - ways, ways)
+    i, j = pairs[pair].T
+    return by_particle[first[i] + k // count[j]], by_particle[first[j] + k % count[j]], pair
+
+
+def exclusions(
+    parts: Parts, pairs: np.ndarray, shifts: np.ndarray, particles: int, lattice: BoxLattice, out: Accumulator
+) -> NearExclusions:
+    """See :meth:`fmm_openmm.stages.Stages.exclusions`.
+
+    Args:
+        pairs: excluded pairs in both directions, shape (k, 2).
+        shifts: cell translation of each pair's second particle that makes the excluded image, shape (k, 3) integer.
+    """
+    own = np.repeat(np.arange(particles)[:, None], 2, axis=1)
+    a, b, pair = expand(parts, np.concatenate([own, pairs]), particles)
+    shift = np.concatenate([np.zeros_like(own, shape=(particles, 3)), shifts])[pair] @ lattice.counts
+    offset = parts.box[b] + shift - parts.box[a]
+
+    reach = np.abs(lattice.near).max(0)
+    table = np.full(2 * reach + 1, -1)
+    table[tuple((lattice.near + reach).T)] = np.arange(len(lattice.near))
+    inside = (np.abs(offset) <= reach).all(1)
+    row = np.where(inside, table[tuple((np.clip(offset, -reach, reach) + reach).T)], -1)
+
+    far = row < 0
+    delta = parts.x[a[far]] - parts.x[b[far]] - offset[far] @ lattice.boxes
+    s = parts.charge[b[far]] / np.linalg.norm(delta, axis=1)
+    out.potentials -= np.bincount(a[far], s, len(parts.x))
+    strength = (s / (delta**2).sum(1))[:, None] * delta
+    out.fields -= np.stack([np.bincount(a[far], f, len(parts.x)) for f in strength.T], 1)
+
+    a, b, row = a[~far], b[~far], row[~far]
+    order = np.argsort(a, kind="stable")
+    return NearExclusions(np.searchsorted(a[order], np.arange(len(parts.x) + 1)), b[order], row[order])

@@ -1,0 +1,220 @@
+"""Periodic boxes: checks of box vectors, and the lattice of nearly cubic boxes the FMM works on.
+
+``cell = counts @ boxes``: the periodic cell (rows a, b, c) is a supercell of the box lattice, with ``counts`` an integer
+lower-triangular matrix. For a rectangular cell it is diagonal and this is the usual grid; in a triclinic cell the
+off-diagonal integers keep the boxes nearly cubic. Box indices i and i + m @ counts are the same box. With the Smith
+normal form ``U counts V = diag(d)`` this finite group is Z_d1 x Z_d2 x Z_d3, on which a sum over all boxes and all their
+periodic images is a plain three-dimensional circular convolution.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from fmm_openmm.units import strip_units
+
+
+def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
+    """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
+
+    Raises:
+        ValueError: wrong shape, not finite, zero or negative volume, or not in reduced form.
+    """
+    box = strip_units(box_vectors)
+    if isinstance(box, (list, tuple)):
+        box = [strip_units(row) for row in box]
+    try:
+        box = np.array(box, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}` must be three vectors of three lengths in nm, got {box_vectors!r}") from error
+    if box.shape != (3, 3):
+        raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
+    if not np.isfinite(box).all():
+        raise ValueError(f"`{name}` must be finite, got {box.tolist()}")
+    slack = 1e-6 * np.abs(box).max()
+    if abs(box[0, 1]) > slack or abs(box[0, 2]) > slack or abs(box[1, 2]) > slack:
+        raise ValueError(
+            f"`{name}` must be in reduced form: the first periodic box vector must be parallel to x and the second in "
+            f"the x-y plane, got {box.tolist()}"
+        )
+    box[0, 1] = box[0, 2] = box[1, 2] = 0.0
+    if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
+        raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
+    if max(2 * abs(box[1, 0]) - box[0, 0], 2 * abs(box[2, 0]) - box[0, 0], 2 * abs(box[2, 1]) - box[1, 1]) > slack:
+        raise ValueError(f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}")
+    return box
+
+
+def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
+    """Mean width of a box, ``h = (V / number of boxes)^(1/3)``, in the unit of ``cell``."""
+    return float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(counts))))
+
+
+def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:
+    """Box offsets that interact directly: centres within ``radius``, and always the 27 boxes that touch.
+
+    Args:
+        boxes: box vectors in units of the mean box width, shape (3, 3).
+        radius: in mean box widths.
+
+    Returns:
+        offsets, shape (m, 3) int64, symmetric under inversion, sorted with the first axis fastest.
+    """
+    reach = np.maximum(1, np.ceil(radius * np.linalg.norm(np.linalg.inv(boxes), axis=0) + 1e-9)).astype(int)
+    z, y, x = np.meshgrid(*[np.arange(-r, r + 1) for r in reach[::-1]], indexing="ij")
+    offsets = np.stack([x, y, z], -1).reshape(-1, 3)
+    touching = (np.abs(offsets) <= 1).all(1)
+    return offsets[touching | (np.linalg.norm(offsets @ boxes, axis=1) <= radius * (1 + 1e-9))]
+
+
+def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``U @ counts @ V = diag(d)`` with unimodular integer U and V and positive d.
+
+    Returns:
+        u, v: shape (3, 3) int64.  d: shape (3,) int64.
+    """
+    a = np.array(counts, dtype=object)
+    u, v = np.eye(3, dtype=object), np.eye(3, dtype=object)
+    for t in range(3):
+        while True:
+            i, j = min(((i, j) for i in range(t, 3) for j in range(t, 3) if a[i, j]), key=lambda ij: abs(a[ij]))
+            a[[t, i]], u[[t, i]] = a[[i, t]], u[[i, t]]
+            a[:, [t, j]], v[:, [t, j]] = a[:, [j, t]], v[:, [j, t]]
+            for i in range(t + 1, 3):
+                f = a[i, t] // a[t, t]
+                a[i], u[i] = a[i] - f * a[t], u[i] - f * u[t]
+            for j in range(t + 1, 3):
+                f = a[t, j] // a[t, t]
+                a[:, j], v[:, j] = a[:, j] - f * a[:, t], v[:, j] - f * v[:, t]
+            if not any(a[t + 1 :, t]) and not any(a[t, t + 1 :]):
+                break
+        if a[t, t] < 0:
+            a[t], u[t] = -a[t], -u[t]
+    return u.astype(np.int64), v.astype(np.int64), np.diag(a).astype(np.int64)
+
+
+def _is_smooth(n: int) -> bool:
+    for f in (2, 3, 5, 7):
+        while n % f == 0:
+            n //= f
+    return n == 1
+
+
+def counts_matrix(grid) -> np.ndarray:
+    """The counts matrix of a ``grid`` given as three integers or as a lower-triangular 3x3 integer matrix.
+
+    Raises:
+        ValueError: any other shape, non-integers, a diagonal below 1, or entries above the diagonal.
+    """
+    counts = np.array(grid)
+    if counts.shape == (3,):
+        counts = np.diag(counts)
+    if counts.shape != (3, 3) or counts.dtype.kind not in "iu":
+        raise ValueError(f"`grid` must be three integers or a 3x3 integer matrix, got {grid!r}")
+    if np.triu(counts, 1).any() or np.diag(counts).min() < 1:
+        raise ValueError(f"`grid` must be lower triangular with a diagonal of at least 1, got {counts.tolist()}")
+    return counts.astype(np.int64)
+
+
+def deformation(cell: np.ndarray, counts: np.ndarray) -> float:
+    """Half the longest diagonal of a box over that of a cube of its volume: 1 for cubes, larger otherwise."""
+    boxes = np.linalg.solve(counts.astype(float), cell)
+    signs = np.array([[1, 1, 1], [1, 1, -1], [1, -1, 1], [-1, 1, 1]])
+    return float(np.linalg.norm(signs @ boxes, axis=1).max() / (np.sqrt(3.0) * box_width(cell, counts)))
+
+
+def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
+    """The counts matrix whose boxes are nearly cubes of about the given width and whose FFT lengths are 2, 3, 5, 7-smooth.
+
+    Args:
+        cell: box vectors in reduced form, shape (3, 3).
+        width: wanted box width, in the unit of ``cell``.
+    """
+    target = np.diag(cell) / width
+    best, best_score = None, np.inf
+    ranges = []
+    for n in target:
+        low, high = max(1, int(np.floor(0.87 * n))), max(1, int(np.ceil(1.13 * n)))
+        candidates = np.arange(low, high + 1)
+        nearest = np.argsort(np.abs(np.log(candidates / n)), kind="stable")[:7]
+        ranges.append(sorted(candidates[nearest].tolist()))
+    for diagonal in product(*ranges):
+        widths = np.diag(cell) / diagonal
+        counts = np.rint(np.tril(cell, -1) / widths).astype(np.int64) + np.diag(diagonal)
+        size = abs(np.log(box_width(cell, counts) / width))
+        score = 4.0 * (deformation(cell, counts) - 1.0) + size
+        if score < best_score and all(map(_is_smooth, smith_normal_form(counts)[2].tolist())):
+            best, best_score = counts, score
+    if best is None:  # no smooth lengths nearby: powers of two are never far
+        best = np.diag(2 ** np.maximum(0, np.rint(np.log2(target))).astype(np.int64))
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class BoxLattice:
+    """The boxes of one cell shape, everything in units of the mean box width.
+
+    Attributes:
+        counts: shape (3, 3) int64, lower triangular.
+        boxes: box vectors over the mean box width, shape (3, 3) float64, determinant 1.
+        near_radius: near means box centres within this many box widths.
+    """
+
+    counts: np.ndarray
+    boxes: np.ndarray
+    near_radius: float
+
+    @classmethod
+    def from_cell(cls, cell: np.ndarray, counts: np.ndarray, near_radius: float) -> "BoxLattice":
+        return cls(counts, np.linalg.solve(counts.astype(float), cell) / box_width(cell, counts), near_radius)
+
+    def same_shape(self, cell: np.ndarray) -> bool:
+        """Whether the boxes of ``cell`` differ from these by a uniform scaling only."""
+        boxes = np.linalg.solve(self.counts.astype(float), cell) / box_width(cell, self.counts)
+        return bool(np.abs(boxes - self.boxes).max() < 1e-12)
+
+    @property
+    def size(self) -> int:
+        """Number of boxes in the cell."""
+        return int(np.prod(np.diag(self.counts)))
+
+    @cached_property
+    def near(self) -> np.ndarray:
+        """Offsets of the near stencil, shape (m, 3) int64, first axis fastest."""
+        return near_stencil(self.boxes, self.near_radius)
+
+    @cached_property
+    def smith(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """U, V, d of :func:`smith_normal_form`."""
+        return smith_normal_form(self.counts)
+
+    @property
+    def fft_shape(self) -> tuple[int, int, int]:
+        return tuple(self.smith[2].tolist())
+
+    def home(self, index: np.ndarray) -> np.ndarray:
+        """The representative of each box index inside the cell, 0 <= index < diag(counts); shape (..., 3) int64."""
+        index = np.array(index, dtype=np.int64)
+        for axis in (2, 1, 0):
+            wraps = np.floor_divide(index[..., axis], self.counts[axis, axis])
+            index -= wraps[..., None] * self.counts[axis]
+        return index
+
+    def linear(self, index: np.ndarray) -> np.ndarray:
+        """Number of each box in memory order, first axis fastest; ``index`` (..., 3) may lie in any periodic image."""
+        i = self.home(index)
+        n0, n1, _ = np.diag(self.counts)
+        return i[..., 0] + n0 * (i[..., 1] + n1 * i[..., 2])
+
+    def slot(self, index: np.ndarray) -> np.ndarray:
+        """Place of each box index (..., 3) in the flattened FFT array of shape ``fft_shape``."""
+        _, v, d = self.smith
+        return np.ravel_multi_index(tuple(np.moveaxis(np.mod(index @ v, d), -1, 0)), tuple(d))
+
+    @cached_property
+    def slots(self) -> np.ndarray:
+        """FFT slot of every box in memory order, shape (size,) int64."""
+        z, y, x = np.meshgrid(*[np.arange(n) for n in np.diag(self.counts)[::-1]], indexing="ij")
+        return self.slot(np.stack([x, y, z], -1).reshape(-1, 3))

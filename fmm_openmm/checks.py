@@ -1,0 +1,95 @@
+"""Checks of user input at the public boundary. Each error names the argument, what was required and what came."""
+
+import numbers
+
+import numpy as np
+
+from fmm_openmm.units import strip_units
+
+FARTHEST = 1e9
+"""Largest coordinate accepted, nm: beyond it float64 no longer resolves 1e-7 nm, so an image would be meaningless."""
+
+
+def check_charges(charges, name: str = "charges") -> np.ndarray:
+    """Charges as a float64 array of shape (n,), e.
+
+    Raises:
+        ValueError: not one-dimensional, empty, or a charge that is not finite.
+    """
+    array = np.array(strip_units(charges), dtype=np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"`{name}` must have shape (n,), got {array.shape}")
+    if len(array) == 0:
+        raise ValueError(f"`{name}` must hold at least one particle, got an empty array: there are no particles")
+    bad = np.flatnonzero(~np.isfinite(array))
+    if len(bad):
+        raise ValueError(f"`{name}` must be finite, got {array[bad[0]]} for particle {bad[0]}")
+    return array
+
+
+def check_positions(positions, particles: int, name: str = "positions") -> np.ndarray:
+    """Positions as a float64 array of shape (n, 3), nm.
+
+    Raises:
+        ValueError: wrong shape, or a coordinate that is not finite or farther than ``FARTHEST`` from the origin.
+    """
+    array = np.ascontiguousarray(strip_units(positions), dtype=np.float64)
+    if array.shape != (particles, 3):
+        raise ValueError(f"`{name}` must have shape (n, 3) with n = {particles} (from `charges`), got {array.shape}")
+    largest = np.abs(array).max()
+    if not largest <= FARTHEST:  # also catches NaN
+        bad = np.flatnonzero(~(np.abs(array) <= FARTHEST).all(1))[0]
+        raise ValueError(
+            f"`{name}` must be finite and within {FARTHEST:g} nm of the origin, got {array[bad].tolist()} for particle {bad}"
+        )
+    return array
+
+
+def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np.ndarray:
+    """Excluded pairs as an int64 array of shape (m, 2) with i < j, sorted; None gives no pairs.
+
+    Raises:
+        ValueError: wrong shape or type, an index out of range, a particle excluded from itself, or a pair listed twice.
+    """
+    if exclusions is None or len(exclusions) == 0:
+        return np.zeros((0, 2), np.int64)
+    array = np.asarray(exclusions)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+        raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got shape {array.shape} of {array.dtype}")
+    array = np.sort(array.astype(np.int64), axis=1)
+    bad = np.flatnonzero((array[:, 0] < 0) | (array[:, 1] >= particles))
+    if len(bad):
+        raise ValueError(
+            f"`{name}` must hold indices from 0 to {particles - 1}, got {array[bad[0]].tolist()} in row {bad[0]}"
+        )
+    bad = np.flatnonzero(array[:, 0] == array[:, 1])
+    if len(bad):
+        raise ValueError(f"`{name}` excludes particle {array[bad[0], 0]} from itself in row {bad[0]}")
+    array = array[np.lexsort((array[:, 1], array[:, 0]))]
+    twice = np.flatnonzero((array[1:] == array[:-1]).all(1))
+    if len(twice):
+        raise ValueError(f"`{name}` lists the pair {array[twice[0]].tolist()} twice")
+    return array
+
+
+def check_choice(value, choices: tuple[str, ...], name: str) -> str:
+    """``value`` if it is one of ``choices``, else a ``ValueError``."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_number(value, name: str, low: float, high: float) -> float:
+    """``value`` as a float within [low, high], else a ``TypeError`` or ``ValueError``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"`{name}` must be a number, got {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"`{name}` must lie between {low:g} and {high:g}, got {value!r}")
+    return float(value)
+
+
+def check_integer(value, name: str, low: int, high: int) -> int:
+    """``value`` as an int within [low, high], else a ``TypeError`` or ``ValueError``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"`{name}` must be an integer, got {value!r}")
+    return int(check_number(int(value), name, low, high))

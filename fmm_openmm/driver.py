@@ -1,0 +1,22 @@
+"""The algorithm: one line a stage."""
+
+import numpy as np
+
+from fmm_openmm.stages import Stages
+
+
+def evaluate(stages: Stages, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+    """Potentials (n,) in e per box width and fields (n, 3) in e per square box width at the particles.
+
+    Args:
+        stages: a backend's stages, made for the charges, exclusions and cell shape in question.
+        positions: shape (n, 3) float64, nm.
+        width: mean box width, nm.
+    """
+    parts = stages.sort(positions, width)
+    moments = stages.p2m(parts)
+    local = stages.lattice_m2l(moments)
+    out = stages.l2p(parts, moments, local)
+    near = stages.exclusions(parts, out)
+    stages.p2p(parts, near, out)
+    return stages.gather(parts, out)

@@ -1,0 +1,149 @@
+r"""Real solid harmonics: the conventions of the whole package.
+
+With the complex regular and irregular solid harmonics (no Condon-Shortley phase)
+
+    R_lm(r) = r^l       P_lm(cos t) exp(i m phi) / (l + m)!
+    S_lm(r) = r^-(l+1)  P_lm(cos t) exp(i m phi) (l - m)!   =  (l - m)! (l + m)! R_lm(r) / r^(2 l + 1)
+
+the package computes with their real and imaginary parts only. A *term* ``a`` of degree l is
+
+    a = l^2 + l + m,  m >= 0:   R_a = Re R_lm           a = l^2 + l - m,  m > 0:   R_a = Im R_lm
+
+so an expansion of order p has ``(p + 1)^2`` real terms, ordered by degree. In these terms
+
+    moments          M_a = sum_j q_j R_a(y_j)                     y relative to the centre of the source's box
+    local expansion  Phi(x) = sum_a Lambda_a R_a(x)               x relative to the centre of the target's box
+    field            E(x) = -grad Phi(x),  d R_a / d x_axis = sum_b D[axis, a, b] R_b,  b of degree l - 1
+    translation      Lambda_a = sum_b A_ab M_b,  A_ab = (-1)^l sum_t C[a, b, t] T_t
+
+where ``T_t`` are the terms of S at the vector from the source's centre to the target's, of degree l + j for a of degree
+l and b of degree j, and ``C`` has at most two entries for each pair (:func:`coupling`). The matrix ``A`` is symmetric
+under exchange of source and target, so energies are bilinear and forces their exact gradients.
+
+Source: E. O. Steinborn and K. Ruedenberg, Adv. Quantum Chem. 7, 1 (1973), doi:10.1016/S0065-3276(08)60558-4 for the
+addition theorems; normalisation as in M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997),
+doi:10.1063/1.474150.
+"""
+
+from functools import cache
+from math import factorial
+
+import numpy as np
+
+
+def term(l: int, m: int) -> int:
+    """Index of the term of degree ``l``: the real part of order ``m`` if m >= 0, the imaginary part of ``-m`` if m < 0."""
+    return l * l + l + m
+
+
+def term_count(order: int) -> int:
+    """Number of terms of an expansion of the given order."""
+    return (order + 1) ** 2
+
+
+@cache
+def degrees(order: int) -> np.ndarray:
+    """Degree l of every term, shape ``((order + 1)^2,)`` int64."""
+    return np.repeat(np.arange(order + 1), 2 * np.arange(order + 1) + 1)
+
+
+@cache
+def irregular_norm(order: int) -> np.ndarray:
+    """``(l - m)! (l + m)!`` of every term, so that ``S = norm * R / r^(2 l + 1)``, shape ``((order + 1)^2,)`` float64."""
+    return np.array(
+        [float(factorial(l - abs(m)) * factorial(l + abs(m))) for l in range(order + 1) for m in range(-l, l + 1)]
+    )
+
+
+def regular(x: np.ndarray, order: int) -> np.ndarray:
+    """Regular solid harmonics ``R_a(x)``.
+
+    Args:
+        x: points, shape ``(..., 3)`` float.
+        order: highest degree.
+
+    Returns:
+        array of shape ``((order + 1)^2, ...)`` of the dtype of ``x``: the term is the leading axis.
+    """
+    x = np.asarray(x)
+    out = np.zeros((term_count(order), *x.shape[:-1]), x.dtype)
+    x, y, z = np.moveaxis(x, -1, 0)
+    r2 = x * x + y * y + z * z
+    out[0] = 1.0
+    for m in range(1, order + 1):
+        c, s = out[term(m - 1, m - 1)], out[term(m - 1, 1 - m)] if m > 1 else 0.0
+        out[term(m, m)] = (x * c - y * s) / (2 * m)
+        out[term(m, -m)] = (x * s + y * c) / (2 * m)
+    for m in range(-order, order + 1):
+        k = abs(m)
+        for l in range(k + 1, order + 1):
+            out[term(l, m)] = (2 * l - 1) * z * out[term(l - 1, m)]
+            if l >= k + 2:
+                out[term(l, m)] -= r2 * out[term(l - 2, m)]
+            out[term(l, m)] /= (l + k) * (l - k)
+    return out
+
+
+def _component(l: int, m: int, imaginary: bool) -> tuple[float, int] | None:
+    """Real or imaginary part of the complex harmonic (l, m), any sign of m, as ``factor * term``; None where it is 0."""
+    if abs(m) > l or (imaginary and m == 0):
+        return None
+    sign = 1.0 if m >= 0 else (-1.0) ** m * (-1.0 if imaginary else 1.0)  # X_l,-m = (-1)^m conj(X_lm)
+    return sign, term(l, -abs(m) if imaginary else abs(m))
+
+
+@cache
+def gradient(order: int) -> np.ndarray:
+    """The matrix D of ``d R_a / d x_axis = sum_b D[axis, a, b] R_b``.
+
+    Shape ``(3, (order + 1)^2, order^2)`` float64, at most two entries in a row. From ``dR_lm/dz = R_l-1,m``,
+    ``(d/dx + i d/dy) R_lm = -R_l-1,m+1`` and ``(d/dx - i d/dy) R_lm = R_l-1,m-1``.
+    """
+    out = np.zeros((3, term_count(order), order * order))
+    for l in range(1, order + 1):
+        for m in range(l + 1):
+            for imaginary in (False, True) if m else (False,):
+                a = term(l, -m if imaginary else m)
+                flip = -1.0 if not imaginary else 1.0  # d/dy mixes parts: Re (i w) = -Im w, Im (i w) = Re w
+                for axis, k, part, factor in (
+                    (0, m - 1, imaginary, 0.5),
+                    (0, m + 1, imaginary, -0.5),
+                    (1, m - 1, not imaginary, 0.5 * flip),
+                    (1, m + 1, not imaginary, 0.5 * flip),
+                    (2, m, imaginary, 1.0),
+                ):
+                    found = _component(l - 1, k, part)
+                    if found:
+                        out[axis, a, found[1]] += factor * found[0]
+    return out
+
+
+@cache
+def coupling(order: int) -> tuple[np.ndarray, np.ndarray]:
+    """The two entries of ``C`` for every pair of terms: ``sum_t C[a, b, t] T_t = sum_i weight[a, b, i] T_index[a, b, i]``.
+
+    Returns:
+        index: shape ``(n, n, 2)`` int32 with n = (order + 1)^2, terms of an expansion of order 2 * order.
+        weight: shape ``(n, n, 2)`` float64, 0 where there is no second entry. Symmetric in a and b.
+    """
+    n = term_count(order)
+    index, weight = np.zeros((n, n, 2), np.int32), np.zeros((n, n, 2))
+    orders = [(l, m) for l in range(order + 1) for m in range(-l, l + 1)]
+    for a, (l, m) in enumerate(orders):
+        for b, (j, k) in enumerate(orders):
+            target_imaginary, source_imaginary = m < 0, k < 0
+            mu, nu = abs(m), abs(k)
+            # L_lm = sum_jk T_l+j,m+k M_jk with M_jk = Re - i Im of the moments above and M_j,-k = (-1)^k conj(M_jk)
+            part = target_imaginary != source_imaginary
+            entries: dict[int, float] = {}
+            for signed, conjugate in ((nu, -1.0), (-nu, 1.0)) if nu else ((0, 0.0),):
+                found = _component(l + j, mu + signed, part)
+                if not found:
+                    continue
+                factor = found[0] * ((-1.0) ** nu if signed < 0 else 1.0)
+                if source_imaginary:  # times i * conjugate: Re (i c T) = -c Im T, Im (i c T) = c Re T
+                    factor *= conjugate * (1.0 if target_imaginary else -1.0)
+                entries[found[1]] = entries.get(found[1], 0.0) + factor * (2.0 if mu else 1.0)
+            for i, (t, w) in enumerate(sorted(entries.items())):
+                index[a, b, i], weight[a, b, i] = t, w
+    return index, weight

@@ -1,0 +1,119 @@
+r"""The lattice operator: irregular harmonics summed over every periodic image that is not near, in Fourier space.
+
+For the displacement i between two boxes (an index vector of the box lattice) let
+
+    T_t(i) = sum over images n of S_t((i + n @ counts) @ boxes), images in the near stencil left out,
+
+by Ewald's method with tin-foil boundary and a neutralising background. With S's smooth cut-off in closed form through the
+regularised incomplete gamma functions, Q + P = 1,
+
+    T_t(i) =   sum over far images   S_t(r) Q(l + 1/2, alpha^2 r^2)
+             - sum over near images  S_t(r) P(l + 1/2, alpha^2 r^2)                 (at r = 0: - 2 alpha / sqrt(pi), l = 0)
+             + sum_{G != 0} c_l(G) S-norm_t R_t(G) exp(i G.r)  -  pi / (alpha^2 V)                    (last term: l = 0)
+    c_l(G) = 4 pi / (V G^2) exp(-G^2 / 4 alpha^2) (-i)^l / (2 l - 1)!!
+
+The far field is the circular convolution of the moments with T, so only its discrete Fourier transform is needed. The
+images of the reciprocal sum that fall on one wave vector of the box lattice are added there directly; the short-ranged
+real-space half is transformed by FFT. Because stencil and lattice are symmetric under inversion the transform of T_t is real
+for even and imaginary for odd degree; what is stored is the real number
+
+    operator_t(k) = (-1)^floor(l/2) * (T^_t(k) for even l,  T^_t(k) / i for odd l)
+
+with which ``(i^-l Lambda^)_a = sum_b sum_t C[a, b, t] operator_t (i^j M^)_b`` up to the signs that
+:func:`fmm_openmm.expansions.harmonics.coupling` documents: real arithmetic throughout.
+
+Everything is in units of the mean box width, so the operator depends on the shape of the cell only.
+
+Sources: P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; lattice sums of multipole expansions:
+M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997), doi:10.1063/1.474150; FFT on multipoles:
+W. D. Elliott and J. A. Board, SIAM J. Sci. Comput. 17, 398 (1996), doi:10.1137/S1064827594264259.
+"""
+
+import numpy as np
+import scipy.fft
+from scipy.special import gammainc, gammaincc
+
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
+
+ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
+
+
+def lattice_operator(lattice: BoxLattice, order: int) -> np.ndarray:
+    """The operator of the module's formula for expansions of the given order.
+
+    Returns:
+        shape ``((2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64: terms up to degree 2 order on the half grid of
+        ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
+    """
+    top = 2 * order
+    return _real_space(lattice, top) + _reciprocal(lattice, top)
+
+
+def _inverse_double_factorials(top: int) -> np.ndarray:
+    return 1.0 / np.cumprod([1.0] + [2.0 * l - 1.0 for l in range(1, top + 1)])
+
+
+def _cutoffs(top: int, reach: float = 2.0, accuracy: float = 1e-17) -> tuple[float, float]:
+    """Radii in real and reciprocal space beyond which every degree is below ``accuracy`` of S at distance ``reach``."""
+    l = np.arange(top + 1)[:, None]
+    r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
+    real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (ALPHA * r) ** 2) * 4 * np.pi * r**3
+    spectral = np.exp(
+        (l + 1) * np.log(g) - g**2 / (4 * ALPHA**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
+    )
+    return r[(real > accuracy).any(0)].max() + 0.25, g[(spectral > accuracy).any(0)].max() + 0.25
+
+
+def _real_space(lattice: BoxLattice, top: int) -> np.ndarray:
+    cut, _ = _cutoffs(top)
+    reach = np.ceil(cut * np.linalg.norm(np.linalg.inv(lattice.boxes), axis=0)).astype(int)
+    offsets = np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3)
+    x = offsets @ lattice.boxes
+    r2 = (x * x).sum(1)
+    inside = (r2 < cut * cut) & (r2 > 0)
+    offsets, x, r2 = offsets[inside], x[inside], r2[inside]
+    near = {tuple(n) for n in lattice.near.tolist()}
+    is_near = np.array([abs(o).max() < 12 and tuple(o) in near for o in offsets])
+
+    l, argument = np.arange(top + 1)[:, None] + 0.5, ALPHA**2 * r2
+    weight = np.where(is_near, -gammainc(l, argument), gammaincc(l, argument)) / r2**l
+    values = regular(x, top) * irregular_norm(top)[:, None] * weight[degrees(top)]
+
+    slot = lattice.slot(offsets)
+    grid = np.stack([np.bincount(slot, v, lattice.size) for v in values])
+    grid[0, lattice.slot(np.zeros(3, np.int64))] -= 2 * ALPHA / np.sqrt(np.pi)
+    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=-1)
+    sign = np.array([1.0, 1.0, -1.0, -1.0])[degrees(top) % 4]
+    part = np.where((degrees(top) % 2 == 0)[:, None, None, None], transform.real, transform.imag)
+    return sign[:, None, None, None] * part
+
+
+def _reciprocal(lattice: BoxLattice, top: int) -> np.ndarray:
+    _, cut = _cutoffs(top)
+    u, _, d = lattice.smith
+    shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
+    kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
+    # wave vector k of the cell with U k = kappa; its fractional coordinates on the reciprocal lattice of the boxes
+    fraction = kappa @ np.rint(np.linalg.inv(u)).astype(np.int64).T @ np.linalg.inv(lattice.counts).T
+    reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
+    base = (fraction - np.rint(fraction)) @ reciprocal
+
+    corner = np.abs(reciprocal).sum(0) / 2
+    reach = np.ceil((cut + np.linalg.norm(corner)) * np.linalg.norm(lattice.boxes, axis=1) / (2 * np.pi)).astype(int)
+    aliases = np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3) @ reciprocal
+    aliases = aliases[np.linalg.norm(aliases, axis=1) < cut + np.linalg.norm(corner)]
+
+    # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
+    factor = 4 * np.pi * _inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * (-1.0) ** degrees(top)
+    out = np.zeros((term_count(top), len(base)))
+    for alias in aliases:
+        g = base + alias
+        g2 = (g * g).sum(1)
+        use = np.flatnonzero((g2 < cut * cut) & (g2 > 1e-20))
+        if len(use):
+            gauss = np.exp(-g2[use] / (4 * ALPHA**2)) / g2[use]
+            out[:, use] += regular(g[use], top) * gauss
+    out *= factor[:, None]
+    out[0, 0] -= np.pi / ALPHA**2
+    return out.reshape(-1, *shape)

@@ -1,0 +1,164 @@
+"""``CoulombSolver``: periodic Coulomb energies, forces, potentials and fields of point charges."""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
+from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
+from fmm_openmm.driver import evaluate
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.parameters import TOLERANCE, FMMParameters, Request, choose_parameters, fits
+from fmm_openmm.stages import Stages
+from fmm_openmm.units import COULOMB_CONSTANT
+
+
+@dataclass(frozen=True)
+class CoulombResult:
+    """Result of one evaluation, float64.
+
+    Attributes:
+        energy: kJ/mol.
+        forces: shape (n, 3), kJ/mol/nm.
+        potentials: at each particle, of all others, of every periodic image and of the background; shape (n,),
+            kJ/mol/e. The derivative of the energy with respect to the particle's charge.
+        fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
+    """
+
+    energy: float
+    forces: np.ndarray
+    potentials: np.ndarray
+    fields: np.ndarray
+
+
+class CoulombSolver:
+    r"""Periodic Coulomb interaction of n point charges by the fast multipole method.
+
+    .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_{n}{}' \frac{q_i q_j}{|x_i - x_j - n|}
+                  - k_e \sum_{(i,j)\ excluded} \frac{q_i q_j}{|x_i - x_j|}
+
+    over all periodic images n (the prime leaves out i = j at n = 0), with tin-foil boundary and, for a net charge, a
+    uniform neutralising background: the conventions of OpenMM's PME.
+
+    Args:
+        charges: shape (n,), e.
+        box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm.
+        exclusions: pairs whose interaction is left out, shape (m, 2).
+        tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
+        boundary: "periodic".
+        precision: "single", "double", or "auto": single for tolerances down to 5e-6.
+        backend: "cpu", "reference" (readable and slow), or "auto".
+        order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`.
+        exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give.
+
+    Raises:
+        ValueError, TypeError: bad input, naming the argument and the value.
+        UnsupportedError: boundary "open", backend "cuda" or levels > 0.
+    """
+
+    def __init__(
+        self,
+        charges,
+        box_vectors,
+        exclusions=None,
+        tolerance: float = TOLERANCE,
+        boundary: str = "periodic",
+        precision: str = "auto",
+        backend: str = "auto",
+        order: int | None = None,
+        grid=None,
+        near_radius: float | None = None,
+        smoothing: float | None = None,
+        levels: int | None = None,
+        exclusions_periodic: bool = False,
+    ):
+        if check_choice(boundary, ("periodic", "open"), "boundary") == "open":
+            raise UnsupportedError("`boundary='open'` is not available: use 'periodic' with a large box")
+        if check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
+            raise UnsupportedError("`backend='cuda'` is not available in this version: use 'auto', 'cpu' or 'reference'")
+        self._charges = check_charges(charges)
+        self._box_vectors = check_box_vectors(box_vectors)
+        self._exclusions = check_exclusions(exclusions, len(self._charges))
+        self._minimum_image = bool(exclusions_periodic)
+        self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels)
+        self._backend = "cpu" if backend == "auto" else backend
+        self._parameters = choose_parameters(self._request, self._box_vectors, len(self._charges))
+        self._stages: Stages | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def parameters(self) -> FMMParameters:
+        """What is used for the box vectors given at creation, and the error it expects."""
+        return self._parameters
+
+    @property
+    def backend(self) -> str:
+        """The backend in use."""
+        return self._backend
+
+    @property
+    def charges(self) -> np.ndarray:
+        """The charges, shape (n,), e; a copy."""
+        return self._charges.copy()
+
+    def set_charges(self, charges) -> None:
+        """Replace the charges, shape (n,), e; parameters and exclusions stay."""
+        charges = check_charges(charges)
+        if charges.shape != self._charges.shape:
+            raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
+        with self._lock:
+            self._charges = charges
+            if self._stages is not None:
+                self._stages.set_charges(charges)
+
+    def compute(self, positions, box_vectors=None) -> CoulombResult:
+        """Energy, forces, potentials and fields.
+
+        Args:
+            positions: shape (n, 3), nm; wrapped into the box or not.
+            box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
+                another shape rebuilds the lattice operator.
+
+        Raises:
+            ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
+                excluded.
+        """
+        positions = check_positions(positions, len(self._charges))
+        cell = self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        with self._lock:
+            stages = self._stages_for(cell)
+            width = box_width(cell, stages.lattice.counts)
+            potentials, fields = evaluate(stages, positions, width)
+            charges = self._charges
+        bad = np.flatnonzero(~(np.abs(potentials) < 1e9 * max(1.0, np.abs(charges).max())))
+        if len(bad):
+            raise ValueError(_coincidence(bad[0], positions, cell))
+        potentials *= COULOMB_CONSTANT / width
+        fields *= COULOMB_CONSTANT / width**2
+        energy = 0.5 * float(charges @ potentials)
+        return CoulombResult(energy, charges[:, None] * fields, potentials, fields)
+
+    def parameters_for(self, box_vectors) -> FMMParameters:
+        """What is used for the given box vectors: the choice made at creation while its boxes stay nearly cubes."""
+        cell = check_box_vectors(box_vectors)
+        if self._request.grid is not None or fits(cell, self._parameters.counts):
+            return self._parameters
+        return choose_parameters(self._request, cell, len(self._charges))
+
+    def _stages_for(self, cell: np.ndarray) -> Stages:
+        if self._stages is None or not self._stages.lattice.same_shape(cell):
+            parameters = self.parameters_for(cell)
+            lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
+            self._stages = ReferenceStages(
+                lattice, parameters.order, parameters.smoothing, self._charges, self._exclusions, self._minimum_image
+            )
+        return self._stages
+
+
+def _coincidence(particle: int, positions: np.ndarray, cell: np.ndarray) -> str:
+    delta = (positions - positions[particle]) @ np.linalg.inv(cell)
+    distance = np.linalg.norm((delta - np.rint(delta)) @ cell, axis=1)
+    distance[particle] = np.inf
+    return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"
