@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
@@ -151,9 +152,13 @@ class CoulombSolver:
         if self._stages is None or not self._stages.lattice.same_shape(cell):
             parameters = self.parameters_for(cell)
             lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
-            self._stages = ReferenceStages(
+            arguments = (
                 lattice, parameters.order, parameters.smoothing, self._charges, self._exclusions, self._minimum_image
-            )
+            )  # fmt: skip
+            if self._backend == "reference":
+                self._stages = ReferenceStages(*arguments)
+            else:
+                self._stages = CpuStages(*arguments, np.float32 if parameters.precision == "single" else np.float64)
         return self._stages
 
 

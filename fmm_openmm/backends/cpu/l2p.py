@@ -1,0 +1,68 @@
+"""l2p: local expansions, and the trace term, to potentials and fields at the parts."""
+
+import numpy as np
+from numba import prange
+
+from fmm_openmm.backends.cpu.harmonics import regular
+from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
+from fmm_openmm.expansions.harmonics import gradient
+from fmm_openmm.stages import Accumulator, Moments, Parts
+
+
+@kernel
+def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields):
+    """``trace``: 2 pi / (3 V) times (Q, 2 D, S). The gradient matrix is given by its entries (axis, row, column, factor)."""
+    real = local.dtype.type
+    terms, boxes = local.shape
+    inner = order * order
+    for chunk in prange(chunks):
+        tile, lane = np.empty((terms, LANES), local.dtype), np.empty((3, LANES), local.dtype)
+        expansion, slope = np.empty(terms, local.dtype), np.empty((3, inner), local.dtype)
+        phi, field = np.empty(LANES, local.dtype), np.empty((3, LANES), local.dtype)
+        for box in range(chunk, boxes, chunks):
+            if start[box] == start[box + 1]:
+                continue
+            for a in range(terms):
+                expansion[a] = local[a, slots[box]]
+            slope[:] = real(0.0)
+            for k in range(len(axis)):
+                slope[axis[k], column[k]] += factor[k] * expansion[row[k]]
+            for begin in range(start[box], start[box + 1], LANES):
+                used = min(LANES, start[box + 1] - begin)
+                for w in range(LANES):
+                    p = begin + (w if w < used else 0)
+                    lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
+                regular(lane[0], lane[1], lane[2], order, tile)
+                for w in range(LANES):
+                    r2 = lane[0, w] ** 2 + lane[1, w] ** 2 + lane[2, w] ** 2
+                    linear = trace[1] * lane[0, w] + trace[2] * lane[1, w] + trace[3] * lane[2, w]
+                    phi[w] = trace[0] * r2 - linear + trace[4]
+                    for k in range(3):
+                        field[k, w] = trace[1 + k] - real(2.0) * trace[0] * lane[k, w]
+                for a in range(terms):
+                    for w in range(LANES):
+                        phi[w] += expansion[a] * tile[a, w]
+                for a in range(inner):
+                    for w in range(LANES):
+                        field[0, w] -= slope[0, a] * tile[a, w]
+                        field[1, w] -= slope[1, a] * tile[a, w]
+                        field[2, w] -= slope[2, a] * tile[a, w]
+                for w in range(used):
+                    potentials[begin + w] = phi[w]
+                    for k in range(3):
+                        fields[begin + w, k] = field[k, w]
+
+
+def l2p(parts: Parts, moments: Moments, local: np.ndarray, slots: np.ndarray, order: int) -> Accumulator:
+    """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order."""
+    matrix = gradient(order)
+    axis, row, column = np.nonzero(matrix)
+    factor = matrix[axis, row, column].astype(local.dtype)
+    trace = 2 * np.pi / (3 * len(slots)) * np.array([moments.charge, *(2 * moments.dipole), moments.square])
+    m = len(parts.x)
+    out = Accumulator(np.empty(m, local.dtype), np.empty((m, 3), local.dtype))
+    _l2p(
+        parts.x, parts.start, slots, local, order, axis, row, column, factor, trace.astype(local.dtype),
+        chunk_count(len(slots)), out.potentials, out.fields,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,73 @@
+"""lattice: the convolution of all boxes' moments with the lattice operator.
+
+Between the two FFTs each wave vector needs a real symmetric matrix, built from the operator's terms, times the complex
+vector of moments. ``LANES`` wave vectors are treated at once, real and imaginary parts apart.
+"""
+
+import numpy as np
+import scipy.fft
+from numba import prange
+
+from fmm_openmm.backends.cpu.threads import LANES, kernel
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.harmonics import coupling, degrees
+
+
+@kernel
+def _convolve(spectrum, operator, index, weight, degree):
+    """In place: ``spectrum`` (terms, wave vectors, 2) of the moments becomes that of the local expansions."""
+    real = spectrum.dtype.type
+    terms, waves = spectrum.shape[:2]
+    for block in prange((waves + LANES - 1) // LANES):
+        begin = block * LANES
+        used = min(LANES, waves - begin)
+        t = np.zeros((len(operator), LANES), spectrum.dtype)
+        re, im = np.zeros((terms, LANES), spectrum.dtype), np.zeros((terms, LANES), spectrum.dtype)
+        for i in range(len(operator)):
+            for w in range(used):
+                t[i, w] = operator[i, begin + w]
+        for a in range(terms):  # times i^l
+            turn = degree[a] % 4
+            for w in range(used):
+                r, i = spectrum[a, begin + w, 0], spectrum[a, begin + w, 1]
+                if turn == 0:
+                    re[a, w], im[a, w] = r, i
+                elif turn == 1:
+                    re[a, w], im[a, w] = -i, r
+                elif turn == 2:
+                    re[a, w], im[a, w] = -r, -i
+                else:
+                    re[a, w], im[a, w] = i, -r
+        sum_re, sum_im = np.empty(LANES, spectrum.dtype), np.empty(LANES, spectrum.dtype)
+        for a in range(terms):
+            sum_re[:] = real(0.0)
+            sum_im[:] = real(0.0)
+            for b in range(terms):
+                i0, i1 = index[a, b, 0], index[a, b, 1]
+                w0, w1 = weight[a, b, 0], weight[a, b, 1]
+                for w in range(LANES):
+                    matrix = w0 * t[i0, w] + w1 * t[i1, w]
+                    sum_re[w] += matrix * re[b, w]
+                    sum_im[w] += matrix * im[b, w]
+            turn = degree[a] % 4
+            for w in range(used):  # times (-i)^l
+                r, i = sum_re[w], sum_im[w]
+                if turn == 0:
+                    spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = r, i
+                elif turn == 1:
+                    spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = i, -r
+                elif turn == 2:
+                    spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = -r, -i
+                else:
+                    spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = -i, r
+
+
+def lattice_m2l(moments: np.ndarray, operator: np.ndarray, lattice: BoxLattice, order: int) -> np.ndarray:
+    """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; moments and result have shape (terms, boxes) in FFT order."""
+    index, weight = coupling(order)
+    axes, dtype = (1, 2, 3), moments.dtype
+    spectrum = scipy.fft.rfftn(moments.reshape(-1, *lattice.fft_shape), axes=axes, workers=-1)
+    pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
+    _convolve(pairs, operator, index, weight.astype(dtype), degrees(order))
+    spectrum = pairs.reshape(*spectrum.shape, 2).view(spectrum.dtype)[..., 0]
+    return scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=axes, workers=-1, overwrite_x=True).reshape(len(moments), -1)

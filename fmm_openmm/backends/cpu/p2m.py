@@ -1,0 +1,41 @@
+"""p2m: parts to the moments of their boxes, written straight into FFT order."""
+
+import numpy as np
+from numba import prange
+
+from fmm_openmm.backends.cpu.harmonics import regular
+from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
+from fmm_openmm.stages import Moments, Parts
+
+
+@kernel
+def _p2m(x, charge, start, slots, order, chunks, moments):
+    real = moments.dtype.type
+    terms, boxes = moments.shape
+    for chunk in prange(chunks):
+        tile, total = np.empty((terms, LANES), moments.dtype), np.empty(terms, moments.dtype)
+        lane, q = np.empty((3, LANES), moments.dtype), np.empty(LANES, moments.dtype)
+        for box in range(chunk, boxes, chunks):
+            total[:] = real(0.0)
+            for begin in range(start[box], start[box + 1], LANES):
+                used = min(LANES, start[box + 1] - begin)
+                for w in range(LANES):
+                    p = begin + (w if w < used else 0)
+                    lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
+                    q[w] = charge[p] if w < used else real(0.0)
+                regular(lane[0], lane[1], lane[2], order, tile)
+                for a in range(terms):
+                    s = real(0.0)
+                    for w in range(LANES):
+                        s += q[w] * tile[a, w]
+                    total[a] += s
+            for a in range(terms):
+                moments[a, slots[box]] = total[a]
+
+
+def p2m(parts: Parts, slots: np.ndarray, order: int) -> Moments:
+    """See :meth:`fmm_openmm.stages.Stages.p2m`; ``boxes`` has shape (terms, boxes) in FFT order."""
+    moments = np.empty(((order + 1) ** 2, len(slots)), parts.x.dtype)
+    _p2m(parts.x, parts.charge, parts.start, slots, order, chunk_count(len(slots)), moments)
+    charge, x = parts.charge.astype(np.float64), parts.x.astype(np.float64)
+    return Moments(moments, charge.sum(), charge @ x, charge @ (x * x).sum(1))

@@ -1,0 +1,100 @@
+"""p2p: direct interactions within the near stencil.
+
+One thread owns a box. It copies the parts of all near boxes, shifted to its own centre, into one buffer and lets each of
+its parts run over that in vectorised order; the charges a part must not see are zeroed for the length of its run.
+"""
+
+import numpy as np
+from numba import prange
+
+from fmm_openmm.backends.cpu.sort import home
+from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.stages import Accumulator, NearExclusions, Parts
+
+CLOSEST = 1e-24
+"""Smallest squared distance, in box widths, so that nothing overflows. Charges that coincide give enormous potentials, which
+the solver reports."""
+
+
+@inline
+def _run(x, y, z, buffer, length, closest):
+    """Potential and field at (x, y, z) of the first ``length`` charges of ``buffer`` (4, capacity)."""
+    real = buffer.dtype.type
+    phi, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
+    bx, by, bz, bq = buffer[0], buffer[1], buffer[2], buffer[3]
+    for j in range(length):
+        dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
+        inverse = real(1.0) / np.sqrt(max(dx * dx + dy * dy + dz * dz, closest))
+        s = bq[j] * inverse
+        phi += s
+        s *= inverse * inverse
+        e0 += s * dx
+        e1 += s * dy
+        e2 += s * dz
+    return phi, e0, e1, e2
+
+
+@kernel
+def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, closest, chunks, phi, field):
+    real = x.dtype.type
+    n0, n1 = counts[0, 0], counts[1, 1]
+    for chunk in prange(chunks):
+        source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
+        buffer, saved = np.empty((4, 0), x.dtype), np.empty(0, x.dtype)
+        for box in range(chunk, len(start) - 1, chunks):
+            if start[box] == start[box + 1]:
+                continue
+            length = 0
+            i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
+            for k in range(len(near)):  # numbers of the near boxes; along the first axis they just count up
+                if k > 0 and near[k, 1] == near[k - 1, 1] and near[k, 2] == near[k - 1, 2] and near[k, 0] == near[k - 1, 0] + 1:
+                    i0 = i0 + 1 if i0 + 1 < n0 else 0
+                else:
+                    i0, i1, i2 = home(
+                        box % n0 + near[k, 0], box // n0 % n1 + near[k, 1], box // (n0 * n1) + near[k, 2], counts
+                    )
+                source[k], begin[k] = i0 + n0 * (i1 + n1 * i2), length
+                length += start[source[k] + 1] - start[source[k]]
+            padded = (length + LANES - 1) // LANES * LANES
+            if padded > buffer.shape[1]:
+                buffer = np.empty((4, padded + padded // 2), x.dtype)
+            for k in range(len(near)):
+                s0 = real(near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0])
+                s1 = real(near[k, 1] * boxes[1, 1] + near[k, 2] * boxes[2, 1])
+                s2 = real(near[k, 2] * boxes[2, 2])
+                first = start[source[k]]
+                for j in range(start[source[k] + 1] - first):
+                    buffer[0, begin[k] + j] = x[first + j, 0] + s0
+                    buffer[1, begin[k] + j] = x[first + j, 1] + s1
+                    buffer[2, begin[k] + j] = x[first + j, 2] + s2
+                    buffer[3, begin[k] + j] = charge[first + j]
+            for j in range(length, padded):
+                buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = real(99.0), real(99.0), real(99.0), real(0.0)
+            for i in range(start[box], start[box + 1]):
+                entries = excluded_start[i + 1] - excluded_start[i]
+                if entries > len(saved):
+                    saved = np.empty(2 * entries, x.dtype)
+                for e in range(entries):
+                    row = excluded_row[excluded_start[i] + e]
+                    if row >= 0:
+                        j = begin[row] + excluded_part[excluded_start[i] + e] - start[source[row]]
+                        saved[e] = buffer[3, j]
+                        buffer[3, j] = real(0.0)
+                p, e0, e1, e2 = _run(x[i, 0], x[i, 1], x[i, 2], buffer, padded, closest)
+                phi[i] += p
+                field[i, 0] += e0
+                field[i, 1] += e1
+                field[i, 2] += e2
+                for e in range(entries):
+                    row = excluded_row[excluded_start[i] + e]
+                    if row >= 0:
+                        buffer[3, begin[row] + excluded_part[excluded_start[i] + e] - start[source[row]]] = saved[e]
+
+
+def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
+    """See :meth:`fmm_openmm.stages.Stages.p2p`."""
+    _p2p(
+        parts.x, parts.charge, parts.start, lattice.counts, lattice.boxes, lattice.near, near.start, near.part, near.offset,
+        parts.x.dtype.type(CLOSEST), chunk_count(lattice.size), out.potentials, out.fields,
+    )  # fmt: skip
