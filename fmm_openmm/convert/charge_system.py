@@ -1,0 +1,203 @@
+"""``ChargeSystem``: what an electrostatics solver needs to know of a system, and nothing else."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from openmm import unit
+
+from fmm_openmm.box import check_box_vectors
+from fmm_openmm.checks import check_charges, check_exclusions, check_positions
+from fmm_openmm.convert import cells, openmm_system, packages, storage
+from fmm_openmm.convert.openmm_system import plain
+from fmm_openmm.solver import CoulombSolver
+
+KIND = "fmm_openmm ChargeSystem"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ChargeSystem:
+    """Charges, positions, box and exclusions of one system.
+
+    Attributes:
+        charges: shape (n,) float64, in e.
+        positions: shape (n, 3) float64, in nm; None where the source has none.
+        box_vectors: rows a, b, c of the periodic cell in OpenMM's reduced form, shape (3, 3) float64, in nm; None for
+            a system in open space. Given a lower-triangular cell that is not reduced, the reduced one of the same
+            lattice is kept.
+        exclusions: pairs i < j whose bare q_i q_j / r is left out of the sum, sorted, each once, shape (m, 2) int32.
+            OpenMM's exceptions, zero or scaled, are all exclusions here: what an exception adds back stays with the
+            force that holds it.
+        exclusions_periodic: whether an excluded pair is left out at its nearest periodic image (True), or at the
+            displacement of the positions as they stand (False), OpenMM's default.
+
+    Raises:
+        ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a ``Quantity`` of
+            another dimension, exclusions out of range, of a particle with itself, or twice. The message names the
+            argument and the entry.
+
+    Example:
+        >>> pair = ChargeSystem([1.0, -1.0], positions=[[0, 0, 0], [0.3, 0, 0]], box_vectors=2 * np.eye(3))
+        >>> pair
+        ChargeSystem(2 particles, total charge 0 e, periodic, 0 exclusions)
+    """
+
+    charges: np.ndarray
+    positions: np.ndarray | None = None
+    box_vectors: np.ndarray | None = None
+    exclusions: np.ndarray = ()
+    exclusions_periodic: bool = False
+
+    def __post_init__(self):
+        charges = check_charges(plain(self.charges, unit.elementary_charge, "charges"))
+        exclusions = check_exclusions(self.exclusions, len(charges)).astype(np.int32)
+        set_field = object.__setattr__  # the class is frozen: these are the checked values of its own fields
+        set_field(self, "charges", charges)
+        set_field(self, "exclusions", exclusions)
+        set_field(self, "exclusions_periodic", bool(self.exclusions_periodic))
+        if self.positions is not None:
+            positions = plain(self.positions, unit.nanometer, "positions")
+            set_field(self, "positions", check_positions(positions, len(charges)).copy())
+        if self.box_vectors is not None:
+            set_field(self, "box_vectors", _reduced_box(self.box_vectors))
+
+    def __len__(self) -> int:
+        return len(self.charges)
+
+    def __repr__(self) -> str:
+        return (
+            f"ChargeSystem({len(self)} particles, total charge {self.charges.sum():.6g} e, "
+            f"{'open' if self.box_vectors is None else 'periodic'}, {len(self.exclusions)} exclusions"
+            f"{', no positions' if self.positions is None else ''})"
+        )
+
+    def solver(self, **options) -> CoulombSolver:
+        """A :class:`fmm_openmm.CoulombSolver` for this system; ``options`` are its keyword arguments.
+
+        The boundary follows the box unless ``options`` names one: periodic with a box, open without.
+        """
+        options.setdefault("boundary", "open" if self.box_vectors is None else "periodic")
+        options.setdefault("exclusions_periodic", self.exclusions_periodic)
+        return CoulombSolver(self.charges, self.box_vectors, exclusions=self.exclusions, **options)
+
+    def save(self, path) -> None:
+        """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is replaced."""
+        arrays = {
+            "charges": self.charges,
+            "exclusions": self.exclusions,
+            "exclusions_periodic": np.array(self.exclusions_periodic),
+        }
+        optional = {"positions": self.positions, "box_vectors": self.box_vectors}
+        arrays |= {name: array for name, array in optional.items() if array is not None}
+        storage.write(path, KIND, VERSION, arrays)
+
+    @classmethod
+    def load(cls, path) -> "ChargeSystem":
+        """Read a file that :meth:`save` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is damaged, is something else, or was written by a newer version.
+        """
+        arrays = storage.read(path, KIND, VERSION)
+        try:
+            return cls(**arrays)
+        except TypeError as error:
+            raise ValueError(f"{path} holds {', '.join(sorted(arrays))}, which do not make a {KIND}") from error
+
+    @classmethod
+    def from_openmm(cls, system, positions=None) -> "ChargeSystem":
+        """Charges and exclusions of the ``NonbondedForce`` of an ``openmm.System``.
+
+        A charge is its base value plus its parameter offsets at the parameters' defaults. Every exception becomes an
+        exclusion. The box is the System's default one where the force is periodic, else None. A System converted by
+        ``use_fmm`` gives the charges its FMM force holds.
+
+        Args:
+            system: an ``openmm.System``.
+            positions: shape (n, 3), plain numbers in nm or a ``Quantity``; optional.
+
+        Raises:
+            UnsupportedError: not exactly one NonbondedForce.
+            ValueError: no particles, positions of another number or dimension, values that are not finite.
+        """
+        return cls(**openmm_system.charges_of_system(system, positions))
+
+    @classmethod
+    def from_topology(cls, topology, forcefield, positions=None) -> "ChargeSystem":
+        """Charges that a force field gives a topology: ``forcefield.createSystem``, then as :meth:`from_openmm`.
+
+        Args:
+            topology: an ``openmm.app.Topology``, with all hydrogens and extra particles; its box makes it periodic.
+            forcefield: an ``openmm.app.ForceField``, or the name of a force field file, or a list of names.
+            positions: as in :meth:`from_openmm`.
+        """
+        return cls(**openmm_system.charges_of_topology(topology, forcefield, positions))
+
+    @classmethod
+    def from_mdtraj(cls, trajectory, charges_or_forcefield, frame: int = 0) -> "ChargeSystem":
+        """One frame of an ``mdtraj.Trajectory``, which is in nm and holds no charges.
+
+        Args:
+            trajectory: positions, box and topology.
+            charges_or_forcefield: charges, shape (n,), in e; or a force field as in :meth:`from_topology`. With
+                charges, particles within three bonds of each other are excluded, at their nearest image.
+            frame: which frame, counted from 0; negative from the end.
+
+        Raises:
+            ImportError: mdtraj is not installed (extra ``mdtraj``).
+            ValueError: no such frame; anything :meth:`from_topology` raises.
+        """
+        return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame))
+
+    @classmethod
+    def from_parmed(cls, structure) -> "ChargeSystem":
+        """A parametrised ``parmed.Structure``: its own NonbondedForce, then as :meth:`from_openmm`; Angstrom to nm.
+
+        Raises:
+            ImportError: ParmEd is not installed (extra ``parmed``).
+            ValueError: the structure has no parameters.
+        """
+        return cls(**packages.from_parmed(structure))
+
+    @classmethod
+    def from_mdanalysis(cls, universe, bonds=None) -> "ChargeSystem":
+        """The present frame of an ``MDAnalysis.Universe`` or ``AtomGroup``; Angstrom to nm.
+
+        Particles within three bonds of each other are excluded, at their nearest image, since a trajectory may break
+        molecules across the box.
+
+        Args:
+            universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only its own atoms count.
+            bonds: pairs of indices to use in place of the universe's bonds, shape (m, 2); ``[]`` for none.
+
+        Raises:
+            ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
+            ValueError: no charges, no bonds and none given.
+        """
+        return cls(**packages.from_mdanalysis(universe, bonds))
+
+    @classmethod
+    def from_ase(cls, atoms, bonds=()) -> "ChargeSystem":
+        """An ``ase.Atoms`` with initial charges; Angstrom to nm. ASE knows no bonds, so give them where there are any.
+
+        OpenMM wants a along x and b in the x-y plane. A cell that lies otherwise is turned, **with its positions**:
+        energies and potentials stay, forces are those in the turned frame.
+
+        Args:
+            atoms: periodic in all three directions or in none.
+            bonds: pairs of indices, shape (m, 2); particles within three bonds are excluded, at their nearest image.
+
+        Raises:
+            ImportError: ASE is not installed (extra ``ase``).
+            ValueError: no initial charges, a cell without volume.
+            UnsupportedError: periodic in one or two directions only.
+        """
+        return cls(**packages.from_ase(atoms, bonds))
+
+
+def _reduced_box(box_vectors) -> np.ndarray:
+    box = np.array(plain(box_vectors, unit.nanometer, "box_vectors"), dtype=np.float64)
+    if box.shape == (3, 3) and not np.triu(box, 1).any() and np.diag(box).min() > 0:
+        box = cells.reduced(box)
+    return check_box_vectors(box)

@@ -1,0 +1,114 @@
+"""Reading an ``openmm.System``: the one way into a ``ChargeSystem`` that every converter takes.
+
+Each function returns the keyword arguments of :class:`fmm_openmm.ChargeSystem`.
+"""
+
+import os
+
+import numpy as np
+import openmm
+from openmm import app, unit
+
+from fmm_openmm.convert.cells import reduced
+from fmm_openmm.errors import UnsupportedError
+
+
+def plain(value, in_unit, name: str):
+    """``value`` in ``in_unit``: a ``Quantity``, or a list of them, converted; plain numbers as they are.
+
+    Raises:
+        ValueError: a ``Quantity`` of another dimension.
+    """
+    if unit.is_quantity(value):
+        if not value.unit.is_compatible(in_unit):
+            raise ValueError(f"`{name}` must be in units of {in_unit}, got {value.unit}")
+        return value.value_in_unit(in_unit)
+    if isinstance(value, (list, tuple)) and len(value) and unit.is_quantity(value[0]):
+        return [plain(entry, in_unit, name) for entry in value]
+    return value
+
+
+def nonbonded_force(system) -> openmm.NonbondedForce:
+    """The one NonbondedForce of ``system``.
+
+    Raises:
+        UnsupportedError: there is none, or more than one.
+    """
+    forces = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+    if len(forces) != 1:
+        names = ", ".join(force.getName() for force in system.getForces()) or "no force at all"
+        raise UnsupportedError(
+            f"the System must have exactly one NonbondedForce to read charges from, it has {len(forces)}; "
+            f"its forces: {names}"
+        )
+    return forces[0]
+
+
+def charges_of_system(system, positions=None) -> dict:
+    """See :meth:`fmm_openmm.ChargeSystem.from_openmm`."""
+    if not isinstance(system, openmm.System):
+        raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
+    force = nonbonded_force(system)
+    box = system.getDefaultPeriodicBoxVectors() if force.usesPeriodicBoundaryConditions() else None
+    return {
+        "charges": _charges(force),
+        "positions": positions,
+        "box_vectors": box,
+        "exclusions": [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())],
+        "exclusions_periodic": force.getExceptionsUsePeriodicBoundaryConditions(),
+    }
+
+
+def _charges(force) -> np.ndarray:
+    count = force.getNumParticles()
+    charges = np.array([force.getParticleParameters(i)[0].value_in_unit(unit.elementary_charge) for i in range(count)])
+    defaults = {
+        force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i)
+        for i in range(force.getNumGlobalParameters())
+    }
+    for i in range(force.getNumParticleParameterOffsets()):
+        parameter, particle, scale, _, _ = force.getParticleParameterOffset(i)
+        charges[particle] += defaults[parameter] * scale
+    return charges
+
+
+def charges_of_topology(topology, forcefield, positions=None) -> dict:
+    """See :meth:`fmm_openmm.ChargeSystem.from_topology`."""
+    if isinstance(forcefield, (str, os.PathLike)):
+        forcefield = [forcefield]
+    if isinstance(forcefield, (list, tuple)):
+        forcefield = app.ForceField(*map(os.fspath, forcefield))
+    if not hasattr(forcefield, "createSystem"):
+        raise TypeError(f"`forcefield` must be an openmm.app.ForceField or file names, got {type(forcefield).__name__}")
+    periodic = topology.getPeriodicBoxVectors() is not None
+    system = forcefield.createSystem(topology, nonbondedMethod=app.PME if periodic else app.NoCutoff)
+    return charges_of_system(system, positions)
+
+
+def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
+    """Charges and bonds of a package without force fields.
+
+    Pairs within three bonds are excluded, OpenMM's ``createExceptionsFromBonds`` with both scales 0, at their nearest
+    periodic image, since such packages break molecules across the box.
+
+    Args:
+        charges: shape (n,), in e.
+        bonds: pairs of indices, shape (m, 2).
+        positions: shape (n, 3), in nm.
+        box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for open space.
+    """
+    system, force = openmm.System(), openmm.NonbondedForce()
+    for charge in charges:
+        system.addParticle(1.0)
+        force.addParticle(float(charge), 0.0, 0.0)
+    bonds = [(int(i), int(j)) for i, j in bonds]
+    for i, j in bonds:
+        if not (0 <= i < len(charges) and 0 <= j < len(charges)):
+            raise ValueError(f"`bonds` holds the pair ({i}, {j}), out of range for {len(charges)} particles")
+    force.createExceptionsFromBonds(bonds, 0.0, 0.0)
+    force.setExceptionsUsePeriodicBoundaryConditions(True)
+    if box_vectors is not None:
+        force.setNonbondedMethod(force.PME)
+        system.setDefaultPeriodicBoxVectors(*reduced(box_vectors))
+    system.addForce(force)
+    return charges_of_system(system, positions)

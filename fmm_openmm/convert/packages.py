@@ -1,0 +1,131 @@
+"""Other packages' systems, made into an ``openmm.System`` and read as one.
+
+Nothing here is imported before its converter is called. Each function returns the keyword arguments of
+:class:`fmm_openmm.ChargeSystem`, where its arguments are documented.
+"""
+
+import importlib
+import os
+
+import numpy as np
+import openmm
+from openmm import app, unit
+
+from fmm_openmm.convert.cells import reduced, standard_orientation
+from fmm_openmm.convert.openmm_system import charges_of_bonds, charges_of_system, charges_of_topology, plain
+from fmm_openmm.errors import UnsupportedError
+
+NM_PER_ANGSTROM = 0.1
+
+
+def require(module: str, extra: str):
+    """The imported optional package.
+
+    Raises:
+        ImportError: naming the extra to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{module} is needed here: pip install 'fmm_openmm[{extra}]' ({error})") from error
+
+
+def _check_type(name: str, value, *classes) -> None:
+    if not isinstance(value, classes):
+        wanted = " or ".join(f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in classes)
+        raise TypeError(f"`{name}` must be {wanted}, got {type(value).__name__}")
+
+
+def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
+    """A frame of a trajectory, with charges or a force field."""
+    mdtraj = require("mdtraj", "mdtraj")
+    _check_type("trajectory", trajectory, mdtraj.Trajectory)
+    if not -trajectory.n_frames <= frame < trajectory.n_frames:
+        raise ValueError(f"`frame` {frame} is out of range for a trajectory of {trajectory.n_frames} frames")
+    positions = trajectory.xyz[frame].astype(np.float64)
+    box = None
+    if trajectory.unitcell_vectors is not None:
+        box, rotation = standard_orientation(trajectory.unitcell_vectors[frame])
+        positions = positions @ rotation
+    if _is_forcefield(charges_or_forcefield):
+        topology = trajectory.topology.to_openmm()
+        topology.setPeriodicBoxVectors(None if box is None else reduced(box) * unit.nanometer)
+        return charges_of_topology(topology, charges_or_forcefield, positions)
+    charges = _charges(plain(charges_or_forcefield, unit.elementary_charge, "charges"), trajectory.n_atoms)
+    bonds = [(bond.atom1.index, bond.atom2.index) for bond in trajectory.topology.bonds]
+    return charges_of_bonds(charges, bonds, positions, box)
+
+
+def _is_forcefield(value) -> bool:
+    if isinstance(value, (list, tuple)) and len(value):
+        return isinstance(value[0], (str, os.PathLike))
+    return isinstance(value, (str, os.PathLike)) or hasattr(value, "createSystem")
+
+
+def _charges(values, n: int) -> np.ndarray:
+    charges = np.asarray(values, dtype=np.float64)
+    if charges.shape != (n,):
+        raise ValueError(f"`charges` must have shape (n,) with n = {n}, got {charges.shape}")
+    return charges
+
+
+def from_parmed(structure) -> dict:
+    """A structure with its own NonbondedForce."""
+    parmed = require("parmed", "parmed")
+    _check_type("structure", structure, parmed.Structure)
+    if any(atom.atom_type is parmed.UnassignedAtomType for atom in structure.atoms):
+        raise ValueError("`structure` has no parameters: load it with its topology, as parmed.load_file(top, xyz=...)")
+    system = openmm.System()
+    for atom in structure.atoms:
+        system.addParticle(atom.mass)
+    if structure.box_vectors is None:
+        force = structure.omm_nonbonded_force(nonbondedMethod=app.NoCutoff)
+    else:
+        box = np.array(structure.box_vectors.value_in_unit(unit.nanometer))
+        system.setDefaultPeriodicBoxVectors(*reduced(box))
+        force = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
+    system.addForce(force)
+    return charges_of_system(system, structure.positions)
+
+
+def from_mdanalysis(universe, bonds=None) -> dict:
+    """The present frame of a universe."""
+    mdanalysis = require("MDAnalysis", "mdanalysis")
+    _check_type("universe", universe, mdanalysis.Universe, mdanalysis.AtomGroup)
+    atoms = universe.atoms
+    try:
+        charges = atoms.charges
+    except AttributeError as error:
+        raise ValueError("`universe` has no charges: load a topology that has them, or add them") from error
+    if bonds is None:
+        try:
+            pairs = atoms.intra_bonds.indices
+        except AttributeError as error:
+            raise ValueError("`universe` has no bonds: pass `bonds`, [] where there are none") from error
+        places = np.full(universe.universe.atoms.n_atoms, -1)
+        places[atoms.indices] = np.arange(atoms.n_atoms)
+        bonds = places[pairs]
+    positions = atoms.positions.astype(np.float64) * NM_PER_ANGSTROM
+    cell = universe.universe.trajectory.ts.triclinic_dimensions
+    if cell is None:
+        return charges_of_bonds(charges, bonds, positions, None)
+    box, rotation = standard_orientation(np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM)
+    return charges_of_bonds(charges, bonds, positions @ rotation, box)
+
+
+def from_ase(atoms, bonds=()) -> dict:
+    """Atoms with initial charges."""
+    ase = require("ase", "ase")
+    _check_type("atoms", atoms, ase.Atoms)
+    if not atoms.has("initial_charges"):
+        raise ValueError("`atoms` has no charges: set them with atoms.set_initial_charges(...)")
+    charges, positions = atoms.get_initial_charges(), atoms.get_positions() * NM_PER_ANGSTROM
+    if not atoms.pbc.any():
+        return charges_of_bonds(charges, bonds, positions, None)
+    if not atoms.pbc.all():
+        raise UnsupportedError(
+            f"`atoms` is periodic along some directions only, pbc = {atoms.pbc.tolist()}: make it periodic along all "
+            "three, with vacuum where it ends, or along none"
+        )
+    box, rotation = standard_orientation(atoms.cell.array * NM_PER_ANGSTROM)
+    return charges_of_bonds(charges, bonds, positions @ rotation, box)

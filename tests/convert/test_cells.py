@@ -1,0 +1,51 @@
+"""Cells of any orientation in OpenMM's reduced form."""
+
+import numpy as np
+import openmm
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openmm.app.internal.unitcell import reducePeriodicBoxVectors
+
+from fmm_openmm.convert.cells import reduced, standard_orientation
+
+
+def cells():
+    number = st.floats(-3, 3)
+    return st.lists(number, min_size=9, max_size=9).map(lambda x: np.array(x).reshape(3, 3))
+
+
+@given(cells().filter(lambda cell: abs(np.linalg.det(cell)) > 0.05))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_the_turned_and_reduced_cell_spans_the_same_lattice(cell):
+    turned, rotation = standard_orientation(cell)
+    box = reduced(turned)
+    assert rotation @ rotation.T == pytest.approx(np.eye(3), abs=1e-12)
+    assert np.linalg.det(rotation) == pytest.approx(1)
+    assert not np.triu(box, 1).any()
+    assert np.diag(box).min() > 0
+    integers = np.linalg.solve(box.T, (cell @ rotation).T)
+    assert np.abs(integers - np.rint(integers)).max() < 1e-6
+    assert abs(np.linalg.det(np.rint(integers))) == pytest.approx(1)
+    openmm.System().setDefaultPeriodicBoxVectors(*box)
+
+
+@given(cells().map(lambda cell: np.tril(cell, -1) + np.diag(np.abs(cell.diagonal()) + 0.5)))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_reduced_is_openmms_own_reduction(cell):
+    vectors = [openmm.Vec3(*row) for row in cell]
+    assert reduced(cell) == pytest.approx(np.array(reducePeriodicBoxVectors(vectors).value_in_unit_system(
+        openmm.unit.md_unit_system)), abs=1e-12)
+
+
+def test_a_standard_cell_is_not_touched():
+    cell = np.array([[2.0, 0, 0], [0.3, 2, 0], [0.1, 0.2, 3]])
+    turned, rotation = standard_orientation(cell)
+    assert np.array_equal(turned, cell)
+    assert np.array_equal(rotation, np.eye(3))
+
+
+@pytest.mark.parametrize("cell", [np.zeros((3, 3)), np.ones((3, 3)), np.full((3, 3), np.nan), np.diag([1, 1, 0])])
+def test_no_volume(cell):
+    with pytest.raises(ValueError, match="positive volume"):
+        standard_orientation(cell)

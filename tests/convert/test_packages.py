@@ -1,0 +1,224 @@
+"""From the optional packages; each test is skipped where its package is not installed."""
+
+import itertools
+import sys
+
+import numpy as np
+import openmm
+import pytest
+from openmm import app, unit
+
+import fmm_openmm as fmm
+
+FLOAT32 = 1e-6  # MDTraj and MDAnalysis hold positions in float32
+
+
+# MDTraj
+
+
+@pytest.fixture
+def trajectory(water):
+    return pytest.importorskip("mdtraj").load(water.pdb)
+
+
+def test_mdtraj_with_a_force_field(trajectory, assert_water):
+    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, "amber14/tip3p.xml"), FLOAT32)
+    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, app.ForceField("amber14/tip3p.xml")), FLOAT32)
+    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, ["amber14/tip3p.xml"]), FLOAT32)
+
+
+def test_mdtraj_with_charges(trajectory, water, assert_water):
+    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, water.charges), FLOAT32)
+    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, list(water.charges)), FLOAT32)
+    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, water.charges * unit.elementary_charge), FLOAT32)
+    assert fmm.ChargeSystem.from_mdtraj(trajectory, water.charges).exclusions_periodic is True
+
+
+def test_mdtraj_frame_and_box(trajectory, water):
+    two = trajectory.join(trajectory)
+    two.xyz[1] += 0.5
+    two.unitcell_vectors = np.array([water.box, [[2, 0, 0], [1.5, 2, 0], [0, 0, 2]]])
+    found = fmm.ChargeSystem.from_mdtraj(two, water.charges, frame=1)
+    assert found.positions == pytest.approx(water.positions + 0.5, abs=FLOAT32)
+    assert found.box_vectors == pytest.approx(np.array([[2, 0, 0], [-0.5, 2, 0], [0, 0, 2]]), abs=FLOAT32)
+    by_field = fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml", frame=-1)
+    assert np.array_equal(by_field.box_vectors, found.box_vectors)
+    two.unitcell_vectors = None
+    assert fmm.ChargeSystem.from_mdtraj(two, water.charges).box_vectors is None
+    assert fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml").box_vectors is None
+
+
+def test_mdtraj_refuses(trajectory, water):
+    with pytest.raises(ValueError, match="`frame` 1 is out of range for a trajectory of 1 frames"):
+        fmm.ChargeSystem.from_mdtraj(trajectory, water.charges, frame=1)
+    with pytest.raises(ValueError, match=r"`charges` must have shape \(n,\) with n = 768, got \(2,\)"):
+        fmm.ChargeSystem.from_mdtraj(trajectory, [1.0, -1.0])
+    with pytest.raises(ValueError, match="`charges` must be in units of elementary charge"):
+        fmm.ChargeSystem.from_mdtraj(trajectory, water.charges * unit.nanometer)
+    with pytest.raises(TypeError, match=r"`trajectory` must be mdtraj\.Trajectory, got str"):
+        fmm.ChargeSystem.from_mdtraj("water.pdb", water.charges)
+
+
+# ParmEd
+
+
+@pytest.fixture
+def structure(water):
+    parmed = pytest.importorskip("parmed")
+    return parmed.openmm.load_topology(water.topology, water.system, water.positions * unit.nanometer)
+
+
+def test_parmed(structure, assert_water):
+    assert_water(fmm.ChargeSystem.from_parmed(structure), 1e-9)
+
+
+def test_parmed_reading_amber_files(structure, assert_water, tmp_path):
+    import parmed
+
+    structure.save(str(tmp_path / "water.prmtop"))
+    structure.save(str(tmp_path / "water.rst7"))
+    loaded = parmed.load_file(str(tmp_path / "water.prmtop"), xyz=str(tmp_path / "water.rst7"))
+    found = fmm.ChargeSystem.from_parmed(loaded)
+    found.charges[:] = np.round(found.charges, 6)  # AMBER keeps charges times 18.2223 with eight digits
+    assert_water(found, FLOAT32)
+
+
+def test_parmed_box_forms(structure):
+    structure.box = [20, 20, 20, 70.5287794, 109.4712206, 70.5287794]
+    box = fmm.ChargeSystem.from_parmed(structure).box_vectors
+    assert np.linalg.det(box) == pytest.approx(8 * 4 / 3 / np.sqrt(3), rel=1e-6)
+    openmm.System().setDefaultPeriodicBoxVectors(*box)
+    structure.box = None
+    assert fmm.ChargeSystem.from_parmed(structure).box_vectors is None
+
+
+def test_parmed_refuses(water):
+    parmed = pytest.importorskip("parmed")
+    with pytest.raises(ValueError, match="`structure` has no parameters"):
+        fmm.ChargeSystem.from_parmed(parmed.load_file(water.pdb))
+    with pytest.raises(TypeError, match=r"`structure` must be parmed\.Structure, got str"):
+        fmm.ChargeSystem.from_parmed(water.pdb)
+
+
+# MDAnalysis
+
+
+@pytest.fixture
+def universe(water):
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    universe = mdanalysis.Universe(water.pdb)
+    universe.add_TopologyAttr("charges", water.charges)
+    universe.add_bonds([(atom1.index, atom2.index) for atom1, atom2 in water.topology.bonds()])
+    return universe
+
+
+def test_mdanalysis(universe, assert_water):
+    assert_water(fmm.ChargeSystem.from_mdanalysis(universe), FLOAT32)
+    assert_water(fmm.ChargeSystem.from_mdanalysis(universe.atoms), FLOAT32)
+
+
+def test_mdanalysis_part(universe, water):
+    part = fmm.ChargeSystem.from_mdanalysis(universe.atoms[3:9])
+    assert part.charges == pytest.approx(water.charges[3:9])
+    assert part.positions == pytest.approx(water.positions[3:9], abs=FLOAT32)
+    assert part.exclusions.tolist() == water.exclusions[:6].tolist()
+
+
+def test_mdanalysis_box_and_bonds(universe):
+    universe.dimensions = None
+    found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=[])
+    assert found.box_vectors is None
+    assert len(found.exclusions) == 0
+    universe.dimensions = [20, 20, 20, 60, 60, 90]
+    box = fmm.ChargeSystem.from_mdanalysis(universe).box_vectors
+    assert box == pytest.approx(np.array([[2, 0, 0], [0, 2, 0], [1, 1, np.sqrt(2)]]), abs=FLOAT32)
+
+
+def test_mdanalysis_refuses(water):
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    universe = mdanalysis.Universe(water.pdb)
+    with pytest.raises(ValueError, match="`universe` has no charges"):
+        fmm.ChargeSystem.from_mdanalysis(universe)
+    universe.add_TopologyAttr("charges", water.charges)
+    with pytest.raises(ValueError, match="`universe` has no bonds: pass `bonds`"):
+        fmm.ChargeSystem.from_mdanalysis(universe)
+    with pytest.raises(ValueError, match=r"`bonds` holds the pair \(0, 100000\)"):
+        fmm.ChargeSystem.from_mdanalysis(universe, bonds=[(0, 100000)])
+    with pytest.raises(TypeError, match=r"`universe` must be MDAnalysis\.Universe or MDAnalysis\.AtomGroup, got str"):
+        fmm.ChargeSystem.from_mdanalysis(water.pdb)
+
+
+# ASE
+
+
+def crystal(constant=5.64):
+    build = pytest.importorskip("ase.build")
+    atoms = build.bulk("NaCl", "rocksalt", a=constant)
+    atoms.set_initial_charges([1.0, -1.0])
+    return atoms
+
+
+def test_ase_primitive_crystal():
+    """Rock salt in its primitive cell, which lies askew: the Madelung constant (1.74756459463, Borwein et al. 1985,
+    doi:10.1063/1.526675) does not mind the turn."""
+    system = fmm.ChargeSystem.from_ase(crystal())
+    assert system.box_vectors == pytest.approx(
+        0.564 / np.sqrt(2) * np.array([[1, 0, 0], [0.5, np.sqrt(0.75), 0], [0.5, np.sqrt(1 / 12), np.sqrt(2 / 3)]])
+    )
+    solver = system.solver(tolerance=1e-8, precision="double", backend="reference")
+    madelung = -solver.compute(system.positions).energy * 0.282 / fmm.units.COULOMB_CONSTANT
+    assert madelung == pytest.approx(1.74756459463, rel=1e-8)
+
+
+def test_ase_turns_positions_with_the_cell():
+    atoms = crystal().repeat((2, 3, 2))
+    atoms.rattle(0.1, seed=3)
+    system = fmm.ChargeSystem.from_ase(atoms)
+    images = np.array(list(itertools.product(range(-2, 3), repeat=3))) @ system.box_vectors
+    delta = system.positions - system.positions[0]
+    nearest = np.linalg.norm(delta[:, None] + images, axis=-1).min(1)
+    assert nearest == pytest.approx(0.1 * atoms.get_distances(0, range(len(atoms)), mic=True))
+
+
+def test_ase_water(water, assert_water):
+    ase = pytest.importorskip("ase")
+    atoms = ase.Atoms(
+        [atom.element.symbol for atom in water.topology.atoms()], 10 * water.positions, cell=10 * water.box, pbc=True
+    )
+    atoms.set_initial_charges(water.charges)
+    bonds = [(atom1.index, atom2.index) for atom1, atom2 in water.topology.bonds()]
+    assert_water(fmm.ChargeSystem.from_ase(atoms, bonds))
+    atoms.pbc = False
+    assert fmm.ChargeSystem.from_ase(atoms).box_vectors is None
+
+
+def test_ase_refuses():
+    atoms = crystal()
+    atoms.pbc = [True, True, False]
+    with pytest.raises(fmm.UnsupportedError, match=r"pbc = \[True, True, False\]"):
+        fmm.ChargeSystem.from_ase(atoms)
+    atoms.pbc, atoms.cell[2] = True, 0
+    with pytest.raises(ValueError, match="positive volume"):
+        fmm.ChargeSystem.from_ase(atoms)
+    with pytest.raises(ValueError, match="`atoms` has no charges"):
+        fmm.ChargeSystem.from_ase(pytest.importorskip("ase").Atoms("NaCl"))
+    with pytest.raises(TypeError, match=r"`atoms` must be ase\.Atoms, got list"):
+        fmm.ChargeSystem.from_ase([])
+
+
+# A package that is not there
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "convert"),
+    [
+        ("mdtraj", "mdtraj", lambda: fmm.ChargeSystem.from_mdtraj(None, [])),
+        ("parmed", "parmed", lambda: fmm.ChargeSystem.from_parmed(None)),
+        ("MDAnalysis", "mdanalysis", lambda: fmm.ChargeSystem.from_mdanalysis(None)),
+        ("ase", "ase", lambda: fmm.ChargeSystem.from_ase(None)),
+    ],
+)
+def test_a_missing_package_names_its_extra(module, extra, convert, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"pip install 'fmm_openmm\[{extra}\]'"):
+        convert()
