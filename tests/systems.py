@@ -85,7 +85,7 @@ def equilibrated(system, positions, box, topology=None, temperature=300.0, steps
     integrator = openmm.LangevinMiddleIntegrator(temperature, 5.0, 0.002)
     integrator.setRandomNumberSeed(1)
     platform = openmm.Platform.getPlatform("CPU")  # bitwise repeatable on one thread
-    context = openmm.Context(system, integrator, platform, {"Threads": "1"})
+    context = openmm.Context(system, integrator, platform, {"Threads": "1", "DeterministicForces": "true"})
     context.setPositions(positions)
     context.computeVirtualSites()
     openmm.LocalEnergyMinimizer.minimize(context, 50.0, 50)
