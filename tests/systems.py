@@ -18,6 +18,8 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
+from tests.crystals import CRYSTALS
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEPTIDE = REPOSITORY / "examples" / "data" / "peptide.pdb"
 CACHE = REPOSITORY / ".pytest_cache" / "systems"
@@ -66,7 +68,8 @@ def build(name) -> Built:
 
 @cache
 def _pickled(name):
-    stamp = openmm.Platform.getOpenMMVersion().encode() + Path(__file__).read_bytes() + PEPTIDE.read_bytes()
+    sources = [Path(__file__), Path(__file__).with_name("crystals.py"), PEPTIDE]
+    stamp = openmm.Platform.getOpenMMVersion().encode() + b"".join(source.read_bytes() for source in sources)
     path = CACHE / f"{name}-{hashlib.sha256(stamp).hexdigest()[:16]}.pickle"
     if not path.exists():
         random.seed(name)  # Modeller places ions and hydrogens with it
@@ -168,21 +171,11 @@ def ions(positions, names, box, cutoff=0.9):
     return system, np.asarray(positions), box, None
 
 
-def crystal(basis, names, constant, repeats, displacement=0.025):
-    """A cubic crystal of `repeats`^3 conventional cells; each atom displaced by about `displacement` nm (rms)."""
-    cells = np.stack(np.meshgrid(*3 * [np.arange(repeats)], indexing="ij"), -1).reshape(-1, 1, 3)
-    x = (constant * (cells + np.asarray(basis))).reshape(-1, 3)
-    x += np.random.default_rng(1).normal(0.0, displacement / np.sqrt(3), x.shape)
-    return ions(x, list(names) * repeats**3, constant * repeats * np.eye(3))
-
-
-def nacl():
-    corners = 0.5 * np.array([[0, 0, 0], [1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1], [0, 0, 1], [0, 1, 0], [1, 0, 0]])
-    return crystal(corners, 4 * ["Na"] + 4 * ["Cl"], 0.564, repeats=5)
-
-
-def cscl():
-    return crystal([[0, 0, 0], [0.5, 0.5, 0.5]], ["Cs", "Cl"], 0.4123, repeats=8)
+def displaced(name, species, repeats):
+    """A supercell of a crystal of monovalent ions, each displaced by 0.025 nm (rms)."""
+    crystal = CRYSTALS[name].supercell(*3 * [repeats])
+    x = crystal.positions + np.random.default_rng(1).normal(0.0, 0.025 / np.sqrt(3), crystal.positions.shape)
+    return ions(x, np.where(crystal.charges > 0, *species), crystal.box_vectors)
 
 
 def melt():
@@ -199,8 +192,8 @@ SKEWED = np.array([[2.9, 0.0, 0.0], [0.8, 2.6, 0.0], [-1.1, 0.9, 2.7]])
 SYSTEMS: dict[str, Callable[[], tuple]] = {
     "water": lambda: water((2.3, 2.3, 2.3)),
     "water_large": lambda: water((3.0, 3.0, 3.0)),
-    "nacl": nacl,
-    "cscl": cscl,
+    "nacl": lambda: displaced("nacl", ("Na", "Cl"), 5),
+    "cscl": lambda: displaced("cscl", ("Cs", "Cl"), 8),
     "melt": melt,
     "peptide_cube": lambda: peptide("cube"),
     "peptide_dodecahedron": lambda: peptide("dodecahedron"),

@@ -24,7 +24,7 @@ from scipy.special import erf, gammainc
 from fmm_openmm.units import COULOMB_CONSTANT
 
 BINS_PER_CUTOFF = 3
-PAIR_COST = 12.0
+PAIR_COST = 24.0
 """Cost of one real-space pair over that of one (particle, wave vector) term; sets alpha, never the answer."""
 
 CHUNK = 1 << 21
