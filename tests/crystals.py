@@ -13,8 +13,6 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 SAKAMOTO = "Y. Sakamoto, J. Chem. Phys. 28, 164 (1958), doi:10.1063/1.1744060"
 NACL = "OEIS A085469, after R. E. Crandall, J. P. Buhler, J. Phys. A 20, 5497 (1987), doi:10.1088/0305-4470/20/16/024"
-    "OEIS A085469, after R. E. Crandall and J. P. Buhler, J. Phys. A 20, 5497 (1987), doi:10.1088/0305-4470/20/16/024"
-)
 CSCL = f"OEIS A181152, after {SAKAMOTO}"
 GLASSER = "L. Glasser, Inorg. Chem. 51, 2420 (2012), doi:10.1021/ic2023852"
 WIGNER = "R. A. Coldwell-Horsfall and A. A. Maradudin, J. Math. Phys. 1, 395 (1960), doi:10.1063/1.1703670, eq. (A21)"
