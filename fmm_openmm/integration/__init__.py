@@ -1,0 +1,13 @@
+"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`, :func:`restore_pme`, :func:`find_fmm`."""
+
+import openmm
+
+_REQUIRED = (8, 5, 2)  # earlier ones lack PythonForce, or crash with it under the minimiser (openmm#5277)
+
+if tuple(map(int, openmm.version.short_version.split(".")[:3])) < _REQUIRED:
+    raise ImportError(f"fmm_openmm needs OpenMM 8.5.2 or newer, found {openmm.version.short_version}")
+
+from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
+from fmm_openmm.integration.system import restore_pme, use_fmm  # noqa: E402
+
+__all__ = ["FMMForce", "find_fmm", "restore_pme", "use_fmm"]

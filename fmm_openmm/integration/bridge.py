@@ -1,0 +1,192 @@
+"""The host bridge: the callable inside the ``openmm.PythonForce``, which every platform evaluates through host memory.
+
+OpenMM pickles the callable when the force is built, and clones it through that pickle (XML, ``copy.deepcopy``,
+``CustomCVForce``, ``ATMForce``). Every unpickled callable gets its own identity, and OpenMM pickles it anew, so the
+pickle inside a C++ force always names the callable that this force calls: :func:`bridge_of` finds it again.
+"""
+
+import io
+import pickle
+import sys
+import threading
+import uuid
+import weakref
+import xml.etree.ElementTree as ET
+
+import openmm
+
+from fmm_openmm.integration.definition import Definition, Parameters, Structure
+from fmm_openmm.integration.snapshots import REVISION, Snapshots
+from fmm_openmm.solver import CoulombResult, CoulombSolver
+
+_live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
+
+_evaluation = threading.Lock()
+"""One evaluation at a time: each uses all cores, and not every Numba threading layer may be entered twice."""
+
+
+class HostBridge:
+    """Computes energy and forces of a ``State`` for a PythonForce.
+
+    Contexts that share a force share its callable, and nothing tells it which of them calls. So it serves the charges
+    of the definition, or, where the Context was updated, those of the snapshot that the Context's parameter
+    ``fmm_revision`` names.
+
+    The structure (particle count and exclusions) is frozen at the first evaluation: Contexts may exist from then on.
+
+    Args:
+        definition: shared with the :class:`FMMForce` objects that edit it; or its packed form.
+    """
+
+    def __init__(self, definition: Definition | dict):
+        self.uid = uuid.uuid4().hex
+        self.snapshots = Snapshots()
+        self._definition = definition
+        self._structure: Structure | None = None
+        self._structure_version = 0
+        self._parameters: Parameters | None = None
+        self._solver: CoulombSolver | None = None
+        self._loaded = None
+        _live[self.uid] = self
+
+    @property
+    def definition(self) -> Definition:
+        """What the force is defined by; unpacked on first use.
+
+        Raises:
+            ValueError: the packed form is damaged or was written by another version.
+        """
+        if isinstance(self._definition, dict):
+            self._definition = Definition.unpack(self._definition)
+        return self._definition
+
+    def __reduce__(self):
+        packed = self._definition if isinstance(self._definition, dict) else self._definition.pack()
+        return revive, (self.uid, packed)
+
+    def __call__(self, state: openmm.State):
+        """Energy in kJ/mol and forces (n, 3) in kJ/mol/nm, float64."""
+        try:
+            result = self.evaluate(
+                state.getPositions(asNumpy=True)._value,
+                state.getPeriodicBoxVectors(asNumpy=True)._value,
+                dict(state.getParameters()),
+            )
+            return result.energy, result.forces
+        except Exception as error:
+            message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        # OpenMM keeps the text and never frees the exception: one that reaches it must not hold on to anything.
+        del self, state
+        raise ValueError(f"FMMForce: {message}")
+
+    def evaluate(self, positions, box_vectors, values) -> CoulombResult:
+        """Energy, forces, potentials and fields.
+
+        Args:
+            positions: shape (n, 3), nm.
+            box_vectors: shape (3, 3), nm.
+            values: the Context's global parameters, by name.
+        """
+        with _evaluation:
+            charges = self.parameters_in(values).charges(values)
+            if len(positions) != len(charges):
+                raise ValueError(
+                    f"the FMMForce has {len(charges)} particles, but the System has {len(positions)}: add one particle "
+                    "to the force for each of the System before a Context is made"
+                )
+            return self._loaded_solver(charges, box_vectors).compute(positions, box_vectors)
+
+    def solver_in(self, box_vectors, values) -> CoulombSolver:
+        """The solver that serves a Context with these box vectors and global parameters."""
+        with _evaluation:
+            return self._loaded_solver(self.parameters_in(values).charges(values), box_vectors)
+
+    def parameters_in(self, values) -> Parameters:
+        """Charges and offsets of the Context that has these global parameters."""
+        definition = self.definition
+        if self._structure is None:
+            self._structure, self._structure_version = definition.structure, definition.structure_version
+        snapshot = self.snapshots.get(values.get(REVISION, 0.0))
+        if snapshot is not None:
+            return snapshot
+        if self._parameters is None or self.is_current:
+            self._parameters = definition.parameters
+        return self._parameters
+
+    @property
+    def is_used(self) -> bool:
+        """Whether Contexts may rely on the structure."""
+        return self._structure is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the definition still has the structure that Contexts use."""
+        return self._structure is None or self._structure_version == self.definition.structure_version
+
+    def release(self) -> None:
+        """Shrink to the packed definition; the next evaluation unpacks it."""
+        self._solver = self._loaded = self._structure = self._parameters = None
+        if isinstance(self._definition, Definition):
+            self._definition = self._definition.pack()
+
+    def _loaded_solver(self, charges, box_vectors) -> CoulombSolver:
+        if self._solver is None:
+            self._solver = CoulombSolver(
+                charges,
+                box_vectors,
+                exclusions=self._structure.exclusions,
+                exclusions_periodic=self._structure.periodic,
+                **self.definition.options.for_solver(),
+            )
+            self._loaded = charges
+        if self._loaded is not charges:
+            self._solver.set_charges(charges)
+            self._loaded = charges
+        return self._solver
+
+
+def revive(uid: str, packed: dict) -> HostBridge:
+    """What the pickle of a bridge calls. It never raises: OpenMM would take the missing callable for a valid one.
+
+    Args:
+        uid: identity of the bridge that was pickled; the new one gets its own.
+        packed: its packed definition.
+    """
+    for key in list(_live):
+        if _references(_live, key) <= _HELD_ONCE:
+            _live[key].release()
+    return HostBridge(packed)
+
+
+def _references(table, key) -> int:
+    value = table.get(key)
+    return sys.getrefcount(value)
+
+
+_HELD_ONCE = _references({0: object()}, 0)
+"""Reference count, as ``_references`` sees it, of what one owner holds.
+
+OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a force that is gone.
+"""
+
+
+def bridge_of(force: openmm.PythonForce) -> HostBridge | None:
+    """The live callable of a force, wherever it came from; None if it is not ours."""
+    try:
+        node = ET.fromstring(openmm.XmlSerializer.serialize(force))
+    except openmm.OpenMMException:  # the callable of somebody else, which cannot be pickled
+        return None
+    try:
+        uid = _UidReader(io.BytesIO(bytes.fromhex(node.get("function")))).load()
+    except pickle.UnpicklingError:
+        return None
+    return _live.get(uid)
+
+
+class _UidReader(pickle.Unpickler):
+    """Reads the identity out of the pickle of a bridge, and refuses to load anything else."""
+
+    def find_class(self, module, name):
+        if (module, name) == (revive.__module__, revive.__name__):
+            return lambda uid, packed: uid
+        raise pickle.UnpicklingError(f"{module}.{name} is not a bridge")

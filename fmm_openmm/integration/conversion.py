@@ -1,0 +1,77 @@
+"""From PME to FMM and back: what changes in the NonbondedForce, and how it is undone exactly."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import openmm
+from openmm import unit
+
+from fmm_openmm.integration.table import Table
+
+
+@dataclass(frozen=True)
+class Original:
+    """What of a NonbondedForce a conversion changes.
+
+    Attributes:
+        method: its nonbonded method.
+        charges: shape (n,), e.
+        charge_scales: of its particle parameter offsets, shape (k,).
+    """
+
+    method: int
+    charges: np.ndarray
+    charge_scales: np.ndarray
+
+    @classmethod
+    def of(cls, force: openmm.NonbondedForce) -> "Original":
+        """Read it from a force."""
+        charges = [
+            force.getParticleParameters(index)[0].value_in_unit(unit.elementary_charge)
+            for index in range(force.getNumParticles())
+        ]
+        scales = [force.getParticleParameterOffset(index)[2] for index in range(force.getNumParticleParameterOffsets())]
+        return cls(force.getNonbondedMethod(), np.array(charges, np.float64), np.array(scales, np.float64))
+
+    def without_coulomb(self) -> "Original":
+        """The same with charges 0, and no Ewald sum that would run for nothing.
+
+        LJPME keeps its method, whose dispersion grid does not depend on charges. The others become CutoffPeriodic: the
+        same Lennard-Jones interaction, and exceptions are evaluated alike.
+        """
+        method = self.method if self.method == openmm.NonbondedForce.LJPME else openmm.NonbondedForce.CutoffPeriodic
+        return Original(method, np.zeros_like(self.charges), np.zeros_like(self.charge_scales))
+
+    def apply(self, force: openmm.NonbondedForce) -> None:
+        """Write it to a force; Lennard-Jones parameters and exceptions stay as they are."""
+        for index, charge in enumerate(self.charges.tolist()):
+            _, sigma, epsilon = force.getParticleParameters(index)
+            force.setParticleParameters(index, charge, sigma, epsilon)
+        for index, scale in enumerate(self.charge_scales.tolist()):
+            name, particle, _, sigma, epsilon = force.getParticleParameterOffset(index)
+            force.setParticleParameterOffset(index, name, particle, scale, sigma, epsilon)
+        force.setNonbondedMethod(self.method)
+
+    def matches(self, force: openmm.NonbondedForce) -> bool:
+        """Whether the force has the particles and offsets that this was read from."""
+        return (force.getNumParticles(), force.getNumParticleParameterOffsets()) == (
+            len(self.charges),
+            len(self.charge_scales),
+        )
+
+    def pack(self) -> dict:
+        """Plain builtin objects."""
+        return {
+            "method": self.method,
+            "charges": Table(np.float64, 1, self.charges).pack(),
+            "charge_scales": Table(np.float64, 1, self.charge_scales).pack(),
+        }
+
+    @classmethod
+    def unpack(cls, packed: dict) -> "Original":
+        """What :meth:`pack` wrote."""
+        return cls(
+            packed["method"],
+            Table.unpack(np.float64, 1, packed["charges"]).rows[:, 0].copy(),
+            Table.unpack(np.float64, 1, packed["charge_scales"]).rows[:, 0].copy(),
+        )

@@ -1,0 +1,283 @@
+"""What an ``FMMForce`` is defined by: plain host data that can be edited, copied, pickled and compared."""
+
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from fmm_openmm.checks import check_choice
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.table import Table
+from fmm_openmm.parameters import TOLERANCE, Request
+from fmm_openmm.units import strip_units
+
+FORMAT = 1
+"""Version of the packed form. Raise it when :meth:`Definition.pack` changes, and read the old ones."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Checked on creation.
+
+    The fields are those of :class:`fmm_openmm.CoulombSolver`, and ``bridge``: "auto" or "host".
+    """
+
+    tolerance: float = TOLERANCE
+    order: int | None = None
+    grid: object = None
+    near_radius: float | None = None
+    smoothing: float | None = None
+    levels: int | None = None
+    precision: str = "auto"
+    backend: str = "auto"
+    bridge: str = "auto"
+
+    def __post_init__(self):
+        if self.grid is not None:
+            object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
+        Request(
+            self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
+        )  # checks them
+        if check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
+            raise UnsupportedError(
+                "`backend='cuda'` is not available in this version: use 'auto', 'cpu' or 'reference'"
+            )
+        if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native":
+            raise UnsupportedError("`bridge='native'` is not available in this version: use 'auto' or 'host'")
+
+    def for_solver(self) -> dict:
+        """The keyword arguments of ``CoulombSolver``."""
+        return {name: value for name, value in asdict(self).items() if name != "bridge"}
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What a solver is built for: the particle count and the excluded pairs.
+
+    Attributes:
+        particles: number of particles.
+        exclusions: shape (m, 2), int32.
+        periodic: whether an excluded pair means its minimum image.
+    """
+
+    particles: int
+    exclusions: np.ndarray
+    periodic: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Charges and how they depend on global parameters: ``charge = base + sum(scale * value)``.
+
+    Attributes:
+        base: shape (n,), e.
+        names: global parameters that offsets use.
+        targets: of each offset the index into ``names`` and the particle, shape (k, 2).
+        scales: of each offset, shape (k,), e per unit of the parameter.
+    """
+
+    base: np.ndarray
+    names: tuple[str, ...]
+    targets: np.ndarray
+    scales: np.ndarray
+    _latest: dict = field(default_factory=dict, repr=False)
+
+    def charges(self, values) -> np.ndarray:
+        """Charges at the given values of the global parameters; the same array again while these do not change."""
+        key = tuple(values[name] for name in self.names)
+        if key not in self._latest:
+            charges = self.base.copy()
+            np.add.at(charges, self.targets[:, 1], self.scales * np.array(key)[self.targets[:, 0]] if key else 0.0)
+            self._latest.clear()
+            self._latest[key] = charges
+        return self._latest[key]
+
+    def derivatives(self, potentials: np.ndarray) -> dict[str, float]:
+        """``{name: sum(scale * potential)}``, the derivative of the energy with respect to each global parameter."""
+        terms = self.scales * potentials[self.targets[:, 1]]
+        sums = np.bincount(self.targets[:, 0], weights=terms, minlength=len(self.names))
+        return {name: float(value) for name, value in zip(self.names, sums, strict=True)}
+
+    def digest_parts(self) -> tuple:
+        """What two equal sets of parameters have in common."""
+        return (self.base.tobytes(), self.names, self.targets.tobytes(), self.scales.tobytes())
+
+
+class Definition:
+    """The editable definition of an :class:`FMMForce`.
+
+    Attributes:
+        options: :class:`Options`.
+        charges: :class:`Table` (n, 1), e.
+        exclusions: :class:`Table` (m, 2).
+        exclusions_periodic: bool.
+        global_parameters: list of (name, default).
+        offset_targets: :class:`Table` (k, 2): global parameter, particle.
+        offset_scales: :class:`Table` (k, 1).
+        original: the packed :class:`fmm_openmm.integration.conversion.Original` of a converted NonbondedForce, or None.
+        structure_version: counts the changes of the particle count and the exclusions.
+    """
+
+    def __init__(self, options: Options):
+        self.options = options
+        self.charges = Table(np.float64, 1)
+        self.exclusions = Table(np.int32, 2)
+        self.exclusions_periodic = False
+        self.global_parameters: list[tuple[str, float]] = []
+        self.offset_targets = Table(np.int32, 2)
+        self.offset_scales = Table(np.float64, 1)
+        self.original: dict | None = None
+        self.structure_version = 0
+        self._excluded: set[tuple[int, int]] | None = set()
+        self._structure: Structure | None = None
+        self._parameters: Parameters | None = None
+
+    # reading
+
+    @property
+    def structure(self) -> Structure:
+        """The present structure; the same object until it changes.
+
+        Raises:
+            ValueError: an excluded particle that does not exist.
+        """
+        if self._structure is None:
+            particles, pairs = len(self.charges), self.exclusions.rows.copy()
+            bad = np.flatnonzero((pairs >= particles).any(axis=1))
+            if len(bad):
+                raise ValueError(
+                    f"exclusion {bad[0]} of the FMMForce names particles {pairs[bad[0]].tolist()}, "
+                    f"but it has {particles} particles"
+                )
+            self._structure = Structure(particles, pairs, self.exclusions_periodic)
+        return self._structure
+
+    @property
+    def parameters(self) -> Parameters:
+        """The present charges and offsets; the same object until they change."""
+        if self._parameters is None:
+            targets = self.offset_targets.rows.copy()
+            bad = np.flatnonzero(targets[:, 1] >= len(self.charges))
+            if len(bad):
+                raise ValueError(
+                    f"parameter offset {bad[0]} of the FMMForce names particle {targets[bad[0], 1]}, "
+                    f"but it has {len(self.charges)} particles"
+                )
+            self._parameters = Parameters(
+                self.charges.rows[:, 0].copy(),
+                tuple(name for name, _ in self.global_parameters),
+                targets,
+                self.offset_scales.rows[:, 0].copy(),
+            )
+        return self._parameters
+
+    # editing
+
+    def add_particle(self, charge) -> int:
+        index = self.charges.append(_number(charge, "charge", len(self.charges)))
+        self._parameters = None
+        self._restructure()
+        return index
+
+    def set_charge(self, index: int, charge) -> None:
+        self.charges[index] = _number(charge, "charge", index)
+        self._parameters = None
+
+    def add_exclusion(self, particle1: int, particle2: int) -> int:
+        pair = (min(particle1, particle2), max(particle1, particle2))
+        if pair[0] < 0:
+            raise ValueError(f"an exclusion must name particles 0 or above, got ({particle1}, {particle2})")
+        if pair[0] == pair[1]:
+            raise ValueError(f"an exclusion must name two particles, got ({particle1}, {particle2})")
+        if self._excluded is None:
+            self._excluded = set(map(tuple, np.sort(self.exclusions.rows, axis=1).tolist()))
+        if pair in self._excluded:
+            raise ValueError(f"there is already an exclusion of particles {particle1} and {particle2}")
+        index = self.exclusions.append((particle1, particle2))
+        self._excluded.add(pair)
+        self._restructure()
+        return index
+
+    def set_exclusions_periodic(self, flag) -> None:
+        if bool(flag) != self.exclusions_periodic:
+            self.exclusions_periodic = bool(flag)
+            self._restructure()
+
+    def add_global_parameter(self, name: str, default) -> int:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"`name` of a global parameter must be a string, got {name!r}")
+        if any(name == known for known, _ in self.global_parameters):
+            raise ValueError(f"there is already a global parameter {name!r}")
+        self.global_parameters.append((name, _number(default, f"default value of {name!r}")))
+        self._parameters = None
+        return len(self.global_parameters) - 1
+
+    def add_offset(self, name: str, particle: int, scale) -> int:
+        index = self.offset_targets.append(self._offset_target(name, particle))
+        self.offset_scales.append(_number(scale, "scale", particle))
+        self._parameters = None
+        return index
+
+    def set_offset(self, index: int, name: str, particle: int, scale) -> None:
+        target, scale = self._offset_target(name, particle), _number(scale, "scale", particle)
+        self.offset_targets[index], self.offset_scales[index] = target, scale
+        self._parameters = None
+
+    def _restructure(self) -> None:
+        self._structure = None
+        self.structure_version += 1
+
+    def _offset_target(self, name: str, particle: int) -> tuple[int, int]:
+        names = [known for known, _ in self.global_parameters]
+        if name not in names:
+            raise ValueError(f"there is no global parameter {name!r}: add it with addGlobalParameter()")
+        if particle < 0:
+            raise ValueError(f"`particle` of a parameter offset must be 0 or above, got {particle}")
+        return names.index(name), particle
+
+    # copying
+
+    def pack(self) -> dict:
+        """Plain builtin objects, small enough to live in XML."""
+        return {
+            "format": FORMAT,
+            "options": asdict(self.options),
+            "charges": self.charges.pack(),
+            "exclusions": self.exclusions.pack(),
+            "exclusions_periodic": self.exclusions_periodic,
+            "global_parameters": list(self.global_parameters),
+            "offset_targets": self.offset_targets.pack(),
+            "offset_scales": self.offset_scales.pack(),
+            "original": self.original,
+        }
+
+    @classmethod
+    def unpack(cls, packed: dict) -> "Definition":
+        """The definition that :meth:`pack` wrote.
+
+        Raises:
+            ValueError: written by a newer version of fmm_openmm.
+        """
+        if packed.get("format") != FORMAT:
+            raise ValueError(
+                f"this FMMForce was written in format {packed.get('format')!r} by another version of fmm_openmm; "
+                f"this version reads format {FORMAT}"
+            )
+        definition = cls(Options(**packed["options"]))
+        definition.charges = Table.unpack(np.float64, 1, packed["charges"])
+        definition.exclusions = Table.unpack(np.int32, 2, packed["exclusions"])
+        definition.exclusions_periodic = packed["exclusions_periodic"]
+        definition.global_parameters = [tuple(item) for item in packed["global_parameters"]]
+        definition.offset_targets = Table.unpack(np.int32, 2, packed["offset_targets"])
+        definition.offset_scales = Table.unpack(np.float64, 1, packed["offset_scales"])
+        definition.original = packed["original"]
+        definition._excluded = None
+        return definition
+
+
+def _number(value, name: str, particle: int | None = None) -> float:
+    """``value`` as a finite float in OpenMM units; the error names the particle."""
+    number = float(strip_units(value))
+    if not np.isfinite(number):
+        where = "" if particle is None else f" for particle {particle}"
+        raise ValueError(f"`{name}` must be finite, got {number}{where}")
+    return number

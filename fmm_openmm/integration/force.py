@@ -1,0 +1,450 @@
+"""``FMMForce``: periodic Coulomb interaction by the fast multipole method, as an ``openmm.Force``."""
+
+import pickle
+import warnings
+
+import numpy as np
+import openmm
+from openmm import unit
+
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.bridge import HostBridge, bridge_of
+from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.pickled import replace_pickle
+from fmm_openmm.integration.snapshots import REVISION, revision_of
+from fmm_openmm.parameters import TOLERANCE
+
+
+class FMMForce(openmm.PythonForce):
+    r"""Coulomb interaction of all particles and their periodic images, by the fast multipole method.
+
+    .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_{n}{}' \frac{q_i q_j}{|x_i - x_j - n|}
+                  - k_e \sum_{(i,j)\ excluded} \frac{q_i q_j}{|x_i - x_j|}
+
+    with tin-foil boundary and, for a net charge, a uniform neutralising background, as OpenMM's PME has them. Of an
+    excluded pair the bare interaction at the distance of the coordinates as they are is removed, or at the minimum
+    image after ``setExclusionsUsePeriodicBoundaryConditions(True)``.
+
+    Fill it like any force of OpenMM and add it to a System; charges are ``charge = base + sum(scale * parameter)`` over
+    the parameter offsets. Where it differs from a ``NonbondedForce``:
+
+    - Global parameters must be added before ``system.addForce(force)``; everything else may follow.
+    - Charges that are set after that take effect at the next evaluation in every Context that has not been updated by
+      ``updateParametersInContext()``, not only in new Contexts.
+    - Particle count and exclusions are fixed once a Context has evaluated the force. After a later change
+      ``updateParametersInContext()`` raises an error; copy the System for a Context with the new ones.
+    - ``system.getForce(i)`` returns an ``openmm.PythonForce``; :meth:`from_force` and :func:`find_fmm` return the
+      ``FMMForce`` to it.
+    - ``updateParametersInContext()`` records the charges in use in the Context's parameter ``fmm_revision``. It becomes
+      part of States and checkpoints.
+    - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach it,
+      ``updateParametersInContext()`` does not.
+    - ``State.getEnergyParameterDerivatives()`` lacks it: call :meth:`getEnergyParameterDerivativesInContext`.
+
+    Args:
+        tolerance: relative RMS force error to meet.
+        order, grid, near_radius, smoothing, levels, precision, backend: see :class:`fmm_openmm.CoulombSolver`. A
+            PythonForce does not learn its Context's precision, so "auto" goes by the tolerance.
+        bridge: "auto" or "host".
+
+    Raises:
+        ValueError, TypeError: a bad option, naming it.
+        UnsupportedError: an option that is not available in this version.
+    """
+
+    def __init__(
+        self,
+        tolerance: float = TOLERANCE,
+        order: int | None = None,
+        grid=None,
+        near_radius: float | None = None,
+        smoothing: float | None = None,
+        levels: int | None = None,
+        precision: str = "auto",
+        backend: str = "auto",
+        bridge: str = "auto",
+    ):
+        options = Options(tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge)
+        self._start(HostBridge(Definition(options)))
+
+    def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
+        self._bridge = bridge
+        self._name, self._group = name, group
+
+    # the C++ object
+
+    @property
+    def this(self):
+        """SWIG's handle of the C++ object, which is built when something first asks for it.
+
+        A PythonForce is immutable, so a change while Python still owns it drops the object, see :meth:`_edited`.
+        OpenMM asks for ``thisown`` before a System or another force takes it over.
+        """
+        handle = self.__dict__.get("this")
+        if handle is None:
+            defaults = {REVISION: 0.0, **dict(self._definition.global_parameters)}
+            built = openmm.PythonForce(self._bridge, defaults)
+            built.setUsesPeriodicBoundaryConditions(True)
+            built.setName(self._name)
+            built.setForceGroup(self._group)
+            handle = self.__dict__["this"] = built.this
+        return handle
+
+    @property
+    def thisown(self):
+        """Whether Python owns the C++ object."""
+        return self.this.own()
+
+    @thisown.setter
+    def thisown(self, flag):
+        self.this.own(flag)
+
+    @property
+    def _definition(self) -> Definition:
+        return self._bridge.definition
+
+    @property
+    def _is_taken(self) -> bool:
+        """Whether a System or another force owns the C++ object."""
+        handle = self.__dict__.get("this")
+        return handle is not None and not handle.own()
+
+    def _edited(self) -> None:
+        """Carry a change of the definition over to the C++ object."""
+        if "this" not in self.__dict__:
+            return
+        if self._is_taken:
+            if not replace_pickle(self, pickle.dumps(self._bridge)):
+                warnings.warn(
+                    "this build of OpenMM does not let an FMMForce change once a System owns it: the change acts in "
+                    "Contexts, but XML and copies of the System will lack it",
+                    stacklevel=3,
+                )
+        else:
+            self._name, self._group = self.getName(), self.getForceGroup()
+            del self.__dict__["this"]
+
+    def _restructured(self) -> None:
+        self._edited()
+        if not self._bridge.is_current:
+            warnings.warn(
+                "an FMMForce was given other particles or exclusions after a Context had used it: Contexts of this "
+                "System keep the old ones; make a Context of copy.deepcopy(system) for the new ones",
+                stacklevel=3,
+            )
+
+    # particles
+
+    def addParticle(self, charge) -> int:
+        """Add a particle; one is needed for each of the System, in its order.
+
+        Args:
+            charge: e.
+
+        Returns:
+            The index of the particle.
+        """
+        index = self._definition.add_particle(charge)
+        self._restructured()
+        return index
+
+    def getNumParticles(self) -> int:
+        """The number of particles."""
+        return len(self._definition.charges)
+
+    def getParticleParameters(self, index: int):
+        """The charge of a particle, without parameter offsets, as a Quantity."""
+        charge = self._definition.charges[_index(index, self.getNumParticles(), "particles")][0]
+        return unit.Quantity(float(charge), unit.elementary_charge)
+
+    def setParticleParameters(self, index: int, charge) -> None:
+        """Set the charge of a particle, e. Contexts that have been updated before need another
+        :meth:`updateParametersInContext`."""
+        self._definition.set_charge(_index(index, self.getNumParticles(), "particles"), charge)
+        self._edited()
+
+    # exclusions
+
+    def addExclusion(self, particle1: int, particle2: int) -> int:
+        """Exclude a pair: its bare 1/r interaction is left out.
+
+        Returns:
+            The index of the exclusion.
+
+        Raises:
+            ValueError: the pair is excluded already, or is no pair.
+        """
+        index = self._definition.add_exclusion(int(particle1), int(particle2))
+        self._restructured()
+        return index
+
+    def getNumExclusions(self) -> int:
+        """The number of excluded pairs."""
+        return len(self._definition.exclusions)
+
+    def getExclusionParticles(self, index: int) -> list[int]:
+        """The two particles of an exclusion."""
+        return self._definition.exclusions[_index(index, self.getNumExclusions(), "exclusions")].tolist()
+
+    def setExclusionsUsePeriodicBoundaryConditions(self, periodic: bool) -> None:
+        """Whether an excluded pair means its minimum image instead of its coordinates as they are (the default)."""
+        self._definition.set_exclusions_periodic(periodic)
+        self._restructured()
+
+    def getExclusionsUsePeriodicBoundaryConditions(self) -> bool:
+        """Whether an excluded pair means its minimum image."""
+        return self._definition.exclusions_periodic
+
+    # parameter offsets
+
+    def addGlobalParameter(self, name: str, defaultValue) -> int:
+        """Add a global parameter that charges may depend on.
+
+        Returns:
+            The index of the parameter.
+
+        Raises:
+            ValueError: the name is taken, or a System owns the force already.
+        """
+        if self._is_taken:
+            raise ValueError(
+                f"global parameter {name!r} must be added to the FMMForce before the force is added to a System"
+            )
+        if name == REVISION:
+            raise ValueError(f"`name` of a global parameter must not be {REVISION!r}, which FMMForce uses itself")
+        index = self._definition.add_global_parameter(name, defaultValue)
+        self._edited()
+        return index
+
+    def getNumGlobalParameters(self) -> int:
+        """The number of global parameters added by ``addGlobalParameter()``."""
+        return len(self._definition.global_parameters)
+
+    def getGlobalParameterName(self, index: int) -> str:
+        """The name of a global parameter."""
+        return self._global_parameter(index)[0]
+
+    def getGlobalParameterDefaultValue(self, index: int) -> float:
+        """The value of a global parameter in a new Context."""
+        return self._global_parameter(index)[1]
+
+    def _global_parameter(self, index: int) -> tuple[str, float]:
+        return self._definition.global_parameters[_index(index, self.getNumGlobalParameters(), "global parameters")]
+
+    def addParticleParameterOffset(self, parameter: str, particleIndex: int, chargeScale) -> int:
+        """Add ``chargeScale * parameter`` to the charge of a particle.
+
+        Args:
+            parameter: name of a global parameter of this force.
+            particleIndex: the particle.
+            chargeScale: e per unit of the parameter.
+
+        Returns:
+            The index of the offset.
+        """
+        index = self._definition.add_offset(parameter, int(particleIndex), chargeScale)
+        self._edited()
+        return index
+
+    def getNumParticleParameterOffsets(self) -> int:
+        """The number of parameter offsets."""
+        return len(self._definition.offset_scales)
+
+    def getParticleParameterOffset(self, index: int) -> list:
+        """Parameter name, particle and charge scale of an offset."""
+        index = _index(index, self.getNumParticleParameterOffsets(), "parameter offsets")
+        parameter, particle = self._definition.offset_targets[index].tolist()
+        return [self.getGlobalParameterName(parameter), particle, float(self._definition.offset_scales[index][0])]
+
+    def setParticleParameterOffset(self, index: int, parameter: str, particleIndex: int, chargeScale) -> None:
+        """Replace an offset."""
+        index = _index(index, self.getNumParticleParameterOffsets(), "parameter offsets")
+        self._definition.set_offset(index, parameter, int(particleIndex), chargeScale)
+        self._edited()
+
+    # what a PythonForce could do and an FMMForce cannot
+
+    def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None:
+        """Always periodic.
+
+        Raises:
+            UnsupportedError: for False.
+        """
+        if not periodic:
+            raise UnsupportedError("an FMMForce without periodic boundary conditions is not available: use a large box")
+
+    def setParticles(self, particles) -> None:
+        """Not available.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("an FMMForce acts on all particles: give charge 0 to those it should leave out")
+
+    # Contexts
+
+    def updateParametersInContext(self, context: openmm.Context) -> None:
+        """Send the present charges and parameter offsets to a Context.
+
+        Raises:
+            ValueError: the Context's System does not own this force, or particles or exclusions were changed.
+        """
+        self._require_in(context, "updateParametersInContext")
+        if not self._bridge.is_current:
+            raise ValueError(
+                "updateParametersInContext: the numbers of particles and the exclusions of an FMMForce must not change "
+                "once a Context uses it; the Context keeps its parameters"
+            )
+        particles = context.getSystem().getNumParticles()
+        if self.getNumParticles() != particles:
+            raise ValueError(
+                f"updateParametersInContext: the FMMForce must have one particle for each of the System's {particles}, "
+                f"got {self.getNumParticles()}; the Context keeps its parameters"
+            )
+        values = dict(context.getParameters())
+        bridges = [self._bridge if is_self else bridge_of(force) for force, is_self in self._python_forces_in(context)]
+        bridges = [bridge for bridge in bridges if bridge is not None]
+        sent = [
+            self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values)
+            for bridge in bridges
+        ]
+        revision = revision_of(sent)
+        for bridge, parameters in zip(bridges, sent, strict=True):
+            bridge.snapshots.add(revision, parameters, context)
+        context.setParameter(REVISION, revision)
+
+    def getFMMParametersInContext(self, context: openmm.Context) -> dict:
+        """What is in use at the Context's box vectors.
+
+        Returns:
+            ``order``, ``grid`` (the 3x3 integer matrix of the box lattice), ``near_radius``, ``smoothing``, ``levels``,
+            ``precision``, ``expected_error``, ``backend`` and ``bridge``.
+        """
+        self._require_in(context, "getFMMParametersInContext")
+        state = context.getState(parameters=True)
+        box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
+        solver = self._bridge.solver_in(box_vectors, dict(state.getParameters()))
+        parameters = solver.parameters_for(box_vectors)
+        names = ("order", "grid", "near_radius", "smoothing", "levels", "precision", "expected_error")
+        return {**{name: getattr(parameters, name) for name in names}, "backend": solver.backend, "bridge": "host"}
+
+    def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
+        """The electrostatic potential at every particle: of all others but the excluded ones, of every periodic image
+        and of the background. The derivative of the force's energy with respect to the particle's charge.
+
+        Returns:
+            shape (n,), kJ/mol/e.
+        """
+        return self._evaluate(context, "getPotentialsInContext")[1]
+
+    def getEnergyParameterDerivativesInContext(self, context: openmm.Context) -> dict[str, float]:
+        """The derivative of this force's energy with respect to each of its global parameters.
+
+        ``{name: sum_i scale_i * potential_i}``, kJ/mol per unit of the parameter. What exception parameter offsets of a
+        NonbondedForce contribute is not part of it.
+        """
+        parameters, potentials = self._evaluate(context, "getEnergyParameterDerivativesInContext")
+        return parameters.derivatives(potentials)
+
+    def _evaluate(self, context: openmm.Context, method: str):
+        self._require_in(context, method)
+        state = context.getState(positions=True, parameters=True)
+        values = dict(state.getParameters())
+        positions = state.getPositions(asNumpy=True)._value
+        result = self._bridge.evaluate(positions, state.getPeriodicBoxVectors(asNumpy=True)._value, values)
+        return self._bridge.parameters_in(values), result.potentials
+
+    def _require_in(self, context: openmm.Context, method: str) -> None:
+        if not any(is_self for _, is_self in self._python_forces_in(context)):
+            raise ValueError(
+                f"{method}: this FMMForce is not part of the Context's System; for a copy of the System, or a force "
+                "inside another one, take the FMMForce from find_fmm(system) or FMMForce.from_force(force)"
+            )
+
+    def _python_forces_in(self, context: openmm.Context) -> list[tuple[openmm.PythonForce, bool]]:
+        """The PythonForces of the Context's System, each with whether it is this one."""
+        forces = [force for force in context.getSystem().getForces() if isinstance(force, openmm.PythonForce)]
+        return [(force, int(force.this) == int(self.this)) for force in forces]
+
+    # other ways to make one
+
+    @classmethod
+    def from_force(cls, force: openmm.Force) -> "FMMForce":
+        """The FMMForce to a force that came from ``system.getForce()``, from XML or from a copy.
+
+        Both are handles of one C++ object and share its charges.
+
+        Raises:
+            ValueError: the force is not an FMMForce.
+        """
+        bridge = bridge_of(force) if isinstance(force, openmm.PythonForce) else None
+        if bridge is None:
+            raise ValueError(f"`force` must be an FMMForce, got {force.getName()!r} of type {type(force).__name__}")
+        return cls._view(force, bridge)
+
+    @classmethod
+    def _view(cls, force: openmm.PythonForce, bridge: HostBridge) -> "FMMForce":
+        made = cls.__new__(cls)
+        made._start(bridge)
+        made.__dict__["this"] = force.this
+        return made
+
+    @classmethod
+    def from_nonbonded(cls, nonbonded_force: openmm.NonbondedForce, **options) -> "FMMForce":
+        """A force with the charges and charge offsets of a NonbondedForce; every exception becomes an exclusion.
+
+        The NonbondedForce is left as it is. It must evaluate its exceptions itself, and nothing else of Coulomb:
+        :func:`use_fmm` arranges that.
+
+        Args:
+            nonbonded_force: the source.
+            options: those of :class:`FMMForce`.
+        """
+        made = cls(**options)
+        definition = made._definition
+        for particle in range(nonbonded_force.getNumParticles()):
+            definition.add_particle(nonbonded_force.getParticleParameters(particle)[0])
+        for exception in range(nonbonded_force.getNumExceptions()):
+            definition.add_exclusion(*nonbonded_force.getExceptionParameters(exception)[:2])
+        definition.set_exclusions_periodic(nonbonded_force.getExceptionsUsePeriodicBoundaryConditions())
+        defaults = {
+            nonbonded_force.getGlobalParameterName(index): nonbonded_force.getGlobalParameterDefaultValue(index)
+            for index in range(nonbonded_force.getNumGlobalParameters())
+        }
+        known = set()
+        for index in range(nonbonded_force.getNumParticleParameterOffsets()):
+            name, particle, scale, _, _ = nonbonded_force.getParticleParameterOffset(index)
+            if scale != 0:
+                if name not in known:
+                    definition.add_global_parameter(name, defaults[name])
+                    known.add(name)
+                definition.add_offset(name, particle, scale)
+        made._group = nonbonded_force.getForceGroup()
+        return made
+
+    def __copy__(self) -> "FMMForce":
+        return _restore(type(self), self._definition.pack(), self.getName(), self.getForceGroup())
+
+    def __deepcopy__(self, memo) -> "FMMForce":
+        return self.__copy__()
+
+    def __reduce__(self):
+        return _restore, (type(self), self._definition.pack(), self.getName(), self.getForceGroup())
+
+
+def _restore(cls, packed: dict, name: str, group: int) -> FMMForce:
+    force = cls.__new__(cls)
+    force._start(HostBridge(Definition.unpack(packed)), name, group)
+    return force
+
+
+def find_fmm(system: openmm.System) -> list[FMMForce]:
+    """Every FMMForce of a System, in its order: also after the System was copied or read from XML."""
+    bridges = [(force, bridge_of(force)) for force in system.getForces() if isinstance(force, openmm.PythonForce)]
+    return [FMMForce._view(force, bridge) for force, bridge in bridges if bridge is not None]
+
+
+def _index(index: int, count: int, what: str) -> int:
+    if not 0 <= index < count:
+        raise ValueError(f"`index` must be 0 or above and below {count}, the number of {what}, got {index}")
+    return index

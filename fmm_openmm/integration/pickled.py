@@ -1,0 +1,31 @@
+"""Replace the pickle inside a C++ ``PythonForce`` that a System owns already.
+
+``PythonForce::setPickledFunction`` is public in C++ but not wrapped for Python. Without it, charges changed after
+``system.addForce(force)`` would be missing from the System's XML and copies.
+"""
+
+import ctypes
+import functools
+
+import openmm
+
+_SYMBOL = "_ZN6OpenMM11PythonForce18setPickledFunctionEPci"
+
+
+@functools.cache
+def _setter():
+    try:
+        function = ctypes.PyDLL(openmm._openmm.__file__)[_SYMBOL]
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    function.restype = None
+    return function
+
+
+def replace_pickle(force: openmm.PythonForce, data: bytes) -> bool:
+    """Make ``data`` what the force is serialised and cloned with; False if this build of OpenMM does not export how."""
+    setter = _setter()
+    if setter is not None:
+        setter(int(force.this), data, len(data))
+    return setter is not None

@@ -1,0 +1,81 @@
+"""``Table``: rows of numbers that grow like a list and pickle as compressed blocks."""
+
+import zlib
+
+import numpy as np
+
+BLOCK = 1024
+"""Rows in a block. A changed row costs the compression of one block, not of the whole table."""
+
+
+class Table:
+    """A growing array of shape (rows, width).
+
+    Charges and exclusions of a solvent repeat, so compressed they are a small fraction of their size: the XML of a
+    System stays small, and so does the copy of every pickle that OpenMM's ``PythonForce`` never frees.
+
+    Args:
+        dtype: element type; stored little-endian.
+        width: columns.
+        rows: initial content, shape (rows, width).
+    """
+
+    def __init__(self, dtype, width: int, rows=None):
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._rows = np.zeros((16, width), self._dtype)
+        self._count = 0
+        self._packed: list[bytes | None] = []
+        if rows is not None:
+            self._rows = np.array(rows, self._dtype).reshape(-1, width)
+            self._count = len(self._rows)
+            self._packed = [None] * -(-self._count // BLOCK)
+
+    @classmethod
+    def unpack(cls, dtype, width: int, blocks: list[bytes]) -> "Table":
+        """The table that :meth:`pack` wrote."""
+        table = cls(dtype, width)
+        parts = [np.frombuffer(zlib.decompress(block), table._dtype).reshape(-1, width) for block in blocks]
+        if table._dtype.kind == "i":
+            parts = [np.cumsum(part, axis=0, dtype=table._dtype) for part in parts]
+        if parts:
+            table._rows = np.concatenate(parts)
+            table._count = len(table._rows)
+            table._packed = list(blocks)
+        return table
+
+    def pack(self) -> list[bytes]:
+        """Compressed blocks; integers as differences between rows."""
+        for block, packed in enumerate(self._packed):
+            if packed is None:
+                rows = self.rows[block * BLOCK : (block + 1) * BLOCK]
+                if self._dtype.kind == "i":
+                    rows = np.diff(rows, axis=0, prepend=np.zeros_like(rows[:1]))
+                self._packed[block] = zlib.compress(rows.tobytes(), 1)
+        return list(self._packed)
+
+    def append(self, row) -> int:
+        """Add a row and return its index."""
+        if self._count == len(self._rows):
+            self._rows = np.concatenate(
+                [self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)]
+            )
+        index, self._count = self._count, self._count + 1
+        if index % BLOCK == 0:
+            self._packed.append(None)
+        self[index] = row
+        return index
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The content, shape (rows, width); a view."""
+        return self._rows[: self._count]
+
+    def __len__(self):
+        return self._count
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    def __setitem__(self, index: int, row):
+        self._rows[index] = row
+        self._packed[index // BLOCK] = None
