@@ -4,6 +4,7 @@ Each function returns the keyword arguments of :class:`fmm_openmm.ChargeSystem`.
 """
 
 import os
+import sys
 
 import numpy as np
 import openmm
@@ -51,7 +52,7 @@ def charges_of_system(system, positions=None) -> dict:
     force = nonbonded_force(system)
     box = system.getDefaultPeriodicBoxVectors() if force.usesPeriodicBoundaryConditions() else None
     return {
-        "charges": _charges(force),
+        "charges": _charges([force, *_fmm_forces(system)]),
         "positions": positions,
         "box_vectors": box,
         "exclusions": [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())],
@@ -59,17 +60,28 @@ def charges_of_system(system, positions=None) -> dict:
     }
 
 
-def _charges(force) -> np.ndarray:
-    count = force.getNumParticles()
-    charges = np.array([force.getParticleParameters(i)[0].value_in_unit(unit.elementary_charge) for i in range(count)])
-    defaults = {
-        force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i)
-        for i in range(force.getNumGlobalParameters())
-    }
-    for i in range(force.getNumParticleParameterOffsets()):
-        parameter, particle, scale, _, _ = force.getParticleParameterOffset(i)
-        charges[particle] += defaults[parameter] * scale
-    return charges
+def _fmm_forces(system) -> list:
+    """The FMMForces of a System. One can only exist once ``fmm_openmm.integration`` is loaded, so that nothing need be
+    imported here, against the direction of imports."""
+    integration = sys.modules.get("fmm_openmm.integration")
+    return [] if integration is None else integration.find_fmm(system)
+
+
+def _charges(forces) -> np.ndarray:
+    """The sum of the charges in a NonbondedForce and in FMMForces; ``use_fmm`` leaves zeros in the first."""
+    total = np.zeros(forces[0].getNumParticles())
+    for force in forces:
+        parameters = [force.getParticleParameters(i) for i in range(force.getNumParticles())]
+        charges = [entry[0] if isinstance(entry, list) else entry for entry in parameters]
+        total += plain(charges, unit.elementary_charge, "charges")
+        defaults = {
+            force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i)
+            for i in range(force.getNumGlobalParameters())
+        }
+        for i in range(force.getNumParticleParameterOffsets()):
+            parameter, particle, scale = force.getParticleParameterOffset(i)[:3]
+            total[particle] += defaults[parameter] * scale
+    return total
 
 
 def charges_of_topology(topology, forcefield, positions=None) -> dict:

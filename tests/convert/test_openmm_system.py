@@ -125,3 +125,21 @@ def test_refuses_other_types(water):
 def test_a_force_field_that_does_not_fit(water):
     with pytest.raises(ValueError, match="No template found"):
         fmm.ChargeSystem.from_topology(water.topology, "tip5p.xml", np.array(water.positions))
+
+
+def test_a_system_converted_by_use_fmm(water, assert_water):
+    system = openmm.XmlSerializer.clone(water.system)
+    fmm.use_fmm(system)
+    assert_water(fmm.ChargeSystem.from_openmm(system, water.positions))
+    again = openmm.XmlSerializer.deserialize(openmm.XmlSerializer.serialize(system))
+    assert_water(fmm.ChargeSystem.from_openmm(again, water.positions))
+
+
+def test_offsets_of_a_system_converted_by_use_fmm():
+    system, force = small_system()
+    force.addGlobalParameter("lambda", 0.25)
+    force.addParticleParameterOffset("lambda", 1, 0.8, 0, 0)
+    force.addParticleParameterOffset("lambda", 2, 0.0, 0.1, 0)
+    before = fmm.ChargeSystem.from_openmm(system)
+    fmm.use_fmm(system)
+    assert np.array_equal(fmm.ChargeSystem.from_openmm(system).charges, before.charges)
