@@ -1,0 +1,43 @@
+"""``Box``: a System with positions, and what the tests of ``fmm_openmm.integration`` ask of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import openmm
+
+
+@dataclass
+class Box:
+    """A System with positions (n, 3), nm. A test may change what it gets."""
+
+    system: openmm.System
+    positions: np.ndarray
+
+    @property
+    def nonbonded(self) -> openmm.NonbondedForce:
+        return next(force for force in self.system.getForces() if isinstance(force, openmm.NonbondedForce))
+
+    @property
+    def cell(self) -> np.ndarray:
+        """Default box vectors in rows, nm."""
+        return np.array([vector._value for vector in self.system.getDefaultPeriodicBoxVectors()])
+
+    def context(self, platform="Reference", integrator=None) -> openmm.Context:
+        integrator = integrator or openmm.VerletIntegrator(0.001)
+        properties = {"Precision": "double"} if platform in ("CUDA", "OpenCL", "HIP") else {}
+        context = openmm.Context(self.system, integrator, openmm.Platform.getPlatformByName(platform), properties)
+        context.setPositions(self.positions)
+        return context
+
+    def energy_and_forces(self, platform="Reference", **groups):
+        state = self.context(platform).getState(energy=True, forces=True, **groups)
+        return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+def energy_of(context, **groups) -> float:
+    """kJ/mol."""
+    return context.getState(energy=True, **groups).getPotentialEnergy()._value
+
+
+def relative_difference(forces, reference) -> float:
+    return float(np.linalg.norm(forces - reference) / np.linalg.norm(reference))

@@ -1,0 +1,248 @@
+"""FMMForce as an object: adding, reading, errors, and the C++ object behind it."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import openmm
+import pytest
+from openmm import unit
+
+import fmm_openmm as fmm
+from fmm_openmm.oracle.ewald import ewald_sum
+from tests.integration.boxes import Box, energy_of
+
+PAIR = np.array([[0.2, 0.3, 0.4], [1.2, 0.3, 0.4]])
+EWALD = ewald_sum(PAIR, [1.0, -1.0], 3.0 * np.eye(3))
+PAIR_ENERGY = pytest.approx(EWALD.energy, abs=1e-3)
+
+
+def pair_force(**options):
+    force = fmm.FMMForce(tolerance=1e-6, **options)
+    force.addParticle(1.0)
+    force.addParticle(-1.0)
+    return force
+
+
+def pair_box(*forces) -> Box:
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*(3.0 * np.eye(3)))
+    for _ in range(2):
+        system.addParticle(10.0)
+    for force in forces:
+        system.addForce(force)
+    return Box(system, PAIR)
+
+
+def test_what_is_added_can_be_read():
+    force = fmm.FMMForce()
+    assert [force.addParticle(charge) for charge in (0.5, -0.5 * unit.elementary_charge, 0.25)] == [0, 1, 2]
+    assert force.getNumParticles() == 3
+    assert force.getParticleParameters(1) == -0.5 * unit.elementary_charge
+    force.setParticleParameters(1, -0.75)
+    assert force.getParticleParameters(1)._value == -0.75
+
+    assert force.addExclusion(0, 1) == 0 and force.addExclusion(2, 0) == 1
+    assert force.getNumExclusions() == 2
+    assert force.getExclusionParticles(1) == [2, 0]
+
+    assert force.addGlobalParameter("lambda", 0.5) == 0 and force.addGlobalParameter("mu", 1) == 1
+    assert force.getNumGlobalParameters() == 2
+    assert (force.getGlobalParameterName(1), force.getGlobalParameterDefaultValue(1)) == ("mu", 1.0)
+    assert force.addParticleParameterOffset("mu", 2, -0.1) == 0
+    assert force.getNumParticleParameterOffsets() == 1
+    assert force.getParticleParameterOffset(0) == ["mu", 2, -0.1]
+    force.setParticleParameterOffset(0, "lambda", 1, 0.2)
+    assert force.getParticleParameterOffset(0) == ["lambda", 1, 0.2]
+
+    assert force.getExclusionsUsePeriodicBoundaryConditions() is False
+    force.setExclusionsUsePeriodicBoundaryConditions(True)
+    assert force.getExclusionsUsePeriodicBoundaryConditions() is True
+    assert force.usesPeriodicBoundaryConditions()
+    assert isinstance(force, openmm.Force)
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda force: force.addParticle(float("nan")), "`charge` must be finite, got nan for particle 2"),
+        (lambda force: force.setParticleParameters(1, np.inf), "`charge` must be finite, got inf for particle 1"),
+        (lambda force: force.setParticleParameters(2, 0.0), "below 2, the number of particles, got 2"),
+        (lambda force: force.getParticleParameters(-1), "got -1"),
+        (lambda force: force.addExclusion(0, 0), r"must name two particles, got \(0, 0\)"),
+        (lambda force: force.addExclusion(1, 0), "already an exclusion of particles 1 and 0"),
+        (lambda force: force.addExclusion(-1, 0), r"0 or above, got \(-1, 0\)"),
+        (lambda force: force.getExclusionParticles(1), "below 1, the number of exclusions, got 1"),
+        (lambda force: force.addGlobalParameter("a", 1.0), "already a global parameter 'a'"),
+        (lambda force: force.addGlobalParameter("fmm_revision", 1.0), "must not be 'fmm_revision'"),
+        (lambda force: force.addParticleParameterOffset("b", 0, 1.0), "no global parameter 'b'"),
+        (lambda force: force.addParticleParameterOffset("a", -2, 1.0), "0 or above, got -2"),
+        (lambda force: force.addParticleParameterOffset("a", 1, np.nan), "`scale` must be finite"),
+        (lambda force: force.getParticleParameterOffset(0), "below 0, the number of parameter offsets, got 0"),
+        (lambda force: force.getGlobalParameterName(1), "below 1, the number of global parameters, got 1"),
+    ],
+)
+def test_bad_values_are_named_and_change_nothing(call, text):
+    force = pair_force()
+    force.addExclusion(0, 1)
+    force.addGlobalParameter("a", 1.0)
+    before = openmm.XmlSerializer.serialize(copy.copy(force)).split("name=")[1]
+    with pytest.raises(ValueError, match=text):
+        call(force)
+    assert openmm.XmlSerializer.serialize(copy.copy(force)).split("name=")[1] == before
+    assert force.getNumParticles() == 2 and force.getNumExclusions() == 1
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"tolerance": 0}, ValueError, "`tolerance` must lie between"),
+        ({"tolerance": -1e-3}, ValueError, "`tolerance`"),
+        ({"tolerance": "tight"}, TypeError, "`tolerance` must be a number"),
+        ({"order": 0}, ValueError, "`order`"),
+        ({"grid": 0}, ValueError, "`grid`"),
+        ({"near_radius": 0.1}, ValueError, "`near_radius`"),
+        ({"smoothing": 0.9}, ValueError, "`smoothing`"),
+        ({"levels": 2}, fmm.UnsupportedError, "`levels`"),
+        ({"precision": "half"}, ValueError, "`precision`"),
+        ({"precision": "single", "tolerance": 1e-9}, ValueError, "`tolerance` must be at least 5e-06 in single"),
+        ({"backend": "tpu"}, ValueError, "`backend`"),
+        ({"bridge": "carrier pigeon"}, ValueError, "`bridge` must be one of 'auto', 'host', 'native'"),
+        ({"bridge": "native"}, fmm.UnsupportedError, "`bridge='native'` is not available"),
+        ({"tolerence": 1e-4}, TypeError, "tolerence"),
+    ],
+)
+def test_bad_options_are_named(options, error, text):
+    with pytest.raises(error, match=text):
+        fmm.FMMForce(**options)
+
+
+def test_only_periodic_and_all_particles():
+    force = pair_force()
+    force.setUsesPeriodicBoundaryConditions(True)
+    with pytest.raises(fmm.UnsupportedError, match="periodic boundary conditions"):
+        force.setUsesPeriodicBoundaryConditions(False)
+    with pytest.raises(fmm.UnsupportedError, match="charge 0"):
+        force.setParticles([0])
+
+
+def test_pair_energy(platform):
+    energy, forces = pair_box(pair_force()).energy_and_forces(platform)
+    assert energy == PAIR_ENERGY
+    assert np.abs(forces - EWALD.forces).max() < 1e-3
+
+
+def test_changes_rebuild_the_object_and_keep_name_and_group():
+    force = fmm.FMMForce(tolerance=1e-6)
+    assert force.getName() == "FMMForce" and force.getForceGroup() == 0
+    force.setName("coulomb")
+    force.setForceGroup(7)
+    force.addParticle(1.0)
+    force.addParticle(-1.0)
+    assert force.getName() == "coulomb" and force.getForceGroup() == 7
+    assert "coulomb" in openmm.XmlSerializer.serialize(force)
+    box = pair_box(force)
+    assert box.system.getForce(0).getName() == "coulomb"
+    assert box.system.usesPeriodicBoundaryConditions()
+    assert energy_of(box.context(), groups={7}) == PAIR_ENERGY
+    assert energy_of(box.context(), groups={0}) == 0
+
+
+def test_filled_after_it_was_added():
+    force = fmm.FMMForce(tolerance=1e-6)
+    box = pair_box(force)
+    force.addParticle(1.0)
+    force.addParticle(-1.0)
+    assert not force.thisown
+    for system in (box.system, copy.deepcopy(box.system)):
+        assert energy_of(Box(system, box.positions).context()) == PAIR_ENERGY
+
+
+def test_a_force_can_be_added_once():
+    force = pair_force()
+    box = pair_box(force)
+    with pytest.raises(Exception, match="does not own"):
+        box.system.addForce(force)
+
+
+def test_global_parameters_come_before_the_system():
+    force = pair_force()
+    pair_box(force)
+    with pytest.raises(ValueError, match="'late' must be added to the FMMForce before the force is added"):
+        force.addGlobalParameter("late", 1.0)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda force: pickle.loads(pickle.dumps(force))])
+def test_copies_are_independent(duplicate):
+    force = pair_force(order=14)
+    force.setName("original")
+    force.setForceGroup(3)
+    force.addGlobalParameter("a", 0.5)
+    force.addParticleParameterOffset("a", 1, 0.125)
+    force.addExclusion(0, 1)
+    force.setExclusionsUsePeriodicBoundaryConditions(True)
+    twin = duplicate(force)
+    assert type(twin) is fmm.FMMForce and twin.getName() == "original" and twin.getForceGroup() == 3
+    assert twin.getParticleParameterOffset(0) == ["a", 1, 0.125]
+    assert twin.getExclusionParticles(0) == [0, 1] and twin.getExclusionsUsePeriodicBoundaryConditions()
+    force.setParticleParameters(0, 5.0)
+    assert twin.getParticleParameters(0)._value == 1.0
+    box = pair_box(twin)
+    assert twin.getFMMParametersInContext(box.context())["order"] == 14
+
+
+def test_handles_of_one_force_agree():
+    force = pair_force()
+    box = pair_box(force)
+    plain = box.system.getForce(0)
+    assert type(plain) is openmm.PythonForce
+    view = fmm.FMMForce.from_force(plain)
+    view.setParticleParameters(0, 2.0)
+    assert force.getParticleParameters(0)._value == 2.0
+    assert [int(found.this) for found in fmm.find_fmm(box.system)] == [int(plain.this)]
+
+
+def test_other_forces_are_not_taken_for_ours():
+    other = openmm.PythonForce(energy_of)
+    local = openmm.PythonForce(lambda state: (0.0, None))
+    box = pair_box(other, local, openmm.HarmonicBondForce())
+    assert fmm.find_fmm(box.system) == []
+    for index in range(3):
+        with pytest.raises(ValueError, match="`force` must be an FMMForce, got"):
+            fmm.FMMForce.from_force(box.system.getForce(index))
+
+
+def test_wrong_number_of_particles_is_named():
+    force = pair_force()
+    force.addParticle(0.0)
+    with pytest.raises(openmm.OpenMMException, match="FMMForce has 3 particles, but the System has 2"):
+        energy_of(pair_box(force).context())
+
+
+def test_an_exclusion_of_nobody_is_named():
+    force = pair_force()
+    force.addExclusion(0, 5)
+    with pytest.raises(openmm.OpenMMException, match=r"exclusion 0 of the FMMForce names particles \[0, 5\]"):
+        energy_of(pair_box(force).context())
+
+
+def test_two_forces_add_up(platform):
+    first, second = pair_force(), pair_force()
+    second.setForceGroup(1)
+    second.setParticleParameters(0, 2.0)
+    context = pair_box(first, second).context(platform)
+    parts = [energy_of(context, groups={group}) for group in (0, 1)]
+    assert parts[0] == PAIR_ENERGY and abs(parts[1] - parts[0]) > 1
+    assert energy_of(context) == pytest.approx(sum(parts), rel=1e-12)
+
+
+def test_forces_are_freed():
+    force = pair_force()
+    box = pair_box(force)
+    energy_of(box.context())
+    bridge = weakref.ref(force._bridge)
+    del box, force
+    gc.collect()
+    assert bridge() is None

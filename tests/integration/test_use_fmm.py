@@ -1,0 +1,351 @@
+"""use_fmm and restore_pme: the same energy as PME, refusals that change nothing, and the exact way back."""
+
+import copy
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.oracle.ewald import ewald_sum
+from tests.integration.boxes import Box, energy_of, relative_difference
+
+CONVERGED_PME = 1e-8
+NET_CHARGED_CUBE = -65.70019
+"""kJ/mol: one unit charge in a 3 nm cube with its background, -2.837297 / 2 * 138.935458 / 3 (cubic Wigner energy)."""
+
+
+def xml(system) -> str:
+    return openmm.XmlSerializer.serialize(system)
+
+
+def coulomb_free(box: Box) -> Box:
+    """A copy with all charges and charge products 0."""
+    twin = copy.deepcopy(box)
+    force = twin.nonbonded
+    for index in range(force.getNumParticles()):
+        force.setParticleParameters(index, 0.0, *force.getParticleParameters(index)[1:])
+    for index in range(force.getNumExceptions()):
+        first, second, _, sigma, epsilon = force.getExceptionParameters(index)
+        force.setExceptionParameters(index, first, second, 0.0, sigma, epsilon)
+    return twin
+
+
+@pytest.mark.parametrize("name", ["water", "flexible_water", "tip4pew", "tip5p", "chains"])
+def test_energy_and_forces_of_converged_pme(name, request):
+    box = request.getfixturevalue(name)
+    box.nonbonded.setEwaldErrorTolerance(CONVERGED_PME)
+    reference, reference_forces = box.energy_and_forces("Reference")
+    fmm.use_fmm(box.system, tolerance=1e-9).setForceGroup(1)
+    energy, forces = box.energy_and_forces("Reference")
+    coulomb = abs(box.energy_and_forces("Reference", groups={1})[0])
+    assert energy == pytest.approx(reference, abs=1e-7 * coulomb)
+    assert relative_difference(forces, reference_forces) < 1e-6
+
+
+@pytest.mark.parametrize("method", ["PME", "Ewald", "LJPME"])
+@pytest.mark.parametrize("dispersion", [True, False])
+def test_lennard_jones_and_exceptions_stay(chains, platform, method, dispersion):
+    """What is left in the NonbondedForce is the original without Coulomb, plus the charge products of the exceptions."""
+    chains.nonbonded.setNonbondedMethod(getattr(openmm.NonbondedForce, method))
+    chains.nonbonded.setUseDispersionCorrection(dispersion)
+    if method == "Ewald":  # which OpenMM refuses in triclinic cells
+        chains.system.setDefaultPeriodicBoxVectors(*np.diag(np.diag(chains.cell)))
+    exceptions = openmm.CustomBondForce("138.935457644382*product/r")
+    exceptions.addPerBondParameter("product")
+    for index in range(chains.nonbonded.getNumExceptions()):
+        first, second, product, _, _ = chains.nonbonded.getExceptionParameters(index)
+        exceptions.addBond(first, second, [product])
+    expected = coulomb_free(chains)
+    expected.system.addForce(exceptions)
+    energy, forces = expected.energy_and_forces(platform)
+
+    force = fmm.use_fmm(chains.system)
+    force.setForceGroup(5)
+    assert chains.nonbonded.getNonbondedMethod() == (
+        openmm.NonbondedForce.LJPME if method == "LJPME" else openmm.NonbondedForce.CutoffPeriodic
+    )
+    left, left_forces = chains.energy_and_forces(platform, groups={0})
+    assert left == pytest.approx(energy, rel=1e-6)
+    assert relative_difference(left_forces, forces) < 1e-5
+
+
+def test_what_use_fmm_sets(chains):
+    before = copy.deepcopy(chains.nonbonded)
+    before.setForceGroup(4)
+    chains.nonbonded.setForceGroup(4)
+    chains.nonbonded.setExceptionsUsePeriodicBoundaryConditions(True)
+    force = fmm.use_fmm(chains.system, tolerance=1e-4)
+    assert type(force) is fmm.FMMForce and force.getForceGroup() == 4
+    assert int(force.this) == int(chains.system.getForce(chains.system.getNumForces() - 1).this)
+    assert force.getNumParticles() == before.getNumParticles()
+    assert force.getNumExclusions() == before.getNumExceptions()
+    assert force.getExclusionsUsePeriodicBoundaryConditions()
+    for index in range(before.getNumParticles()):
+        charge, sigma, epsilon = before.getParticleParameters(index)
+        assert force.getParticleParameters(index) == charge
+        assert chains.nonbonded.getParticleParameters(index) == [0 * charge, sigma, epsilon]
+    for index in range(before.getNumExceptions()):
+        assert chains.nonbonded.getExceptionParameters(index) == before.getExceptionParameters(index)
+        assert force.getExclusionParticles(index) == before.getExceptionParameters(index)[:2]
+
+
+def test_net_charge_is_neutralised(platform):
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*(3.0 * np.eye(3)))
+    system.addParticle(20.0)
+    nonbonded = openmm.NonbondedForce()
+    nonbonded.setNonbondedMethod(openmm.NonbondedForce.PME)
+    nonbonded.addParticle(1.0, 0.3, 0.0)
+    system.addForce(nonbonded)
+    fmm.use_fmm(system, tolerance=1e-7)
+    assert energy_of(Box(system, np.array([[0.1, 0.2, 0.3]])).context(platform)) == pytest.approx(
+        NET_CHARGED_CUBE, abs=1e-3
+    )
+
+
+def test_energy_is_the_trace_of_the_virial(chains):
+    """Pure periodic Coulomb of a neutral system is homogeneous of degree -1: dU/d(ln s) = -U."""
+    last = chains.system.getNumParticles() - 1
+    for index in (last, last - 1):
+        chains.nonbonded.setParticleParameters(index, 0.0, 0.3, 0.0)
+    force = fmm.FMMForce.from_nonbonded(chains.nonbonded, tolerance=1e-8)
+    total = sum(force.getParticleParameters(index)._value for index in range(force.getNumParticles()))
+    assert abs(total) < 1e-9
+    system = openmm.System()
+    for _ in range(force.getNumParticles()):
+        system.addParticle(1.0)
+    system.addForce(force)
+    cell = chains.cell
+    context = Box(system, chains.positions).context()
+    energies = []
+    for scale in (1.0, 0.999, 1.001):
+        context.setPeriodicBoxVectors(*(scale * cell))
+        context.setPositions(scale * chains.positions)
+        energies.append(energy_of(context))
+    assert (energies[2] - energies[1]) / 0.002 == pytest.approx(-energies[0], rel=1e-4)
+
+
+# the image of an exception
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_an_exception_across_the_box_face(water, platform, periodic):
+    """Full periodic Coulomb less the bare pair: at the coordinates as they are, or at the minimum image."""
+    water.nonbonded.setExceptionsUsePeriodicBoundaryConditions(periodic)
+    water.nonbonded.setForceGroup(1)
+    charges = np.array([water.nonbonded.getParticleParameters(i)[0]._value for i in range(len(water.positions))])
+    cell = water.cell
+    force = fmm.use_fmm(water.system, tolerance=1e-6)
+    force.setForceGroup(2)
+    pairs = [force.getExclusionParticles(index) for index in range(force.getNumExclusions())]
+    energies = []
+    for shift in (0.0, cell[0, 0]):
+        water.positions[1, 0] += shift
+        energies.append(energy_of(water.context(platform), groups={2}))
+        expected = ewald_sum(water.positions, charges, cell, pairs, exclusions_periodic=periodic).energy
+        assert energies[-1] == pytest.approx(expected, rel=1e-6)
+    assert (abs(energies[1] - energies[0]) < 0.05) == periodic
+
+
+def test_periodic_exceptions_equal_those_of_pme(water):
+    water.nonbonded.setExceptionsUsePeriodicBoundaryConditions(True)
+    water.nonbonded.setEwaldErrorTolerance(CONVERGED_PME)
+    water.positions[1] += [1.8, 0.0, 0.0]
+    reference, reference_forces = water.energy_and_forces("Reference")
+    fmm.use_fmm(water.system, tolerance=1e-9)
+    energy, forces = water.energy_and_forces("Reference")
+    assert energy == pytest.approx(reference, rel=1e-7)
+    assert relative_difference(forces, reference_forces) < 1e-6
+
+
+def test_whole_molecules_anywhere(water, platform):
+    """Molecules shifted by whole box vectors, far away, have the energy they had."""
+    fmm.use_fmm(water.system, tolerance=1e-6)
+    energy = energy_of(water.context(platform))
+    random = np.random.default_rng(2)
+    molecules = random.integers(-500, 500, (len(water.positions) // 3, 3)).repeat(3, axis=0)
+    water.positions += molecules @ water.cell
+    assert energy_of(water.context(platform)) == pytest.approx(energy, abs=0.02)
+
+
+# the way back
+
+
+def with_offsets(box: Box) -> Box:
+    box.nonbonded.addGlobalParameter("alchemical", 0.3)
+    box.nonbonded.addGlobalParameter("size", 1.0)
+    box.nonbonded.addParticleParameterOffset("alchemical", 2, -0.1, 0.01, 0.02)
+    box.nonbonded.addParticleParameterOffset("size", 3, 0.0, 0.01, 0.0)
+    box.nonbonded.addParticleParameterOffset("alchemical", 7, 1 / 3, 0.0, 0.0)
+    box.nonbonded.addExceptionParameterOffset("alchemical", 1, 0.05, 0.0, 0.0)
+    return box
+
+
+@pytest.mark.parametrize("method", ["PME", "Ewald", "LJPME"])
+@pytest.mark.parametrize("way", [lambda system: system, copy.deepcopy, lambda system: from_xml(xml(system))])
+def test_restored_exactly(chains, method, way):
+    with_offsets(chains)
+    chains.nonbonded.setNonbondedMethod(getattr(openmm.NonbondedForce, method))
+    for index in range(chains.nonbonded.getNumParticles()):  # charges with all their bits in use
+        charge, sigma, epsilon = chains.nonbonded.getParticleParameters(index)
+        chains.nonbonded.setParticleParameters(index, charge / 3, sigma, epsilon)
+    chains.system.addForce(openmm.CMMotionRemover())
+    before = xml(chains.system)
+    fmm.use_fmm(chains.system)
+    chains.system.addForce(openmm.HarmonicBondForce())
+    assert xml(chains.system) != before
+    system = way(chains.system)
+    system.removeForce(system.getNumForces() - 1)
+    fmm.restore_pme(system)
+    assert xml(system) == before
+    fmm.use_fmm(system, tolerance=1e-3)
+    fmm.restore_pme(system)
+    assert xml(system) == before
+
+
+def from_xml(text):
+    return openmm.XmlSerializer.deserialize(text)
+
+
+def test_restore_after_charges_were_changed(chains):
+    before = xml(chains.system)
+    fmm.use_fmm(chains.system).setParticleParameters(0, 9.0)
+    fmm.restore_pme(chains.system)
+    assert xml(chains.system) == before
+
+
+def test_nothing_to_restore(chains):
+    before = xml(chains.system)
+    with pytest.raises(ValueError, match="holds no FMMForce made by use_fmm"):
+        fmm.restore_pme(chains.system)
+    assert xml(chains.system) == before
+    chains.system.addForce(fmm.FMMForce.from_nonbonded(chains.nonbonded))
+    with pytest.raises(ValueError, match="holds no FMMForce made by use_fmm"):
+        fmm.restore_pme(chains.system)
+    with pytest.raises(TypeError, match="`system` must be an openmm.System, got Box"):
+        fmm.restore_pme(chains)
+
+
+def test_restore_needs_the_converted_force(chains):
+    fmm.use_fmm(chains.system)
+    chains.nonbonded.addParticle(1.0, 0.3, 0.0)
+    before = xml(chains.system)
+    with pytest.raises(ValueError, match="must hold the NonbondedForce .* with 176 particles and 0 parameter offsets"):
+        fmm.restore_pme(chains.system)
+    assert xml(chains.system) == before
+
+
+# refusals
+
+
+def second_nonbonded(box):
+    second = openmm.NonbondedForce()
+    second.setName("the other")
+    box.system.addForce(second)
+
+
+def method(value):
+    return lambda box: box.nonbonded.setNonbondedMethod(value)
+
+
+def periodic_gb(box):
+    force = openmm.GBSAOBCForce()
+    force.setNonbondedMethod(openmm.GBSAOBCForce.CutoffPeriodic)
+    box.system.addForce(force)
+
+
+def periodic_custom_gb(box):
+    force = openmm.CustomGBForce()
+    force.setNonbondedMethod(openmm.CustomGBForce.CutoffPeriodic)
+    box.system.addForce(force)
+
+
+def constant_potential(box):
+    box.system.addForce(openmm.ConstantPotentialForce())
+
+
+REFUSALS = [
+    (second_nonbonded, fmm.UnsupportedError, "holds 2 NonbondedForces .*'the other'"),
+    (method(openmm.NonbondedForce.NoCutoff), fmm.UnsupportedError, "NonbondedForce.* uses NoCutoff.* use PME"),
+    (method(openmm.NonbondedForce.CutoffNonPeriodic), fmm.UnsupportedError, "uses CutoffNonPeriodic"),
+    (method(openmm.NonbondedForce.CutoffPeriodic), fmm.UnsupportedError, "reaction field.*allow_reaction_field=True"),
+    (lambda box: box.system.addForce(openmm.AmoebaMultipoleForce()), fmm.UnsupportedError, "AmoebaMultipoleForce"),
+    (lambda box: box.system.addForce(openmm.HippoNonbondedForce()), fmm.UnsupportedError, "HippoNonbondedForce"),
+    (constant_potential, fmm.UnsupportedError, "ConstantPotentialForce.*keep PME"),
+    (periodic_gb, fmm.UnsupportedError, "GBSAOBCForce.*implicit solvent"),
+    (periodic_custom_gb, fmm.UnsupportedError, "CustomGBForce.*implicit solvent"),
+    (lambda box: box.nonbonded.setIncludeDirectSpace(False), fmm.UnsupportedError, r"setIncludeDirectSpace\(True\)"),
+    (lambda box: box.system.addParticle(1.0), ValueError, "one particle for each of the System's 177, got 176"),
+    (lambda box: fmm.use_fmm(box.system), ValueError, "holds an FMMForce already.*restore_pme"),
+    (lambda box: box.system.removeForce(0), fmm.UnsupportedError, "holds no NonbondedForce.*from_nonbonded"),
+    (lambda box: box.nonbonded.setParticleParameters(5, np.nan, 1, 0), ValueError, "finite, got nan for particle 5"),
+]
+
+
+@pytest.mark.parametrize("change, error, text", REFUSALS)
+def test_a_refused_system_is_unchanged(chains, change, error, text):
+    change(chains)
+    before = xml(chains.system)
+    with pytest.raises(error, match=text):
+        fmm.use_fmm(chains.system)
+    assert xml(chains.system) == before
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 0}, {"backend": "abacus"}, {"bridge": "native"}, {"typo": 1}])
+def test_a_bad_option_changes_nothing(chains, options):
+    before = xml(chains.system)
+    with pytest.raises((ValueError, TypeError, fmm.UnsupportedError), match=next(iter(options))):
+        fmm.use_fmm(chains.system, **options)
+    assert xml(chains.system) == before
+
+
+def test_a_failure_half_way_is_rolled_back(chains, monkeypatch):
+    with_offsets(chains)
+    before = xml(chains.system)
+    plain = openmm.NonbondedForce.setParticleParameterOffset
+    calls = []
+
+    def fail_once(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(openmm.NonbondedForce, "setParticleParameterOffset", fail_once)
+    with pytest.raises(KeyboardInterrupt):
+        fmm.use_fmm(chains.system)
+    assert xml(chains.system) == before
+
+
+def test_no_system():
+    with pytest.raises(TypeError, match="`system` must be an openmm.System, got str"):
+        fmm.use_fmm("water.pdb")
+
+
+def test_reaction_field_on_request(chains):
+    """The energy is then the one of PME."""
+    twin = copy.deepcopy(chains)
+    twin.nonbonded.setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
+    fmm.use_fmm(twin.system, allow_reaction_field=True, tolerance=1e-8)
+    fmm.use_fmm(chains.system, tolerance=1e-8)
+    assert twin.energy_and_forces()[0] == pytest.approx(chains.energy_and_forces()[0], rel=1e-12)
+    fmm.restore_pme(twin.system)
+    assert twin.nonbonded.getNonbondedMethod() == openmm.NonbondedForce.CutoffPeriodic
+
+
+def test_other_forces_are_left_alone(chains):
+    """NBFIX in a CustomNonbondedForce, non-periodic implicit solvent aside, keeps its energy."""
+    custom = openmm.CustomNonbondedForce("eps*(0.2/r)^12; eps=eps1*eps2")
+    custom.addPerParticleParameter("eps")
+    custom.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
+    custom.setCutoffDistance(0.9)
+    custom.setForceGroup(9)
+    for index in range(chains.system.getNumParticles()):
+        custom.addParticle([0.1 + 0.01 * (index % 5)])
+    for index in range(chains.nonbonded.getNumExceptions()):
+        custom.addExclusion(*chains.nonbonded.getExceptionParameters(index)[:2])
+    chains.system.addForce(custom)
+    before = chains.energy_and_forces(groups={9})[0]
+    fmm.use_fmm(chains.system)
+    assert chains.energy_and_forces(groups={9})[0] == before
