@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice, box_width, choose_counts, counts_matrix, deformation
+from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
 from fmm_openmm.checks import check_integer, check_number
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import estimate_error
+from fmm_openmm.expansions.error import estimate_error, far_distances, single_noise
 
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
@@ -19,10 +19,12 @@ SMOOTHING = 0.1
 """Default width of the transition regions, box widths."""
 
 SINGLE_FLOOR = 5e-6
-"""Smallest tolerance float32 reaches; "auto" precision is double below it."""
+"""Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
 
-NEAR_RADII = (1.75, 2.3, 2.5, 2.9, 3.2, 3.5, 3.8, 4.2)
-MAX_ORDER = 24
+NEAR_RADII = (1.75, 2.3, 2.5, 2.9, 3.2, 3.5, 3.8, 4.2, 4.6)
+ORDER_PER_RADIUS = 5.2
+"""Largest order over near radius considered: beyond it a few pairs in facing corners of boxes dominate the error."""
+
 DEFORMATION_LIMIT = 1.12
 
 
@@ -43,16 +45,17 @@ class CostModel:
     box_term2: float
     box_near: float
 
-    def __call__(self, parts: float, boxes: int, near: int, order: int) -> float:
+    def __call__(self, parts: float, filled: float, boxes: int, near: int, order: int) -> float:
         terms = (order + 1) ** 2
         return (
-            self.pair * parts * parts / boxes * near
+            self.pair * parts * (parts / (filled * boxes) * near)
             + parts * (self.part + self.part_term * terms)
-            + boxes * (self.box_term * terms + self.box_term2 * terms * terms + self.box_near * near)
+            + boxes * (self.box_term * terms + self.box_term2 * terms * terms + self.box_near * filled * near)
         )
 
 
-CPU_COST = CostModel(pair=4e-10, part_term=4e-9, part=1e-7, box_term=1.5e-8, box_term2=2.5e-10, box_near=2e-8)
+CPU_COST = CostModel(pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8)
+"""One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
 
 @dataclass(frozen=True)
@@ -121,77 +124,99 @@ class Request:
         if self.levels is not None and check_integer(self.levels, "levels", 0, 20) != 0:
             raise UnsupportedError(f"`levels` must be 0, got {self.levels}: only the single-level method is available")
 
-    @property
-    def resolved_precision(self) -> str:
+    def resolve_precision(self, ionic: float) -> str:
+        """"single" or "double": single where it was asked for, or allowed and rounding is well below the tolerance."""
         if self.precision != "auto":
             return self.precision
-        return "single" if self.tolerance >= SINGLE_FLOOR else "double"
+        return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * single_noise(ionic)) else "double"
 
 
-def _pick_order(request: Request, lattice: BoxLattice, smoothing: float) -> tuple[int, float] | None:
-    """Smallest order whose estimate meets the tolerance, with the estimate; None where none does."""
-    orders = range(1, MAX_ORDER + 1) if request.order is None else (request.order,)
-    for order in orders:
-        error = estimate_error(lattice, order, smoothing)
-        if error <= request.tolerance or request.order is not None:
-            return order, error
-    return None
+@dataclass(frozen=True)
+class Load:
+    """What has to be computed, as far as accuracy and cost depend on it.
+
+    Attributes:
+        particles: number of particles.
+        filled: fraction of the cell that holds them, a power of 1/2.
+        ionic: ionic fraction of the charges (``expansions/error.py``).
+    """
+
+    particles: int
+    filled: float
+    ionic: float
 
 
-def _grids(request: Request, cell: np.ndarray, particles: float):
+def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
+    """Fraction of the cell that the particles fill, from how many companions each has in a box, as a power of 1/2.
+
+    1 for every liquid and solid, so that there nothing depends on the positions; less for droplets and slabs.
+    """
+    n, companions = len(positions), 8.0
+    scaled = positions @ np.linalg.inv(cell)
+    scaled -= np.floor(scaled)
+    fraction = 1.0
+    for _ in range(8):
+        width = np.cbrt(np.prod(np.diag(cell)) * min(1.0, fraction * companions / n))
+        grid = np.maximum(1, np.rint(np.diag(cell) / width)).astype(np.int64)
+        index = np.minimum((scaled * grid).astype(np.int64), grid - 1)
+        count = np.unique(index @ [1, grid[0], grid[0] * grid[1]], return_counts=True)[1]
+        found = float((count * (count - 1.0)).sum() / n)
+        expected = n / float(grid.prod())
+        refined = min(1.0, expected / max(found, expected))
+        if refined > 0.7 * fraction:
+            break
+        fraction = refined
+    return 1.0 if fraction > 0.6 else 0.5 ** round(-np.log2(fraction))
+
+
+def _grids(request: Request, cell: np.ndarray, load: Load):
+    """Candidate box lattices, by number of particles in a filled box."""
     if request.grid is not None:
         yield counts_matrix(request.grid)
         return
     seen = set()
     volume = float(np.prod(np.diag(cell)))
     for per_box in (1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 14.0, 20.0, 30.0):
-        counts = choose_counts(cell, np.cbrt(volume * min(1.0, per_box / particles)))
+        counts = choose_counts(cell, np.cbrt(volume * min(1.0, per_box * load.filled / load.particles)))
         if counts.tobytes() not in seen:
             seen.add(counts.tobytes())
             yield counts
 
 
-def choose_parameters(request: Request, cell: np.ndarray, particles: int, cost: CostModel = CPU_COST) -> FMMParameters:
+def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> FMMParameters:
     """The cheapest parameters whose estimated error meets the request; what the request fixes is obeyed.
 
     Args:
         request: tolerance and fixed values.
         cell: box vectors in reduced form, shape (3, 3), nm.
-        particles: number of particles.
+        load: the system.
         cost: cost model of the backend.
     """
     smoothing = SMOOTHING if request.smoothing is None else float(request.smoothing)
-    parts = particles * (1.0 + 2.0 * smoothing) ** 3
+    parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
+    precision = request.resolve_precision(load.ionic)
+    noise = single_noise(load.ionic) if precision == "single" else 0.0
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
-    best, fallback = None, None
-    for counts in _grids(request, cell, particles):
+    best, most_accurate = None, None
+    for counts in _grids(request, cell, load):
+        shape = deformation(cell, counts)
+        per_box = load.particles / (load.filled * np.prod(np.diag(counts)))
         for radius in radii:
             lattice = BoxLattice.from_cell(cell, counts, radius)
-            found = _pick_order(request, lattice, smoothing)
-            if found is None:
-                continue
-            order, error = found
-            seconds = cost(parts, lattice.size, len(lattice.near), order)
-            candidate = (seconds, order, radius, counts, error)
-            if error <= request.tolerance and (best is None or seconds < best[0]):
-                best = candidate
-            if fallback is None or error < fallback[4]:
-                fallback = candidate
-    if best is None:
-        best = fallback
-    if best is None:
-        raise ValueError(
-            f"`tolerance` {request.tolerance:g} cannot be reached with the fixed order, near_radius and grid: free one of them"
-        )
-    _, order, radius, counts, error = best
-    return FMMParameters(
-        order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, request.resolved_precision, float(error)
-    )
+            distances = far_distances(lattice)
+            for order in range(1, int(ORDER_PER_RADIUS * radius) + 1) if request.order is None else (request.order,):
+                error = np.hypot(noise, estimate_error(distances, order, smoothing, per_box, shape, load.ionic))
+                seconds = cost(parts, load.filled, lattice.size, len(lattice.near), order)
+                if most_accurate is None or error < most_accurate[1]:
+                    most_accurate = (seconds, float(error), order, radius, counts)
+                if error <= request.tolerance:
+                    if best is None or seconds < best[0]:
+                        best = (seconds, float(error), order, radius, counts)
+                    break
+    _, error, order, radius, counts = best or most_accurate
+    return FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, precision, error)
 
 
 def fits(cell: np.ndarray, counts: np.ndarray) -> bool:
     """Whether the boxes of ``counts`` are still nearly cubes in this cell."""
     return deformation(cell, counts) <= DEFORMATION_LIMIT
-
-
-__all__ = ["TOLERANCE", "CostModel", "FMMParameters", "Request", "box_width", "choose_parameters", "fits"]

@@ -11,7 +11,8 @@ from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.parameters import TOLERANCE, FMMParameters, Request, choose_parameters, fits
+from fmm_openmm.expansions.error import ionic_fraction
+from fmm_openmm.parameters import TOLERANCE, FMMParameters, Load, Request, choose_parameters, filled_fraction, fits
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -53,6 +54,8 @@ class CoulombSolver:
         backend: "cpu", "reference" (readable and slow), or "auto".
         order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`.
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give.
+        positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
+            droplets, slabs and single molecules much faster; without them the cell is taken to be filled.
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
@@ -74,6 +77,7 @@ class CoulombSolver:
         smoothing: float | None = None,
         levels: int | None = None,
         exclusions_periodic: bool = False,
+        positions=None,
     ):
         if check_choice(boundary, ("periodic", "open"), "boundary") == "open":
             raise UnsupportedError("`boundary='open'` is not available: use 'periodic' with a large box")
@@ -85,7 +89,11 @@ class CoulombSolver:
         self._minimum_image = bool(exclusions_periodic)
         self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels)
         self._backend = "cpu" if backend == "auto" else backend
-        self._parameters = choose_parameters(self._request, self._box_vectors, len(self._charges))
+        filled = 1.0
+        if positions is not None:
+            filled = filled_fraction(check_positions(positions, len(self._charges)), self._box_vectors)
+        self._load = Load(len(self._charges), filled, ionic_fraction(self._charges, self._exclusions))
+        self._parameters = choose_parameters(self._request, self._box_vectors, self._load)
         self._stages: Stages | None = None
         self._lock = threading.Lock()
 
@@ -146,7 +154,7 @@ class CoulombSolver:
         cell = check_box_vectors(box_vectors)
         if self._request.grid is not None or fits(cell, self._parameters.counts):
             return self._parameters
-        return choose_parameters(self._request, cell, len(self._charges))
+        return choose_parameters(self._request, cell, self._load)
 
     def _stages_for(self, cell: np.ndarray) -> Stages:
         if self._stages is None or not self._stages.lattice.same_shape(cell):

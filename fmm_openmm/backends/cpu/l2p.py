@@ -60,7 +60,7 @@ def l2p(parts: Parts, moments: Moments, local: np.ndarray, slots: np.ndarray, or
     factor = matrix[axis, row, column].astype(local.dtype)
     trace = 2 * np.pi / (3 * len(slots)) * np.array([moments.charge, *(2 * moments.dipole), moments.square])
     m = len(parts.x)
-    out = Accumulator(np.empty(m, local.dtype), np.empty((m, 3), local.dtype))
+    out = Accumulator(np.empty(m), np.empty((m, 3)))
     _l2p(
         parts.x, parts.start, slots, local, order, axis, row, column, factor, trace.astype(local.dtype),
         chunk_count(len(slots)), out.potentials, out.fields,

@@ -8,7 +8,7 @@ import numpy as np
 from numba import prange
 
 from fmm_openmm.backends.cpu.sort import home
-from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
+from fmm_openmm.backends.cpu.threads import chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
@@ -17,22 +17,32 @@ CLOSEST = 1e-24
 the solver reports."""
 
 
+BLOCK = 64
+"""Sources summed in the working precision before the sum is added up in float64."""
+
+
 @inline
 def _run(x, y, z, buffer, length, closest):
-    """Potential and field at (x, y, z) of the first ``length`` charges of ``buffer`` (4, capacity)."""
+    """Potential and field at (x, y, z) of the first ``length`` charges, a multiple of BLOCK, of ``buffer`` (4, capacity)."""
     real = buffer.dtype.type
-    phi, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
-    bx, by, bz, bq = buffer[0], buffer[1], buffer[2], buffer[3]
-    for j in range(length):
-        dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
-        inverse = real(1.0) / np.sqrt(max(dx * dx + dy * dy + dz * dz, closest))
-        s = bq[j] * inverse
-        phi += s
-        s *= inverse * inverse
-        e0 += s * dx
-        e1 += s * dy
-        e2 += s * dz
-    return phi, e0, e1, e2
+    total0, total1, total2, total3 = 0.0, 0.0, 0.0, 0.0
+    for block in range(0, length, BLOCK):
+        bx, by, bz, bq = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
+        phi, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
+        for j in range(BLOCK):
+            dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
+            inverse = real(1.0) / np.sqrt(max(dx * dx + dy * dy + dz * dz, closest))
+            s = bq[j] * inverse
+            phi += s
+            s *= inverse * inverse
+            e0 += s * dx
+            e1 += s * dy
+            e2 += s * dz
+        total0 += phi
+        total1 += e0
+        total2 += e1
+        total3 += e2
+    return total0, total1, total2, total3
 
 
 @kernel
@@ -56,7 +66,7 @@ def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, e
                     )
                 source[k], begin[k] = i0 + n0 * (i1 + n1 * i2), length
                 length += start[source[k] + 1] - start[source[k]]
-            padded = (length + LANES - 1) // LANES * LANES
+            padded = (length + BLOCK - 1) // BLOCK * BLOCK
             if padded > buffer.shape[1]:
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
             for k in range(len(near)):
