@@ -185,6 +185,12 @@ class BoxLattice:
         """Offsets of the near stencil, shape (m, 3) int64, first axis fastest."""
         return near_stencil(self.boxes, self.near_radius)
 
+    def is_near(self, offsets: np.ndarray) -> np.ndarray:
+        """Whether each offset (..., 3) belongs to the near stencil."""
+        reach = np.abs(self.near).max()
+        digits = (2 * reach + 1) ** np.arange(3)
+        return (np.abs(offsets) <= reach).all(-1) & np.isin(offsets @ digits, self.near @ digits)
+
     @cached_property
     def smith(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """U, V, d of :func:`smith_normal_form`."""

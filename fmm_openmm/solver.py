@@ -16,6 +16,8 @@ from fmm_openmm.parameters import TOLERANCE, FMMParameters, Load, Request, choos
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
+BACKENDS = {"cpu": CpuStages, "reference": ReferenceStages}
+
 
 @dataclass(frozen=True)
 class CoulombResult:
@@ -94,7 +96,7 @@ class CoulombSolver:
             filled = filled_fraction(check_positions(positions, len(self._charges)), self._box_vectors)
         self._load = Load(len(self._charges), filled, ionic_fraction(self._charges, self._exclusions))
         self._parameters = choose_parameters(self._request, self._box_vectors, self._load)
-        self._stages: Stages | None = None
+        self._stages: list[Stages] = []
         self._lock = threading.Lock()
 
     @property
@@ -119,8 +121,8 @@ class CoulombSolver:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
         with self._lock:
             self._charges = charges
-            if self._stages is not None:
-                self._stages.set_charges(charges)
+            for stages in self._stages:
+                stages.set_charges(charges)
 
     def compute(self, positions, box_vectors=None) -> CoulombResult:
         """Energy, forces, potentials and fields.
@@ -157,17 +159,20 @@ class CoulombSolver:
         return choose_parameters(self._request, cell, self._load)
 
     def _stages_for(self, cell: np.ndarray) -> Stages:
-        if self._stages is None or not self._stages.lattice.same_shape(cell):
+        """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing."""
+        for stages in self._stages:
+            if stages.lattice.same_shape(cell):
+                self._stages.remove(stages)
+                break
+        else:
             parameters = self.parameters_for(cell)
             lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
-            arguments = (
-                lattice, parameters.order, parameters.smoothing, self._charges, self._exclusions, self._minimum_image
-            )  # fmt: skip
-            if self._backend == "reference":
-                self._stages = ReferenceStages(*arguments)
-            else:
-                self._stages = CpuStages(*arguments, np.float32 if parameters.precision == "single" else np.float64)
-        return self._stages
+            dtype = np.float32 if parameters.precision == "single" else np.float64
+            stages = BACKENDS[self._backend](
+                lattice, parameters.order, parameters.smoothing, self._charges, self._exclusions, self._minimum_image, dtype
+            )
+        self._stages = [stages, *self._stages[:1]]
+        return stages
 
 
 def _coincidence(particle: int, positions: np.ndarray, cell: np.ndarray) -> str:

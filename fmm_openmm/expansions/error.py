@@ -49,10 +49,7 @@ def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
 def far_distances(lattice: BoxLattice) -> np.ndarray:
     """Distances of the boxes just beyond the near stencil, box widths."""
     wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
-    reach = np.abs(wider).max()
-    key = (2 * reach + 1) ** np.arange(3)
-    far = wider[~np.isin(wider @ key, lattice.near @ key)]
-    return np.linalg.norm(far @ lattice.boxes, axis=1)
+    return np.linalg.norm(wider[~lattice.is_near(wider)] @ lattice.boxes, axis=1)
 
 
 def estimate_error(

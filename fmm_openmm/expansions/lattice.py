@@ -39,49 +39,59 @@ from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, te
 ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
 
 
-def lattice_operator(lattice: BoxLattice, order: int) -> np.ndarray:
+def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -> np.ndarray:
     """The operator of the module's formula for expansions of the given order.
+
+    Args:
+        lattice: box lattice.
+        order: expansion order p.
+        accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the nearest far boxes.
 
     Returns:
         shape ``((2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64: terms up to degree 2 order on the half grid of
         ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
     """
     top = 2 * order
-    return _real_space(lattice, top) + _reciprocal(lattice, top)
+    real_cut, reciprocal_cut = _cutoffs(top, accuracy)
+    return _real_space(lattice, top, real_cut) + _reciprocal(lattice, top, reciprocal_cut)
 
 
 def _inverse_double_factorials(top: int) -> np.ndarray:
     return 1.0 / np.cumprod([1.0] + [2.0 * l - 1.0 for l in range(1, top + 1)])
 
 
-def _cutoffs(top: int, reach: float = 2.0, accuracy: float = 1e-17) -> tuple[float, float]:
-    """Radii in real and reciprocal space beyond which every degree is below ``accuracy`` of S at distance ``reach``."""
+def _cutoffs(top: int, accuracy: float) -> tuple[float, float]:
+    """Radii in real and reciprocal space beyond which every degree is below ``accuracy`` of S at the nearest far boxes."""
+    reach = 2.0  # the smallest near stencil, 27 boxes
     l = np.arange(top + 1)[:, None]
     r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
     real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (ALPHA * r) ** 2) * 4 * np.pi * r**3
     spectral = np.exp(
         (l + 1) * np.log(g) - g**2 / (4 * ALPHA**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
     )
-    return r[(real > accuracy).any(0)].max() + 0.25, g[(spectral > accuracy).any(0)].max() + 0.25
+    return float(r[(real > accuracy).any(0)].max()) + 0.25, float(g[(spectral > accuracy).any(0)].max()) + 0.25
 
 
-def _real_space(lattice: BoxLattice, top: int) -> np.ndarray:
-    cut, _ = _cutoffs(top)
+def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     reach = np.ceil(cut * np.linalg.norm(np.linalg.inv(lattice.boxes), axis=0)).astype(int)
-    offsets = np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3)
+    z, y, x = np.meshgrid(*[np.arange(-q, q + 1) for q in reach[::-1]], indexing="ij")
+    offsets = np.stack([x, y, z], -1).reshape(-1, 3)
+    offsets = offsets[len(offsets) // 2 + 1 :]  # one of each pair of opposite offsets: S(-r) = (-1)^l S(r)
     x = offsets @ lattice.boxes
     r2 = (x * x).sum(1)
-    inside = (r2 < cut * cut) & (r2 > 0)
+    inside = r2 < cut * cut
     offsets, x, r2 = offsets[inside], x[inside], r2[inside]
-    near = {tuple(n) for n in lattice.near.tolist()}
-    is_near = np.array([abs(o).max() < 12 and tuple(o) in near for o in offsets])
+    is_near = lattice.is_near(offsets)
 
     l, argument = np.arange(top + 1)[:, None] + 0.5, ALPHA**2 * r2
     weight = np.where(is_near, -gammainc(l, argument), gammaincc(l, argument)) / r2**l
     values = regular(x, top) * irregular_norm(top)[:, None] * weight[degrees(top)]
 
-    slot = lattice.slot(offsets)
-    grid = np.stack([np.bincount(slot, v, lattice.size) for v in values])
+    slot, opposite = lattice.slot(offsets), lattice.slot(-offsets)
+    parity = (-1.0) ** degrees(top)
+    grid = np.stack(
+        [np.bincount(slot, v, lattice.size) + s * np.bincount(opposite, v, lattice.size) for s, v in zip(parity, values, strict=True)]
+    )
     grid[0, lattice.slot(np.zeros(3, np.int64))] -= 2 * ALPHA / np.sqrt(np.pi)
     transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=-1)
     sign = np.array([1.0, 1.0, -1.0, -1.0])[degrees(top) % 4]
@@ -89,8 +99,7 @@ def _real_space(lattice: BoxLattice, top: int) -> np.ndarray:
     return sign[:, None, None, None] * part
 
 
-def _reciprocal(lattice: BoxLattice, top: int) -> np.ndarray:
-    _, cut = _cutoffs(top)
+def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     u, _, d = lattice.smith
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)

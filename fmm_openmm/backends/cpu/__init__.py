@@ -14,7 +14,7 @@ from fmm_openmm.stages import Stages
 
 
 class CpuStages(Stages):
-    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``, and the dtype of the stages.
+    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``.
 
     Moments and local expansions have shape (terms, boxes) in FFT order.
     """
@@ -24,7 +24,8 @@ class CpuStages(Stages):
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
         self.table, self.reach = near_table(lattice)
-        self.operator = lattice_operator(lattice, order).reshape((2 * order + 1) ** 2, -1).astype(dtype)
+        accuracy = 1e-10 if self.dtype == np.float32 else 1e-17
+        self.operator = lattice_operator(lattice, order, accuracy).reshape((2 * order + 1) ** 2, -1).astype(dtype)
 
     def set_charges(self, charges):
         self.charges = charges

@@ -23,9 +23,12 @@ class ReferenceStages(Stages):
         charges: shape (n,), e.
         pairs: excluded pairs, shape (k, 2), each once.
         minimum_image: whether a pair's nearest image is excluded, instead of the image given by the positions.
+        dtype: of the stages; this backend always computes in float64.
     """
 
-    def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool):
+    def __init__(
+        self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype=np.float64
+    ):
         self.lattice, self.order, self.smoothing = lattice, order, smoothing
         self.charges, self.minimum_image = charges, minimum_image
         self.pairs = np.concatenate([pairs, pairs[:, ::-1]])
