@@ -17,18 +17,19 @@ class Sample:
     velocities: np.ndarray
 
 
-def water_box(edge: float, picoseconds: float = 4.0, cutoff: float = 0.9, seed: int = 1) -> Sample:
-    """TIP3P water in a cube, rigid, minimised and then equilibrated at 300 K.
+def water_box(vectors, picoseconds: float = 4.0, cutoff: float = 0.9, seed: int = 1) -> Sample:
+    """Rigid TIP3P water, minimised and then equilibrated at 300 K.
 
     Args:
-        edge: box length, nm.
+        vectors: box vectors in reduced form, shape (3, 3), nm, or the edge of a cube.
         picoseconds: length of the equilibration.
         cutoff: of the Lennard-Jones interaction, nm.
         seed: of velocities and thermostat.
     """
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     forcefield = app.ForceField("amber14/tip3p.xml")
-    modeller.addSolvent(forcefield, boxSize=openmm.Vec3(edge, edge, edge) * unit.nanometer)
+    vectors = np.eye(3) * vectors if np.ndim(vectors) == 0 else np.asarray(vectors)
+    modeller.addSolvent(forcefield, boxVectors=[openmm.Vec3(*v) for v in vectors.tolist()] * unit.nanometer)
     system = forcefield.createSystem(
         modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=cutoff * unit.nanometer, removeCMMotion=False
     )
