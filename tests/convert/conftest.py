@@ -7,6 +7,8 @@ import openmm
 import pytest
 from openmm import app, unit
 
+from tests.convert.small_water import BOX, small_water
+
 CHARGES = {"O": -0.834, "H1": 0.417, "H2": 0.417}  # TIP3P, Jorgensen et al. 1983, doi:10.1063/1.445869
 
 
@@ -25,22 +27,14 @@ class Water:
 
 @pytest.fixture(scope="session")
 def water(tmp_path_factory):
-    field = app.ForceField("amber14/tip3p.xml")
-    modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
-    modeller.addSolvent(field, boxSize=openmm.Vec3(1.9, 2.0, 2.1) * unit.nanometer)
-    # whole nanometres/1000, which a PDB file keeps: the same numbers whatever route they take
-    positions = np.round(np.array(modeller.positions.value_in_unit(unit.nanometer)), 4)
-    system = field.createSystem(
-        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometer, rigidWater=False
-    )
+    topology, system, positions = small_water()
     path = tmp_path_factory.mktemp("water") / "water.pdb"
     with open(path, "w") as file:
-        app.PDBFile.writeFile(modeller.topology, positions * unit.nanometer, file)
+        app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
     first = np.arange(0, len(positions), 3)
     pairs = np.stack([[first, first + 1], [first, first + 2], [first + 1, first + 2]]).transpose(2, 0, 1)
-    charges = np.array([CHARGES[atom.name] for atom in modeller.topology.atoms()])
-    box = np.diag([1.9, 2.0, 2.1])
-    return Water(modeller.topology, system, positions, box, charges, pairs.reshape(-1, 2), str(path))
+    charges = np.array([CHARGES[atom.name] for atom in topology.atoms()])
+    return Water(topology, system, positions, BOX, charges, pairs.reshape(-1, 2), str(path))
 
 
 @pytest.fixture
