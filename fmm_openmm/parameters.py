@@ -21,7 +21,7 @@ SMOOTHING = 0.1
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
 
-NEAR_RADII = (1.75, 2.3, 2.5, 2.9, 3.2, 3.5, 3.8, 4.2, 4.6)
+NEAR_RADII = (1.75, 2.3, 2.5, 2.9, 3.0, 3.2, 3.5, 3.8, 4.2, 4.6)
 ORDER_PER_RADIUS = 5.2
 """Largest order over near radius considered: beyond it a few pairs in facing corners of boxes dominate the error."""
 
