@@ -1,0 +1,107 @@
+"""Versions, platforms and devices, and what fmm_openmm would use here.
+"""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import numba
+import numpy as np
+import openmm
+
+from fmm_openmm import CoulombSolver, FMMForce, UnsupportedError, __version__
+from fmm_openmm.cli.options import platform_names
+from fmm_openmm.cli.terminal import Outcome
+
+OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")
+BACKENDS = ("reference", "cpu", "cuda")
+
+
+def add_arguments(parser) -> None:
+    """None of its own."""
+
+
+def run(args, terminal) -> Outcome:
+    """Look and print."""
+    with terminal.progress("looking"):
+        result = {
+            "versions": versions(),
+            "optional_packages": {name: _installed(name) for name in OPTIONAL},
+            "threads": numba.get_num_threads(),
+            "platforms": [describe_platform(name) for name in platform_names()],
+            "platform_load_failures": list(openmm.Platform.getPluginLoadFailures()),
+            "backends": {name: reason or "available" for name, reason in map(describe_backend, BACKENDS)},
+            "backend": CoulombSolver([1.0], np.eye(3)).backend,
+            "bridge": describe_bridge(),
+        }
+    terminal.pairs([(name, text) for name, text in result["versions"].items()], title="Versions")
+    terminal.say()
+    terminal.table(
+        ("OpenMM platform", "speed", "device"),
+        [(entry["name"], f"{entry['speed']:g}", entry["device"] or entry["error"]) for entry in result["platforms"]],
+    )
+    for failure in result["platform_load_failures"]:
+        terminal.say(f"not loaded: {failure}")
+    terminal.say()
+    terminal.pairs(result["backends"].items(), title=f"Solver backends ('auto' is {result['backend']!r})")
+    terminal.say()
+    bridge = result["bridge"]
+    terminal.say(f"Bridge to OpenMM: {bridge['name']}, since {bridge['reason']}")
+    terminal.say(f"Threads: {result['threads']}")
+    return Outcome(result)
+
+
+def versions() -> dict[str, str]:
+    """Of this package, Python and what it needs."""
+    needed = {name: _installed(name) or "not installed" for name in ("NumPy", "SciPy", "Numba")}
+    return {
+        "fmm_openmm": __version__,
+        "OpenMM": openmm.Platform.getOpenMMVersion(),
+        **needed,
+        "Python": platform.python_version(),
+        "machine": platform.platform(),
+    }
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def describe_platform(name: str) -> dict:
+    """Name, relative speed, and the device a Context gets, or why it gets none."""
+    entry = openmm.Platform.getPlatformByName(name)
+    found = {"name": name, "speed": entry.getSpeed(), "device": None, "error": None}
+    system = openmm.System()
+    system.addParticle(1.0)
+    try:
+        context = openmm.Context(system, openmm.VerletIntegrator(0.001), entry)
+        properties = entry.getPropertyNames()
+        if "DeviceName" in properties:
+            found["device"] = entry.getPropertyValue(context, "DeviceName")
+        elif "Threads" in properties:
+            found["device"] = f"{entry.getPropertyValue(context, 'Threads')} threads"
+        else:
+            found["device"] = "one thread"
+    except openmm.OpenMMException as error:
+        found["error"] = str(error)
+    return found
+
+
+def describe_backend(name: str) -> tuple[str, str | None]:
+    """A solver backend, and why it cannot be used, None where it can."""
+    try:
+        CoulombSolver([1.0], np.eye(3), backend=name)
+    except UnsupportedError as error:
+        return name, str(error)
+    return name, None
+
+
+def describe_bridge() -> dict[str, str]:
+    """The way into OpenMM that ``bridge="auto"`` takes, and why."""
+    try:
+        FMMForce(bridge="native")
+    except UnsupportedError as error:
+        return {"name": "host", "reason": str(error)}
+    return {"name": "native", "reason": "the native plugin is installed"}

@@ -1,0 +1,240 @@
+"""Molecular systems from files, whatever ``openmm.app`` reads."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import openmm
+from openmm import app, unit
+from openmm.app.internal.unitcell import computePeriodicBoxVectors
+
+from fmm_openmm import find_fmm, restore_pme
+
+FILES = """\
+FILE is one of
+  structure.pdb or .cif  with --forcefield XML ...
+  system.xml + structure.pdb or .cif           (an openmm.System, with PME or converted by
+                                                          use_fmm; the structure gives positions and box)
+  topology.prmtop + coordinates.inpcrd or .rst7          (AMBER)
+  topology.top + coordinates.gro                         (GROMACS; --include DIR for its force field files)
+  structure.psf + coordinates.pdb or .crd                (CHARMM; --parameters FILE ...)"""
+
+KINDS = {
+    ".pdb": "structure",
+    ".ent": "structure",
+    ".cif": "structure",
+    ".pdbx": "structure",
+    ".mmcif": "structure",
+    ".xml": "system",
+    ".prmtop": "amber",
+    ".parm7": "amber",
+    ".inpcrd": "inpcrd",
+    ".rst7": "inpcrd",
+    ".top": "gromacs",
+    ".gro": "gro",
+    ".psf": "charmm",
+    ".crd": "crd",
+    ".cor": "crd",
+}
+
+CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "hangles": app.HAngles}
+
+LONGEST_CUTOFF = 0.9
+"""nm; shorter in a box too small for it."""
+
+
+@dataclass
+class Molecules:
+    """What was read.
+
+    Attributes:
+        system: its default box is that of the positions.
+        positions: shape (n, 3) float64, nm.
+        topology: for trajectories.
+    """
+
+    system: openmm.System
+    positions: np.ndarray
+    topology: app.Topology
+
+
+def add_arguments(parser) -> None:
+    """FILE and everything that says how to read it."""
+    parser.epilog = FILES
+    group = parser.add_argument_group("input")
+    group.add_argument("files", nargs="+", metavar="FILE", help="see below")
+    group.add_argument("--forcefield", nargs="+", action="extend", metavar="XML", help="OpenMM force field files")
+    group.add_argument("--parameters", nargs="+", action="extend", metavar="FILE", help="CHARMM parameter files")
+    group.add_argument("--include", metavar="DIR", help="where GROMACS force field files are")
+    group.add_argument(
+        "--box",
+        nargs="+",
+        type=float,
+        metavar="LENGTH",
+        help="periodic box in place of the files' own: three lengths in nm, or these and three angles in degrees",
+    )
+    group.add_argument("--cutoff", type=float, help="nm (default: 0.9, or less in a small box)")
+    group.add_argument("--constraints", choices=CONSTRAINTS, default="hbonds", help="default: hbonds, with rigid water")
+
+
+def load(args) -> Molecules:
+    """The system that the parsed command line names.
+
+    Raises:
+        FileNotFoundError, ValueError: a file that is missing, of unknown kind, unreadable, or one that does not fit the
+            others.
+    """
+    found = {}
+    for path in map(Path, args.files):
+        if not path.is_file():
+            raise FileNotFoundError(2, "no such file", str(path))
+        kind = _kind(path)
+        if kind in found:
+            raise ValueError(f"{found[kind]} and {path} are of the same kind: give one of them")
+        found[kind] = path
+    reader = READERS.get(frozenset(found))
+    if reader is None:
+        raise ValueError(f"cannot make a system of {' and '.join(args.files)}: see --help for the combinations")
+    molecules = reader(found, args)
+    if len(molecules.positions) != molecules.system.getNumParticles():
+        raise ValueError(
+            f"{' and '.join(args.files)} do not fit: {len(molecules.positions)} positions for "
+            f"{molecules.system.getNumParticles()} particles"
+        )
+    return molecules
+
+
+def _kind(path: Path) -> str:
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(f"{path}: unknown kind of file {path.suffix!r}, expected one of {', '.join(KINDS)}")
+    if kind == "gromacs" and path.read_bytes().lstrip()[:1] == b"%":  # AMBER uses .top too
+        return "amber"
+    return kind
+
+
+@contextmanager
+def _reading(*paths):
+    """Turns whatever a parser raises on a bad file into one error that names the file."""
+    try:
+        yield
+    except Exception as error:
+        names = " and ".join(map(str, paths))
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"cannot read {names}: {kind}{error}") from error
+
+
+def _box(args, own):
+    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None."""
+    if args.box is None:
+        return None if own is None else own.value_in_unit(unit.nanometer)
+    if len(args.box) not in (3, 6) or min(args.box) <= 0:
+        raise ValueError(f"--box takes three positive lengths in nm, or these and three angles, got {args.box}")
+    angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
+    return computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer)
+
+
+def _method(args, box) -> dict:
+    """The arguments of every ``createSystem``."""
+    if box is None:
+        return {"nonbondedMethod": app.NoCutoff, "constraints": CONSTRAINTS[args.constraints]}
+    if args.cutoff is not None and not args.cutoff > 0:
+        raise ValueError(f"--cutoff must be above 0 (nm), got {args.cutoff}")
+    cutoff = args.cutoff if args.cutoff is not None else min(LONGEST_CUTOFF, 0.49 * np.diag(np.array(box)).min())
+    return {
+        "nonbondedMethod": app.PME,
+        "nonbondedCutoff": cutoff * unit.nanometer,
+        "constraints": CONSTRAINTS[args.constraints],
+    }
+
+
+def _molecules(system, positions, topology, box) -> Molecules:
+    if box is not None:
+        system.setDefaultPeriodicBoxVectors(*box)
+        topology.setPeriodicBoxVectors(box * unit.nanometer)
+    return Molecules(system, np.array(positions.value_in_unit(unit.nanometer)), topology)
+
+
+def _structure_file(path: Path):
+    with _reading(path):
+        return app.PDBFile(str(path)) if path.suffix.lower() in (".pdb", ".ent") else app.PDBxFile(str(path))
+
+
+def _read_structure(found, args):
+    if not args.forcefield:
+        raise ValueError(f"{found['structure']} needs --forcefield, for example amber14-all.xml amber14/tip3p.xml")
+    structure = _structure_file(found["structure"])
+    box = _box(args, structure.topology.getPeriodicBoxVectors())
+    if box is not None:
+        structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
+    with _reading(*args.forcefield):
+        forcefield = app.ForceField(*args.forcefield)
+    with _reading(found["structure"], *args.forcefield):
+        system = forcefield.createSystem(structure.topology, **_method(args, box))
+    return _molecules(system, structure.positions, structure.topology, box)
+
+
+def _read_system(found, args):
+    with _reading(found["system"]):
+        system = openmm.XmlSerializer.deserialize(found["system"].read_text())
+    if not isinstance(system, openmm.System):
+        raise ValueError(f"{found['system']} holds a {type(system).__name__}, not a System")
+    if find_fmm(system):
+        restore_pme(system)
+    structure = _structure_file(found["structure"])
+    box = _box(args, structure.topology.getPeriodicBoxVectors())
+    return _molecules(system, structure.positions, structure.topology, box)
+
+
+def _read_amber(found, args):
+    path = found.get("inpcrd") or found["crd"]
+    with _reading(path):
+        coordinates = app.AmberInpcrdFile(str(path))
+    box = _box(args, coordinates.boxVectors)
+    with _reading(found["amber"]):
+        vectors = None if box is None else box * unit.nanometer
+        topology = app.AmberPrmtopFile(str(found["amber"]), periodicBoxVectors=vectors)
+        system = topology.createSystem(**_method(args, box))
+    return _molecules(system, coordinates.positions, topology.topology, box)
+
+
+def _read_gromacs(found, args):
+    with _reading(found["gro"]):
+        coordinates = app.GromacsGroFile(str(found["gro"]))
+    box = _box(args, coordinates.getPeriodicBoxVectors())
+    with _reading(found["gromacs"]):
+        vectors = None if box is None else box * unit.nanometer
+        topology = app.GromacsTopFile(str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include)
+        system = topology.createSystem(**_method(args, box))
+    return _molecules(system, coordinates.positions, topology.topology, box)
+
+
+def _read_charmm(found, args):
+    if not args.parameters:
+        raise ValueError(f"{found['charmm']} needs --parameters, CHARMM's .prm, .rtf and .str files")
+    if "structure" in found:
+        structure = _structure_file(found["structure"])
+        positions, own = structure.positions, structure.topology.getPeriodicBoxVectors()
+    else:
+        with _reading(found["crd"]):
+            positions, own = app.CharmmCrdFile(str(found["crd"])).positions, None
+    box = _box(args, own)
+    with _reading(*args.parameters):
+        parameters = app.CharmmParameterSet(*args.parameters)
+    with _reading(found["charmm"]):
+        vectors = None if box is None else box * unit.nanometer
+        topology = app.CharmmPsfFile(str(found["charmm"]), periodicBoxVectors=vectors)
+        system = topology.createSystem(parameters, **_method(args, box))
+    return _molecules(system, positions, topology.topology, box)
+
+
+READERS = {
+    frozenset({"structure"}): _read_structure,
+    frozenset({"system", "structure"}): _read_system,
+    frozenset({"amber", "inpcrd"}): _read_amber,
+    frozenset({"amber", "crd"}): _read_amber,
+    frozenset({"gromacs", "gro"}): _read_gromacs,
+    frozenset({"charmm", "structure"}): _read_charmm,
+    frozenset({"charmm", "crd"}): _read_charmm,
+}

@@ -1,0 +1,48 @@
+"""Arguments that several commands share."""
+
+import openmm
+
+from fmm_openmm.parameters import TOLERANCE
+
+
+def add_fmm_arguments(parser) -> None:
+    """The options of :class:`fmm_openmm.FMMForce`."""
+    group = parser.add_argument_group("FMM")
+    group.add_argument("--tolerance", type=float, default=TOLERANCE, help="relative force error (default %(default)s)")
+    group.add_argument("--order", type=int, help="order of the expansions")
+    group.add_argument("--grid", type=int, nargs=3, metavar="N", help="boxes along a, b and c")
+    group.add_argument("--near-radius", type=float, help="near stencil, in box widths")
+    group.add_argument("--smoothing", type=float, help="smooth box membership, in box widths; 0 for none")
+    group.add_argument("--precision", choices=("auto", "single", "double"), default="auto")
+    group.add_argument("--backend", choices=("auto", "cuda", "cpu", "reference"), default="auto")
+
+
+def fmm_options(args) -> dict:
+    """Those options as keyword arguments."""
+    names = ("tolerance", "order", "grid", "near_radius", "smoothing", "precision", "backend")
+    return {name: getattr(args, name) for name in names}
+
+
+def add_platform_argument(parser) -> None:
+    """``--platform``."""
+    parser.add_argument("--platform", metavar="NAME", help="OpenMM platform (default: the fastest)")
+
+
+def platform(args) -> openmm.Platform | None:
+    """The platform named, None for OpenMM's own choice.
+
+    Raises:
+        ValueError: there is no such platform here.
+    """
+    if args.platform is None:
+        return None
+    names = platform_names()
+    if args.platform not in names:
+        raise ValueError(f"--platform must be one of {', '.join(names)} on this machine, got {args.platform}")
+    return openmm.Platform.getPlatformByName(args.platform)
+
+
+def platform_names() -> list[str]:
+    """OpenMM's platforms here, slowest first."""
+    platforms = map(openmm.Platform.getPlatform, range(openmm.Platform.getNumPlatforms()))
+    return [entry.getName() for entry in sorted(platforms, key=lambda entry: entry.getSpeed())]

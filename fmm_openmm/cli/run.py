@@ -1,0 +1,259 @@
+"""Run a short simulation with FMM electrostatics.
+
+Prints the speed and, for NVE, the drift of the total energy.
+"""
+
+import csv
+import time
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+import openmm
+from openmm import app, unit
+
+from fmm_openmm import use_fmm
+from fmm_openmm.cli import inputs
+from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+
+BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
+BAROSTAT_INTERVAL = 25
+TRAJECTORIES = {".dcd": app.DCDReporter, ".xtc": app.XTCReporter, ".pdb": app.PDBReporter, ".cif": app.PDBxReporter}
+
+
+@dataclass
+class Sample:
+    """What the log holds of one moment; energies in kJ/mol, lengths in nm."""
+
+    step: int
+    time_ps: float
+    potential_energy: float
+    kinetic_energy: float
+    total_energy: float
+    temperature: float
+    volume: float
+
+
+def add_arguments(parser) -> None:
+    """FILE, the ensemble, what to write, and how to compute."""
+    inputs.add_arguments(parser)
+    group = parser.add_argument_group("simulation")
+    group.add_argument("--steps", type=int, default=1000, help="default %(default)s")
+    group.add_argument("--timestep", type=float, default=0.002, help="ps (default %(default)s)")
+    group.add_argument("--ensemble", choices=("nve", "nvt", "npt"), default="nvt", help="default %(default)s")
+    group.add_argument("--temperature", type=float, default=300.0, help="K (default %(default)s)")
+    group.add_argument("--friction", type=float, default=1.0, help="1/ps, of nvt and npt (default %(default)s)")
+    group.add_argument("--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)")
+    group.add_argument("--minimize", type=int, default=0, metavar="N", help="first at most N steps of minimisation")
+    group.add_argument("--equilibrate", type=int, default=0, metavar="N", help="then N steps of nvt before the run")
+    group.add_argument("--seed", type=int, default=0, help="of velocities and thermostat; 0 for another each time")
+    add_platform_argument(group)
+    group = parser.add_argument_group("output")
+    group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
+    group.add_argument("--log", metavar="FILE.csv", help="energies, temperature and volume")
+    group.add_argument("--interval", type=int, default=100, help="steps between samples (default %(default)s)")
+    add_plot_argument(group)
+    add_fmm_arguments(parser)
+
+
+def run(args, terminal) -> Outcome:
+    """Read, convert to FMM, simulate, report."""
+    check_arguments(args)
+    drawing = figure(args.plot)
+    with terminal.progress("reading") as advance:
+        molecules = inputs.load(args)
+        force = use_fmm(molecules.system, **fmm_options(args))
+        advance(description="preparing")
+        simulation = prepared(args, molecules)
+    parameters = force.getFMMParametersInContext(simulation.context)
+    samples, seconds = simulate(args, simulation, terminal)
+    result = summary(args, simulation, samples, seconds) | {"fmm": parameters}
+    terminal.pairs(described(result), title=f"{args.ensemble.upper()}, {args.steps} steps of {args.timestep:g} ps")
+    if drawing:
+        draw(drawing, samples)
+        drawing.savefig(args.plot)
+    return Outcome(result)
+
+
+def check_arguments(args) -> None:
+    """Refuse numbers that make no sense before anything is read."""
+    for name, low in (("steps", 1), ("interval", 1), ("minimize", 0), ("equilibrate", 0), ("temperature", 0)):
+        if not getattr(args, name) >= low:
+            raise ValueError(f"--{name} must be at least {low}, got {getattr(args, name)}")
+    if not args.friction > 0:
+        raise ValueError(f"--friction must be above 0 (1/ps), got {args.friction}")
+    if not args.timestep > 0:
+        raise ValueError(f"--timestep must be above 0 (ps), got {args.timestep}")
+    if args.timestep > 0.01:
+        raise ValueError(f"--timestep is in ps and must be at most 0.01, got {args.timestep:g}: 0.002 is usual")
+    if args.trajectory and _suffix(args.trajectory) not in TRAJECTORIES:
+        raise ValueError(f"--trajectory must end in {', '.join(TRAJECTORIES)}, got {args.trajectory}")
+
+
+def _suffix(path: str) -> str:
+    return "." + path.rpartition(".")[2].lower()
+
+
+def prepared(args, molecules) -> app.Simulation:
+    """A Simulation at its starting point: minimised, equilibrated, with velocities."""
+    system = molecules.system
+    if args.ensemble == "npt":
+        barostat = openmm.MonteCarloBarostat(args.pressure * unit.bar, args.temperature, BAROSTAT_INTERVAL)
+        barostat.setRandomNumberSeed(args.seed)
+        system.addForce(barostat)
+    thermostat = openmm.LangevinMiddleIntegrator(args.temperature, args.friction, args.timestep)
+    thermostat.setRandomNumberSeed(args.seed)
+    verlet = openmm.VerletIntegrator(args.timestep)
+    integrator = openmm.CompoundIntegrator()
+    for each in (thermostat, verlet):
+        each.setConstraintTolerance(1e-6)
+        integrator.addIntegrator(each)
+    simulation = app.Simulation(molecules.topology, system, integrator, platform(args))
+    simulation.context.setPositions(molecules.positions)
+    simulation.context.computeVirtualSites()
+    with simulation_errors(simulation):
+        if args.minimize:
+            simulation.minimizeEnergy(maxIterations=args.minimize)
+        simulation.context.applyConstraints(1e-6)
+        simulation.context.setVelocitiesToTemperature(args.temperature, *([args.seed] if args.seed else []))
+        simulation.step(args.equilibrate)
+    if args.ensemble == "nve":
+        integrator.setCurrentIntegrator(1)
+    simulation.currentStep = 0
+    simulation.context.setTime(0.0)
+    return simulation
+
+
+class simulation_errors:
+    """Says of an error inside a ``with`` block at which step it came."""
+
+    def __init__(self, simulation: app.Simulation):
+        self._simulation = simulation
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, openmm.OpenMMException):
+            raise ValueError(
+                f"the simulation failed near step {self._simulation.currentStep}: {error}; a start from a minimum "
+                "(--minimize 100) or a shorter --timestep may help"
+            ) from error
+
+
+def simulate(args, simulation: app.Simulation, terminal) -> tuple[list[Sample], float]:
+    """The run itself.
+
+    Returns:
+        samples: the start and every interval.
+        seconds: wall time of the steps alone, without the first interval if there are more.
+    """
+    dof = degrees_of_freedom(simulation.system)
+    samples, walls = [sample(simulation, dof)], []
+    with ExitStack() as stack:
+        log = None
+        if args.log:
+            log = csv.writer(stack.enter_context(open(args.log, "w", newline="", encoding="utf-8")))
+            log.writerow([field.name for field in fields(Sample)])
+            log.writerow(astuple(samples[0]))
+        if args.trajectory:
+            simulation.reporters.append(TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval))
+        advance = stack.enter_context(terminal.progress("simulating", total=args.steps))
+        stack.enter_context(simulation_errors(simulation))
+        while simulation.currentStep < args.steps:
+            steps = min(args.interval, args.steps - simulation.currentStep)
+            start = time.perf_counter()
+            simulation.step(steps)
+            samples.append(sample(simulation, dof))
+            walls.append((steps, time.perf_counter() - start))
+            if log:
+                log.writerow(astuple(samples[-1]))
+            advance(steps)
+    counted = walls[1:] or walls
+    return samples, sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
+
+
+def degrees_of_freedom(system: openmm.System) -> int:
+    """3 for each particle with mass, less constraints, less 3 where the centre of mass is held."""
+    massive = sum(system.getParticleMass(i)._value > 0 for i in range(system.getNumParticles()))
+    held = any(isinstance(force, openmm.CMMotionRemover) for force in system.getForces())
+    return 3 * massive - system.getNumConstraints() - 3 * held
+
+
+def sample(simulation: app.Simulation, dof: int) -> Sample:
+    """Energies, temperature and volume now.
+
+    Raises:
+        openmm.OpenMMException: the energy is not finite.
+    """
+    state = simulation.context.getState(energy=True)
+    potential = state.getPotentialEnergy().value_in_unit(unit.kilojoule_per_mole)
+    kinetic = state.getKineticEnergy().value_in_unit(unit.kilojoule_per_mole)
+    if not np.isfinite(potential + kinetic):
+        raise openmm.OpenMMException("the energy is not finite")
+    return Sample(
+        simulation.currentStep,
+        state.getTime().value_in_unit(unit.picosecond),
+        potential,
+        kinetic,
+        potential + kinetic,
+        2.0 * kinetic / (dof * BOLTZMANN),
+        state.getPeriodicBoxVolume().value_in_unit(unit.nanometer**3),
+    )
+
+
+def summary(args, simulation: app.Simulation, samples: list[Sample], seconds_per_step: float) -> dict:
+    """Speed, means, and for NVE the drift: slope and residual of a line through the total energy."""
+    values = np.array([astuple(entry) for entry in samples])
+    temperature, volume = values[:, 5], values[:, 6]
+    result = {
+        "particles": simulation.system.getNumParticles(),
+        "platform": simulation.context.getPlatform().getName(),
+        "ensemble": args.ensemble,
+        "steps": args.steps,
+        "ms_per_step": 1e3 * seconds_per_step,
+        "ns_per_day": 86.4 * args.timestep / seconds_per_step,
+        "mean_temperature": float(temperature[1:].mean()),
+        "mean_volume": float(volume[1:].mean()),
+        "final_total_energy": samples[-1].total_energy,
+    }
+    if args.ensemble == "nve" and len(samples) > 2:
+        time_ps, energy = values[:, 1], values[:, 4]
+        slope, intercept = np.polyfit(time_ps, energy, 1)
+        result["drift_kJ_mol_ps"] = float(slope)
+        thermal = degrees_of_freedom(simulation.system) * BOLTZMANN * result["mean_temperature"]
+        result["drift_kT_ns_dof"] = float(1e3 * slope / thermal)
+        result["residual_kJ_mol"] = float(np.std(energy - slope * time_ps - intercept))
+    return result
+
+
+def described(result: dict) -> list[tuple[str, str]]:
+    """The summary for people."""
+    fmm = result["fmm"]
+    expansions = f"order {fmm['order']}, near radius {fmm['near_radius']:g}"
+    rows = [
+        ("particles", str(result["particles"])),
+        ("platform", result["platform"]),
+        ("FMM", f"{expansions}, {fmm['precision']} precision, {fmm['backend']} backend"),
+        ("speed", f"{result['ms_per_step']:.4g} ms a step, {result['ns_per_day']:.4g} ns a day"),
+        ("mean temperature", f"{result['mean_temperature']:.1f} K"),
+    ]
+    if result["ensemble"] == "npt":
+        rows.append(("mean volume", f"{result['mean_volume']:.4f} nm^3"))
+    if "drift_kT_ns_dof" in result:
+        per_freedom = f"{result['drift_kT_ns_dof']:.3g} kT/ns per degree of freedom"
+        rows.append(("drift of total energy", f"{result['drift_kJ_mol_ps']:.3g} kJ/mol/ps, {per_freedom}"))
+        rows.append(("residual about it", f"{result['residual_kJ_mol']:.3g} kJ/mol"))
+    return rows
+
+
+def draw(drawing, samples: list[Sample]) -> None:
+    """Total energy and temperature against time."""
+    times = [entry.time_ps for entry in samples]
+    upper, lower = drawing.subplots(2, 1, sharex=True)
+    upper.plot(times, [entry.total_energy - samples[0].total_energy for entry in samples])
+    upper.set_ylabel("total energy\nless its start, kJ/mol")
+    lower.plot(times, [entry.temperature for entry in samples], color="C1")
+    lower.set_ylabel("temperature, K")
+    lower.set_xlabel("time, ps")

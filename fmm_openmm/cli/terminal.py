@@ -1,0 +1,132 @@
+"""What the commands print: tables and progress for people, JSON for programs, pictures."""
+
+import importlib
+import json
+import math
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+@dataclass
+class Outcome:
+    """What a command found.
+
+    Attributes:
+        result: for ``--json``.
+        passed: whether every check did.
+    """
+
+    result: dict
+    passed: bool = True
+
+
+class Terminal:
+    """Writes for people on stdout, or, with ``json``, for programs; progress goes to stderr.
+
+    Args:
+        json: print nothing but JSON on stdout.
+    """
+
+    def __init__(self, json: bool = False):
+        self._json = json
+        self._console = Console(quiet=json, highlight=False)
+
+    def say(self, text: str = "") -> None:
+        """One line of text, as it is."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def table(self, columns, rows, title: str | None = None) -> None:
+        """A table of strings; the first column is left-aligned, the others right-aligned."""
+        table = _table(title)
+        for index, column in enumerate(columns):
+            table.add_column(column, justify="right" if index else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+
+    def pairs(self, rows, title: str | None = None) -> None:
+        """Names with their values, all left-aligned."""
+        table = _table(title, show_header=False)
+        for name, value in rows:
+            table.add_row(name, value)
+        self._console.print(table)
+
+    @contextmanager
+    def progress(self, description: str, total: int | None = None):
+        """A progress bar for a ``with`` block, which gets a function ``advance(steps=1, description=None)``."""
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+        if total is not None:
+            columns[2:2] = [BarColumn(), MofNCompleteColumn()]
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(description, total=total)
+
+            def advance(steps: int = 1, description: str | None = None) -> None:
+                bar.update(task, advance=steps, description=description)
+
+            yield advance
+
+    def write_json(self, result: dict) -> None:
+        """With ``json``: the result on stdout. Numbers that are not finite become null."""
+        if self._json:
+            json.dump(_jsonable(result), sys.stdout, indent=2, allow_nan=False)
+            sys.stdout.write("\n")
+
+
+def _table(title: str | None, **options) -> Table:
+    look = {"title_justify": "left", "title_style": "bold", "box": None, "pad_edge": False, "padding": (0, 2, 0, 0)}
+    return Table(title=title, **look, **options)
+
+
+def _jsonable(value):
+    if isinstance(value, dict):
+        return {key: _jsonable(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_jsonable(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"no such file: {error.filename}"
+    return text
+
+
+def add_plot_argument(parser) -> None:
+    """``--plot FILE``."""
+    parser.add_argument("--plot", metavar="FILE", help="draw the results (.png, .pdf or .svg; needs matplotlib)")
+
+
+def figure(path: str | None):
+    """A matplotlib figure to be saved with ``savefig(path)``, None where there is no ``path``.
+
+    Called before the work begins, so that what cannot be drawn is said at once.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: matplotlib cannot write this kind of file.
+    """
+    if path is None:
+        return None
+    try:
+        figures = importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise ImportError("--plot needs matplotlib: pip install 'fmm_openmm[plot]'") from error
+    drawing = figures.Figure(figsize=(7, 4.2), layout="constrained", dpi=150)
+    known = drawing.canvas.get_supported_filetypes()
+    suffix = str(path).rpartition(".")[2].lower()
+    if suffix not in known:
+        raise ValueError(f"--plot must name a file ending in {', '.join(sorted(known))}, got {path}")
+    return drawing

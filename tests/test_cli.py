@@ -1,0 +1,328 @@
+"""The command line: exit codes, JSON, every kind of input, and errors in one line."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import openmm
+import pytest
+from openmm import app, unit
+
+import fmm_openmm as fmm
+from fmm_openmm.cli import check, main
+from fmm_openmm.oracle import ewald_sum
+from tests.convert.small_water import BOX, FORCE_FIELD, small_water
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the water box in every format."""
+    path = tmp_path_factory.mktemp("inputs")
+    topology, system, positions = small_water()
+    quantity = positions * unit.nanometer
+    for name, writer in (("water.pdb", app.PDBFile), ("water.cif", app.PDBxFile)):
+        with open(path / name, "w") as file:
+            writer.writeFile(topology, quantity, file)
+    (path / "system.xml").write_text(openmm.XmlSerializer.serialize(system))
+    fmm.use_fmm(system)
+    (path / "converted.xml").write_text(openmm.XmlSerializer.serialize(system))
+    fmm.restore_pme(system)
+    try:
+        import parmed
+    except ImportError:
+        return path
+    structure = parmed.openmm.load_topology(topology, system, quantity)
+    for name in ("water.prmtop", "water.rst7", "water.top", "water.gro", "water.psf", "water.crd"):
+        structure.save(str(path / name))
+    structure.save(str(path / "amber.top"), format="amber")
+    parameters = parmed.charmm.CharmmParameterSet.from_structure(structure)
+    parameters.write(par=str(path / "water.prm"), top=str(path / "water.rtf"))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def succeed(capsys):
+    """Runs a command that must succeed; returns what it prints, parsed where ``--json`` is given."""
+
+    def command(*argv, code=0):
+        assert main(list(argv)) == code, capsys.readouterr().err
+        captured = capsys.readouterr()
+        return json.loads(captured.out) if "--json" in argv else captured.out
+
+    return command
+
+
+@pytest.fixture
+def fail(capsys):
+    """Runs a command that must fail with code 2; returns the one line on stderr."""
+
+    def command(*argv):
+        assert main(list(argv)) == 2
+        captured = capsys.readouterr()
+        assert captured.err.count("\n") == 1
+        assert captured.err.startswith("fmm-openmm: ")
+        return captured.err
+
+    return command
+
+
+WATER = ("water.pdb", "--forcefield", FORCE_FIELD)
+
+
+# usage
+
+
+def test_module_and_exit_code():
+    done = subprocess.run([sys.executable, "-m", "fmm_openmm", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"fmm_openmm {fmm.__version__}\n")
+    done = subprocess.run([sys.executable, "-m", "fmm_openmm", "convert"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["info", "check", "validate", "run", "convert"])
+def test_help(command, succeed):
+    assert f"fmm-openmm {command}" in succeed(command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["explode"], "invalid choice: 'explode'"),
+        (["info", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["run", *WATER, "--steps", "many"], "invalid int value: 'many'"),
+        (["run", *WATER, "--steps", "0"], "--steps must be at least 1, got 0"),
+        (["run", *WATER, "--timestep", "2"], "--timestep is in ps and must be at most 0.01, got 2: 0.002 is usual"),
+        (["run", *WATER, "--temperature", "nan"], "--temperature must be at least 0, got nan"),
+        (["run", *WATER, "--trajectory", "out.xyz"], "--trajectory must end in .dcd, .xtc, .pdb, .cif, got out.xyz"),
+        (["run", *WATER, "--platform", "Abacus"], "--platform must be one of Reference, CPU"),
+        (["run", *WATER, "--tolerance", "0"], "`tolerance` must lie between 1e-10 and 0.1, got 0.0"),
+        (["run", *WATER, "--backend", "gpu"], "invalid choice: 'gpu'"),
+        (["run", *WATER, "--plot", "out.doc"], "--plot must name a file ending in"),
+        (["validate", *WATER, "--pme-tolerance", "0"], "--pme-tolerance must lie between 0 and 1, got 0.0"),
+        (["validate", *WATER, "--grid", "0", "4", "4"], "`grid` must be"),
+        (["convert", *WATER], "the following arguments are required: -o/--output"),
+        (["convert", *WATER, "-o", "water.txt"], "--output must end in .npz, got water.txt"),
+        (["convert", *WATER, "-o", "nowhere/water.npz"], "No such file or directory|no such file"),
+    ],
+)
+def test_bad_usage(argv, message, fail):
+    line = fail(*argv)
+    assert any(text in line for text in message.split("|"))
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(FileNotFoundError):
+        main(["convert", "nothing.pdb", "-o", "x.npz", "--debug"])
+
+
+def test_interrupt(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "run", interrupted)
+    assert main(["check"]) == 130
+
+
+# info and check
+
+
+def test_info(succeed):
+    result = succeed("info", "--json")
+    assert result["versions"]["OpenMM"].startswith("8.")
+    assert {"Reference", "CPU"} <= {entry["name"] for entry in result["platforms"]}
+    assert result["backends"]["reference"] == result["backends"]["cpu"] == "available"
+    assert result["bridge"]["name"] in ("host", "native")
+    text = succeed("info")
+    for word in ("fmm_openmm", "OpenMM", "NumPy", "SciPy", "Numba", "Python", "Reference", "Bridge"):
+        assert word in text
+
+
+def test_check_passes(succeed, tmp_path):
+    result = succeed("check", "--json", "--plot", str(tmp_path / "check.png"))
+    assert result["passed"] is True
+    assert {entry["verdict"] for entry in result["checks"]} <= {"passed", "skipped"}
+    names = [entry["name"] for entry in result["checks"]]
+    assert any("Madelung" in name for name in names)
+    assert any("platform CPU" in name for name in names)
+    assert (tmp_path / "check.png").stat().st_size > 1000
+
+
+def test_check_fails_when_an_answer_is_wrong(succeed, monkeypatch):
+    monkeypatch.setattr(check, "MADELUNG_ROCK_SALT", 1.7476)
+    monkeypatch.setattr(check, "WATER_TOLERANCES", ())
+    monkeypatch.setattr(check, "platform_names", list)
+    result = succeed("check", "--json", code=1)
+    assert result["passed"] is False
+    assert {entry["verdict"] for entry in result["checks"]} == {"failed"}
+    assert "SOME CHECKS FAILED" in succeed("check", code=1)
+
+
+# inputs
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        WATER,
+        ("water.cif", "--forcefield", FORCE_FIELD),
+        ("system.xml", "water.pdb"),
+        ("water.pdb", "converted.xml"),
+        ("water.prmtop", "water.rst7"),
+        ("amber.top", "water.rst7"),
+        ("water.top", "water.gro"),
+        ("water.psf", "water.pdb", "--parameters", "water.prm", "water.rtf"),
+        ("water.psf", "water.crd", "--parameters", "water.prm", "--box", "1.9", "2.0", "2.1"),
+    ],
+    ids=lambda argv: " ".join(argv[:2]),
+)
+def test_every_input_gives_the_same_system(argv, succeed, tmp_path):
+    if {"water.prmtop", "water.rst7", "water.top", "water.psf"} & set(argv):
+        pytest.importorskip("parmed")
+    result = succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")
+    assert result["particles"] == 768
+    found = fmm.ChargeSystem.load(tmp_path / "out.npz")
+    expected = fmm.ChargeSystem.from_openmm(*small_water()[1:])
+    assert found.charges == pytest.approx(expected.charges, abs=1e-6)
+    assert found.positions == pytest.approx(expected.positions, abs=1e-6 if "water.gro" not in argv else 6e-4)
+    assert found.box_vectors == pytest.approx(BOX, abs=1e-6)
+    assert np.array_equal(found.exclusions, expected.exclusions)
+
+
+def test_box_with_angles(succeed, tmp_path):
+    argv = ("convert", *WATER, "--box", "2", "2", "2", "60", "60", "90", "-o", str(tmp_path / "out.npz"), "--json")
+    expected = np.array([[2, 0, 0], [0, 2, 0], [1, 1, np.sqrt(2)]])
+    assert np.abs(succeed(*argv)["box_vectors"]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["nothing.pdb"], "no such file: nothing.pdb"),
+        (["water.pdb"], "water.pdb needs --forcefield"),
+        (["water.psf", "water.pdb"], "water.psf needs --parameters"),
+        (["water.prmtop"], "cannot make a system of water.prmtop: see --help"),
+        (["water.prmtop", "water.gro"], "cannot make a system of water.prmtop and water.gro"),
+        (["water.pdb", "water.cif"], "water.pdb and water.cif are of the same kind"),
+        (["notes.txt"], "notes.txt: unknown kind of file '.txt', expected one of .pdb"),
+        (["bad.pdb", "--forcefield", FORCE_FIELD], "cannot read bad.pdb"),
+        (["bad.xml", "water.pdb"], "cannot read bad.xml"),
+        (["state.xml", "water.pdb"], "state.xml holds a VerletIntegrator, not a System"),
+        (["system.xml", "pair.pdb"], "system.xml and pair.pdb do not fit: 2 positions for 768 particles"),
+        (["bad.prmtop", "water.rst7"], "cannot read bad.prmtop"),
+        (["water.pdb", "--forcefield", "nothing.xml"], "cannot read nothing.xml"),
+        (["water.pdb", "--forcefield", "tip5p.xml"], "No template found for residue 0 (HOH)"),
+        ([*WATER, "--box", "2", "2"], "--box takes three positive lengths in nm, or these and three angles"),
+        ([*WATER, "--box", "2", "-2", "2"], "--box takes three positive lengths"),
+        ([*WATER, "--cutoff", "-1"], "--cutoff must be above 0 (nm), got -1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_input(argv, message, fail, folder, tmp_path):
+    (folder / "notes.txt").write_text("no molecules here")
+    (folder / "bad.pdb").write_text("ATOM  this is not a PDB file\n")
+    (folder / "bad.xml").write_text("<System>")
+    (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
+    (folder / "state.xml").write_text(openmm.XmlSerializer.serialize(openmm.VerletIntegrator(0.001)))
+    atom = "HETATM{0:5d}  O   HOH A{0:4d}       0.000   0.000{0:8.3f}  1.00  0.00           O\n"
+    (folder / "pair.pdb").write_text(atom.format(1) + atom.format(2) + "END\n")
+    if any(name.endswith((".psf", ".prmtop", ".gro", ".rst7")) for name in argv):
+        pytest.importorskip("parmed")
+    assert message in fail("convert", *argv, "-o", str(tmp_path / "out.npz"))
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_a_system_without_box_can_be_converted_but_not_run(succeed, fail, folder, tmp_path):
+    lines = (folder / "water.pdb").read_text().splitlines(keepends=True)
+    (folder / "open.pdb").write_text("".join(line for line in lines if not line.startswith("CRYST1")))
+    argv = ("open.pdb", "--forcefield", FORCE_FIELD)
+    assert succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None
+    assert "open boundary is not available" in fail("run", *argv)
+    assert "validate needs a periodic box: give one with --box" in fail("validate", *argv)
+
+
+# validate
+
+
+def test_validate(succeed, tmp_path):
+    result = succeed("validate", *WATER, "--json", "--plot", str(tmp_path / "errors.png"))
+    assert result["reference"]["method"] == "Ewald"
+    assert result["passed"] is True
+    assert 1e-6 < result["fmm"]["relative_rms_force_error"] < 5e-4
+    assert 1e-5 < result["pme"]["relative_rms_force_error"] < 5e-3
+    assert result["fmm"]["parameters"]["order"] > 1
+    assert (tmp_path / "errors.png").stat().st_size > 1000
+
+
+def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
+    argv = ("validate", "system.xml", "water.pdb", "--tolerance", "1e-6", "--pme-tolerance", "1e-5", "--json")
+    by_ewald, by_pme = succeed(*argv), succeed(*argv, "--reference", "pme")
+    assert by_pme["reference"]["method"].startswith("PME 1e-07")
+    assert by_pme["reference"]["energy"] == pytest.approx(by_ewald["reference"]["energy"], rel=1e-7)
+    assert by_ewald["fmm"]["relative_rms_force_error"] < 1e-6 < by_ewald["pme"]["relative_rms_force_error"]
+    exact = fmm.ChargeSystem.from_openmm(*small_water()[1:])
+    energy = ewald_sum(exact.positions, exact.charges, exact.box_vectors, exact.exclusions).energy
+    assert by_ewald["reference"]["energy"] == pytest.approx(energy, rel=1e-9)
+
+
+def test_validate_fails_beyond_the_tolerance(succeed):
+    argv = ("validate", *WATER, "--tolerance", "1e-5", "--order", "3")
+    assert succeed(*argv, "--json", code=1)["passed"] is False
+    text = succeed(*argv, "--pme-tolerance", "1e-5", code=1)
+    assert "FMM MISSES its tolerance; PME has the smaller force error" in text
+
+
+# run
+
+
+def test_run_nve(succeed, tmp_path):
+    files = {"log": tmp_path / "run.csv", "trajectory": tmp_path / "run.dcd", "plot": tmp_path / "run.png"}
+    outputs = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    start = ("--minimize", "10", "--equilibrate", "20", "--seed", "7")
+    steps = ("--steps", "50", "--interval", "10", "--timestep", "0.001")
+    result = succeed("run", *WATER, "--ensemble", "nve", *start, *steps, *outputs, "--json")
+    assert result["particles"] == 768
+    assert result["ns_per_day"] == pytest.approx(86.4 / result["ms_per_step"])
+    assert result["fmm"]["backend"] == "cpu"
+    with open(files["log"], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [0, 10, 20, 30, 40, 50]
+    assert float(rows[-1]["time_ps"]) == pytest.approx(0.05)
+    energies = np.array([float(row["total_energy"]) for row in rows])
+    slope = np.polyfit([float(row["time_ps"]) for row in rows], energies, 1)[0]
+    assert result["drift_kJ_mol_ps"] == pytest.approx(slope)
+    assert np.ptp(energies) < 0.02 * np.ptp([float(row["potential_energy"]) for row in rows]) + 1.0
+    assert files["plot"].stat().st_size > 1000
+    frames = pytest.importorskip("mdtraj").load(str(files["trajectory"]), top="water.pdb")
+    assert frames.n_frames == 5
+
+
+def test_run_npt_and_nvt(succeed):
+    argv = ("--steps", "50", "--interval", "25", "--minimize", "10", "--platform", "CPU", "--tolerance", "1e-3")
+    result = succeed("run", "system.xml", "water.pdb", "--ensemble", "npt", *argv, "--timestep", "0.0005", "--json")
+    assert result["platform"] == "CPU"
+    assert result["mean_volume"] == pytest.approx(np.prod(BOX.diagonal()), rel=0.1)
+    assert "drift_kJ_mol_ps" not in result
+    text = succeed("run", *WATER, *argv)
+    assert "ns a day" in text
+    assert "drift" not in text
+
+
+def test_run_says_where_it_failed(fail):
+    line = fail("run", "system.xml", "water.pdb", "--ensemble", "nve", "--timestep", "0.01", "--steps", "500")
+    assert "the simulation failed near step" in line
+    assert "--minimize" in line
+
+
+def test_plot_without_matplotlib(fail, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "--plot needs matplotlib: pip install 'fmm_openmm[plot]'" in fail("run", *WATER, "--plot", "out.png")
