@@ -64,20 +64,32 @@ class HostBridge:
         packed = self._definition if isinstance(self._definition, dict) else self._definition.pack()
         return revive, (self.uid, packed)
 
-    def __call__(self, state: openmm.State):
-        """Energy in kJ/mol and forces (n, 3) in kJ/mol/nm, float64."""
+    @property
+    def __call__(self):
+        """``bridge(state)``: energy in kJ/mol and forces (n, 3) in kJ/mol/nm, float64.
+
+        OpenMM takes the text of an exception and never frees the exception itself. Raised by Python code it would carry
+        a traceback, and with it every caller's variables, the Context among them. So the call is the ``send`` of a
+        generator: a result is yielded, and the text of an error is *returned*, which makes ``send`` raise a
+        ``StopIteration`` of that text without any traceback.
+        """
+        call = self._compute()
+        next(call)
+        return call.send
+
+    def _compute(self):
+        state = yield
         try:
             result = self.evaluate(
                 state.getPositions(asNumpy=True)._value,
                 state.getPeriodicBoxVectors(asNumpy=True)._value,
                 dict(state.getParameters()),
             )
-            return result.energy, result.forces
+        except ValueError as error:
+            return f"FMMForce: {error}"
         except Exception as error:
-            message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        # OpenMM keeps the text and never frees the exception: one that reaches it must not hold on to anything.
-        del self, state
-        raise ValueError(f"FMMForce: {message}")
+            return f"FMMForce: {type(error).__name__}: {error}"
+        yield result.energy, result.forces
 
     def evaluate(self, positions, box_vectors, values) -> CoulombResult:
         """Energy, forces, potentials and fields.

@@ -122,9 +122,9 @@ def test_bad_options_are_named(options, error, text):
 def test_only_periodic_and_all_particles():
     force = pair_force()
     force.setUsesPeriodicBoundaryConditions(True)
-    with pytest.raises(fmm.UnsupportedError, match="periodic boundary conditions"):
+    with pytest.raises(fmm.UnsupportedError, match=r"periodic boundary conditions"):
         force.setUsesPeriodicBoundaryConditions(False)
-    with pytest.raises(fmm.UnsupportedError, match="charge 0"):
+    with pytest.raises(fmm.UnsupportedError, match=r"charge 0"):
         force.setParticles([0])
 
 
@@ -163,14 +163,14 @@ def test_filled_after_it_was_added():
 def test_a_force_can_be_added_once():
     force = pair_force()
     box = pair_box(force)
-    with pytest.raises(Exception, match="does not own"):
+    with pytest.raises(Exception, match=r"does not own"):
         box.system.addForce(force)
 
 
 def test_global_parameters_come_before_the_system():
     force = pair_force()
     pair_box(force)
-    with pytest.raises(ValueError, match="'late' must be added to the FMMForce before the force is added"):
+    with pytest.raises(ValueError, match=r"'late' must be added to the FMMForce before the force is added"):
         force.addGlobalParameter("late", 1.0)
 
 
@@ -210,14 +210,14 @@ def test_other_forces_are_not_taken_for_ours():
     box = pair_box(other, local, openmm.HarmonicBondForce())
     assert fmm.find_fmm(box.system) == []
     for index in range(3):
-        with pytest.raises(ValueError, match="`force` must be an FMMForce, got"):
+        with pytest.raises(ValueError, match=r"`force` must be an FMMForce, got"):
             fmm.FMMForce.from_force(box.system.getForce(index))
 
 
 def test_wrong_number_of_particles_is_named():
     force = pair_force()
     force.addParticle(0.0)
-    with pytest.raises(openmm.OpenMMException, match="FMMForce has 3 particles, but the System has 2"):
+    with pytest.raises(openmm.OpenMMException, match=r"FMMForce has 3 particles, but the System has 2"):
         energy_of(pair_box(force).context())
 
 

@@ -46,7 +46,7 @@ def test_energy_and_forces_of_converged_pme(name, request):
 @pytest.mark.parametrize("method", ["PME", "Ewald", "LJPME"])
 @pytest.mark.parametrize("dispersion", [True, False])
 def test_lennard_jones_and_exceptions_stay(chains, platform, method, dispersion):
-    """What is left in the NonbondedForce is the original without Coulomb, plus the charge products of the exceptions."""
+    """What is left in the NonbondedForce is the original without charges, with the charge products of exceptions."""
     chains.nonbonded.setNonbondedMethod(getattr(openmm.NonbondedForce, method))
     chains.nonbonded.setUseDispersionCorrection(dispersion)
     if method == "Ewald":  # which OpenMM refuses in triclinic cells
@@ -217,13 +217,13 @@ def test_restore_after_charges_were_changed(chains):
 
 def test_nothing_to_restore(chains):
     before = xml(chains.system)
-    with pytest.raises(ValueError, match="holds no FMMForce made by use_fmm"):
+    with pytest.raises(ValueError, match=r"holds no FMMForce made by use_fmm"):
         fmm.restore_pme(chains.system)
     assert xml(chains.system) == before
     chains.system.addForce(fmm.FMMForce.from_nonbonded(chains.nonbonded))
-    with pytest.raises(ValueError, match="holds no FMMForce made by use_fmm"):
+    with pytest.raises(ValueError, match=r"holds no FMMForce made by use_fmm"):
         fmm.restore_pme(chains.system)
-    with pytest.raises(TypeError, match="`system` must be an openmm.System, got Box"):
+    with pytest.raises(TypeError, match=r"`system` must be an openmm.System, got Box"):
         fmm.restore_pme(chains)
 
 
@@ -231,7 +231,7 @@ def test_restore_needs_the_converted_force(chains):
     fmm.use_fmm(chains.system)
     chains.nonbonded.addParticle(1.0, 0.3, 0.0)
     before = xml(chains.system)
-    with pytest.raises(ValueError, match="must hold the NonbondedForce .* with 176 particles and 0 parameter offsets"):
+    with pytest.raises(ValueError, match=r"must hold the NonbondedForce .* with 176 particles and 0 parameter offsets"):
         fmm.restore_pme(chains.system)
     assert xml(chains.system) == before
 
@@ -319,7 +319,7 @@ def test_a_failure_half_way_is_rolled_back(chains, monkeypatch):
 
 
 def test_no_system():
-    with pytest.raises(TypeError, match="`system` must be an openmm.System, got str"):
+    with pytest.raises(TypeError, match=r"`system` must be an openmm.System, got str"):
         fmm.use_fmm("water.pdb")
 
 

@@ -1,0 +1,241 @@
+"""XML, copies, CustomCVForce and ATMForce clone a force through its pickle; nothing of it may pile up."""
+
+import copy
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.integration import bridge
+from tests.integration.boxes import Box, energy_of
+
+TIGHT = {"tolerance": 1e-6}
+
+
+def through_xml(system):
+    return openmm.XmlSerializer.deserialize(openmm.XmlSerializer.serialize(system))
+
+
+def through_pickle(system):
+    return pickle.loads(pickle.dumps(system))
+
+
+@pytest.mark.parametrize("way", [through_xml, through_pickle, copy.deepcopy])
+def test_clones_are_equal_and_independent(chains, way):
+    chains.nonbonded.addGlobalParameter("a", 0.5)
+    chains.nonbonded.addParticleParameterOffset("a", 1, 0.2, 0.0, 0.0)
+    force = fmm.use_fmm(chains.system, order=11, **TIGHT)
+    energy = energy_of(chains.context())
+    twin = Box(way(chains.system), chains.positions)
+    assert openmm.XmlSerializer.serialize(twin.system).count("PythonForce") == 1
+    (found,) = fmm.find_fmm(twin.system)
+    assert found.getNumExclusions() == force.getNumExclusions()
+    assert [found.getExclusionParticles(k) for k in (0, 50, 200)] == [
+        force.getExclusionParticles(k) for k in (0, 50, 200)
+    ]
+    assert found.getParticleParameterOffset(0) == ["a", 1, 0.2]
+    context = twin.context()
+    assert energy_of(context) == energy
+    assert found.getFMMParametersInContext(context)["order"] == 11
+    force.setParticleParameters(0, 5.0)
+    assert energy_of(context) == energy
+    found.setParticleParameters(0, -5.0)
+    assert force.getParticleParameters(0)._value == 5.0
+    found.updateParametersInContext(context)
+    assert energy_of(context) != energy
+
+
+def test_clones_carry_what_was_changed_in_the_system(ions):
+    """Charges set after system.addForce(), and after an update of a Context, are in XML and copies."""
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    force.setParticleParameters(0, 2.5)
+    expected = energy_of(ions.context())
+    for way in (through_xml, copy.deepcopy):
+        twin = Box(way(ions.system), ions.positions)
+        assert fmm.find_fmm(twin.system)[0].getParticleParameters(0)._value == 2.5
+        assert energy_of(twin.context()) == expected
+
+
+def test_an_earlier_xml_is_not_touched_by_later_changes(ions):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    text = openmm.XmlSerializer.serialize(ions.system)
+    force.setParticleParameters(0, 2.5)
+    assert fmm.find_fmm(openmm.XmlSerializer.deserialize(text))[0].getParticleParameters(0)._value == 1.0
+
+
+def test_the_xml_stays_small(water):
+    before = len(openmm.XmlSerializer.serialize(water.system))
+    fmm.use_fmm(water.system)
+    assert len(openmm.XmlSerializer.serialize(water.system)) < 1.05 * before
+
+
+def test_xml_in_a_process_that_never_saw_the_system(ions, tmp_path):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    path = tmp_path / "system.xml"
+    path.write_text(openmm.XmlSerializer.serialize(ions.system))
+    script = (
+        "import json, sys, openmm, numpy, fmm_openmm\n"
+        "system = openmm.XmlSerializer.deserialize(open(sys.argv[1]).read())\n"
+        "context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform('Reference'))\n"
+        "context.setPositions(numpy.array(json.loads(sys.argv[2])))\n"
+        "energy = context.getState(energy=True).getPotentialEnergy()._value\n"
+        "before = fmm_openmm.find_fmm(system)[0].getNumParticles()\n"
+        "fmm_openmm.restore_pme(system)\n"
+        "print(json.dumps([energy, before, system.getNumForces()]))\n"
+    )
+    arguments = [sys.executable, "-c", script, str(path), json.dumps(ions.positions.tolist())]
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(fmm.__file__))}
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    energy, particles, forces = json.loads(done.stdout)
+    assert energy == pytest.approx(energy_of(ions.context()), rel=1e-12)
+    assert (particles, forces) == (force.getNumParticles(), 1)
+
+
+def test_a_pickle_of_another_version_is_named_when_used(ions):
+    force = fmm.use_fmm(ions.system)
+    packed = {**force._definition.pack(), "format": 99}
+    stranger = bridge.HostBridge(packed)
+    assert pickle.loads(pickle.dumps(stranger))._definition["format"] == 99
+    system = openmm.System()
+    for _ in range(4):
+        system.addParticle(1.0)
+    plain = openmm.PythonForce(stranger)
+    plain.setUsesPeriodicBoundaryConditions(True)
+    system.addForce(plain)
+    context = Box(through_xml(system), ions.positions).context()
+    with pytest.raises(openmm.OpenMMException, match=r"format 99 by another version"):
+        energy_of(context)
+
+
+# forces inside forces
+
+
+def test_custom_cv_force(chains, platform):
+    """Energy and forces scale with the expression, and parameter offsets are reached through the outer Context."""
+    chains.nonbonded.addGlobalParameter("a", 0.0)
+    chains.nonbonded.addParticleParameterOffset("a", 3, 0.2, 0.0, 0.0)
+    force = fmm.FMMForce.from_nonbonded(chains.nonbonded, **TIGHT)
+    plain = Box(openmm.System(), chains.positions)
+    plain.system.setDefaultPeriodicBoxVectors(*chains.cell)
+    for _ in range(chains.system.getNumParticles()):
+        plain.system.addParticle(1.0)
+    twin = copy.deepcopy(plain)
+    plain.system.addForce(copy.copy(force))
+    outer = openmm.CustomCVForce("0.5*coulomb")
+    outer.addCollectiveVariable("coulomb", force)
+    twin.system.addForce(outer)
+    assert not force.thisown
+    expected, context = plain.context(platform), twin.context(platform)
+    for value in (0.0, 1.0):
+        for each in (expected, context):
+            each.setParameter("a", value)
+        states = [each.getState(energy=True, forces=True) for each in (expected, context)]
+        assert states[1].getPotentialEnergy()._value == pytest.approx(
+            0.5 * states[0].getPotentialEnergy()._value, rel=1e-6
+        )
+        forces = [state.getForces(asNumpy=True)._value for state in states]
+        assert np.abs(forces[1] - 0.5 * forces[0]).max() < 1e-4 * np.abs(forces[0]).max()
+
+
+def test_update_inside_a_custom_cv_force(ions):
+    """OpenMM evaluates a clone; its handle is found in the inner Context."""
+    outer = openmm.CustomCVForce("coulomb")
+    outer.addCollectiveVariable("coulomb", fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT))
+    ions.system.removeForce(0)
+    ions.system.addForce(outer)
+    context = ions.context()
+    energy = energy_of(context)
+    inner = outer.getInnerContext(context)
+    (clone,) = fmm.find_fmm(inner.getSystem())
+    clone.setParticleParameters(0, 2.0)
+    clone.updateParametersInContext(inner)
+    assert abs(energy_of(context) - energy) > 1
+
+
+def test_atm_force(ions, platform):
+    """Half way between the molecule here and there: the mean of both energies."""
+    displacement = np.array([0.2, -0.1, 0.3])
+    plain = copy.deepcopy(ions)
+    force = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)
+    ions.system.removeForce(0)
+    outer = openmm.ATMForce("0.5*(u0 + u1)")
+    for index in range(4):
+        outer.addParticle(openmm.Vec3(*(displacement if index == 0 else np.zeros(3))))
+    outer.addForce(force)
+    ions.system.addForce(outer)
+    plain.system.removeForce(0)
+    plain.system.addForce(copy.copy(force))
+    energies = []
+    for shift in (np.zeros(3), displacement):
+        plain.positions[0] += shift
+        energies.append(energy_of(plain.context(platform)))
+    assert energy_of(ions.context(platform)) == pytest.approx(np.mean(energies), abs=1e-3)
+
+
+# nothing piles up
+
+
+def resident_kilobytes() -> int:
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads memory use from /proc")
+
+
+@needs_proc
+def test_memory_is_flat_over_evaluations(ions):
+    """A reference count wrong by one in 10^4 results of 4 particles would be megabytes, or a crash."""
+    fmm.use_fmm(ions.system, order=4, grid=(4, 4, 4))
+    context = ions.context()
+    integrator = context.getIntegrator()
+    integrator.step(1000)
+    before = resident_kilobytes()
+    integrator.step(10000)
+    assert resident_kilobytes() - before < 1000
+
+
+@needs_proc
+def test_memory_is_flat_over_contexts_and_clones(water):
+    """Callables that OpenMM unpickles and never frees shrink to their packed definition."""
+    fmm.use_fmm(water.system, tolerance=1e-3)
+
+    def cycle():
+        twin = Box(copy.deepcopy(water.system), water.positions)
+        energy_of(twin.context())
+
+    for _ in range(5):
+        cycle()
+    before = resident_kilobytes()
+    for _ in range(60):
+        cycle()
+    assert resident_kilobytes() - before < 60 * 60
+    copy.deepcopy(water.system)
+    full = [each for each in bridge._live.values() if each._solver is not None]
+    assert len(full) <= 2
+
+
+def test_a_clone_in_use_is_never_shrunk(ions):
+    fmm.use_fmm(ions.system)
+    kept = Box(copy.deepcopy(ions.system), ions.positions)
+    context = kept.context()
+    energy = energy_of(context)
+    (view,) = fmm.find_fmm(kept.system)
+    view.setParticleParameters(0, 2.0)
+    view.updateParametersInContext(context)
+    changed = energy_of(context)
+    del view
+    for _ in range(3):
+        copy.deepcopy(ions.system)
+    gc.collect()
+    assert energy_of(context) == changed != energy
+    assert fmm.find_fmm(kept.system)[0]._bridge._solver is not None

@@ -1,0 +1,276 @@
+"""Charges that change: parameter offsets, updateParametersInContext, potentials and derivatives."""
+
+import copy
+import gc
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.integration.snapshots import KEPT, REVISION
+from fmm_openmm.oracle.ewald import ewald_sum
+from tests.integration.boxes import Box, energy_of
+
+TIGHT = {"tolerance": 1e-6}
+
+
+def ewald(box, charges, pairs=None):
+    return ewald_sum(box.positions, charges, box.cell, pairs)
+
+
+def charges_in(force):
+    return np.array([force.getParticleParameters(index)[0]._value for index in range(force.getNumParticles())])
+
+
+def pairs_in(force):
+    return [force.getExceptionParameters(index)[:2] for index in range(force.getNumExceptions())]
+
+
+@pytest.fixture
+def alchemical(chains) -> Box:
+    """Charges driven by two parameters: several offsets a particle, and offsets of exceptions."""
+    force = chains.nonbonded
+    force.addGlobalParameter("lambda", 0.0)
+    force.addGlobalParameter("mu", 0.5)
+    for particle in range(6):
+        force.addParticleParameterOffset("lambda", particle, -0.3 + 0.1 * particle, 0.0, 0.0)
+    force.addParticleParameterOffset("mu", 0, 0.25, 0.0, 0.0)
+    force.addParticleParameterOffset("mu", 170, -1.0, 0.0, 0.0)
+    force.addExceptionParameterOffset("lambda", 2, 0.07, 0.0, 0.0)
+    return chains
+
+
+def test_offsets_follow_the_context_like_those_of_pme(alchemical, platform):
+    reference = copy.deepcopy(alchemical)
+    reference.nonbonded.setEwaldErrorTolerance(1e-8)
+    fmm.use_fmm(alchemical.system, tolerance=1e-8)
+    contexts = reference.context("Reference"), alchemical.context(platform)
+    for values in ((0.0, 0.5), (1.0, 0.5), (0.25, -1.0), (0.0, 0.5)):
+        for context in contexts:
+            context.setParameter("lambda", values[0])
+            context.setParameter("mu", values[1])
+        expected, energy = (energy_of(context) for context in contexts)
+        assert energy == pytest.approx(expected, abs=5e-4 if platform == "Reference" else 0.05)
+
+
+def test_net_charge_through_offsets(ions, platform):
+    """The neutralising background follows."""
+    force = ions.nonbonded
+    force.addGlobalParameter("charging", 0.0)
+    force.addParticleParameterOffset("charging", 0, 1.0, 0.0, 0.0)
+    fmm.use_fmm(ions.system, **TIGHT).setForceGroup(1)
+    context = ions.context(platform)
+    for value in (0.0, 1.5):
+        context.setParameter("charging", value)
+        expected = ewald(ions, [1.0 + value, -1.0, 1.0, -1.0]).energy
+        assert energy_of(context, groups={1}) == pytest.approx(expected, abs=1e-3)
+
+
+def test_default_values_of_offsets(alchemical):
+    force = fmm.use_fmm(alchemical.system)
+    assert [force.getGlobalParameterName(index) for index in range(2)] == ["lambda", "mu"]
+    assert force.getGlobalParameterDefaultValue(1) == 0.5
+    assert force.getNumParticleParameterOffsets() == 8
+    assert force.getParticleParameterOffset(7) == ["mu", 170, -1.0]
+
+
+def test_potentials_and_derivatives(alchemical, platform):
+    nonbonded = alchemical.nonbonded
+    charges, pairs = charges_in(nonbonded), pairs_in(nonbonded)
+    force = fmm.use_fmm(alchemical.system, tolerance=1e-7)
+    force.setForceGroup(1)
+    context = alchemical.context(platform)
+    context.setParameter("lambda", 0.5)
+    charges[:6] += 0.5 * (-0.3 + 0.1 * np.arange(6))
+    charges[[0, 170]] += [0.125, -0.5]
+    potentials = force.getPotentialsInContext(context)
+    expected = ewald(alchemical, charges, pairs).potentials
+    assert np.abs(potentials - expected).max() < 1e-4 * np.abs(expected).max()
+
+    derivatives = force.getEnergyParameterDerivativesInContext(context)
+    assert list(derivatives) == ["lambda", "mu"]
+    for name, value in (("lambda", 0.5), ("mu", 0.5)):
+        energies = []
+        for step in (-0.01, 0.01):
+            context.setParameter(name, value + step)
+            energies.append(energy_of(context, groups={1}))
+        context.setParameter(name, value)
+        assert derivatives[name] == pytest.approx((energies[1] - energies[0]) / 0.02, rel=1e-5)
+
+
+def test_all_charges_zero_then_set(ions, platform):
+    charges = charges_in(ions.nonbonded)
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    force.setForceGroup(1)
+    for index in range(4):
+        force.setParticleParameters(index, 0.0)
+    context = ions.context(platform)
+    state = context.getState(energy=True, forces=True, groups={1})
+    assert state.getPotentialEnergy()._value == 0
+    assert not state.getForces(asNumpy=True)._value.any()
+    for index, charge in enumerate(charges):
+        force.setParticleParameters(index, charge)
+    force.updateParametersInContext(context)
+    assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, charges).energy, abs=1e-3)
+
+
+# updateParametersInContext
+
+
+def test_update_reaches_only_its_context(ions, platform):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    first, second = ions.context(platform), ions.context(platform)
+    neutral = energy_of(first)
+    force.setParticleParameters(0, 2.0)
+    force.updateParametersInContext(first)
+    force.setParticleParameters(0, 3.0)
+    force.updateParametersInContext(second)
+    energies = energy_of(first), energy_of(second)
+    force.setParticleParameters(0, 1.0)
+    assert (energy_of(first), energy_of(second)) == energies  # set, but not sent
+    assert energy_of(ions.context(platform)) == pytest.approx(neutral, rel=1e-9)
+    force.updateParametersInContext(second)
+    assert energy_of(first) == energies[0]
+    assert energy_of(second) == pytest.approx(neutral, rel=1e-9)
+
+
+def test_new_contexts_see_new_charges(ions):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    energy_of(ions.context())
+    force.setParticleParameters(0, 2.0)
+    force.setForceGroup(1)
+    expected = ewald(ions, [2.0, -1.0, 1.0, -1.0]).energy
+    assert energy_of(ions.context(), groups={1}) == pytest.approx(expected, abs=1e-3)
+
+
+def test_update_of_offsets(ions):
+    ions.nonbonded.addGlobalParameter("a", 1.0)
+    ions.nonbonded.addParticleParameterOffset("a", 1, 0.5, 0.0, 0.0)
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    force.setForceGroup(1)
+    context = ions.context()
+    energy_of(context)
+    force.setParticleParameterOffset(0, "a", 2, -0.25)
+    force.updateParametersInContext(context)
+    assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, [1.0, -1.0, 0.75, -1.0]).energy, abs=1e-3)
+
+
+def test_two_forces_updated_in_one_context(ions):
+    """They share the parameter that carries the revision."""
+    first = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)
+    second = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)
+    ions.system.removeForce(0)
+    for group, force in enumerate((first, second)):
+        force.setForceGroup(group)
+        ions.system.addForce(force)
+    context = ions.context()
+    first.setParticleParameters(0, 2.0)
+    first.updateParametersInContext(context)
+    expected = energy_of(context, groups={0})
+    first.setParticleParameters(0, 7.0)
+    second.setParticleParameters(0, 3.0)
+    second.updateParametersInContext(context)
+    assert energy_of(context, groups={0}) == expected
+    assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, [3.0, -1.0, 1.0, -1.0]).energy, abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda force: force.addParticle(0.5),
+        lambda force: force.addExclusion(2, 3),
+        lambda force: force.setExclusionsUsePeriodicBoundaryConditions(True),
+    ],
+)
+def test_structure_is_fixed_once_used(ions, change):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    context = ions.context()
+    energy = energy_of(context)
+    change(force)
+    force.setParticleParameters(0, 2.0)
+    with pytest.raises(ValueError, match=r"updateParametersInContext: .* must not change"):
+        force.updateParametersInContext(context)
+    assert energy_of(context) == energy
+    context.reinitialize(preserveState=True)
+    assert energy_of(context) == energy
+
+
+def test_a_late_change_of_structure_warns_and_reaches_copies(ions):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    force.setForceGroup(1)
+    energy_of(ions.context())
+    with pytest.warns(UserWarning, match=r"make a Context of copy.deepcopy\(system\)"):
+        force.addExclusion(0, 1)
+    twin = Box(copy.deepcopy(ions.system), ions.positions)
+    expected = ewald(ions, [1.0, -1.0, 1.0, -1.0], [(0, 1)]).energy
+    assert energy_of(twin.context(), groups={1}) == pytest.approx(expected, abs=1e-3)
+
+
+def test_count_changed_before_the_first_evaluation(ions):
+    force = fmm.use_fmm(ions.system)
+    context = ions.context()
+    force.addParticle(1.0)
+    with pytest.raises(ValueError, match=r"one particle for each of the System's 4, got 5; the Context keeps"):
+        force.updateParametersInContext(context)
+
+
+def test_context_of_another_system(ions):
+    force = fmm.use_fmm(ions.system)
+    twin = Box(copy.deepcopy(ions.system), ions.positions)
+    context = twin.context()
+    for method in (
+        force.updateParametersInContext,
+        force.getFMMParametersInContext,
+        force.getPotentialsInContext,
+        force.getEnergyParameterDerivativesInContext,
+    ):
+        with pytest.raises(ValueError, match=f"{method.__name__}: this FMMForce is not part of the Context's System"):
+            method(context)
+    assert fmm.find_fmm(twin.system)[0].getPotentialsInContext(context).shape == (4,)
+
+
+def test_snapshots_are_bounded_and_live_ones_kept(ions):
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    first, second = ions.context(), ions.context()
+    force.setParticleParameters(0, 2.0)
+    force.updateParametersInContext(first)
+    kept = energy_of(first)
+    for step in range(3 * KEPT):
+        force.setParticleParameters(0, 1.0 + 0.01 * step)
+        force.updateParametersInContext(second)
+    assert len(force._bridge.snapshots) <= KEPT + 2
+    assert energy_of(first) == kept
+    assert energy_of(second) == pytest.approx(energy_of(ions.context()), rel=1e-9)
+    del first
+    gc.collect()
+    force.updateParametersInContext(second)
+    assert len(force._bridge.snapshots) <= KEPT + 1
+
+
+def test_equal_charges_have_equal_revisions(ions):
+    """In every process, so that a checkpoint names the charges it was written with."""
+    revisions = []
+    for system in (ions.system, copy.deepcopy(ions.system)):
+        force = fmm.use_fmm(system)
+        context = Box(system, ions.positions).context()
+        assert context.getParameter(REVISION) == 0
+        force.setParticleParameters(0, 2.0)
+        force.updateParametersInContext(context)
+        revisions.append(context.getParameter(REVISION))
+    assert revisions[0] == revisions[1] > 0
+
+
+def test_settings_in_use(water, platform):
+    force = fmm.use_fmm(water.system, tolerance=1e-4, order=9, grid=(4, 5, 4), smoothing=0.2)
+    settings = force.getFMMParametersInContext(water.context(platform))
+    assert settings["order"] == 9 and settings["smoothing"] == 0.2 and settings["levels"] == 0
+    assert np.array_equal(settings["grid"], np.diag([4, 5, 4]))
+    assert settings["precision"] == "single" and settings["bridge"] == "host"
+    assert settings["backend"] in ("cpu", "reference")
+    assert settings["near_radius"] > 1
+    fmm.restore_pme(water.system)
+    force = fmm.use_fmm(water.system, tolerance=1e-8)
+    assert force.getFMMParametersInContext(water.context(platform))["precision"] == "double"
+    assert isinstance(force, openmm.PythonForce)
