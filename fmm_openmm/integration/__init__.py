@@ -1,4 +1,4 @@
-"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`, :func:`restore_pme`, :func:`find_fmm`."""
+"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`, :func:`restore_pme`, :func:`validate`."""
 
 import openmm
 
@@ -9,5 +9,6 @@ if tuple(map(int, openmm.version.short_version.split(".")[:3])) < _REQUIRED:
 
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
 from fmm_openmm.integration.system import restore_pme, use_fmm  # noqa: E402
+from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
-__all__ = ["FMMForce", "find_fmm", "restore_pme", "use_fmm"]
+__all__ = ["FMMForce", "ValidationReport", "find_fmm", "restore_pme", "use_fmm", "validate"]

@@ -1,0 +1,216 @@
+"""``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a System."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import openmm
+
+from fmm_openmm.checks import check_choice, check_positions
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.oracle.ewald import ewald_sum
+from fmm_openmm.parameters import FMMParameters
+from fmm_openmm.solver import CoulombSolver
+
+CONVERGED = 1e-7
+"""``ewaldErrorTolerance`` of PME as the reference; its own relative force error is then a few 1e-6."""
+
+CONVERGED_CUTOFF = 1.4
+"""Its cutoff in nm where the box allows: a long one keeps the grid affordable."""
+
+WIDEST_CUTOFF = 0.45
+"""Largest cutoff over the smallest box width: nearer to half of it, PME's pair list loses pairs in skewed cells."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method beside the reference.
+
+    Attributes:
+        method: its name and tolerance.
+        energy: kJ/mol.
+        relative_energy_error: ``|U - U_ref| / |U_ref|``.
+        relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles.
+        max_force_error: largest ``|F_i - F_ref,i|``, kJ/mol/nm.
+    """
+
+    method: str
+    energy: float
+    relative_energy_error: float
+    relative_rms_force_error: float
+    max_force_error: float
+
+    @classmethod
+    def of(cls, method: str, result: tuple, reference: tuple) -> "Comparison":
+        """Compare two pairs of energy and forces (n, 3)."""
+        (energy, forces), (exact_energy, exact_forces) = result, reference
+        errors = np.linalg.norm(forces - exact_forces, axis=1)
+        return cls(
+            method,
+            float(energy),
+            abs(energy - exact_energy) / (abs(exact_energy) or 1.0),
+            float(np.linalg.norm(errors) / (np.linalg.norm(exact_forces) or 1.0)),
+            float(errors.max()),
+        )
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """What :func:`validate` found. Coulomb interaction alone, without exceptions and Lennard-Jones.
+
+    Attributes:
+        particles: number of particles.
+        tolerance: relative RMS force error the FMM was asked for.
+        parameters: what the FMM used.
+        reference: name of the reference.
+        reference_energy: kJ/mol.
+        fmm: the FMM beside the reference.
+        pme: OpenMM's PME at the System's own tolerance and cutoff beside the reference.
+    """
+
+    particles: int
+    tolerance: float
+    parameters: FMMParameters
+    reference: str
+    reference_energy: float
+    fmm: Comparison
+    pme: Comparison
+
+    @property
+    def energy(self) -> float:
+        """Of the FMM, kJ/mol."""
+        return self.fmm.energy
+
+    @property
+    def relative_energy_error(self) -> float:
+        """Of the FMM."""
+        return self.fmm.relative_energy_error
+
+    @property
+    def relative_rms_force_error(self) -> float:
+        """Of the FMM."""
+        return self.fmm.relative_rms_force_error
+
+    @property
+    def max_force_error(self) -> float:
+        """Of the FMM, kJ/mol/nm."""
+        return self.fmm.max_force_error
+
+    @property
+    def passed(self) -> bool:
+        """Whether the FMM meets its tolerance."""
+        return self.relative_rms_force_error <= self.tolerance
+
+    def summary(self) -> str:
+        """A table of both methods, and who is closer."""
+        closer = min(self.fmm, self.pme, key=lambda each: each.relative_rms_force_error)
+        lines = [
+            f"{self.particles} particles, Coulomb interaction alone, against {self.reference}: "
+            f"{self.reference_energy:.6f} kJ/mol",
+            f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}{'RMS force error':>17}{'largest, kJ/mol/nm':>20}",
+        ]
+        for each in (self.fmm, self.pme):
+            lines.append(
+                f"{each.method:12}{each.energy:20.6f}{each.relative_energy_error:15.2e}"
+                f"{each.relative_rms_force_error:17.2e}{each.max_force_error:20.2e}"
+            )
+        verdict = "meets" if self.passed else "MISSES"
+        lines.append(f"FMM {verdict} its tolerance of {self.tolerance:g}; {closer.method} has the smaller force error.")
+        return "\n".join(lines)
+
+
+def validate(system: openmm.System, positions, reference: str = "ewald", **fmm_options) -> ValidationReport:
+    """Compare FMM and PME with a converged sum.
+
+    The charges are those of the System's FMMForce, or else of its NonbondedForce, with parameter offsets at their
+    defaults; the box is the System's default. Nothing in the System changes.
+
+    Args:
+        system: with a NonbondedForce, or converted by :func:`fmm_openmm.use_fmm`.
+        positions: shape (n, 3), nm. Molecules must be whole: PME's energy of an exception across the box face depends
+            on its splitting parameter.
+        reference: "ewald", an Ewald sum converged to rounding (about half a minute for 50,000 particles on two cores),
+            or "pme", the Reference platform's PME at a tight tolerance.
+        fmm_options: those of :class:`fmm_openmm.FMMForce`. Without any, those of the System's FMMForce.
+
+    Raises:
+        ValueError, TypeError: bad input.
+        UnsupportedError: the System has no single force to read charges from.
+    """
+    if not isinstance(system, openmm.System):
+        raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
+    check_choice(reference, ("pme", "ewald"), "reference")
+    definition, nonbonded = _source(system)
+    options = Options(**fmm_options) if fmm_options else definition.options
+    charges = definition.parameters.charges(dict(definition.global_parameters))
+    structure = definition.structure
+    positions = check_positions(positions, structure.particles)
+    cell = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+
+    solver = CoulombSolver(
+        charges,
+        cell,
+        exclusions=structure.exclusions,
+        exclusions_periodic=structure.periodic,
+        **options.for_solver(),
+    )
+    fmm = solver.compute(positions)
+    narrow = WIDEST_CUTOFF * np.diag(cell).min()
+    tolerance = nonbonded.getEwaldErrorTolerance()
+    cutoff = min(nonbonded.getCutoffDistance()._value, narrow)
+    pme = _pme(charges, structure, positions, cell, cutoff, tolerance)
+    if reference == "ewald":
+        name = "an Ewald sum"
+        result = ewald_sum(positions, charges, cell, structure.exclusions, structure.periodic)
+        exact = result.energy, result.forces
+    else:
+        name = f"PME at {CONVERGED:g} in double precision"
+        exact = _pme(charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED)
+    return ValidationReport(
+        particles=structure.particles,
+        tolerance=options.tolerance,
+        parameters=solver.parameters,
+        reference=name,
+        reference_energy=float(exact[0]),
+        fmm=Comparison.of(f"FMM {options.tolerance:g}", (fmm.energy, fmm.forces), exact),
+        pme=Comparison.of(f"PME {tolerance:g}", pme, exact),
+    )
+
+
+def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
+    """Charges and exclusions, and the force that holds the settings of PME (OpenMM's defaults if there is none)."""
+    converted = find_fmm(system)
+    nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+    if len(converted) == 1:
+        return converted[0]._definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
+    if not converted and len(nonbonded) == 1:
+        return FMMForce.from_nonbonded(nonbonded[0])._definition, nonbonded[0]
+    raise UnsupportedError(
+        f"`system` must hold one FMMForce, or one NonbondedForce, to read charges from; it holds {len(converted)} "
+        f"FMMForces and {len(nonbonded)} NonbondedForces"
+    )
+
+
+def _pme(charges, structure, positions, cell, cutoff: float, tolerance: float) -> tuple[float, np.ndarray]:
+    """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform in float64.
+
+    Virtual sites are particles like any other here, so forces stay where they act.
+    """
+    system, force = openmm.System(), openmm.NonbondedForce()
+    system.setDefaultPeriodicBoxVectors(*cell)
+    for charge in charges:
+        system.addParticle(1.0)
+        force.addParticle(charge, 0.1, 0.0)
+    for first, second in structure.exclusions.tolist():
+        force.addException(first, second, 0.0, 0.1, 0.0)
+    force.setExceptionsUsePeriodicBoundaryConditions(structure.periodic)
+    force.setNonbondedMethod(openmm.NonbondedForce.PME)
+    force.setCutoffDistance(cutoff)
+    force.setEwaldErrorTolerance(tolerance)
+    system.addForce(force)
+    platform = openmm.Platform.getPlatformByName("Reference")
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
+    context.setPositions(positions)
+    state = context.getState(energy=True, forces=True)
+    return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value

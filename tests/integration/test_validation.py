@@ -1,0 +1,77 @@
+"""validate: the errors it reports are those of FMM and PME, and it changes nothing."""
+
+import numpy as np
+import openmm
+import pytest
+from openmm import unit
+
+import fmm_openmm as fmm
+from fmm_openmm.oracle.ewald import ewald_sum
+
+
+def xml(system):
+    return openmm.XmlSerializer.serialize(system)
+
+
+@pytest.mark.parametrize("name", ["water", "tip5p", "chains"])
+def test_report_against_ewald(name, request):
+    box = request.getfixturevalue(name)
+    before = xml(box.system)
+    report = fmm.validate(box.system, box.positions * unit.nanometer, reference="ewald", tolerance=1e-5)
+    assert xml(box.system) == before
+    count = box.nonbonded.getNumParticles()
+    charges = [box.nonbonded.getParticleParameters(index)[0]._value for index in range(count)]
+    pairs = [box.nonbonded.getExceptionParameters(index)[:2] for index in range(box.nonbonded.getNumExceptions())]
+    exact = ewald_sum(box.positions, charges, box.cell, pairs)
+    assert report.particles == count and report.tolerance == 1e-5
+    assert report.reference_energy == pytest.approx(exact.energy, rel=1e-12)
+    assert report.energy == pytest.approx(exact.energy, rel=1e-5)
+    assert report.relative_energy_error == pytest.approx(abs(report.energy / exact.energy - 1), abs=1e-12)
+    assert 0 < report.relative_rms_force_error <= 1e-5 and report.passed
+    assert report.max_force_error < 1e-3 * np.abs(exact.forces).max()
+    assert report.pme.method == "PME 0.0005"
+    assert 1e-5 < report.pme.relative_rms_force_error < 5e-3
+    assert report.fmm.relative_rms_force_error < report.pme.relative_rms_force_error
+
+
+def test_pme_as_the_reference(water):
+    ewald = fmm.validate(water.system, water.positions, tolerance=1e-4)
+    pme = fmm.validate(water.system, water.positions, reference="pme", tolerance=1e-4)
+    assert pme.reference_energy == pytest.approx(ewald.reference_energy, rel=1e-6)
+    assert pme.relative_rms_force_error == pytest.approx(ewald.relative_rms_force_error, rel=0.1)
+    assert pme.pme.relative_rms_force_error == pytest.approx(ewald.pme.relative_rms_force_error, rel=0.1)
+
+
+def test_summary_says_who_is_closer(water):
+    text = fmm.validate(water.system, water.positions, tolerance=1e-5).summary()
+    assert "555 particles" in text and "an Ewald sum" in text
+    assert "FMM meets its tolerance of 1e-05; FMM 1e-05 has the smaller force error." in text
+    text = fmm.validate(water.system, water.positions, tolerance=1e-5, order=2, grid=(4, 4, 4)).summary()
+    assert "FMM MISSES its tolerance of 1e-05; PME 0.0005 has the smaller force error." in text
+
+
+def test_a_converted_system_is_validated_as_it_stands(chains):
+    before = fmm.validate(chains.system, chains.positions, tolerance=1e-6)
+    fmm.use_fmm(chains.system, tolerance=1e-6)
+    assert fmm.validate(chains.system, chains.positions) == before
+
+
+def test_offsets_at_their_defaults(ions):
+    plain = fmm.validate(ions.system, ions.positions).reference_energy
+    ions.nonbonded.addGlobalParameter("a", 2.0)
+    ions.nonbonded.addParticleParameterOffset("a", 0, 0.5, 0.0, 0.0)
+    ions.nonbonded.setParticleParameters(0, 0.0, 0.3, 0.1)
+    assert fmm.validate(ions.system, ions.positions).reference_energy == pytest.approx(plain, rel=1e-12)
+
+
+def test_bad_input(ions):
+    with pytest.raises(ValueError, match=r"`reference` must be one of 'pme', 'ewald', got 'truth'"):
+        fmm.validate(ions.system, ions.positions, reference="truth")
+    with pytest.raises(ValueError, match=r"`positions` must have shape \(n, 3\) with n = 4"):
+        fmm.validate(ions.system, ions.positions[:3])
+    with pytest.raises(ValueError, match=r"`tolerance`"):
+        fmm.validate(ions.system, ions.positions, tolerance=0)
+    with pytest.raises(TypeError, match=r"`system` must be an openmm.System"):
+        fmm.validate(None, ions.positions)
+    with pytest.raises(fmm.UnsupportedError, match=r"holds 0 FMMForces and 0 NonbondedForces"):
+        fmm.validate(openmm.System(), ions.positions)
