@@ -1,0 +1,151 @@
+"""Input checks: what is accepted, and errors that name the argument and the value."""
+
+import numpy as np
+import pytest
+from openmm import Vec3, unit
+
+from fmm_openmm.checks import (
+    FARTHEST,
+    check_charges,
+    check_choice,
+    check_exclusions,
+    check_integer,
+    check_number,
+    check_positions,
+)
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "charges", [[1, -2], (1.0, -2.0), np.array([1, -2], np.int8), [1, -2] * unit.elementary_charge]
+)
+def test_charges(charges):
+    array = check_charges(charges)
+    assert array.dtype == np.float64
+    np.testing.assert_array_equal(array, [1.0, -2.0])
+
+
+def test_charges_are_copied():
+    charges = np.array([1.0, -2.0])
+    check_charges(charges)[0] = 7.0
+    assert charges[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    "charges, message",
+    [
+        ([], r"`charges` must hold at least one particle, got an empty array: there are no particles"),
+        ([[1.0, 2.0]], r"`charges` must have shape \(n,\), got \(1, 2\)"),
+        (1.0, r"`charges` must have shape \(n,\), got \(\)"),
+        ([1.0, NAN, 2.0], r"`charges` must be finite, got nan for particle 1"),
+        ([1.0, 2.0, -INF], r"`charges` must be finite, got -inf for particle 2"),
+    ],
+)
+def test_bad_charges(charges, message):
+    with pytest.raises(ValueError, match=message):
+        check_charges(charges)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        [[0, 0, 0.1], [1, 2, 3]],
+        np.array([[0, 0, 0.1], [1, 2, 3]], order="F"),
+        [[0, 0, 1], [10, 20, 30]] * unit.angstrom,
+        [Vec3(0, 0, 0.1) * unit.nanometer, Vec3(10, 20, 30) * unit.angstrom],
+    ],
+    ids=["list", "fortran", "quantity", "vec3"],
+)
+def test_positions(positions):
+    array = check_positions(positions, 2)
+    assert array.dtype == np.float64 and array.flags.c_contiguous
+    np.testing.assert_allclose(array, [[0, 0, 0.1], [1, 2, 3]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e30, -1e30, 1.001 * FARTHEST])
+@pytest.mark.parametrize("particle, axis", [(0, 0), (2, 1), (3, 2)])
+def test_bad_coordinate_names_the_particle(value, particle, axis):
+    positions = np.zeros((4, 3))
+    positions[particle, axis] = value
+    with pytest.raises(ValueError, match=rf"`positions` must be finite and within 1e\+09 nm .* particle {particle}$"):
+        check_positions(positions, 4)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (3, 3), (12,), (1, 4, 3), (0, 3)])
+def test_bad_shape_of_positions(shape):
+    with pytest.raises(ValueError) as error:
+        check_positions(np.zeros(shape), 4)
+    assert str(error.value) == f"`positions` must have shape (n, 3) with n = 4 (from `charges`), got {shape}"
+
+
+@pytest.mark.parametrize("nothing", [None, [], (), np.zeros((0, 2), int)], ids=repr)
+def test_no_exclusions(nothing):
+    assert check_exclusions(nothing, 3).shape == (0, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_exclusions_are_sorted(dtype):
+    pairs = check_exclusions(np.array([[2, 1], [0, 3], [0, 1]], dtype), 4)
+    assert pairs.dtype == np.int64
+    np.testing.assert_array_equal(pairs, [[0, 1], [0, 3], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    "pairs, message",
+    [
+        ([(0, 1, 2)], r"must be integer pairs of shape \(m, 2\), got shape \(1, 3\) of int64"),
+        ([(0.0, 1.0)], r"must be integer pairs of shape \(m, 2\), got shape \(1, 2\) of float64"),
+        ([(True, False)], r"must be integer pairs .* of bool"),
+        ([0, 1], r"must be integer pairs of shape \(m, 2\), got shape \(2,\)"),
+        ([(0, 1), (2, 4)], r"must hold indices from 0 to 3, got \[2, 4\] in row 1"),
+        ([(0, 1), (1, 2), (-1, 2)], r"must hold indices from 0 to 3, got \[-1, 2\] in row 2"),
+        ([(0, 1), (2, 2)], r"excludes particle 2 from itself in row 1"),
+        ([(0, 1), (2, 3), (0, 1)], r"lists the pair \[0, 1\] twice"),
+        ([(0, 1), (2, 3), (3, 2)], r"lists the pair \[2, 3\] twice"),
+    ],
+)
+def test_bad_exclusions(pairs, message):
+    with pytest.raises(ValueError, match=r"^`exclusions` " + message):
+        check_exclusions(pairs, 4)
+
+
+def test_choice():
+    assert check_choice("a", ("a", "b"), "letter") == "a"
+    with pytest.raises(ValueError, match=r"^`letter` must be one of 'a', 'b', got 'c'$"):
+        check_choice("c", ("a", "b"), "letter")
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 1, np.float32(0.5), np.int64(1)])
+def test_number(value):
+    assert check_number(value, "share", 0.0, 1.0) == value
+
+
+@pytest.mark.parametrize("value", [-1e-9, 1.1, NAN, INF])
+def test_number_out_of_range(value):
+    with pytest.raises(ValueError, match=r"^`share` must lie between 0 and 1, got "):
+        check_number(value, "share", 0.0, 1.0)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, True, 1j, [0.5]], ids=repr)
+def test_not_a_number(value):
+    with pytest.raises(TypeError, match=r"^`share` must be a number, got "):
+        check_number(value, "share", 0.0, 1.0)
+
+
+@pytest.mark.parametrize("value", [1, np.int32(5)])
+def test_integer(value):
+    found = check_integer(value, "order", 1, 5)
+    assert found == value and type(found) is int
+
+
+@pytest.mark.parametrize("value", [2.0, "2", None, True], ids=repr)
+def test_not_an_integer(value):
+    with pytest.raises(TypeError, match=r"^`order` must be an integer, got "):
+        check_integer(value, "order", 1, 5)
+
+
+@pytest.mark.parametrize("value", [0, 6, -1, 10**400], ids=["zero", "six", "negative", "enormous"])
+def test_integer_out_of_range(value):
+    with pytest.raises(ValueError, match=r"^`order` must lie between 1 and 5, got "):
+        check_integer(value, "order", 1, 5)
