@@ -25,6 +25,19 @@ _evaluation = threading.Lock()
 """One evaluation at a time: each uses all cores, and not every Numba threading layer may be entered twice."""
 
 
+LOADER = """
+try:
+    from fmm_openmm.integration.bridge import revive
+    made = revive(uid, packed)
+except Exception as error:
+    text = f"the System holds an FMMForce, but fmm_openmm cannot be loaded here: {error}"
+    def made(state):
+        raise ImportError(text)
+"""
+"""What unpickles a bridge. It must not fail: OpenMM 8.6 takes a callable that cannot be unpickled for a valid one, and
+the process would die of reading a System's XML where fmm_openmm is not installed."""
+
+
 class HostBridge:
     """Computes energy and forces of a ``State`` for a PythonForce.
 
@@ -62,7 +75,7 @@ class HostBridge:
 
     def __reduce__(self):
         packed = self._definition if isinstance(self._definition, dict) else self._definition.pack()
-        return revive, (self.uid, packed)
+        return eval, ("exec(loader) or made", {"loader": LOADER, "uid": self.uid, "packed": packed})
 
     @property
     def __call__(self):
@@ -158,7 +171,7 @@ class HostBridge:
 
 
 def revive(uid: str, packed: dict) -> HostBridge:
-    """What the pickle of a bridge calls. It never raises: OpenMM would take the missing callable for a valid one.
+    """The bridge to a pickle, with its definition still packed: so whatever is wrong with that shows when it is used.
 
     Args:
         uid: identity of the bridge that was pickled; the new one gets its own.
@@ -199,6 +212,12 @@ class _UidReader(pickle.Unpickler):
     """Reads the identity out of the pickle of a bridge, and refuses to load anything else."""
 
     def find_class(self, module, name):
-        if (module, name) == (revive.__module__, revive.__name__):
-            return lambda uid, packed: uid
+        if (module, name) == ("builtins", "eval"):
+            return self._uid
         raise pickle.UnpicklingError(f"{module}.{name} is not a bridge")
+
+    @staticmethod
+    def _uid(source, names=None):
+        if not isinstance(names, dict) or names.get("loader") != LOADER:
+            raise pickle.UnpicklingError("not a bridge")
+        return names["uid"]

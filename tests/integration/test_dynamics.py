@@ -163,6 +163,23 @@ def test_minimiser(water, platform):
     assert energy_of(context) < before - 10
 
 
+def test_minimiser_with_a_reporter(ions):
+    """On the Reference platform, where the reporter is called by the thread that evaluates."""
+    fmm.use_fmm(ions.system)
+
+    class Reporter(openmm.MinimizationReporter):
+        calls = 0
+
+        def report(self, iteration, x, grad, args):
+            self.calls += 1
+            return False
+
+    reporter, context = Reporter(), ions.context()
+    before = energy_of(context)
+    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=5, reporter=reporter)
+    assert reporter.calls > 0 and energy_of(context) < before
+
+
 def test_checkpoints(water, platform):
     """The same trajectory from a checkpoint, in the same and in a new Context, also after the box has changed."""
     fmm.use_fmm(water.system)

@@ -115,6 +115,24 @@ def test_a_pickle_of_another_version_is_named_when_used(ions):
         energy_of(context)
 
 
+def test_xml_where_the_package_is_missing(ions, tmp_path):
+    """The System can be read, and the error comes when the force is needed."""
+    fmm.use_fmm(ions.system)
+    path = tmp_path / "system.xml"
+    path.write_text(openmm.XmlSerializer.serialize(ions.system))
+    script = (
+        "import sys, numpy, openmm\n"
+        "sys.modules['fmm_openmm'] = None\n"
+        "system = openmm.XmlSerializer.deserialize(open(sys.argv[1]).read())\n"
+        "context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform('Reference'))\n"
+        "context.setPositions(numpy.random.rand(4, 3))\n"
+        "context.getState(energy=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "OpenMMException: the System holds an FMMForce, but fmm_openmm cannot be loaded here" in done.stderr
+
+
 # forces inside forces
 
 
