@@ -5,7 +5,7 @@ Prints the speed and, for NVE, the drift of the total energy.
 
 import csv
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields
 
 import numpy as np
@@ -125,21 +125,16 @@ def prepared(args, molecules) -> app.Simulation:
     return simulation
 
 
-class simulation_errors:
+@contextmanager
+def simulation_errors(simulation: app.Simulation):
     """Says of an error inside a ``with`` block at which step it came."""
-
-    def __init__(self, simulation: app.Simulation):
-        self._simulation = simulation
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if isinstance(error, openmm.OpenMMException):
-            raise ValueError(
-                f"the simulation failed near step {self._simulation.currentStep}: {error}; a start from a minimum "
-                "(--minimize 100) or a shorter --timestep may help"
-            ) from error
+    try:
+        yield
+    except openmm.OpenMMException as error:
+        raise ValueError(
+            f"the simulation failed near step {simulation.currentStep}: {error}; a start from a minimum "
+            "(--minimize 100) or a shorter --timestep may help"
+        ) from error
 
 
 def simulate(args, simulation: app.Simulation, terminal) -> tuple[list[Sample], float]:
