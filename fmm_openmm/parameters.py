@@ -15,7 +15,7 @@ from fmm_openmm.expansions.error import estimate_error, far_distances, single_no
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
-SMOOTHING = 0.1
+SMOOTHING = 0.05
 """Default width of the transition regions, box widths."""
 
 SINGLE_FLOOR = 5e-6
@@ -125,7 +125,7 @@ class Request:
             raise UnsupportedError(f"`levels` must be 0, got {self.levels}: only the single-level method is available")
 
     def resolve_precision(self, ionic: float) -> str:
-        """"single" or "double": single where it was asked for, or allowed and rounding is well below the tolerance."""
+        """ "single" or "double": single where it was asked for, or allowed and rounding is well below the tolerance."""
         if self.precision != "auto":
             return self.precision
         return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * single_noise(ionic)) else "double"

@@ -26,7 +26,7 @@ from fmm_openmm.box import BoxLattice, near_stencil
 C, X, Z = 0.52, -0.43, 1.96
 A, B, G = 1.17, 1.18, 1.7
 S0, S1 = 0.049, 1.9
-IONIC = 2.2
+IONIC = 1.2
 SAFETY = 2.0
 NOISE, NOISE_IONIC = 1.5e-6, 1.7
 

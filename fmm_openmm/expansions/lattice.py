@@ -36,7 +36,9 @@ from scipy.special import gammainc, gammaincc
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 
-ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
+ALPHA = (
+    0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
+)
 
 
 def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -> np.ndarray:
@@ -67,7 +69,10 @@ def _cutoffs(top: int, accuracy: float) -> tuple[float, float]:
     r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
     real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (ALPHA * r) ** 2) * 4 * np.pi * r**3
     spectral = np.exp(
-        (l + 1) * np.log(g) - g**2 / (4 * ALPHA**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
+        (l + 1) * np.log(g)
+        - g**2 / (4 * ALPHA**2)
+        + np.log(_inverse_double_factorials(top))[:, None]
+        + (l + 1) * np.log(reach)
     )
     return float(r[(real > accuracy).any(0)].max()) + 0.25, float(g[(spectral > accuracy).any(0)].max()) + 0.25
 
@@ -90,7 +95,10 @@ def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     slot, opposite = lattice.slot(offsets), lattice.slot(-offsets)
     parity = (-1.0) ** degrees(top)
     grid = np.stack(
-        [np.bincount(slot, v, lattice.size) + s * np.bincount(opposite, v, lattice.size) for s, v in zip(parity, values, strict=True)]
+        [
+            np.bincount(slot, v, lattice.size) + s * np.bincount(opposite, v, lattice.size)
+            for s, v in zip(parity, values, strict=True)
+        ]
     )
     grid[0, lattice.slot(np.zeros(3, np.int64))] -= 2 * ALPHA / np.sqrt(np.pi)
     transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=-1)
@@ -100,7 +108,7 @@ def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
-    u, _, d = lattice.smith
+    u, _, _ = lattice.smith
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
     # wave vector k of the cell with U k = kappa; its fractional coordinates on the reciprocal lattice of the boxes
@@ -110,7 +118,9 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
 
     corner = np.abs(reciprocal).sum(0) / 2
     reach = np.ceil((cut + np.linalg.norm(corner)) * np.linalg.norm(lattice.boxes, axis=1) / (2 * np.pi)).astype(int)
-    aliases = np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3) @ reciprocal
+    aliases = (
+        np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3) @ reciprocal
+    )
     aliases = aliases[np.linalg.norm(aliases, axis=1) < cut + np.linalg.norm(corner)]
 
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree

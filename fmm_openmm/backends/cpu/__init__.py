@@ -45,7 +45,15 @@ class CpuStages(Stages):
 
     def exclusions(self, parts, out):
         return exclusions(
-            parts, self.partner_start, self.partner, self.positions, self.minimum_image, self.lattice, self.table, self.reach, out
+            parts,
+            self.partner_start,
+            self.partner,
+            self.positions,
+            self.minimum_image,
+            self.lattice,
+            self.table,
+            self.reach,
+            out,
         )
 
     def p2p(self, parts, near, out):

@@ -82,7 +82,15 @@ def near_table(lattice: BoxLattice) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exclusions(
-    parts: CpuParts, partner_start, partner, positions, minimum_image: bool, lattice: BoxLattice, table, reach, out: Accumulator
+    parts: CpuParts,
+    partner_start,
+    partner,
+    positions,
+    minimum_image: bool,
+    lattice: BoxLattice,
+    table,
+    reach,
+    out: Accumulator,
 ) -> NearExclusions:
     """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries already subtracted have offset -1."""
     start = np.zeros(len(parts.x) + 1, np.int64)

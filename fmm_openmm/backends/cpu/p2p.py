@@ -46,7 +46,9 @@ def _run(x, y, z, buffer, length, closest):
 
 
 @kernel
-def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, closest, chunks, phi, field):
+def _p2p(
+    x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, closest, chunks, phi, field
+):
     real = x.dtype.type
     n0, n1 = counts[0, 0], counts[1, 1]
     for chunk in prange(chunks):
@@ -58,7 +60,12 @@ def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, e
             length = 0
             i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
             for k in range(len(near)):  # numbers of the near boxes; along the first axis they just count up
-                if k > 0 and near[k, 1] == near[k - 1, 1] and near[k, 2] == near[k - 1, 2] and near[k, 0] == near[k - 1, 0] + 1:
+                if (
+                    k > 0
+                    and near[k, 1] == near[k - 1, 1]
+                    and near[k, 2] == near[k - 1, 2]
+                    and near[k, 0] == near[k - 1, 0] + 1
+                ):
                     i0 = i0 + 1 if i0 + 1 < n0 else 0
                 else:
                     i0, i1, i2 = home(
