@@ -1,0 +1,212 @@
+"""From a tolerance to parameters: the request is met or obeyed, bad requests are refused, every cell costs the same."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fmm_openmm.box import BoxLattice, box_width, choose_counts
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.parameters import (
+    CPU_COST,
+    SINGLE_FLOOR,
+    SMOOTHING,
+    Load,
+    Request,
+    choose_parameters,
+    filled_fraction,
+    fits,
+)
+from tests.systems import SKEWED, build
+from tests.test_box import DODECAHEDRON, OCTAHEDRON
+
+CELLS = {
+    "cube": np.eye(3),
+    "dodecahedron": DODECAHEDRON,
+    "octahedron": OCTAHEDRON,
+    "skewed": SKEWED,
+    "rod": np.diag([1.0, 1.0, 5.0]),
+    "plate": np.diag([4.0, 4.0, 1.0]),
+}
+
+
+def cell_for(name, particles):
+    """A cell of that shape with 100 particles a nm^3, as water."""
+    cell = CELLS[name]
+    return cell * np.cbrt(particles / 100 / np.linalg.det(cell))
+
+
+@cache
+def chosen(name, particles, tolerance=5e-4, ionic=0.0, precision="auto"):
+    cell = cell_for(name, particles)
+    return choose_parameters(Request(tolerance, precision), cell, Load(particles, 1.0, ionic))
+
+
+@cache
+def cost(name, particles, *request):
+    """Seconds, by the cost model, of the parameters chosen."""
+    parameters = chosen(name, particles, *request)
+    lattice = BoxLattice.from_cell(cell_for(name, particles), parameters.counts, parameters.near_radius)
+    parts = particles * (1 + 2 * parameters.smoothing) ** 3
+    return CPU_COST(parts, 1.0, lattice.size, len(lattice.near), parameters.order)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 5e-4, 1e-5, 1e-8])
+@pytest.mark.parametrize("particles", [1000, 21480])
+@pytest.mark.parametrize("name", CELLS)
+def test_every_tolerance_is_met(name, particles, tolerance):
+    assert tolerance / 30 < chosen(name, particles, tolerance).expected_error <= tolerance
+
+
+@pytest.mark.parametrize("tolerance", [0.1, 5e-4, 1e-5, 1e-10])
+@pytest.mark.parametrize("ionic", [0.1, 1.0])
+def test_every_tolerance_is_met_for_ions(ionic, tolerance):
+    assert tolerance / 30 < chosen("skewed", 2000, tolerance, ionic).expected_error <= tolerance
+
+
+@pytest.mark.parametrize("particles", [1, 2, 31, 200])
+@pytest.mark.parametrize("name", ["cube", "rod", "skewed"])
+def test_few_particles_get_parameters(name, particles):
+    for tolerance in (1e-2, 1e-9):
+        assert chosen(name, particles, tolerance).expected_error <= tolerance
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({"order": 7}, {"order": 7}),
+        ({"near_radius": 3.1}, {"near_radius": 3.1}),
+        ({"smoothing": 0.0}, {"smoothing": 0.0}),
+        ({"smoothing": 0.25}, {"smoothing": 0.25}),
+        ({"grid": (6, 7, 8)}, {"grid": ((6, 0, 0), (0, 7, 0), (0, 0, 8))}),
+        ({"grid": [[6, 0, 0], [1, 7, 0], [0, -2, 8]]}, {"grid": ((6, 0, 0), (1, 7, 0), (0, -2, 8))}),
+        ({"levels": 0}, {"levels": 0}),
+        ({"precision": "double", "tolerance": 1e-2}, {"precision": "double"}),
+        ({"precision": "single", "tolerance": 1e-5}, {"precision": "single"}),
+        (
+            {"order": 3, "near_radius": 2.0, "grid": (5, 5, 5), "smoothing": 0.05},
+            {"order": 3, "near_radius": 2.0, "grid": ((5, 0, 0), (0, 5, 0), (0, 0, 5)), "smoothing": 0.05},
+        ),
+    ],
+    ids=str,
+)
+def test_explicit_values_are_obeyed(options, expected):
+    parameters = choose_parameters(Request(**options), cell_for("cube", 2000), Load(2000, 1.0, 0.0))
+    assert {name: getattr(parameters, name) for name in expected} == expected
+
+
+def test_explicit_values_that_miss_the_tolerance_say_so():
+    request = Request(1e-6, order=2, near_radius=1.75, grid=(8, 8, 8))
+    assert choose_parameters(request, 3 * np.eye(3), Load(2700, 1.0, 0.0)).expected_error > 1e-3
+
+
+def test_what_is_not_given_is_chosen_for_the_rest():
+    """A higher order allows a smaller stencil."""
+    low, high = (choose_parameters(Request(1e-4, order=order), 3 * np.eye(3), Load(2700, 1.0, 0.0)) for order in (4, 8))
+    assert low.expected_error <= 1e-4 >= high.expected_error
+    assert low.near_radius > high.near_radius
+
+
+def test_defaults():
+    parameters = choose_parameters(Request(), 3 * np.eye(3), Load(2700, 1.0, 0.0))
+    assert parameters.precision == "single"
+    assert parameters.smoothing == SMOOTHING > 0
+    assert Request().tolerance == 5e-4  # OpenMM's ewaldErrorTolerance
+
+
+@pytest.mark.parametrize(
+    "tolerance, ionic, precision",
+    [
+        (5e-4, 0.0, "single"),
+        (SINGLE_FLOOR, 0.0, "single"),
+        (0.99 * SINGLE_FLOOR, 0.0, "double"),
+        (1e-9, 0.0, "double"),
+        (SINGLE_FLOOR, 1.0, "double"),  # forces in a salt crystal are small differences of large numbers
+        (5e-4, 1.0, "single"),
+    ],
+)
+def test_auto_precision(tolerance, ionic, precision):
+    parameters = choose_parameters(Request(tolerance), 3 * np.eye(3), Load(2700, 1.0, ionic))
+    assert parameters.precision == precision
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"tolerance": 0}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got 0$"),
+        ({"tolerance": -1e-4}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got -0.0001$"),
+        ({"tolerance": 1.0}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got 1.0$"),
+        ({"tolerance": float("nan")}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got nan$"),
+        ({"tolerance": "small"}, TypeError, r"^`tolerance` must be a number, got 'small'$"),
+        (
+            {"tolerance": 1e-6, "precision": "single"},
+            ValueError,
+            r"^`tolerance` must be at least 5e-06 in single precision, got 1e-06: ask for `precision='double'`$",
+        ),
+        ({"precision": "half"}, ValueError, r"^`precision` must be 'auto', 'single' or 'double', got 'half'$"),
+        ({"order": 0}, ValueError, r"^`order` must lie between 1 and 40, got 0$"),
+        ({"order": 5.0}, TypeError, r"^`order` must be an integer, got 5.0$"),
+        ({"near_radius": 0.5}, ValueError, r"^`near_radius` must lie between 1 and 8, got 0.5$"),
+        ({"smoothing": -0.1}, ValueError, r"^`smoothing` must lie between 0 and "),
+        ({"smoothing": 0.5}, ValueError, r"^`smoothing` must lie between 0 and "),
+        ({"grid": 0}, ValueError, r"^`grid` must be three integers or a 3x3 integer matrix, got 0$"),
+        ({"grid": (0, 4, 4)}, ValueError, r"^`grid` must be lower triangular with a diagonal of at least 1, got "),
+        ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 20, got -1$"),
+        ({"levels": 1.5}, TypeError, r"^`levels` must be an integer, got 1.5$"),
+        ({"levels": 2}, UnsupportedError, r"^`levels` must be 0, got 2: only the single-level method is available$"),
+    ],
+    ids=str,
+)
+def test_bad_requests(options, error, message):
+    with pytest.raises(error, match=message):
+        Request(**options)
+
+
+def test_a_looser_tolerance_never_costs_more():
+    """In one precision, up to the coarseness of the choices."""
+    costs = [cost("cube", 2000, float(tolerance), 0.0, "double") for tolerance in np.logspace(-10, -2, 9)]
+    assert all(looser < 1.02 * tighter for tighter, looser in pairwise(costs))
+    assert costs[-1] < 0.25 * costs[0]
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 5e-4, 1e-5, 1e-8])
+@pytest.mark.parametrize("particles", [1000, 21480])
+@pytest.mark.parametrize("name", [name for name in CELLS if name != "cube"])
+def test_every_cell_costs_what_a_cube_costs(name, particles, tolerance):
+    assert cost(name, particles, tolerance) < 1.3 * cost("cube", particles, tolerance)
+
+
+@pytest.mark.parametrize("particles", [10_000, 1_000_000])
+def test_work_is_proportional_to_the_particles(particles):
+    assert cost("cube", particles) / particles == pytest.approx(cost("cube", 21480) / 21480, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["water", "tip5p", "nacl", "melt", "peptide_octahedron", "brine_triclinic"])
+def test_liquids_and_solids_fill_their_cell(name):
+    """So that parameters do not depend on the positions there."""
+    built = build(name)
+    shifts = np.random.default_rng(0).integers(-3, 4, built.positions.shape) @ built.box_vectors
+    assert filled_fraction(built.positions + shifts, built.box_vectors) == 1.0
+
+
+@pytest.mark.parametrize("name, least, most", [("droplet", 1 / 128, 1 / 32), ("slab", 1 / 8, 1 / 2)])
+def test_empty_space_is_seen(name, least, most):
+    """The droplet takes up 1.5 percent of its cell, the slab a fifth."""
+    built = build(name)
+    for shift in (0.0, 0.5, 7.3):
+        assert least <= filled_fraction(built.positions + shift, built.box_vectors) <= most
+
+
+def test_few_particles_fill_their_cell():
+    for n in (1, 2, 8):
+        assert filled_fraction(np.random.default_rng(n).uniform(0, 3, (n, 3)), 3 * np.eye(3)) == 1.0
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_boxes_fit_until_the_cell_is_deformed(name):
+    cell = CELLS[name]
+    counts = choose_counts(cell, box_width(cell, np.diag([8, 8, 8])))
+    assert fits(cell, counts) and fits(1.7 * cell, counts)
+    assert fits(cell * [[1.0], [1.0], [1.05]], counts)
+    assert not fits(cell * [[1.0], [1.0], [2.5]], counts)
