@@ -78,6 +78,7 @@ class ChargeSystem:
         """
         options.setdefault("boundary", "open" if self.box_vectors is None else "periodic")
         options.setdefault("exclusions_periodic", self.exclusions_periodic)
+        options.setdefault("positions", self.positions)
         return CoulombSolver(self.charges, self.box_vectors, exclusions=self.exclusions, **options)
 
     def save(self, path) -> None:

@@ -119,12 +119,12 @@ class HostBridge:
                     f"the FMMForce has {len(charges)} particles, but the System has {len(positions)}: add one particle "
                     "to the force for each of the System before a Context is made"
                 )
-            return self._loaded_solver(charges, box_vectors).compute(positions, box_vectors)
+            return self._loaded_solver(charges, box_vectors, positions).compute(positions, box_vectors)
 
-    def solver_in(self, box_vectors, values) -> CoulombSolver:
-        """The solver that serves a Context with these box vectors and global parameters."""
+    def solver_in(self, positions, box_vectors, values) -> CoulombSolver:
+        """The solver that serves a Context with these positions, box vectors and global parameters."""
         with _evaluation:
-            return self._loaded_solver(self.parameters_in(values).charges(values), box_vectors)
+            return self._loaded_solver(self.parameters_in(values).charges(values), box_vectors, positions)
 
     def parameters_in(self, values) -> Parameters:
         """Charges and offsets of the Context that has these global parameters."""
@@ -154,13 +154,14 @@ class HostBridge:
         if isinstance(self._definition, Definition):
             self._definition = self._definition.pack()
 
-    def _loaded_solver(self, charges, box_vectors) -> CoulombSolver:
+    def _loaded_solver(self, charges, box_vectors, positions) -> CoulombSolver:
         if self._solver is None:
             self._solver = CoulombSolver(
                 charges,
                 box_vectors,
                 exclusions=self._structure.exclusions,
                 exclusions_periodic=self._structure.periodic,
+                positions=positions,
                 **self.definition.options.for_solver(),
             )
             self._loaded = charges

@@ -321,9 +321,10 @@ class FMMForce(openmm.PythonForce):
             ``precision``, ``expected_error``, ``backend`` and ``bridge``.
         """
         self._require_in(context, "getFMMParametersInContext")
-        state = context.getState(parameters=True)
+        state = context.getState(positions=True, parameters=True)
         box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
-        solver = self._bridge.solver_in(box_vectors, dict(state.getParameters()))
+        positions = state.getPositions(asNumpy=True)._value
+        solver = self._bridge.solver_in(positions, box_vectors, dict(state.getParameters()))
         parameters = solver.parameters_for(box_vectors)
         names = ("order", "grid", "near_radius", "smoothing", "levels", "precision", "expected_error")
         return {**{name: getattr(parameters, name) for name in names}, "backend": solver.backend, "bridge": "host"}
