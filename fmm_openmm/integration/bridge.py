@@ -48,12 +48,16 @@ class HostBridge:
     The structure (particle count and exclusions) is frozen at the first evaluation: Contexts may exist from then on.
 
     Args:
-        definition: shared with the :class:`FMMForce` objects that edit it; or its packed form.
+        definition: what to compute, or its packed form.
+
+    Attributes:
+        handles: the :class:`FMMForce` objects that edit the definition.
     """
 
     def __init__(self, definition: Definition | dict):
         self.uid = uuid.uuid4().hex
         self.snapshots = Snapshots()
+        self.handles = weakref.WeakSet()
         self._definition = definition
         self._structure: Structure | None = None
         self._structure_version = 0
@@ -137,11 +141,6 @@ class HostBridge:
         if self._parameters is None or self.is_current:
             self._parameters = definition.parameters
         return self._parameters
-
-    @property
-    def is_used(self) -> bool:
-        """Whether Contexts may rely on the structure."""
-        return self._structure is not None
 
     @property
     def is_current(self) -> bool:

@@ -37,10 +37,7 @@ class Options:
         Request(
             self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
         )  # checks them
-        if check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
-            raise UnsupportedError(
-                "`backend='cuda'` is not available in this version: use 'auto', 'cpu' or 'reference'"
-            )
+        check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend")
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native":
             raise UnsupportedError("`bridge='native'` is not available in this version: use 'auto' or 'host'")
 

@@ -70,6 +70,7 @@ class FMMForce(openmm.PythonForce):
     def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
         self._bridge = bridge
         self._name, self._group = name, group
+        bridge.handles.add(self)
 
     # the C++ object
 
@@ -108,6 +109,15 @@ class FMMForce(openmm.PythonForce):
         """Whether a System or another force owns the C++ object."""
         handle = self.__dict__.get("this")
         return handle is not None and not handle.own()
+
+    def _removed(self, system: openmm.System, index: int) -> None:
+        """Remove it from the System that owns it. All handles then belong to Python again, as if never added."""
+        name, group = self.getName(), self.getForceGroup()
+        handles, bridge = list(self._bridge.handles), HostBridge(self._definition)
+        system.removeForce(index)
+        for handle in handles:
+            handle.__dict__.pop("this", None)
+            handle._start(bridge, name, group)
 
     def _edited(self) -> None:
         """Carry a change of the definition over to the C++ object."""
@@ -207,9 +217,7 @@ class FMMForce(openmm.PythonForce):
             ValueError: the name is taken, or a System owns the force already.
         """
         if self._is_taken:
-            raise ValueError(
-                f"global parameter {name!r} must be added to the FMMForce before the force is added to a System"
-            )
+            raise ValueError(f"global parameter {name!r} must be added to the FMMForce before the force is added to a System")
         if name == REVISION:
             raise ValueError(f"`name` of a global parameter must not be {REVISION!r}, which FMMForce uses itself")
         index = self._definition.add_global_parameter(name, defaultValue)
@@ -304,10 +312,7 @@ class FMMForce(openmm.PythonForce):
         values = dict(context.getParameters())
         bridges = [self._bridge if is_self else bridge_of(force) for force, is_self in self._python_forces_in(context)]
         bridges = [bridge for bridge in bridges if bridge is not None]
-        sent = [
-            self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values)
-            for bridge in bridges
-        ]
+        sent = [self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values) for bridge in bridges]
         revision = revision_of(sent)
         for bridge, parameters in zip(bridges, sent, strict=True):
             bridge.snapshots.add(revision, parameters, context)

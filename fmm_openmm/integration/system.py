@@ -84,7 +84,7 @@ def restore_pme(system: openmm.System) -> None:
     handle = int(force.this)
     index = next(index for index, other in enumerate(system.getForces()) if int(other.this) == handle)
     original.apply(targets[0])
-    system.removeForce(index)
+    force._removed(system, index)
 
 
 def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> openmm.NonbondedForce:
@@ -137,6 +137,5 @@ def _check_nonbonded(force: openmm.NonbondedForce, system: openmm.System, allow_
         )
     if force.getNumParticles() != system.getNumParticles():
         raise ValueError(
-            f"{name} must have one particle for each of the System's {system.getNumParticles()}, "
-            f"got {force.getNumParticles()}"
+            f"{name} must have one particle for each of the System's {system.getNumParticles()}, got {force.getNumParticles()}"
         )

@@ -56,9 +56,7 @@ class Table:
     def append(self, row) -> int:
         """Add a row and return its index."""
         if self._count == len(self._rows):
-            self._rows = np.concatenate(
-                [self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)]
-            )
+            self._rows = np.concatenate([self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)])
         index, self._count = self._count, self._count + 1
         if index % BLOCK == 0:
             self._packed.append(None)

@@ -35,9 +35,7 @@ def _solvent(model: str, files: tuple[str, ...], edge: float, rigid: bool):
     forcefield = app.ForceField(*files)
     modeller = app.Modeller(app.Topology(), [])
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(edge, edge, edge), model=model)
-    system = forcefield.createSystem(
-        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.42 * edge, rigidWater=rigid
-    )
+    system = forcefield.createSystem(modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.42 * edge, rigidWater=rigid)
     integrator = openmm.VerletIntegrator(0.001)
     context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("CPU"))
     context.setPositions(modeller.positions)

@@ -65,7 +65,9 @@ def test_box_of_a_context_can_change_and_return(water, platform):
     fmm.use_fmm(water.system, tolerance=1e-6)
     context = water.context(platform)
     before = energy_of(context)
-    cells = [0.98 * water.cell, 1.05 * water.cell, water.cell + np.array([[0, 0, 0], [0.4, 0, 0], [-0.3, 0.5, 0]])]
+    cells = [0.98 * water.cell, 1.05 * water.cell]
+    if platform in ("Reference", "CPU"):  # the others refuse to turn a rectangular box into a triclinic one
+        cells.append(water.cell + np.array([[0, 0, 0], [0.4, 0, 0], [-0.3, 0.5, 0]]))
     for cell in cells:
         context.setPeriodicBoxVectors(*cell)
         fresh = copy.deepcopy(water)
@@ -193,9 +195,7 @@ def test_checkpoints(water, platform):
         context.getIntegrator().step(3)
         states.append(state_of(context))
     for state in states[1:]:
-        assert np.allclose(
-            state.getPositions(asNumpy=True)._value, states[0].getPositions(asNumpy=True)._value, atol=1e-5
-        )
+        assert np.allclose(state.getPositions(asNumpy=True)._value, states[0].getPositions(asNumpy=True)._value, atol=1e-5)
         assert state.getPotentialEnergy()._value == pytest.approx(states[0].getPotentialEnergy()._value, abs=0.05)
 
 

@@ -11,6 +11,7 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.integration import pickled
 from fmm_openmm.oracle.ewald import ewald_sum
 from tests.integration.boxes import Box, energy_of
 
@@ -158,6 +159,15 @@ def test_filled_after_it_was_added():
     assert not force.thisown
     for system in (box.system, copy.deepcopy(box.system)):
         assert energy_of(Box(system, box.positions).context()) == PAIR_ENERGY
+
+
+def test_a_change_that_cannot_reach_the_xml_warns(monkeypatch):
+    force = pair_force()
+    box = pair_box(force)
+    monkeypatch.setattr(pickled, "_setter", lambda: None)
+    with pytest.warns(UserWarning, match="XML and copies of the System will lack it"):
+        force.setParticleParameters(0, 0.0)
+    assert energy_of(box.context()) == pytest.approx(ewald_sum(PAIR, [0.0, -1.0], 3.0 * np.eye(3)).energy, abs=1e-3)
 
 
 def test_a_force_can_be_added_once():

@@ -37,9 +37,7 @@ def test_clones_are_equal_and_independent(chains, way):
     assert openmm.XmlSerializer.serialize(twin.system).count("PythonForce") == 1
     (found,) = fmm.find_fmm(twin.system)
     assert found.getNumExclusions() == force.getNumExclusions()
-    assert [found.getExclusionParticles(k) for k in (0, 50, 200)] == [
-        force.getExclusionParticles(k) for k in (0, 50, 200)
-    ]
+    assert [found.getExclusionParticles(k) for k in (0, 50, 200)] == [force.getExclusionParticles(k) for k in (0, 50, 200)]
     assert found.getParticleParameterOffset(0) == ["a", 1, 0.2]
     context = twin.context()
     assert energy_of(context) == energy
@@ -156,9 +154,7 @@ def test_custom_cv_force(chains, platform):
         for each in (expected, context):
             each.setParameter("a", value)
         states = [each.getState(energy=True, forces=True) for each in (expected, context)]
-        assert states[1].getPotentialEnergy()._value == pytest.approx(
-            0.5 * states[0].getPotentialEnergy()._value, rel=1e-6
-        )
+        assert states[1].getPotentialEnergy()._value == pytest.approx(0.5 * states[0].getPotentialEnergy()._value, rel=1e-6)
         forces = [state.getForces(asNumpy=True)._value for state in states]
         assert np.abs(forces[1] - 0.5 * forces[0]).max() < 1e-4 * np.abs(forces[0]).max()
 

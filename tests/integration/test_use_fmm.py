@@ -99,9 +99,7 @@ def test_net_charge_is_neutralised(platform):
     nonbonded.addParticle(1.0, 0.3, 0.0)
     system.addForce(nonbonded)
     fmm.use_fmm(system, tolerance=1e-7)
-    assert energy_of(Box(system, np.array([[0.1, 0.2, 0.3]])).context(platform)) == pytest.approx(
-        NET_CHARGED_CUBE, abs=1e-3
-    )
+    assert energy_of(Box(system, np.array([[0.1, 0.2, 0.3]])).context(platform)) == pytest.approx(NET_CHARGED_CUBE, abs=1e-3)
 
 
 def test_energy_is_the_trace_of_the_virial(chains):
@@ -213,6 +211,23 @@ def test_restore_after_charges_were_changed(chains):
     fmm.use_fmm(chains.system).setParticleParameters(0, 9.0)
     fmm.restore_pme(chains.system)
     assert xml(chains.system) == before
+
+
+def test_the_removed_force_can_be_used_again(chains):
+    """Its C++ object is gone; a handle that still pointed there would corrupt memory."""
+    force = fmm.use_fmm(chains.system, tolerance=1e-6)
+    energy = chains.energy_and_forces()[0]
+    views = [force, *fmm.find_fmm(chains.system)]
+    fmm.restore_pme(chains.system)
+    for view in views:
+        assert view.getNumParticles() == 176 and view.getName() == "FMMForce"
+        view.setParticleParameters(0, 0.1)
+    force.setParticleParameters(0, 0.39)
+    chains.system.removeForce(0)
+    chains.system.addForce(force)
+    context = chains.context()
+    assert np.isfinite(energy_of(context)) and energy_of(context) != energy
+    force.updateParametersInContext(context)
 
 
 def test_nothing_to_restore(chains):
