@@ -21,10 +21,6 @@ from fmm_openmm.solver import CoulombResult, CoulombSolver
 
 _live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
 
-_evaluation = threading.Lock()
-"""One evaluation at a time: each uses all cores, and not every Numba threading layer may be entered twice."""
-
-
 LOADER = """
 try:
     from fmm_openmm.integration.bridge import revive
@@ -58,6 +54,7 @@ class HostBridge:
         self.uid = uuid.uuid4().hex
         self.snapshots = Snapshots()
         self.handles = weakref.WeakSet()
+        self._lock = threading.Lock()  # Contexts in several threads share the solver and the charges it holds
         self._definition = definition
         self._structure: Structure | None = None
         self._structure_version = 0
@@ -71,7 +68,7 @@ class HostBridge:
         """What the force is defined by; unpacked on first use.
 
         Raises:
-            ValueError: the packed form is damaged or was written by another version.
+            ValueError: the packed form was written by another version.
         """
         if isinstance(self._definition, dict):
             self._definition = Definition.unpack(self._definition)
@@ -116,7 +113,7 @@ class HostBridge:
             box_vectors: shape (3, 3), nm.
             values: the Context's global parameters, by name.
         """
-        with _evaluation:
+        with self._lock:
             charges = self.parameters_in(values).charges(values)
             if len(positions) != len(charges):
                 raise ValueError(
@@ -127,7 +124,7 @@ class HostBridge:
 
     def solver_in(self, positions, box_vectors, values) -> CoulombSolver:
         """The solver that serves a Context with these positions, box vectors and global parameters."""
-        with _evaluation:
+        with self._lock:
             return self._loaded_solver(self.parameters_in(values).charges(values), box_vectors, positions)
 
     def parameters_in(self, values) -> Parameters:
