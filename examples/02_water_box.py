@@ -24,9 +24,7 @@ def build(edge):
     forcefield = app.ForceField("amber14/tip3p.xml")
     modeller = app.Modeller(app.Topology(), [] * unit.nanometers)
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(edge, edge, edge) * unit.nanometers)
-    options = dict(
-        nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometers, switchDistance=0.8 * unit.nanometers
-    )
+    options = dict(nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometers, switchDistance=0.8 * unit.nanometers)
     systems = [forcefield.createSystem(modeller.topology, **options) for _ in range(2)]
     return modeller.topology, modeller.positions, systems
 
