@@ -8,6 +8,7 @@ from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.table import Table
 from fmm_openmm.parameters import TOLERANCE, Request
+from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
 FORMAT = 1
@@ -37,7 +38,8 @@ class Options:
         Request(
             self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
         )  # checks them
-        check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend")
+        if check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
+            CoulombSolver([0.0], np.eye(3), backend="cuda", order=2, grid=(4, 4, 4), near_radius=1.75)  # is there a GPU?
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native":
             raise UnsupportedError("`bridge='native'` is not available in this version: use 'auto' or 'host'")
 

@@ -120,6 +120,19 @@ def test_bad_options_are_named(options, error, text):
         fmm.FMMForce(**options)
 
 
+def test_the_gpu_backend_is_refused_where_there_is_none(ions):
+    before = openmm.XmlSerializer.serialize(ions.system)
+    try:
+        fmm.CoulombSolver([1.0], np.eye(3), backend="cuda")
+    except fmm.UnsupportedError as reason:
+        with pytest.raises(fmm.UnsupportedError) as refusal:
+            fmm.use_fmm(ions.system, backend="cuda")
+        assert str(refusal.value) == str(reason)
+        assert openmm.XmlSerializer.serialize(ions.system) == before
+    else:
+        assert fmm.use_fmm(ions.system, backend="cuda").getNumParticles() == 4
+
+
 def test_only_periodic_and_all_particles():
     force = pair_force()
     force.setUsesPeriodicBoundaryConditions(True)
