@@ -46,6 +46,13 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
         raise ValueError(f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}")
     return box
 
+ORIGIN = 0.1
+"""Where the origin lies in its box, along each box vector.
+
+Crystals are usually given with an atom at the origin. Boxes whose faces lie on lattice planes would cut these planes at
+random, which multiplies the truncation error by ten and more.
+"""
+
 
 def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
     """Mean width of a box, ``h = (V / number of boxes)^(1/3)``, in the unit of ``cell``."""

@@ -2,14 +2,12 @@
 
 import numpy as np
 
-from fmm_openmm.stages import Stages
 
-
-def evaluate(stages: Stages, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+def evaluate(stages, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
     """Potentials (n,) in e per box width and fields (n, 3) in e per square box width at the particles.
 
     Args:
-        stages: a backend's stages, made for the charges, exclusions and cell shape in question.
+        stages: a backend's :class:`fmm_openmm.stages.Stages`, made for the charges, exclusions and cell shape in question.
         positions: shape (n, 3) float64, nm.
         width: mean box width, nm.
     """

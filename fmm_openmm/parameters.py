@@ -57,6 +57,9 @@ class CostModel:
 CPU_COST = CostModel(pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8)
 """One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
+CUDA_COST = CostModel(pair=1.7e-12, part_term=2.3e-12, part=1e-10, box_term=5.1e-11, box_term2=4e-13, box_near=1.6e-11)
+"""An NVIDIA H200 at float32, fitted to the stages' times at 966,600 atoms of water."""
+
 
 @dataclass(frozen=True)
 class FMMParameters:

@@ -5,24 +5,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.backends.cpu import CpuStages
-from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.backends import backend_class, choose_backend
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
-from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import ionic_fraction
-from fmm_openmm.parameters import TOLERANCE, FMMParameters, Load, Request, choose_parameters, filled_fraction, fits
+from fmm_openmm.parameters import (
+    CPU_COST,
+    CUDA_COST,
+    TOLERANCE,
+    FMMParameters,
+    Load,
+    Request,
+    choose_parameters,
+    filled_fraction,
+    fits,
+)
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
-ORIGIN = 0.1
-"""Where the corner of a box lies, in box widths from the origin along each axis.
-
-Crystals are usually given with an atom at the origin. Boxes whose faces lie on lattice planes would cut these planes at
-random, which multiplies the truncation error by ten and more."""
-
-BACKENDS = {"cpu": CpuStages, "reference": ReferenceStages}
+_evaluation = threading.Lock()
+"""One evaluation at a time: each uses all cores, and not every threading layer of Numba may be entered twice."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class CoulombSolver:
         tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
         boundary: "periodic".
         precision: "single", "double", or "auto": single for tolerances down to 5e-6.
-        backend: "cpu", "reference" (readable and slow), or "auto".
+        backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable, else "cpu".
         order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`.
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
@@ -67,7 +70,7 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: boundary "open", backend "cuda" or levels > 0.
+        UnsupportedError: boundary "open", levels > 0, or backend "cuda" without CuPy or a GPU.
     """
 
     def __init__(
@@ -89,23 +92,21 @@ class CoulombSolver:
     ):
         if check_choice(boundary, ("periodic", "open"), "boundary") == "open":
             raise UnsupportedError("`boundary='open'` is not available: use 'periodic' with a large box")
-        if check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
-            raise UnsupportedError(
-                "`backend='cuda'` is not available in this version: use 'auto', 'cpu' or 'reference'"
-            )
+        check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend")
         self._charges = check_charges(charges)
         self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         self._minimum_image = bool(exclusions_periodic)
         self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels)
-        self._backend = "cpu" if backend == "auto" else backend
+        self._backend = choose_backend() if backend == "auto" else backend
+        self._make_stages = backend_class(self._backend)
         filled = 1.0
         if positions is not None:
             filled = filled_fraction(check_positions(positions, len(self._charges)), self._box_vectors)
         self._load = Load(len(self._charges), filled, ionic_fraction(self._charges, self._exclusions))
-        self._parameters = choose_parameters(self._request, self._box_vectors, self._load)
+        self._cost = CUDA_COST if self._backend == "cuda" else CPU_COST
+        self._parameters = choose_parameters(self._request, self._box_vectors, self._load, self._cost)
         self._stages: list[Stages] = []
-        self._lock = threading.Lock()
 
     @property
     def parameters(self) -> FMMParameters:
@@ -127,7 +128,7 @@ class CoulombSolver:
         charges = check_charges(charges)
         if charges.shape != self._charges.shape:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
-        with self._lock:
+        with _evaluation:
             self._charges = charges
             for stages in self._stages:
                 stages.set_charges(charges)
@@ -136,7 +137,9 @@ class CoulombSolver:
         """Energy, forces, potentials and fields.
 
         Args:
-            positions: shape (n, 3), nm; wrapped into the box or not.
+            positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may lie on the device (any
+                CuPy array): then so do the results, in the precision of the solver, the energy with shape (1,); nothing
+                waits for the device, and instead of errors there are NaNs.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
                 another shape rebuilds the lattice operator.
 
@@ -144,12 +147,14 @@ class CoulombSolver:
             ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
                 excluded.
         """
-        positions = check_positions(positions, len(self._charges))
         cell = self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
-        with self._lock:
+        if self._backend == "cuda" and hasattr(positions, "__cuda_array_interface__"):
+            return self._compute_on_device(positions, cell)
+        positions = check_positions(positions, len(self._charges))
+        with _evaluation:
             stages = self._stages_for(cell)
             width = box_width(cell, stages.lattice.counts)
-            potentials, fields = evaluate(stages, positions + ORIGIN * width, width)
+            potentials, fields = stages.evaluate(positions, width)
             charges = self._charges
         bad = np.flatnonzero(~(np.abs(potentials) < 1e9 * max(1.0, np.abs(charges).max())))
         if len(bad):
@@ -159,12 +164,20 @@ class CoulombSolver:
         energy = 0.5 * float(charges @ potentials)
         return CoulombResult(energy, charges[:, None] * fields, potentials, fields)
 
+    def _compute_on_device(self, positions, cell: np.ndarray) -> CoulombResult:
+        if positions.shape != (len(self._charges), 3):
+            raise ValueError(f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}")
+        with _evaluation:
+            stages = self._stages_for(cell)
+            results = stages.compute(positions, box_width(cell, stages.lattice.counts))
+            return CoulombResult(*(array.copy() for array in results))
+
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while its boxes stay nearly cubes."""
         cell = check_box_vectors(box_vectors)
         if self._request.grid is not None or fits(cell, self._parameters.counts):
             return self._parameters
-        return choose_parameters(self._request, cell, self._load)
+        return choose_parameters(self._request, cell, self._load, self._cost)
 
     def _stages_for(self, cell: np.ndarray) -> Stages:
         """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing."""
@@ -176,7 +189,7 @@ class CoulombSolver:
             parameters = self.parameters_for(cell)
             lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
             dtype = np.float32 if parameters.precision == "single" else np.float64
-            stages = BACKENDS[self._backend](
+            stages = self._make_stages(
                 lattice,
                 parameters.order,
                 parameters.smoothing,

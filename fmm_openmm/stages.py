@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.driver import evaluate
 
 
 @dataclass
@@ -79,6 +80,10 @@ class Stages(ABC):
     @abstractmethod
     def set_charges(self, charges: np.ndarray) -> None:
         """Replace the charges of the particles, shape (n,) float64."""
+
+    def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+        """All stages in order: :func:`fmm_openmm.driver.evaluate`."""
+        return evaluate(self, positions, width)
 
     @abstractmethod
     def sort(self, positions: np.ndarray, width: float) -> Parts:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.backends.reference.sort import quintic_step, sort
-from fmm_openmm.box import BoxLattice, box_width
+from fmm_openmm.box import ORIGIN, BoxLattice, box_width
 from fmm_openmm.driver import evaluate
 from fmm_openmm.stages import Accumulator, Moments
 from tests.test_oracle import random_charges, relative
@@ -249,7 +249,7 @@ def test_parts_are_a_partition_of_unity(boxes, smoothing, positions):
         np.testing.assert_allclose(np.bincount(parts.particle, parts.slope[:, axis], n), 0.0, atol=1e-12)
     assert (parts.weight >= 0).all()
 
-    centre = (parts.box + 0.5) @ lattice.boxes
+    centre = (parts.box + 0.5 - ORIGIN) @ lattice.boxes
     np.testing.assert_allclose(centre + parts.x, x[parts.particle], atol=1e-12)
     assert np.abs(parts.x @ np.linalg.inv(lattice.boxes)).max() <= 0.5 + smoothing + 1e-12
     number = np.repeat(np.arange(lattice.size), np.diff(parts.start))

@@ -6,7 +6,7 @@ import numpy as np
 from numba import prange
 
 from fmm_openmm.backends.cpu.threads import inline, kernel, serial
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.stages import Parts
 
 
@@ -33,7 +33,7 @@ def _locate(positions, inverse, smoothing, scaled, side, count):
     for i in prange(len(positions)):
         parts = 1
         for axis in range(3):
-            s = 0.0
+            s = ORIGIN
             for k in range(3):
                 s += positions[i, k] * inverse[k, axis]
             u = s - np.floor(s)

@@ -1,17 +1,13 @@
 """Compilation and work sharing common to the CPU kernels.
 
 All kernels gather: each output element is written by one thread, in a fixed order, so results do not depend on the number
-of threads. Numba's portable threading layer must not be entered from two threads at once, hence one lock for the process.
+of threads.
 """
-
-import threading
 
 from numba import get_num_threads, njit
 
 LANES = 16
 """Particles or wave vectors that an inner loop of fixed length treats at once, for the compiler to vectorise."""
-
-LOCK = threading.RLock()
 
 _OPTIONS = {"cache": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"}}
 

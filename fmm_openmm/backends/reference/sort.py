@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.stages import Parts
 
 
@@ -14,7 +14,7 @@ def quintic_step(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float) -> Parts:
     """See :meth:`fmm_openmm.stages.Stages.sort`."""
     inverse = np.linalg.inv(lattice.boxes)
-    scaled = positions / width @ inverse
+    scaled = positions / width @ inverse + ORIGIN
     home = np.floor(scaled).astype(np.int64)
     u = scaled - home
 

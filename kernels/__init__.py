@@ -1,0 +1,1 @@
+"""CUDA C++ kernels of the GPU backend: one file a stage, shared device code in ``common/``."""

@@ -1,0 +1,59 @@
+// Parts of a particle: with smoothing it belongs to up to eight boxes, see fmm_openmm/backends/reference/sort.py.
+#pragma once
+#include "types.cuh"
+
+// A corner's bits tell along which axes the part lies in the neighbouring box instead of the home box.
+__device__ __forceinline__ int step_of(const Located& at, int corner, int axis) {
+    return (corner >> axis & 1) * side_of(at.sides, axis);
+}
+
+__device__ __forceinline__ bool has_corner(const Located& at, int corner) {
+    bool has = true;
+#pragma unroll
+    for (int axis = 0; axis < 3; axis++) has = has && (!(corner >> axis & 1) || side_of(at.sides, axis) != 0);
+    return has;
+}
+
+template <class Visit>
+__device__ __forceinline__ void for_each_corner(const Located& at, Visit visit) {
+    for (int corner = 0; corner < CORNERS; corner++)
+        if (has_corner(at, corner))
+            visit(corner, box_number(at.box[0] + step_of(at, corner, 0), at.box[1] + step_of(at, corner, 1),
+                                     at.box[2] + step_of(at, corner, 2)));
+}
+
+// Position of a part relative to its box's centre; its share of the particle, and that share's gradient per box width.
+struct Part {
+    real x, y, z, weight, slope_x, slope_y, slope_z;
+};
+
+__device__ __forceinline__ Part part_of(const Located& at, const real4& fraction, int corner, const Parameters* parameters) {
+    const real u[3] = {fraction.x, fraction.y, fraction.z};
+    real w[3], dw[3], c[3];
+#pragma unroll
+    for (int axis = 0; axis < 3; axis++) {
+        const int side = side_of(at.sides, axis), moved = corner >> axis & 1;
+        w[axis] = 1;
+        dw[axis] = 0;
+        if (SMOOTHED && side != 0) {
+            const real width = real(2 * SMOOTHING);
+            const real t = real(0.5) - (side < 0 ? u[axis] : 1 - u[axis]) / width;
+            const real share = t * t * t * (10 + t * (6 * t - 15)), edge = t * (1 - t);
+            const real rate = side * 30 * edge * edge / width;
+            w[axis] = moved ? share : 1 - share;
+            dw[axis] = moved ? rate : -rate;
+        }
+        c[axis] = u[axis] - moved * side - real(0.5);
+    }
+    const double *b = parameters->boxes, *s = parameters->slope;
+    const real d0 = dw[0] * w[1] * w[2], d1 = w[0] * dw[1] * w[2], d2 = w[0] * w[1] * dw[2];
+    Part part;
+    part.x = c[0] * real(b[0]) + c[1] * real(b[3]) + c[2] * real(b[6]);
+    part.y = c[1] * real(b[4]) + c[2] * real(b[7]);
+    part.z = c[2] * real(b[8]);
+    part.weight = w[0] * w[1] * w[2];
+    part.slope_x = real(s[0]) * d0 + real(s[1]) * d1 + real(s[2]) * d2;
+    part.slope_y = real(s[3]) * d0 + real(s[4]) * d1 + real(s[5]) * d2;
+    part.slope_z = real(s[6]) * d0 + real(s[7]) * d1 + real(s[8]) * d2;
+    return part;
+}

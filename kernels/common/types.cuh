@@ -1,0 +1,58 @@
+// Types, constants and the parameter block shared by all kernels. Lengths are in mean box widths.
+//
+// Macros set by the loader:
+//   REAL        float or double                          ORDER      expansion order p
+//   SMOOTHED    whether particles are split into parts    SMOOTHING  transition width, box widths
+//   GROUPS      boxes a block in p2m and l2p             NEAR       number of boxes of the near stencil
+//   POSITION    type of the positions given               ORIGIN     where the origin lies in its box
+//   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
+//   N0, N1, N2  diagonal of the counts matrix, C10, C20, C21 its lower triangle
+#pragma once
+
+typedef REAL real;
+typedef unsigned char uint8;
+typedef unsigned long long uint64;
+
+struct __align__(4 * sizeof(real)) real4 {
+    real x, y, z, w;
+};
+
+#define TERMS ((ORDER + 1) * (ORDER + 1))
+#define FULL 0xffffffffu
+#define BOXES (N0 * N1 * N2)
+#define CORNERS (SMOOTHED ? 8 : 1)
+
+// What changes from call to call without a new graph. Rows of boxes and columns of inverse as in BoxLattice.
+struct Parameters {
+    double inverse[9];    // positions in nm to box coordinates: row vector times matrix
+    double boxes[9];      // box vectors, mean box widths
+    double slope[9];      // inverse of boxes
+    double potential;     // Coulomb constant / width: potentials to kJ/mol/e
+    double field;         // Coulomb constant / width^2
+    double cell[9];       // cell vectors, mean box widths
+};
+
+// Where a particle is: its home box (unwrapped), and along each axis the side on which it is split, packed.
+struct __align__(16) Located {
+    int box[3];
+    int sides;            // (side + 1) in base 4 for the three axes
+};
+
+__device__ __forceinline__ int side_of(int sides, int axis) {
+    return ((sides >> (2 * axis)) & 3) - 1;
+}
+
+// Box number in memory order of an unwrapped box index: first axis fastest.
+__device__ __forceinline__ int floor_div(int a, int b) {
+    int q = a / b;
+    return q - (a - q * b < 0);
+}
+
+__device__ __forceinline__ int box_number(int i0, int i1, int i2) {
+    int w = floor_div(i2, N2);
+    i2 -= w * N2; i1 -= w * C21; i0 -= w * C20;
+    w = floor_div(i1, N1);
+    i1 -= w * N1; i0 -= w * C10;
+    i0 -= floor_div(i0, N0) * N0;
+    return i0 + N0 * (i1 + N1 * i2);
+}

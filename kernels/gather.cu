@@ -1,0 +1,70 @@
+// gather: parts to particles, in OpenMM units: sum w Phi, sum (w E - Phi grad w), and the energy.
+//
+// A thread a particle. The energy is added up in float64 in a fixed order: blocks write partial sums, the block that
+// finishes last adds these. Bound by memory.
+#include "common/parts.cuh"
+
+#define BLOCK 256
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ place,
+       const real* __restrict__ charges, const real4* __restrict__ far, const real4* __restrict__ near,
+       const Parameters* __restrict__ parameters, real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
+       real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks) */, int* ticket /* zeroed */,
+       double* __restrict__ energy /* (1) */) {
+    __shared__ double sum[BLOCK / 32];
+    __shared__ bool last;
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    double mine = 0;
+    if (i < n) {
+        const Located at = located[i];
+        double phi = 0, ex = 0, ey = 0, ez = 0;
+        for (int corner = 0; corner < CORNERS; corner++) {
+            if (!has_corner(at, corner)) continue;
+            const int k = place[i * CORNERS + corner];
+            const real4 a = far[k], b = near[k];
+            const double p = double(a.x) + double(b.x);
+            const double fx = double(a.y) + double(b.y), fy = double(a.z) + double(b.z), fz = double(a.w) + double(b.w);
+#if SMOOTHED
+            const Part part = part_of(at, fraction[i], corner, parameters);
+            phi += part.weight * p;
+            ex += part.weight * fx - part.slope_x * p;
+            ey += part.weight * fy - part.slope_y * p;
+            ez += part.weight * fz - part.slope_z * p;
+#else
+            phi = p; ex = fx; ey = fy; ez = fz;
+#endif
+        }
+        const double q = charges[i];
+        phi *= parameters->potential;
+        ex *= parameters->field; ey *= parameters->field; ez *= parameters->field;
+        potentials[i] = real(phi);
+        fields[3 * i] = real(ex); fields[3 * i + 1] = real(ey); fields[3 * i + 2] = real(ez);
+        forces[3 * i] = real(q * ex); forces[3 * i + 1] = real(q * ey); forces[3 * i + 2] = real(q * ez);
+        mine = 0.5 * q * phi;
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) mine += __shfl_xor_sync(FULL, mine, d);
+    if (threadIdx.x % 32 == 0) sum[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double block = 0;
+        for (int w = 0; w < BLOCK / 32; w++) block += sum[w];
+        partial[blockIdx.x] = block;
+        __threadfence();
+        last = atomicAdd(ticket, 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last) return;
+    mine = 0;
+    for (int b = threadIdx.x; b < gridDim.x; b += BLOCK) mine += reinterpret_cast<volatile double*>(partial)[b];
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) mine += __shfl_xor_sync(FULL, mine, d);
+    if (threadIdx.x % 32 == 0) sum[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double total = 0;
+        for (int w = 0; w < BLOCK / 32; w++) total += sum[w];
+        *energy = total;
+    }
+}

@@ -1,0 +1,128 @@
+"""The CUDA backend against the reference backend; needs an NVIDIA GPU."""
+
+import numpy as np
+import pytest
+
+from fmm_openmm import CoulombSolver, UnsupportedError
+from fmm_openmm.backends import backend_class
+from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.box import BoxLattice, box_width, counts_matrix
+from fmm_openmm.driver import evaluate
+from fmm_openmm.oracle import ewald_sum
+from tests.systems import SYSTEMS, build, charge_arrays
+
+try:
+    CudaStages = backend_class("cuda")
+except UnsupportedError as reason:
+    pytest.skip(f"no GPU to run on: {reason}", allow_module_level=True)
+
+import cupy
+
+CELLS = {
+    "cube": (np.eye(3) * 3.0, (6, 6, 6)),
+    "skewed": (np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]), [[8, 0, 0], [1, 6, 0], [-2, 2, 7]]),
+    "long": (np.diag([3.0, 1, 1]), (9, 3, 3)),
+    "one box": (np.diag([3.0, 1, 1]), (1, 1, 1)),
+}
+
+
+def random_charges(seed=0, n=403):
+    rng = np.random.default_rng(seed)
+    pairs = np.sort(rng.integers(0, n, (300, 2)), 1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    return rng.uniform(-2, 3, (n, 3)), rng.normal(size=n), pairs
+
+
+@pytest.mark.parametrize("minimum_image", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("dtype", "accuracy"), [(np.float64, 1e-12), (np.float32, 2e-5)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_agrees_with_the_reference_backend(cell, dtype, accuracy, smoothing, minimum_image):
+    vectors, grid = CELLS[cell]
+    counts = counts_matrix(grid)
+    lattice, width = BoxLattice.from_cell(vectors, counts, 2.5), box_width(vectors, counts)
+    positions, charges, pairs = random_charges()
+    arguments = (lattice, 5, smoothing, charges, pairs, minimum_image)
+    expected = evaluate(ReferenceStages(*arguments), positions, width)
+    found = CudaStages(*arguments, dtype).evaluate(positions, width)
+    for a, b in zip(found, expected, strict=True):
+        assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_meets_the_tolerance(name, tolerance):
+    a = charge_arrays(build(name))
+    exact = ewald_sum(a.positions, a.charges, a.box_vectors, a.exclusions).forces
+    solver = CoulombSolver(a.charges, a.box_vectors, a.exclusions, tolerance=tolerance, positions=a.positions, backend="cuda")
+    error = np.linalg.norm(solver.compute(a.positions).forces - exact) / np.linalg.norm(exact)
+    assert error <= tolerance
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_repeats_bit_for_bit(dtype):
+    vectors, grid = CELLS["skewed"]
+    counts = counts_matrix(grid)
+    positions, charges, pairs = random_charges()
+    stages = CudaStages(BoxLattice.from_cell(vectors, counts, 2.5), 6, 0.05, charges, pairs, False, dtype)
+    on_device = cupy.asarray(positions)
+    first, *others = ([array.get() for array in stages.compute(on_device, box_width(vectors, counts))] for _ in range(5))
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("count", [1, 2, 33, 5000])
+def test_everything_in_one_box(count):
+    rng = np.random.default_rng(1)
+    positions, charges = rng.uniform(0.4, 0.6, (count, 3)), rng.normal(size=count)
+    options = {"order": 6, "near_radius": 2.5, "grid": (8, 8, 8), "precision": "double"}
+    expected = CoulombSolver(charges, np.eye(3) * 8, backend="cpu", **options).compute(positions)
+    found = CoulombSolver(charges, np.eye(3) * 8, backend="cuda", **options).compute(positions)
+    np.testing.assert_allclose(found.forces, expected.forces, rtol=1e-10, atol=1e-10 * (1.0 + np.abs(expected.forces).max()))
+    assert found.energy == pytest.approx(expected.energy, rel=1e-11)
+
+
+def test_arrays_on_the_device_give_arrays_on_the_device():
+    positions, charges, pairs = random_charges()
+    solver = CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend="cuda")
+    host, device = solver.compute(positions), solver.compute(cupy.asarray(positions))
+    for name in ("forces", "potentials", "fields"):
+        assert isinstance(getattr(device, name), cupy.ndarray)
+        np.testing.assert_allclose(
+            getattr(device, name).get(), getattr(host, name), rtol=1e-12, atol=1e-9 * np.abs(getattr(host, name)).max()
+        )
+    assert float(device.energy[0]) == pytest.approx(host.energy, rel=1e-12)
+
+
+def test_boxes_and_charges_may_change():
+    positions, charges, pairs = random_charges()
+    cuda, cpu = (CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend=b) for b in ("cuda", "cpu"))
+    before = cuda.compute(positions).energy
+    for box in (np.eye(3) * 3.1, np.diag([3.0, 3.1, 2.9]), [[3, 0, 0], [0.4, 3, 0], [-0.3, 0.2, 3.1]]):
+        assert cuda.compute(positions, box).energy == pytest.approx(cpu.compute(positions, box).energy, rel=1e-6)
+    assert cuda.compute(positions).energy == before
+    cuda.set_charges(2 * charges)
+    assert cuda.compute(positions).energy == pytest.approx(4 * before, rel=1e-12)
+
+
+def test_a_bad_particle_is_named_and_nothing_is_lost():
+    positions, charges, pairs = random_charges()
+    solver = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
+    before = solver.compute(positions).energy
+    bad = positions.copy()
+    bad[17, 1] = np.nan
+    with pytest.raises(ValueError, match="particle 17"):
+        solver.compute(bad)
+    assert np.isnan(solver.compute(cupy.asarray(bad)).forces.get()).any()
+    assert solver.compute(positions).energy == before
+
+
+def test_on_the_callers_stream():
+    positions, charges, pairs = random_charges()
+    solver = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
+    expected = solver.compute(positions).energy
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        result = solver.compute(cupy.asarray(positions))
+        stream.synchronize()
+        assert float(result.energy.get(stream=stream)[0]) == pytest.approx(expected, rel=1e-7)  # float32 potentials
