@@ -1,4 +1,4 @@
-"""Every CUDA kernel compiles for every supported architecture, without warnings and within the spill budget. Needs NVRTC, but no GPU."""
+"""Every CUDA kernel compiles for every supported architecture, without warnings, within the spill budget. Needs no GPU."""
 
 import re
 

@@ -45,7 +45,8 @@ def _cuda() -> type[Stages]:
         from fmm_openmm.backends.cuda.stages import CudaStages
     except ImportError as error:
         raise UnsupportedError(
-            f"`backend='cuda'` needs CuPy ({error}): pip install 'fmm_openmm[cuda13]' or 'fmm_openmm[cuda12]'"
+            f"`backend='cuda'` needs CuPy ({str(error).splitlines()[0]}): "
+            "pip install 'fmm_openmm[cuda13]' or 'fmm_openmm[cuda12]'"
         ) from error
     reason = why_unusable()
     if reason:
