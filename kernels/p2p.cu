@@ -4,8 +4,8 @@
 //
 // A warp owns a box. Its lanes hold one source each, up to TARGETS of the box's parts stay in registers, and every source
 // meets all of them: 14 floating-point instructions a pair. Shared memory holds a window of the list of sources, with the
-// row of the near stencil each comes from and a byte that says which targets leave it out. Sources of the next step are
-// loaded while this one is computed. Bound by instruction issue, about three quarters of it floating point.
+// row of the near stencil each comes from and a byte that says which targets leave it out; `masked` says which steps of 32
+// sources have any such byte. Sources of the next step are loaded while this one is computed. Bound by instruction issue.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 #include "common/parts.cuh"
@@ -21,6 +21,7 @@ struct Shared {
     int source[WINDOW];           // parts in the window
     unsigned short row[WINDOW];   // rows of the near stencil they come from
     unsigned skip[WINDOW / 4];    // a byte each: targets that leave it out
+    unsigned masked;              // a bit for every step of 32 sources
 };
 
 struct Sums {
@@ -44,18 +45,30 @@ __device__ __forceinline__ void interact(const real4& source, unsigned mask, con
     }
 }
 
-template <bool MASKED>
-__device__ __forceinline__ void interact(int targets, const real4& source, unsigned mask, const real (&tx)[TARGETS],
-                                         const real (&ty)[TARGETS], const real (&tz)[TARGETS], Sums& sums) {
-    switch (targets) {
-        case 1: interact<1, MASKED>(source, mask, tx, ty, tz, sums); break;
-        case 2: interact<2, MASKED>(source, mask, tx, ty, tz, sums); break;
-        case 3: interact<3, MASKED>(source, mask, tx, ty, tz, sums); break;
-        case 4: interact<4, MASKED>(source, mask, tx, ty, tz, sums); break;
-        case 5: interact<5, MASKED>(source, mask, tx, ty, tz, sums); break;
-        case 6: interact<6, MASKED>(source, mask, tx, ty, tz, sums); break;
-        case 7: interact<7, MASKED>(source, mask, tx, ty, tz, sums); break;
-        default: interact<8, MASKED>(source, mask, tx, ty, tz, sums);
+// The window's sources, 32 at a time, with N targets. The list is padded to whole steps with charges of 0.
+template <int N>
+__device__ __forceinline__ void run(const Shared& s, int steps, int lane, const real4* __restrict__ xq,
+                                    const real4* __restrict__ shift, const real (&tx)[TARGETS], const real (&ty)[TARGETS],
+                                    const real (&tz)[TARGETS], Sums& sums) {
+    const unsigned masked = s.masked;
+    const auto fetch = [&](int k) {
+        const int part = s.source[k];
+        real4 source = xq[max(part, 0)];
+        const real4 by = shift[s.row[k]];
+        source.x += by.x; source.y += by.y; source.z += by.z;
+        if (part < 0) source = real4{real(1e6), real(1e6), real(1e6), 0};
+        return source;
+    };
+    real4 next = fetch(lane);
+    for (int step = 0; step < steps; step++) {
+        const real4 source = next;
+        if (step + 1 < steps) next = fetch(32 * (step + 1) + lane);
+        if (masked >> step & 1) {
+            const int k = 32 * step + lane;
+            interact<N, true>(source, s.skip[k / 4] >> (8 * (k % 4)) & 0xff, tx, ty, tz, sums);
+        } else {
+            interact<N, false>(source, 0, tx, ty, tz, sums);
+        }
     }
 }
 
@@ -95,7 +108,7 @@ __device__ __forceinline__ int3 excluded_image(const Located& a, const Located& 
     return shift;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, sizeof(real) == 4 ? 4 : 2)
 p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
     const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (n, CORNERS) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
@@ -152,6 +165,12 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
         for (int window = 0; window < sources; window += WINDOW) {
             __syncwarp();
             for (int k = lane; k < WINDOW / 4; k += 32) s.skip[k] = 0;
+            const int end = min(WINDOW, sources - window), steps = (end + 31) / 32;
+            if (lane == 0) s.masked = 0;
+            if (end + lane < 32 * steps) {
+                s.source[end + lane] = -1;
+                s.row[end + lane] = 0;
+            }
 #pragma unroll 1
             for (int row = lane; row < NEAR; row += 32) {
                 const int low = max(0, s.begin[row] - window), high = min(WINDOW, s.begin[row + 1] - window);
@@ -185,8 +204,10 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
                     const int part = place[j * CORNERS + corner];
                     if (row >= 0) {
                         const int k_source = s.begin[row] + part - s.first[row] - window;
-                        if (k_source >= 0 && k_source < WINDOW)
+                        if (k_source >= 0 && k_source < WINDOW) {
                             atomicOr(&s.skip[k_source / 4], 1u << (8 * (k_source % 4) + t));
+                            atomicOr(&s.masked, 1u << (k_source / 32));
+                        }
                     } else if (window == 0) {
                         const real4 source = xq[part], target = xq[begin + t];
                         const double* e = parameters->boxes;
@@ -207,25 +228,15 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
                 }
             }
             __syncwarp();
-            const int end = min(WINDOW, sources - window);
-            const auto fetch = [&](int k) {
-                real4 source = {real(1e6), real(1e6), real(1e6), 0};
-                if (k < end) {
-                    const real4 by = shift[s.row[k]];
-                    source = xq[s.source[k]];
-                    source.x += by.x; source.y += by.y; source.z += by.z;
-                }
-                return source;
-            };
-            real4 next = fetch(lane);
-            for (int k = lane; k - lane < end; k += 32) {
-                const real4 source = next;
-                next = fetch(k + 32);
-                const unsigned mask = k < end ? s.skip[k / 4] >> (8 * (k % 4)) & 0xff : 0;
-                if (__any_sync(FULL, mask))
-                    interact<true>(targets, source, mask, tx, ty, tz, sums);
-                else
-                    interact<false>(targets, source, 0, tx, ty, tz, sums);
+            switch (targets) {
+                case 1: run<1>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                case 2: run<2>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                case 3: run<3>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                case 4: run<4>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                case 5: run<5>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                case 6: run<6>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                case 7: run<7>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
+                default: run<8>(s, steps, lane, xq, shift, tx, ty, tz, sums);
             }
         }
         real values[32];
