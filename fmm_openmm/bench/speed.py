@@ -25,9 +25,7 @@ CASES = ((5e-4, {}), (5e-4, {"smoothing": 0.0}), (1e-4, {}), (1e-5, {}), (1e-6, 
 SHAPES = {  # rows a, b, c of cells of volume 1, before reduction of the edge
     "cube": np.eye(3),
     "rhombic dodecahedron": np.array([[1.0, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]]),
-    "truncated octahedron": np.array(
-        [[1.0, 0, 0], [1 / 3, np.sqrt(8 / 9), 0], [-1 / 3, np.sqrt(2 / 9), np.sqrt(2 / 3)]]
-    ),
+    "truncated octahedron": np.array([[1.0, 0, 0], [1 / 3, np.sqrt(8 / 9), 0], [-1 / 3, np.sqrt(2 / 9), np.sqrt(2 / 3)]]),
     "skewed": np.array([[1.0, 0, 0], [0.31, 1.12, 0], [-0.27, 0.43, 0.94]]),
 }
 
@@ -117,9 +115,7 @@ def main(arguments=None) -> None:
     results = {"atoms": len(sample.positions), "threads": get_num_threads()}
     print(f"{results['atoms']} atoms of water, {results['threads']} threads\n")
 
-    header = (
-        "| tolerance | smoothing | order, radius, boxes | precision | measured error | evaluation, ms | operator, ms |"
-    )
+    header = "| tolerance | smoothing | order, radius, boxes | precision | measured error | evaluation, ms | operator, ms |"
     print(header + "\n|---|---|---|---|---|---|---|")
     results["evaluations"] = []
     for row in evaluations(sample):

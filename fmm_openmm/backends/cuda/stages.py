@@ -44,7 +44,7 @@ def gradient_table(order: int) -> np.ndarray:
 class CudaStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``. Results stay on the device.
 
-    Made for the current device; ``compute`` queues on the current stream.
+    Made for the current device; ``compute`` queues on the current stream and copies its argument to ``positions``.
     """
 
     def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype):
@@ -103,7 +103,7 @@ class CudaStages(Stages):
         accuracy = 1e-10 if real == np.float32 else 1e-17
         operator = lattice_operator(self.lattice, self.order, accuracy).reshape((2 * self.order + 1) ** 2, -1) / boxes
         tiles = -(-boxes // SCAN_TILE)
-        self._positions = cupy.empty((n, 3))
+        self.positions = cupy.empty((n, 3))
         self._charges = cupy.asarray(charges, real)
         self._parameters = cupy.empty(38)
         self._partner_start, self._partner = cupy.asarray(start, np.int32), cupy.asarray(partner, np.int32)
@@ -164,16 +164,19 @@ class CudaStages(Stages):
         """
         if width != self._width:
             self._set_width(width)
-        current = cupy.cuda.get_current_stream()
-        self._positions[...] = positions
+        self.positions[...] = positions
         if self._graph is None:
-            evaluate(self, self._positions, width)  # compiles, and sets up what must not happen during capture
+            evaluate(self, self.positions, width)  # compiles, and sets up what must not happen during capture
             with self._stream:
                 self._stream.begin_capture()
-                evaluate(self, self._positions, width)
+                evaluate(self, self.positions, width)
                 self._graph = self._stream.end_capture()
-        self._graph.launch(current)
+        self.replay()
         return self._energy, self._forces, self._potentials, self._fields
+
+    def replay(self):
+        """Queue an evaluation of ``positions`` as they are, once :meth:`compute` has made the graph."""
+        self._graph.launch(cupy.cuda.get_current_stream())
 
     def evaluate(self, positions, width):
         """See :meth:`fmm_openmm.stages.Stages.evaluate`; positions and results are on the host."""
