@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    edge, steps = (2.0, 200) if arguments.short else (2.5, 2000)
+    edge, steps = (2.0, 200) if arguments.short else (2.5, 1500)
 
     topology, positions, (with_pme, with_fmm) = build(edge)
     fmm.use_fmm(with_fmm, tolerance=5e-4)  # this line is all there is to it

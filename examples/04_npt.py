@@ -75,7 +75,7 @@ def main():
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    steps = 100 if arguments.short else 3000
+    steps = 100 if arguments.short else 2500
 
     topology, positions, system = build()
     simulation = simulation_of(topology, system)
