@@ -64,7 +64,7 @@ def main():
     with_fmm = copy.deepcopy(with_pme)
     fmm.use_fmm(with_fmm, tolerance=5e-4)  # this line is all there is to it
 
-    simulations = {"FMM": simulation_of(topology, with_fmm), "PME": simulation_of(topology, with_pme)}
+    simulations = {"PME": simulation_of(topology, with_pme), "FMM": simulation_of(topology, with_fmm)}
     first = simulations["FMM"].context
     first.setPositions(positions)
     simulations["FMM"].minimizeEnergy(maxIterations=100)
