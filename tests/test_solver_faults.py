@@ -1,0 +1,281 @@
+"""Bad input to ``CoulombSolver``: an error that names the culprit, and nothing lost. Several solvers, and memory."""
+
+import gc
+import resource
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from openmm import unit
+
+import fmm_openmm as fmm
+from fmm_openmm import CoulombSolver
+from fmm_openmm.backends import choose_backend
+from fmm_openmm.oracle import ewald_sum
+from tests.test_oracle import SKEWED, random_charges, relative
+
+BACKENDS = ("cpu", "reference")
+NAN, INF = float("nan"), float("inf")
+PAIRS = [(0, 1), (2, 3)]
+
+
+@pytest.fixture(scope="module")
+def scattered():
+    x, q = random_charges(40, SKEWED, net=1.0)
+    x[1] = x[0] + 0.05
+    return x, q
+
+
+@pytest.fixture(params=BACKENDS)
+def solver(request, scattered):
+    return CoulombSolver(scattered[1], SKEWED, PAIRS, backend=request.param)
+
+
+@pytest.fixture
+def unharmed(solver, scattered):
+    """After the test the solver gives the very energy it gave before."""
+    before = solver.compute(scattered[0])
+    yield before
+    after = solver.compute(scattered[0])
+    assert after.energy == before.energy
+    np.testing.assert_array_equal(after.forces, before.forces)
+
+
+def changed(array, index, value):
+    array = np.array(array)
+    array[index] = value
+    return array
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e30, -1e30, 1e10])
+@pytest.mark.parametrize("particle", [0, 17, 39])
+def test_bad_coordinate(solver, scattered, unharmed, particle, value):
+    bad = changed(scattered[0], (particle, 1), value)
+    with pytest.raises(ValueError, match=rf"^`positions` must be finite and within 1e\+09 nm .* particle {particle}$"):
+        solver.compute(bad)
+
+
+@pytest.mark.parametrize("shape", [(39, 3), (41, 3), (40, 2), (120,), (0, 3)])
+def test_bad_shape_of_positions(solver, unharmed, shape):
+    with pytest.raises(ValueError) as error:
+        solver.compute(np.zeros(shape))
+    assert str(error.value) == f"`positions` must have shape (n, 3) with n = 40 (from `charges`), got {shape}"
+
+
+@pytest.mark.parametrize(
+    "box_vectors, message",
+    [
+        (changed(SKEWED, (1, 1), NAN), "`box_vectors` must be finite, got "),
+        (changed(SKEWED, (2, 2), 0.0), "`box_vectors` must span a positive volume, got "),
+        (changed(SKEWED, (0, 0), -2.0), "`box_vectors` must span a positive volume, got "),
+        (changed(SKEWED, (1, 0), 1.2), "periodic box vectors must be in reduced form, got "),
+        (changed(SKEWED, (0, 1), 0.2), "must be in reduced form: the first periodic box vector must be parallel to x"),
+        ([2.0, 2.0, 2.0], r"`box_vectors` must have shape \(3, 3\), got \(3,\)"),
+    ],
+    ids=["nan", "flat", "negative", "too_skewed", "rotated", "lengths"],
+)
+def test_bad_box(solver, scattered, unharmed, box_vectors, message):
+    with pytest.raises(ValueError, match=message):
+        solver.compute(scattered[0], box_vectors)
+    with pytest.raises(ValueError, match=message):
+        CoulombSolver(scattered[1], box_vectors)
+
+
+@pytest.mark.parametrize(
+    "charges, message",
+    [
+        (changed(np.ones(40), 5, NAN), r"^`charges` must be finite, got nan for particle 5$"),
+        (changed(np.ones(40), 39, -INF), r"^`charges` must be finite, got -inf for particle 39$"),
+        (np.ones(39), r"^`charges` must have shape \(40,\) as at creation, got \(39,\)$"),
+        (np.ones((40, 1)), r"^`charges` must have shape \(n,\), got \(40, 1\)$"),
+        ([], r"^`charges` must hold at least one particle, got an empty array: there are no particles$"),
+    ],
+    ids=["nan", "inf", "count", "column", "empty"],
+)
+def test_bad_charges(solver, unharmed, charges, message):
+    with pytest.raises(ValueError, match=message):
+        solver.set_charges(charges)
+    if len(charges) != 39:
+        with pytest.raises(ValueError, match=message):
+            CoulombSolver(charges, SKEWED)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"exclusions": [(0, 40)]}, ValueError, r"`exclusions` must hold indices from 0 to 39, got \[0, 40\] in row 0"),
+        ({"exclusions": [(1, 2), (3, 3)]}, ValueError, r"`exclusions` excludes particle 3 from itself in row 1"),
+        ({"exclusions": [(1, 2), (2, 1)]}, ValueError, r"`exclusions` lists the pair \[1, 2\] twice"),
+        ({"tolerance": 0}, ValueError, r"`tolerance` must lie between 1e-10 and 0.1, got 0"),
+        ({"tolerance": -1.0}, ValueError, r"`tolerance` must lie between 1e-10 and 0.1, got -1.0"),
+        (
+            {"tolerance": 1e-6, "precision": "single"},
+            ValueError,
+            r"`tolerance` must be at least 5e-06 in single precision",
+        ),
+        ({"grid": 0}, ValueError, r"`grid` must be three integers or a 3x3 integer matrix, got 0"),
+        ({"order": 0}, ValueError, r"`order` must lie between 1 and 40, got 0"),
+        ({"near_radius": 0.1}, ValueError, r"`near_radius` must lie between 1 and 8, got 0.1"),
+        ({"smoothing": 1.0}, ValueError, r"`smoothing` must lie between 0 and .*, got 1.0"),
+        ({"precision": "half"}, ValueError, r"`precision` must be 'auto', 'single' or 'double', got 'half'"),
+        ({"backend": "gpu"}, ValueError, r"`backend` must be one of 'auto', 'cuda', 'cpu', 'reference', got 'gpu'"),
+        ({"boundary": "vacuum"}, ValueError, r"`boundary` must be one of 'periodic', 'open', got 'vacuum'"),
+        (
+            {"boundary": "open"},
+            fmm.UnsupportedError,
+            r"`boundary='open'` is not available: use 'periodic' with a large box",
+        ),
+        ({"levels": 1}, fmm.UnsupportedError, r"`levels` must be 0, got 1: only the single-level method is available"),
+        ({"cutoff": 0.9}, TypeError, r"cutoff"),
+    ],
+    ids=str,
+)
+def test_bad_options(scattered, options, error, message):
+    with pytest.raises(error, match=message):
+        CoulombSolver(scattered[1], SKEWED, **options)
+
+
+@pytest.mark.skipif(choose_backend() == "cuda", reason="this machine has a usable GPU")
+def test_cuda_is_refused_without_a_gpu(scattered):
+    with pytest.raises(fmm.UnsupportedError, match=r"^`backend='cuda'` needs "):
+        CoulombSolver(scattered[1], SKEWED, backend="cuda")
+    assert CoulombSolver(scattered[1], SKEWED).backend == "cpu"
+
+
+# Particles in the same place
+
+
+@pytest.mark.parametrize("image", [(0, 0, 0), (1, 0, 0), (-2, 3, 1)], ids=str)
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_coincident_particles_are_named(scattered, precision, smoothing, image):
+    x, q = scattered
+    solver = CoulombSolver(q, SKEWED, PAIRS, precision=precision, smoothing=smoothing)
+    before = solver.compute(x).energy
+    with pytest.raises(ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"):
+        solver.compute(changed(x, 30, x[7] + image @ SKEWED))
+    assert solver.compute(x).energy == before
+
+
+def test_every_particle_in_the_same_place(solver, scattered, unharmed):
+    with pytest.raises(ValueError, match=r"^`positions`: particles \d+ and \d+ coincide and are not excluded$"):
+        solver.compute(np.ones((40, 3)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("precision", ["single", "double"])
+def test_excluded_particles_may_coincide(scattered, backend, precision):
+    x, q = scattered
+    x = changed(x, 1, x[0])
+    expected = ewald_sum(x, q, SKEWED, PAIRS)
+    result = CoulombSolver(q, SKEWED, PAIRS, backend=backend, precision=precision).compute(x)
+    assert relative(result.forces, expected.forces) < 5e-4
+    assert result.energy == pytest.approx(expected.energy, rel=5e-4)
+
+
+@pytest.mark.parametrize("precision, resolution", [("single", 1e-7), ("double", 1e-15)])
+@pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
+def test_a_clash_gives_its_force(scattered, distance, precision, resolution):
+    """However large, as far as the coordinates (to `resolution` nm) tell it: a minimiser has to get out of it."""
+    x, q = scattered
+    x = changed(x, 30, x[7] + [distance, 0, 0])
+    expected = ewald_sum(x, q, SKEWED).forces[[7, 30]]
+    found = CoulombSolver(q, SKEWED, precision=precision).compute(x).forces[[7, 30]]
+    assert relative(found, expected) < 1e-6 + resolution / distance
+
+
+# Several solvers
+
+
+def test_quantities_are_accepted(scattered):
+    x, q = scattered
+    plain = CoulombSolver(q, SKEWED).compute(1.1 * x, 1.1 * SKEWED)
+    solver = CoulombSolver(q * unit.elementary_charge, 10 * SKEWED * unit.angstrom)
+    other = solver.compute(11 * x * unit.angstrom, 1.1 * SKEWED * unit.nanometer)
+    assert other.energy == pytest.approx(plain.energy, rel=1e-6)
+    assert relative(other.forces, plain.forces) < 1e-6
+
+
+def test_solvers_do_not_disturb_each_other(scattered):
+    x, q = scattered
+    a, b = CoulombSolver(q, SKEWED, PAIRS), CoulombSolver(-2 * q[:30], 2 * np.eye(3), precision="double")
+    alone = a.compute(x)
+    b.compute(x[:30])
+    with pytest.raises(ValueError):
+        b.compute(np.ones((30, 3)))
+    b.set_charges(np.ones(30))
+    np.testing.assert_array_equal(a.compute(x).forces, alone.forces)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_threads_are_independent(scattered, backend):
+    """Solvers of their own and one that all share."""
+    x, q = scattered
+    cells = [SKEWED, 2.0 * np.eye(3), np.diag([1.8, 2.0, 2.4]), 1.1 * SKEWED]
+    shared = CoulombSolver(q, SKEWED, PAIRS, backend=backend)
+
+    def evaluate(k):
+        own = CoulombSolver((1 + k) * q, cells[k % 4], PAIRS, backend=backend)
+        return [own.compute(x + 0.01 * k).forces for _ in range(3)], shared.compute(x + 0.01 * k).forces
+
+    alone = [evaluate(k) for k in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(evaluate, range(8)))
+    np.testing.assert_array_equal([own for own, _ in together], [own for own, _ in alone])
+    np.testing.assert_array_equal([common for _, common in together], [common for _, common in alone])
+
+
+# Memory
+
+
+def resident_peak():
+    """Largest resident size so far, bytes: what tracemalloc does not see, such as memory of compiled code."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def memory_in_arrays():
+    """Bytes in blocks of a kilobyte or more: the interpreter's own small objects come and go."""
+    gc.collect()
+    return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= 1024)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_create_and_compute_in_a_loop(backend):
+    """Flat memory, with a box change and an error each time."""
+    x, q = np.random.default_rng(0).uniform(0, 2, (200, 3)), np.tile([1.0, -1.0], 100)
+
+    def cycle():
+        solver = CoulombSolver(q, 2 * np.eye(3), [(0, 1)], backend=backend, order=3, near_radius=1.75, grid=(4, 4, 4))
+        solver.compute(x)
+        solver.compute(x, np.diag([2.0, 2.0, 2.1]))
+        with pytest.raises(ValueError):
+            solver.compute(x * NAN)
+
+    cycle()
+    tracemalloc.start()
+    try:
+        cycle()
+        memory, peak = memory_in_arrays(), resident_peak()
+        for _ in range(20):
+            cycle()
+        assert memory_in_arrays() - memory < q.nbytes
+    finally:
+        tracemalloc.stop()
+    assert resident_peak() - peak < 20e6
+
+
+def test_memory_is_proportional_to_the_particles():
+    peaks = []
+    for edge in (2.0, 4.0):
+        n = int(100 * edge**3)
+        x = np.random.default_rng(0).uniform(0, edge, (n, 3))
+        q = np.where(np.arange(n) % 2, 1.0, -1.0)
+        tracemalloc.start()
+        try:
+            CoulombSolver(q, edge * np.eye(3)).compute(x)
+            peaks.append(tracemalloc.get_traced_memory()[1] / n)
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
