@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "solver": PIPELINE,
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
+    "kernels": [],
     "bench": OPENMM,
     "cli": [*OPENMM, "bench", "__init__"],
     "__main__": ["cli"],
