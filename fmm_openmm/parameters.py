@@ -21,7 +21,10 @@ SMOOTHING = 0.05
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
 
-NEAR_RADII = (1.75, 2.3, 2.5, 2.9, 3.0, 3.2, 3.5, 3.8, 4.2, 4.6)
+NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64)
+"""Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
+have the same near stencil, and a barostat does not make it flicker."""
+
 ORDER_PER_RADIUS = 5.2
 """Largest order over near radius considered: beyond it a few pairs in facing corners of boxes dominate the error."""
 
