@@ -67,7 +67,7 @@ def main():
     simulations = {"PME": simulation_of(topology, with_pme), "FMM": simulation_of(topology, with_fmm)}
     first = simulations["FMM"].context
     first.setPositions(positions)
-    simulations["FMM"].minimizeEnergy(maxIterations=100)
+    simulations["FMM"].minimizeEnergy(maxIterations=200)
     first.setVelocitiesToTemperature(300 * unit.kelvin)
     start = first.getState(positions=True, velocities=True)
 
