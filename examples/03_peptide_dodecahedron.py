@@ -58,7 +58,7 @@ def main():
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where logs and picture go")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    padding, steps = (0.8, 100) if arguments.short else (1.2, 3000)
+    padding, steps = (0.8, 100) if arguments.short else (1.2, 2000)
 
     topology, positions, with_pme = build(padding)
     with_fmm = copy.deepcopy(with_pme)
