@@ -46,6 +46,7 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
         raise ValueError(f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}")
     return box
 
+
 ORIGIN = 0.1
 """Where the origin lies in its box, along each box vector.
 
@@ -200,8 +201,9 @@ class BoxLattice:
 
     @cached_property
     def smith(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """U, V, d of :func:`smith_normal_form`."""
-        return smith_normal_form(self.counts)
+        """U, V, d of :func:`smith_normal_form`, V reduced modulo d, which is all that its use needs."""
+        u, v, d = smith_normal_form(self.counts)
+        return u, np.mod(v, d), d
 
     @property
     def fft_shape(self) -> tuple[int, int, int]:

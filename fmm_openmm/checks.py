@@ -10,13 +10,21 @@ FARTHEST = 1e9
 """Largest coordinate accepted, nm: beyond it float64 no longer resolves 1e-7 nm, so an image would be meaningless."""
 
 
+def _numbers(values, name: str) -> np.ndarray:
+    """``values`` as a new float64 array."""
+    try:
+        return np.array(strip_units(values), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}` must be an array of numbers, got {values!r:.80}") from error
+
+
 def check_charges(charges, name: str = "charges") -> np.ndarray:
     """Charges as a float64 array of shape (n,), e.
 
     Raises:
         ValueError: not one-dimensional, empty, or a charge that is not finite.
     """
-    array = np.array(strip_units(charges), dtype=np.float64)
+    array = _numbers(charges, name)
     if array.ndim != 1:
         raise ValueError(f"`{name}` must have shape (n,), got {array.shape}")
     if len(array) == 0:
@@ -33,7 +41,7 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
     Raises:
         ValueError: wrong shape, or a coordinate that is not finite or farther than ``FARTHEST`` from the origin.
     """
-    array = np.ascontiguousarray(strip_units(positions), dtype=np.float64)
+    array = np.ascontiguousarray(_numbers(positions, name))
     if array.shape != (particles, 3):
         raise ValueError(f"`{name}` must have shape (n, 3) with n = {particles} (from `charges`), got {array.shape}")
     largest = np.abs(array).max()
@@ -59,9 +67,7 @@ def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np
     array = np.sort(array.astype(np.int64), axis=1)
     bad = np.flatnonzero((array[:, 0] < 0) | (array[:, 1] >= particles))
     if len(bad):
-        raise ValueError(
-            f"`{name}` must hold indices from 0 to {particles - 1}, got {array[bad[0]].tolist()} in row {bad[0]}"
-        )
+        raise ValueError(f"`{name}` must hold indices from 0 to {particles - 1}, got {array[bad[0]].tolist()} in row {bad[0]}")
     bad = np.flatnonzero(array[:, 0] == array[:, 1])
     if len(bad):
         raise ValueError(f"`{name}` excludes particle {array[bad[0], 0]} from itself in row {bad[0]}")

@@ -3,7 +3,7 @@
 Both are separate on purpose: the estimate (``expansions/error.py``) knows geometry only, the cost model times only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,14 +21,15 @@ SMOOTHING = 0.05
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
 
-NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64)
+NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
 have the same near stencil, and a barostat does not make it flicker."""
 
 ORDER_PER_RADIUS = 5.2
 """Largest order over near radius considered: beyond it a few pairs in facing corners of boxes dominate the error."""
 
-DEFORMATION_LIMIT = 1.12
+DEFORMATION_LIMIT = 1.08
+"""Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`, from which another grid is chosen."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Request:
         if self.near_radius is not None:
             check_number(self.near_radius, "near_radius", 1.0, 8.0)
         if self.smoothing is not None:
-            check_number(self.smoothing, "smoothing", 0.0, 0.45)
+            check_number(self.smoothing, "smoothing", 0.0, 0.2)
         if self.grid is not None:
             counts_matrix(self.grid)
         if self.levels is not None and check_integer(self.levels, "levels", 0, 20) != 0:
@@ -202,6 +203,11 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
     parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
     precision = request.resolve_precision(load.ionic)
     noise = single_noise(load.ionic) if precision == "single" else 0.0
+    if noise > request.tolerance:
+        raise ValueError(
+            f"`tolerance` must be at least {noise:.1g} in single precision for these charges, got {request.tolerance!r}: "
+            "ask for `precision='double'`"
+        )
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
     best, most_accurate = None, None
     for counts in _grids(request, cell, load):
@@ -223,6 +229,19 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
     return FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, precision, error)
 
 
-def fits(cell: np.ndarray, counts: np.ndarray) -> bool:
-    """Whether the boxes of ``counts`` are still nearly cubes in this cell."""
-    return deformation(cell, counts) <= DEFORMATION_LIMIT
+def adapt_parameters(
+    chosen: FMMParameters, request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST
+) -> FMMParameters:
+    """Parameters for a cell of another shape than the one ``chosen`` was made for.
+
+    The grid stays while its boxes are nearly cubes, and so do order and near radius while the estimate allows them: a
+    function of ``chosen`` and the present cell only, whatever the cell was in between.
+    """
+    counts = chosen.counts
+    if request.grid is None and deformation(cell, counts) > DEFORMATION_LIMIT:
+        return choose_parameters(request, cell, load, cost)
+    fixed = replace(request, grid=counts, order=chosen.order, near_radius=chosen.near_radius)
+    same = choose_parameters(fixed, cell, load, cost)
+    if same.expected_error <= max(request.tolerance, chosen.expected_error):
+        return same
+    return choose_parameters(replace(request, grid=counts), cell, load, cost)

@@ -1,7 +1,7 @@
 """``CoulombSolver``: periodic Coulomb energies, forces, potentials and fields of point charges."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,15 +17,18 @@ from fmm_openmm.parameters import (
     FMMParameters,
     Load,
     Request,
+    adapt_parameters,
     choose_parameters,
     filled_fraction,
-    fits,
 )
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
 _evaluation = threading.Lock()
 """One evaluation at a time: each uses all cores, and not every threading layer of Numba may be entered twice."""
+
+ENORMOUS = 1e7
+"""Potential in units of the largest charge per box width that only particles at the same place have."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +127,20 @@ class CoulombSolver:
         return self._charges.copy()
 
     def set_charges(self, charges) -> None:
-        """Replace the charges, shape (n,), e; parameters and exclusions stay."""
+        """Replace the charges, shape (n,), e. Exclusions stay, and so do the parameters unless far more of the charge is on
+        bare ions now."""
         charges = check_charges(charges)
         if charges.shape != self._charges.shape:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
+        ionic = ionic_fraction(charges, self._exclusions)
         with _evaluation:
             self._charges = charges
             for stages in self._stages:
                 stages.set_charges(charges)
+            if ionic > self._load.ionic + 0.25:  # bare ions where molecules were: the old choice would miss the tolerance
+                self._load = replace(self._load, ionic=ionic)
+                self._parameters = choose_parameters(self._request, self._box_vectors, self._load, self._cost)
+                self._stages = []
 
     def compute(self, positions, box_vectors=None) -> CoulombResult:
         """Energy, forces, potentials and fields.
@@ -156,9 +165,9 @@ class CoulombSolver:
             width = box_width(cell, stages.lattice.counts)
             potentials, fields = stages.evaluate(positions, width)
             charges = self._charges
-        bad = np.flatnonzero(~(np.abs(potentials) < 1e9 * max(1.0, np.abs(charges).max())))
+        bad = np.flatnonzero(~(np.abs(potentials) <= ENORMOUS * np.abs(charges).max()))
         if len(bad):
-            raise ValueError(_coincidence(bad[0], positions, cell))
+            raise ValueError(self._coincidence(bad[0], positions, cell))
         potentials *= COULOMB_CONSTANT / width
         fields *= COULOMB_CONSTANT / width**2
         energy = 0.5 * float(charges @ potentials)
@@ -173,11 +182,12 @@ class CoulombSolver:
             return CoulombResult(*(array.copy() for array in results))
 
     def parameters_for(self, box_vectors) -> FMMParameters:
-        """What is used for the given box vectors: the choice made at creation while its boxes stay nearly cubes."""
+        """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""
         cell = check_box_vectors(box_vectors)
-        if self._request.grid is not None or fits(cell, self._parameters.counts):
+        counts, created = self._parameters.counts, self._box_vectors
+        if BoxLattice.from_cell(created, counts, 1.0).same_shape(cell):
             return self._parameters
-        return choose_parameters(self._request, cell, self._load, self._cost)
+        return adapt_parameters(self._parameters, self._request, cell, self._load, self._cost)
 
     def _stages_for(self, cell: np.ndarray) -> Stages:
         """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing."""
@@ -201,9 +211,9 @@ class CoulombSolver:
         self._stages = [stages, *self._stages[:1]]
         return stages
 
-
-def _coincidence(particle: int, positions: np.ndarray, cell: np.ndarray) -> str:
-    delta = (positions - positions[particle]) @ np.linalg.inv(cell)
-    distance = np.linalg.norm((delta - np.rint(delta)) @ cell, axis=1)
-    distance[particle] = np.inf
-    return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"
+    def _coincidence(self, particle: int, positions: np.ndarray, cell: np.ndarray) -> str:
+        delta = (positions - positions[particle]) @ np.linalg.inv(cell)
+        distance = np.linalg.norm((delta - np.rint(delta)) @ cell, axis=1)
+        partners = self._exclusions[(self._exclusions == particle).any(1)]
+        distance[partners] = distance[particle] = np.inf
+        return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"

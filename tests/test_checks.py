@@ -149,3 +149,11 @@ def test_not_an_integer(value):
 def test_integer_out_of_range(value):
     with pytest.raises(ValueError, match=r"^`order` must lie between 1 and 5, got "):
         check_integer(value, "order", 1, 5)
+
+
+@pytest.mark.parametrize("value", ["abc", [1, "x"], [[1], [2, 3]]], ids=repr)
+def test_what_is_not_numbers_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=r"^`charges` must be an array of numbers, got "):
+        check_charges(value)
+    with pytest.raises(ValueError, match=r"^`positions` must be an array of numbers, got "):
+        check_positions(value, 2)

@@ -39,9 +39,7 @@ def displacements(operator, lattice):
     l = degrees(TOP)[:, None, None, None]
     spectrum = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * operator
     values = scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=(1, 2, 3))
-    np.testing.assert_allclose(
-        scipy.fft.rfftn(values, axes=(1, 2, 3)), spectrum, rtol=0, atol=1e-10 * abs(operator).max()
-    )
+    np.testing.assert_allclose(scipy.fft.rfftn(values, axes=(1, 2, 3)), spectrum, rtol=0, atol=1e-10 * abs(operator).max())
     return values.reshape(len(operator), -1)
 
 
@@ -52,10 +50,7 @@ def image_sum(lattice, i, top, weights=(1.0,), steps=((0, 0, 0),)):
     """
     cell = lattice.counts @ lattice.boxes
     limits = np.ceil(REACH * np.linalg.norm(np.linalg.inv(cell), axis=0)).astype(int)
-    n = (
-        np.stack(np.meshgrid(*[np.arange(-k, k + 1) for k in limits], indexing="ij"), -1).reshape(-1, 3)
-        @ lattice.counts
-    )
+    n = np.stack(np.meshgrid(*[np.arange(-k, k + 1) for k in limits], indexing="ij"), -1).reshape(-1, 3) @ lattice.counts
     fade = np.clip(2 * np.linalg.norm(n @ lattice.boxes, axis=1) / REACH - 1, 0, 1)
     fade, n = (np.cos(np.pi / 2 * fade) ** 2)[fade < 1], n[fade < 1]
     total = np.zeros(term_count(top))
@@ -150,3 +145,27 @@ def test_only_a_change_of_shape_computes_the_operator_anew(cell, backend, comput
     for box_vectors in (stretched, cell, 1.1 * stretched, cell):  # trial moves, each rejected
         solver.compute(x, box_vectors)
     assert len(computed) == 2
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [[19, 0, 0], [-6, 16, 0], [2, 6, 11]],
+        [[36, 0, 0], [7, 24, 0], [13, -11, 25]],
+        [[27, 0, 0], [4, 30, 0], [-7, -2, 75]],
+        [[5, 0, 0], [2, 4, 0], [-2, 1, 3]],
+    ],
+    ids=str,
+)
+def test_equivalent_counts_give_the_same_operator(counts):
+    """Rows plus other rows describe the same periodic lattice of boxes; the Smith form of some has entries above 1e9."""
+
+    def values(counts, displacements):
+        lattice = BoxLattice(counts, np.eye(3), 2.3)
+        l = degrees(2)[:, None, None, None]
+        transform = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * lattice_operator(lattice, 1)
+        return scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(9, -1)[:, lattice.slot(displacements)]
+
+    counts, displacements = np.array(counts), np.random.default_rng(0).integers(-20, 20, (500, 3))
+    equivalent = counts - 2 * np.outer([0, 0, 1], counts[0])
+    np.testing.assert_allclose(values(counts, displacements), values(equivalent, displacements), rtol=0, atol=1e-12)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fmm_openmm.box import BoxLattice, box_width, choose_counts
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.parameters import (
     CPU_COST,
@@ -14,9 +14,9 @@ from fmm_openmm.parameters import (
     SMOOTHING,
     Load,
     Request,
+    adapt_parameters,
     choose_parameters,
     filled_fraction,
-    fits,
 )
 from tests.systems import SKEWED, build
 from tests.test_box import DODECAHEDRON, OCTAHEDRON
@@ -78,7 +78,7 @@ def test_few_particles_get_parameters(name, particles):
         ({"order": 7}, {"order": 7}),
         ({"near_radius": 3.1}, {"near_radius": 3.1}),
         ({"smoothing": 0.0}, {"smoothing": 0.0}),
-        ({"smoothing": 0.25}, {"smoothing": 0.25}),
+        ({"smoothing": 0.2}, {"smoothing": 0.2}),
         ({"grid": (6, 7, 8)}, {"grid": ((6, 0, 0), (0, 7, 0), (0, 0, 8))}),
         ({"grid": [[6, 0, 0], [1, 7, 0], [0, -2, 8]]}, {"grid": ((6, 0, 0), (1, 7, 0), (0, -2, 8))}),
         ({"levels": 0}, {"levels": 0}),
@@ -204,9 +204,12 @@ def test_few_particles_fill_their_cell():
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_boxes_fit_until_the_cell_is_deformed(name):
-    cell = CELLS[name]
-    counts = choose_counts(cell, box_width(cell, np.diag([8, 8, 8])))
-    assert fits(cell, counts) and fits(1.7 * cell, counts)
-    assert fits(cell * [[1.0], [1.0], [1.05]], counts)
-    assert not fits(cell * [[1.0], [1.0], [2.5]], counts)
+def test_the_grid_stays_until_the_cell_is_deformed(name):
+    cell, request, load = CELLS[name], Request(1e-4), Load(3000, 1.0, 0.0)
+    chosen = choose_parameters(request, cell, load)
+    larger = adapt_parameters(chosen, request, 1.7 * cell, load)
+    assert (larger.grid, larger.order, larger.near_radius) == (chosen.grid, chosen.order, chosen.near_radius)
+    slightly = adapt_parameters(chosen, request, cell * [[1.0], [1.0], [1.02]], load)
+    assert slightly.grid == chosen.grid and slightly.expected_error <= 1e-4
+    much = adapt_parameters(chosen, request, cell * [[1.0], [1.0], [2.5]], load)
+    assert much.grid != chosen.grid and much.expected_error <= 1e-4

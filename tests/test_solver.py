@@ -5,6 +5,8 @@ from functools import cache
 import numba
 import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import ORIGIN, box_width
@@ -70,6 +72,41 @@ def test_promise_of_single_precision(name):
     assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= SINGLE_FLOOR
 
 
+@pytest.mark.parametrize("tolerance", [5e-6, 1e-5])
+@pytest.mark.parametrize("name", ["nacl", "cscl", "melt"])
+def test_single_precision_meets_the_tolerance_for_ions_or_is_refused(name, tolerance):
+    try:
+        solver = solver_for(name, tolerance=tolerance, precision="single")
+    except ValueError as error:
+        assert "`tolerance` must be at least" in str(error) and "precision='double'" in str(error)
+        assert tolerance == SINGLE_FLOOR
+    else:
+        assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= tolerance
+
+
+@pytest.mark.parametrize("name", ["nacl", "cscl"])
+def test_promise_for_charges_that_come_later(name):
+    d, expected = exact(name)
+    solver = CoulombSolver(0 * d.charges, d.box_vectors, tolerance=1e-5)
+    solver.set_charges(d.charges)
+    assert relative(solver.compute(d.positions).forces, expected.forces) <= 1e-5
+
+
+@pytest.mark.parametrize("stretch", [(1, 1, 1.15), (1.3, 1, 1), (1, 1, 0.8), (1, 1, 1.8)], ids=str)
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
+@pytest.mark.parametrize("name", ["water", "tip4pew", "peptide_octahedron"])
+def test_promise_in_a_stretched_box(name, tolerance, stretch):
+    """Molecules move rigidly with the box, as a barostat moves them."""
+    d, _ = exact(name)
+    n, cell = len(d.charges), d.box_vectors * np.array(stretch)
+    links = coo_array((np.ones(len(d.exclusions)), d.exclusions.T), shape=(n, n))
+    _, molecule = connected_components(links, directed=False)
+    centre = np.stack([np.bincount(molecule, x) for x in d.positions.T], 1) / np.bincount(molecule)[:, None]
+    x = d.positions + (centre * (np.array(stretch) - 1))[molecule]
+    expected = ewald_sum(x, d.charges, cell, d.exclusions)
+    assert relative(solver_for(name, tolerance=tolerance).compute(x, cell).forces, expected.forces) <= tolerance
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
 @pytest.mark.parametrize("name", ["water", "peptide_octahedron", "brine_triclinic"])
@@ -78,9 +115,7 @@ def test_promise_at_any_smoothing(name, tolerance, smoothing):
     assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= tolerance
 
 
-@pytest.mark.parametrize(
-    "name", ["water", "peptide_dodecahedron", "peptide_charged", "brine_triclinic", "tip5p", "cscl"]
-)
+@pytest.mark.parametrize("name", ["water", "peptide_dodecahedron", "peptide_charged", "brine_triclinic", "tip5p", "cscl"])
 def test_tight_tolerances_give_the_energy(name):
     d, expected = exact(name)
     result = solver_for(name, tolerance=1e-9).compute(d.positions)
@@ -122,7 +157,7 @@ def test_primitive_cell_conventional_cell_and_supercell_agree(name):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("smoothing", [0.05, 0.3])
+@pytest.mark.parametrize("smoothing", [0.05, 0.2])
 @pytest.mark.parametrize("cell", [SKEWED, np.diag([2.0, 2.2, 1.8])], ids=["skewed", "rectangular"])
 def test_forces_are_the_gradient_of_the_energy(cell, smoothing, backend):
     """Exactly, however loose the tolerance: along a line through several boxes, within the transitions and outside."""
@@ -221,9 +256,7 @@ def test_derivative_by_the_box_vectors(i, j):
     for energy in (lambda x, cell: solver.compute(x, cell).energy, lambda x, cell: ewald_sum(x, q, cell).energy):
         step = np.zeros((3, 3))
         step[i, j] = h
-        slopes.append(
-            np.subtract(*(energy(fractions @ cell, cell) for cell in (SKEWED + step, SKEWED - step))) / (2 * h)
-        )
+        slopes.append(np.subtract(*(energy(fractions @ cell, cell) for cell in (SKEWED + step, SKEWED - step))) / (2 * h))
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-5)
 
 
@@ -297,9 +330,7 @@ def test_rotation_by_a_symmetry_of_the_cell(rotation):
     assert rotated.energy == pytest.approx(result.energy, rel=2e-8)
 
 
-@pytest.mark.parametrize(
-    "cell", [SKEWED, 2.2 * DODECAHEDRON, 2.2 * OCTAHEDRON], ids=["skewed", "dodecahedron", "octahedron"]
-)
+@pytest.mark.parametrize("cell", [SKEWED, 2.2 * DODECAHEDRON, 2.2 * OCTAHEDRON], ids=["skewed", "dodecahedron", "octahedron"])
 def test_grid_order_radius_and_smoothing_do_not_matter(cell):
     x, q = scattered(60, cell, net=1.0)
     chosen = solve(x, q, cell, MIXED, tolerance=1e-9)
@@ -410,9 +441,7 @@ def test_one_and_two_particles_in_cells_of_any_shape(shape, n):
     x, q = random_charges(n, cell, net=1.0, gap=0.02 * size)
     result, expected = solve(x, q, cell, tolerance=1e-8), ewald_sum(x, q, cell)
     strength = COULOMB_CONSTANT / size**2
-    np.testing.assert_allclose(
-        result.forces, expected.forces, rtol=0, atol=1e-7 * max(strength, abs(expected.forces).max())
-    )
+    np.testing.assert_allclose(result.forces, expected.forces, rtol=0, atol=1e-7 * max(strength, abs(expected.forces).max()))
     np.testing.assert_allclose(result.potentials, expected.potentials, rtol=1e-7)
 
 

@@ -279,3 +279,14 @@ def test_memory_is_proportional_to_the_particles():
         finally:
             tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_tiny_charges_that_coincide_are_named_and_their_excluded_partner_is_not(backend, scale, smoothing):
+    x, q = random_charges(40, SKEWED)
+    x[30] = x[7] = x[8]
+    solver = CoulombSolver(scale * q, SKEWED, [(7, 8)], backend=backend, smoothing=smoothing)
+    with pytest.raises(ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"):
+        solver.compute(x)

@@ -50,9 +50,7 @@ def degrees(order: int) -> np.ndarray:
 @cache
 def irregular_norm(order: int) -> np.ndarray:
     """``(l - m)! (l + m)!`` of every term, so that ``S = norm * R / r^(2 l + 1)``, shape ``((order + 1)^2,)`` float64."""
-    return np.array(
-        [float(factorial(l - abs(m)) * factorial(l + abs(m))) for l in range(order + 1) for m in range(-l, l + 1)]
-    )
+    return np.array([float(factorial(l - abs(m)) * factorial(l + abs(m))) for l in range(order + 1) for m in range(-l, l + 1)])
 
 
 def regular(x: np.ndarray, order: int) -> np.ndarray:

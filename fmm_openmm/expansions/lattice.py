@@ -36,9 +36,7 @@ from scipy.special import gammainc, gammaincc
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 
-ALPHA = (
-    0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
-)
+ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
 
 
 def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -> np.ndarray:
@@ -69,10 +67,7 @@ def _cutoffs(top: int, accuracy: float) -> tuple[float, float]:
     r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
     real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (ALPHA * r) ** 2) * 4 * np.pi * r**3
     spectral = np.exp(
-        (l + 1) * np.log(g)
-        - g**2 / (4 * ALPHA**2)
-        + np.log(_inverse_double_factorials(top))[:, None]
-        + (l + 1) * np.log(reach)
+        (l + 1) * np.log(g) - g**2 / (4 * ALPHA**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
     )
     return float(r[(real > accuracy).any(0)].max()) + 0.25, float(g[(spectral > accuracy).any(0)].max()) + 0.25
 
@@ -108,19 +103,17 @@ def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
-    u, _, _ = lattice.smith
+    _, v, d = lattice.smith
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
-    # wave vector k of the cell with U k = kappa; its fractional coordinates on the reciprocal lattice of the boxes
-    fraction = kappa @ np.rint(np.linalg.inv(u)).astype(np.int64).T @ np.linalg.inv(lattice.counts).T
+    # the phase of box i is i V (kappa / d): its wave vector in coordinates of the reciprocal lattice of the boxes
+    fraction = (kappa / d) @ v.T
     reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
     base = (fraction - np.rint(fraction)) @ reciprocal
 
     corner = np.abs(reciprocal).sum(0) / 2
     reach = np.ceil((cut + np.linalg.norm(corner)) * np.linalg.norm(lattice.boxes, axis=1) / (2 * np.pi)).astype(int)
-    aliases = (
-        np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3) @ reciprocal
-    )
+    aliases = np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3) @ reciprocal
     aliases = aliases[np.linalg.norm(aliases, axis=1) < cut + np.linalg.norm(corner)]
 
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
