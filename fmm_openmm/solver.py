@@ -27,7 +27,7 @@ from fmm_openmm.units import COULOMB_CONSTANT
 _evaluation = threading.Lock()
 """One evaluation at a time: each uses all cores, and not every threading layer of Numba may be entered twice."""
 
-ENORMOUS = 1e7
+ENORMOUS = 2e8
 """Potential in units of the largest charge per box width that only particles at the same place have."""
 
 

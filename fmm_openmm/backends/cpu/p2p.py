@@ -12,8 +12,8 @@ from fmm_openmm.backends.cpu.threads import chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
-CLOSEST = 1e-24
-"""Smallest squared distance, in box widths, so that nothing overflows. Charges that coincide give enormous potentials, which
+CLOSEST = 4e-26
+"""Smallest squared distance, in box widths, so that 1/r^3 does not overflow float32. Charges that coincide give enormous potentials, which
 the solver reports."""
 
 
