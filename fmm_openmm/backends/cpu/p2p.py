@@ -13,9 +13,8 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 CLOSEST = 4e-26
-"""Smallest squared distance, in box widths, so that 1/r^3 does not overflow float32. Charges that coincide give enormous potentials, which
-the solver reports."""
-
+"""Smallest squared distance, in box widths, so that 1/r^3 does not overflow float32. Charges that coincide give enormous
+potentials, which the solver reports."""
 
 BLOCK = 64
 """Sources summed in the working precision before the sum is added up in float64."""
@@ -46,9 +45,7 @@ def _run(x, y, z, buffer, length, closest):
 
 
 @kernel
-def _p2p(
-    x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, closest, chunks, phi, field
-):
+def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, closest, chunks, phi, field):
     real = x.dtype.type
     n0, n1 = counts[0, 0], counts[1, 1]
     for chunk in prange(chunks):
@@ -60,17 +57,10 @@ def _p2p(
             length = 0
             i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
             for k in range(len(near)):  # numbers of the near boxes; along the first axis they just count up
-                if (
-                    k > 0
-                    and near[k, 1] == near[k - 1, 1]
-                    and near[k, 2] == near[k - 1, 2]
-                    and near[k, 0] == near[k - 1, 0] + 1
-                ):
+                if k > 0 and near[k, 1] == near[k - 1, 1] and near[k, 2] == near[k - 1, 2] and near[k, 0] == near[k - 1, 0] + 1:
                     i0 = i0 + 1 if i0 + 1 < n0 else 0
                 else:
-                    i0, i1, i2 = home(
-                        box % n0 + near[k, 0], box // n0 % n1 + near[k, 1], box // (n0 * n1) + near[k, 2], counts
-                    )
+                    i0, i1, i2 = home(box % n0 + near[k, 0], box // n0 % n1 + near[k, 1], box // (n0 * n1) + near[k, 2], counts)
                 source[k], begin[k] = i0 + n0 * (i1 + n1 * i2), length
                 length += start[source[k] + 1] - start[source[k]]
             padded = (length + BLOCK - 1) // BLOCK * BLOCK
