@@ -4,7 +4,13 @@ All kernels gather: each output element is written by one thread, in a fixed ord
 of threads.
 """
 
+import os
+
 from numba import get_num_threads, njit
+
+# Waiting threads must sleep, not spin: the FFT's threads, and OpenMM's between two evaluations, want the same cores. Read
+# when Numba loads OpenMP, at the first parallel kernel.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 LANES = 16
 """Particles or wave vectors that an inner loop of fixed length treats at once, for the compiler to vectorise."""
