@@ -180,8 +180,8 @@ class BoxLattice:
 
     def same_shape(self, cell: np.ndarray) -> bool:
         """Whether the boxes of ``cell`` differ from these by a uniform scaling only."""
-        boxes = np.linalg.solve(self.counts.astype(float), cell) / box_width(cell, self.counts)
-        return bool(np.abs(boxes - self.boxes).max() < 1e-12)
+        other = BoxLattice.from_cell(cell, self.counts, self.near_radius)
+        return bool(np.abs(other.boxes - self.boxes).max() < 1e-12)
 
     @property
     def size(self) -> int:

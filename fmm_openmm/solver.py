@@ -134,13 +134,13 @@ class CoulombSolver:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
         ionic = ionic_fraction(charges, self._exclusions)
         with _evaluation:
+            if ionic > self._load.ionic + 0.25:  # bare ions where molecules were: the old choice would miss the tolerance
+                load = replace(self._load, ionic=ionic)
+                self._parameters = choose_parameters(self._request, self._box_vectors, load, self._cost)
+                self._load, self._stages = load, []
             self._charges = charges
             for stages in self._stages:
                 stages.set_charges(charges)
-            if ionic > self._load.ionic + 0.25:  # bare ions where molecules were: the old choice would miss the tolerance
-                self._load = replace(self._load, ionic=ionic)
-                self._parameters = choose_parameters(self._request, self._box_vectors, self._load, self._cost)
-                self._stages = []
 
     def compute(self, positions, box_vectors=None) -> CoulombResult:
         """Energy, forces, potentials and fields.

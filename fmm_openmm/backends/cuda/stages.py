@@ -117,7 +117,7 @@ class CudaStages(Stages):
         self._operator = cupy.asarray(operator, real)
         self._slots = cupy.asarray(self.lattice.slots, np.int32)
         self._located, self._fraction = cupy.empty((n, 4), np.int32), cupy.empty((n, 4), real)
-        # zeroed together at the start of every evaluation: the boxes' counts, the scan's states, three tickets
+        # zeroed together at the start of every evaluation: the boxes' counts, the scan's states, two tickets and padding
         self._zeroed = cupy.empty(boxes + boxes % 2 + 2 * tiles + 4, np.int32)
         self._count = self._zeroed[:boxes]
         self._scan_state = self._zeroed[boxes + boxes % 2 : boxes + boxes % 2 + 2 * tiles]
