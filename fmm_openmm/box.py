@@ -201,7 +201,13 @@ class BoxLattice:
 
     @cached_property
     def smith(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """U, V, d of :func:`smith_normal_form`, V reduced modulo d, which is all that its use needs."""
+        """U, V, d of :func:`smith_normal_form`, V reduced modulo d, which is all that its use needs.
+
+        For a rectangular cell the plain grid, its axes reversed: then the slots are the box numbers.
+        """
+        if not np.tril(self.counts, -1).any():
+            reverse = np.eye(3, dtype=np.int64)[::-1]
+            return reverse, reverse, np.diag(self.counts)[::-1]
         u, v, d = smith_normal_form(self.counts)
         return u, np.mod(v, d), d
 
