@@ -6,7 +6,7 @@ import pytest
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
 
-from fmm_openmm.backends.cuda.loader import OPTIONS, kernel_folder, source_of  # noqa: E402
+from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of  # noqa: E402
 
 try:
     nvrtc.getVersion()
@@ -15,7 +15,7 @@ except RuntimeError as error:
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
-FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "HEADERS": "x"} | {f"N{k}": 16 for k in range(3)}
+FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
 CHOSEN = ("REAL", "ORDER", "SMOOTHED", "GROUPS", "STAGED", "MINIMUM_IMAGE", "NEAR")
 VARIANTS = {
@@ -30,9 +30,9 @@ ARCHITECTURES = sorted(set(nvrtc.getSupportedArchs()) & {75, 80, 86, 89, 90, 100
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_compiles(stage, variant, architecture):
-    program = nvrtc.createProgram(source_of(stage), f"{stage}.cu", [], [])
-    macros = [f"-D{name}={value}" for name, value in (FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))).items()]
-    options = [*OPTIONS, f"-I{kernel_folder()}", f"-arch=sm_{architecture}", "--ptxas-options=-v", *macros]
+    macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
+    program = nvrtc.createProgram(source_of(stage, macros), f"{stage}.cu", [], [])
+    options = [*OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
     try:
         nvrtc.compileProgram(program, options)
     finally:

@@ -12,6 +12,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends import backend_class
+from fmm_openmm.backends.cuda.program import STAGES
 from fmm_openmm.bench.systems import water_box
 from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.convert import ChargeSystem
@@ -63,15 +64,7 @@ def measure(system: ChargeSystem, exact: np.ndarray, copies, tolerance: float, o
         "error": float(np.linalg.norm(forces.get() - exact) / np.linalg.norm(exact)),
         "evaluation": microseconds(stages.replay),
     }
-    steps = {
-        "sort": lambda: stages.sort(stages.positions, width),
-        "p2m": lambda: stages.p2m(None),
-        "lattice": lambda: stages.lattice_m2l(None),
-        "l2p": lambda: stages.l2p(None, None, None),
-        "p2p": lambda: stages.p2p(None, None, None),
-        "gather": lambda: stages.gather(None, None),
-    }
-    return row | {name: microseconds(launch) for name, launch in steps.items()}
+    return row | {name: microseconds(lambda name=name: stages.queue(name)) for name in STAGES}
 
 
 def main(arguments=None) -> None:
@@ -84,7 +77,7 @@ def main(arguments=None) -> None:
     exact = ewald_sum(system.positions, system.charges, system.box_vectors, system.exclusions).forces
     device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
     print(f"{device}, times in microseconds\n")
-    columns = ("evaluation", "sort", "p2m", "lattice", "l2p", "p2p", "gather")
+    columns = ("evaluation", *STAGES)
     print(f"| atoms | tolerance | smoothing | order, radius, boxes | error | {' | '.join(columns)} |")
     print("|---" * (5 + len(columns)) + "|")
     rows = []

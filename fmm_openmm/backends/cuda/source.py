@@ -1,0 +1,44 @@
+"""The kernel sources: where they are, and one self-contained text a stage, macros and headers included."""
+
+import re
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+OPTIONS = ("--std=c++17", "--ftz=true")
+"""Compiler options of every kernel."""
+
+_HEADER = re.compile(r'^#include "(?:common/)?(\w+\.cuh)"$', re.MULTILINE)
+
+
+@cache
+def kernel_folder() -> Path:
+    """Where the kernel sources are: in the installed package, or beside it in a source tree."""
+    package = Path(str(resources.files("fmm_openmm")))
+    installed = package / "kernels"
+    return installed if installed.is_dir() else package.parent / "kernels"
+
+
+def source_of(stage: str, macros: dict) -> str:
+    """The complete source of a stage: macros, included headers, the file; numbered for the compiler's messages.
+
+    With everything in the text, caches of compiled kernels that go by the text never return an outdated one.
+
+    Args:
+        stage: name of the file in ``kernels/``.
+        macros: values by name; ``kernels/common/types.cuh`` lists them.
+    """
+    defines = "".join(f"#define {name} {value}\n" for name, value in sorted(macros.items()))
+    return defines + _expanded(f"{stage}.cu", set())
+
+
+def _expanded(name: str, seen: set[str]) -> str:
+    """The text of a file with its headers in place, each once."""
+    seen.add(name)
+    text = (kernel_folder() / name).read_text().replace("#pragma once\n", "\n")
+
+    def header(match):
+        included, after = f"common/{match[1]}", text.count("\n", 0, match.start()) + 2
+        return "" if included in seen else f'{_expanded(included, seen)}#line {after} "{name}"'
+
+    return f'#line 1 "{name}"\n' + _HEADER.sub(header, text)

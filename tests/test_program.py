@@ -1,0 +1,187 @@
+"""The GPU pipeline as data: complete, free of races, true to the kernels' signatures, and serialisable. Needs no GPU."""
+
+import re
+import struct
+
+import numpy as np
+import pytest
+
+from fmm_openmm.backends.cuda import program as p
+from fmm_openmm.backends.cuda.source import kernel_folder, source_of
+from fmm_openmm.box import BoxLattice, box_width, counts_matrix
+
+CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
+COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
+SIGNATURE = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL)
+
+
+def program(order=4, smoothing=0.05, dtype=np.float32):
+    rng = np.random.default_rng(3)
+    charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
+    lattice = BoxLattice.from_cell(CELL, COUNTS, 2.0)
+    return p.build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, 227 * 1024))
+
+
+def signatures():
+    """Of every kernel the parameters, comments removed."""
+    found = {}
+    for path in kernel_folder().glob("*.cu"):
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
+        for name, parameters in SIGNATURE.findall(text):
+            found[path.stem, name] = [" ".join(parameter.split()) for parameter in parameters.split(",")]
+    return found
+
+
+def accesses(built, step):
+    """The buffers a step reads and those it writes, by its kernel's signature."""
+    if isinstance(step, p.Memset):
+        return set(), {step.buffer}
+    if isinstance(step, p.Transform):
+        return {step.source}, {step.target}
+    if isinstance(step, p.Launch):
+        parameters = signatures()[built.kernels[step.kernel].stage, step.kernel]
+        pointers = [(a.buffer, "const" in text) for a, text in zip(step.arguments, parameters, strict=True) if "*" in text]
+        return {name for name, constant in pointers if constant}, {name for name, constant in pointers if not constant}
+    return set(), set()
+
+
+@pytest.fixture(scope="module", params=[(4, 0.05, np.float32), (9, 0.0, np.float64)], ids=["float", "double"])
+def built(request):
+    return program(*request.param)
+
+
+def test_stages_are_in_order(built):
+    stages = [step.stage for step in built.steps]
+    assert stages == [stage for stage in p.STAGES for _ in built.steps_of(stage)]
+
+
+def test_arguments_fit_the_kernels(built):
+    for step in built.steps:
+        if not isinstance(step, p.Launch):
+            continue
+        parameters = signatures()[built.kernels[step.kernel].stage, step.kernel]
+        assert len(parameters) == len(step.arguments), step.kernel
+        for argument, parameter in zip(step.arguments, parameters, strict=True):
+            assert ("*" in parameter) == isinstance(argument, p.At), (step.kernel, parameter)
+            if isinstance(argument, p.At):
+                assert argument.element < np.prod(built.buffers[argument.buffer].shape)
+            else:
+                assert parameter.startswith("int ") and argument.dtype == np.int32
+
+
+def test_everything_is_written_before_it_is_read(built):
+    written = {*p.INPUTS, *(name for name, buffer in built.buffers.items() if buffer.data is not None)}
+    for step in built.steps:
+        reads, writes = accesses(built, step)
+        assert reads <= written, step
+        written |= writes
+    assert set(p.OUTPUTS) <= written
+    assert written == set(built.buffers)
+
+
+def test_streams_do_not_race(built):
+    """Two steps that touch a buffer, one of them writing, are ordered by their stream or by events."""
+    last, recorded, before, touched = {}, {}, [], []
+    for number, step in enumerate(built.steps):
+        sources = [last.get(step.stream)] + ([recorded[step.event]] if isinstance(step, p.Wait) else [])
+        before.append(set().union(*({s} | before[s] for s in sources if s is not None)))
+        last[step.stream] = number
+        if isinstance(step, p.Record):
+            recorded[step.event] = number
+        reads, writes = accesses(built, step)
+        for other, (other_reads, other_writes) in enumerate(touched):
+            if writes & (other_reads | other_writes) or reads & other_writes:
+                assert other in before[number], (built.steps[other], step)
+        touched.append((reads, writes))
+    assert before[-1] | {len(built.steps) - 1} == set(range(len(built.steps))), "a stream is not joined"
+
+
+def test_the_parameter_block_has_the_order_of_the_struct():
+    text = (kernel_folder() / "common" / "types.cuh").read_text()
+    members = re.findall(
+        r"double (\w+)(?:\[(\d+)\])?;", text[text.index("struct Parameters") : text.index("struct __align__(16)")]
+    )
+    lattice, width = BoxLattice.from_cell(CELL, COUNTS, 2.0), box_width(CELL, COUNTS)
+    block = p.parameter_block(COUNTS, lattice.boxes, width)
+    parts = dict(
+        zip([name for name, _ in members], np.split(block, np.cumsum([int(n or 1) for _, n in members])[:-1]), strict=True)
+    )
+    np.testing.assert_allclose(parts["boxes"].reshape(3, 3) * width @ parts["inverse"].reshape(3, 3), np.eye(3), atol=1e-14)
+    np.testing.assert_allclose(parts["slope"] / width, parts["inverse"])
+    np.testing.assert_allclose(parts["cell"].reshape(3, 3) * width, CELL, atol=1e-14)
+    np.testing.assert_allclose(parts["potential"], parts["field"] * width)
+
+
+def test_a_source_is_complete():
+    text = source_of("p2m", {"ORDER": 5})
+    assert "#include" not in text
+    assert text.startswith("#define ORDER 5\n")
+    assert text.count("struct Parameters {") == 1
+    lines, file = text.splitlines(), (kernel_folder() / "p2m.cu").read_text().splitlines()
+    last = lines.index('#line 8 "p2m.cu"')  # the line after the second and last include
+    assert lines[last + 1 :] == file[7:]
+
+
+class Reader:
+    """Reads what ``serialise`` writes, by its docstring alone."""
+
+    def __init__(self, data):
+        self.data, self.at = data, len(p.MAGIC)
+
+    def integers(self, count):
+        values = struct.unpack_from(f"<{count}q", self.data, self.at)
+        self.at += 8 * count
+        return values
+
+    def integer(self):
+        return self.integers(1)[0]
+
+    def block(self):
+        size = self.integer()
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def name(self):
+        return self.block().decode()
+
+
+def test_serialises(built):
+    data = p.serialise(built)
+    assert data.startswith(p.MAGIC)
+    reader = Reader(data)
+    assert reader.integer() == p.VERSION
+    sources = [(reader.name(), reader.name()) for _ in range(reader.integer())]
+    assert all(text == source_of(stage, built.macros) for stage, text in sources)
+    kernels = [(reader.name(), *reader.integers(2)) for _ in range(reader.integer())]
+    assert {name: p.Kernel(sources[file][0], shared) for name, file, shared in kernels} == built.kernels
+    buffers = [(reader.name(), reader.integer(), reader.block()) for _ in range(reader.integer())]
+    for (name, size, block), (expected, buffer) in zip(buffers, built.buffers.items(), strict=True):
+        assert (name, size) == (expected, buffer.nbytes)
+        assert block == (b"" if buffer.data is None else buffer.data.tobytes())
+    streams, events, steps = reader.integers(3)
+    assert streams == built.streams == 3
+    assert steps == len(built.steps)
+    for step in built.steps:
+        kind, stream = reader.integers(2)
+        assert (kind, stream) == ((p.Launch, p.Memset, p.Transform, p.Record, p.Wait).index(type(step)), step.stream)
+        if kind == 0:
+            kernel, *launch, count = reader.integers(5)
+            assert (kernels[kernel][0], *launch) == (step.kernel, *step.grid, step.block)
+            for argument in step.arguments:
+                buffer = reader.integer()
+                if buffer < 0:
+                    assert reader.block() == argument.tobytes()
+                else:
+                    itemsize = built.buffers[argument.buffer].dtype.itemsize
+                    assert (buffers[buffer][0], reader.integer()) == (argument.buffer, argument.element * itemsize)
+            assert count == len(step.arguments)
+        elif kind == 1:
+            assert buffers[reader.integer()][0] == step.buffer
+        elif kind == 2:
+            forward, double, batch, *shape, source, target = reader.integers(8)
+            real = built.buffers[step.source if step.forward else step.target]
+            assert (forward, double, batch, *shape) == (step.forward, real.dtype == np.float64, *real.shape)
+            assert (buffers[source][0], buffers[target][0]) == (step.source, step.target)
+        else:
+            assert 0 <= reader.integer() < events
+    assert reader.at == len(data)
