@@ -88,7 +88,7 @@ def test_module_and_exit_code():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["info", "check", "validate", "run", "convert"])
+@pytest.mark.parametrize("command", ["info", "check", "validate", "run", "bench", "convert"])
 def test_help(command, succeed):
     assert f"fmm-openmm {command}" in succeed(command, "--help")
 

@@ -1,4 +1,4 @@
 """Measurements behind the numbers in README and docs: accuracy, energy conservation and speed, each beside OpenMM's PME.
 
-Each module is a command: ``python -m fmm_openmm.bench.nve --help``.
+One module a benchmark of the command ``fmm-openmm bench``: ``solver``, ``md``, ``scaling``, ``nve``.
 """

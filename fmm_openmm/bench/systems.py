@@ -1,23 +1,84 @@
-"""Systems to measure on, built from what ``openmm.app`` ships."""
+"""Systems to measure on: water boxes built from what ``openmm.app`` ships, and copies of them side by side."""
 
+import re
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 import openmm
 from openmm import app, unit
+
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.oracle import ewald_sum
+
+CUTOFF = 0.9
+"""Of the Lennard-Jones interaction, nm."""
+
+SHAPES = {  # rows a, b, c; only the shape counts
+    "cube": np.eye(3),
+    "dodecahedron": np.array([[1.0, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]]),
+    "octahedron": np.array([[1.0, 0, 0], [1 / 3, np.sqrt(8 / 9), 0], [-1 / 3, np.sqrt(2 / 9), np.sqrt(2 / 3)]]),
+    "skewed": np.array([[1.0, 0, 0], [0.31, 1.12, 0], [-0.27, 0.43, 0.94]]),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A cell of the volume of a cube of this edge (nm), repeated along its box vectors."""
+
+    edge: float
+    copies: tuple[int, int, int] = (1, 1, 1)
+
+    @classmethod
+    def parse(cls, text: str) -> "Size":
+        """``EDGE`` or ``EDGE:NxNxN``, as ``6`` or ``6:3x3x5``.
+
+        Raises:
+            ValueError: anything else, or an edge below 2 nm.
+        """
+        match = re.fullmatch(r"(\d+\.?\d*)(?::(\d+)x(\d+)x(\d+))?", text)
+        copies = tuple(map(int, match.groups(default="1")[1:])) if match else (0,)
+        if min(copies) < 1 or float(match[1]) < 2:
+            raise ValueError(f"a size is an edge of at least 2 nm, or this and copies, as 6 or 6:3x3x5, got {text}")
+        return cls(float(match[1]), copies)
+
+    def __str__(self) -> str:
+        return f"{self.edge:g}:{'x'.join(map(str, self.copies))}"
 
 
 @dataclass(frozen=True)
 class Sample:
     """An equilibrated system: PME for its electrostatics, positions (n, 3) in nm, velocities (n, 3) in nm/ps."""
 
-    topology: app.Topology
     system: openmm.System
     positions: np.ndarray
     velocities: np.ndarray
 
 
-def water_box(vectors, picoseconds: float = 4.0, cutoff: float = 0.9, seed: int = 1) -> Sample:
+@dataclass(frozen=True)
+class Water:
+    """A sample of water, its charges, and the forces (n, 3) in kJ/mol/nm of its Ewald sum, made when asked for."""
+
+    sample: Sample
+
+    @cached_property
+    def charges(self) -> ChargeSystem:
+        return ChargeSystem.from_openmm(self.sample.system, self.sample.positions)
+
+    @cached_property
+    def exact(self) -> np.ndarray:
+        c = self.charges
+        return ewald_sum(c.positions, c.charges, c.box_vectors, c.exclusions).forces
+
+
+@cache
+def water(edge: float, shape: str = "cube", picoseconds: float = 1.0) -> Water:
+    """The water of a :class:`Size` before it is repeated; kept for the next who asks."""
+    vectors = SHAPES[shape]
+    return Water(water_box(vectors * edge / np.cbrt(np.prod(np.diag(vectors))), picoseconds))
+
+
+def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: int = 1) -> Sample:
     """Rigid TIP3P water, minimised and then equilibrated at 300 K.
 
     Args:
@@ -33,23 +94,99 @@ def water_box(vectors, picoseconds: float = 4.0, cutoff: float = 0.9, seed: int 
     system = forcefield.createSystem(
         modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=cutoff * unit.nanometer, removeCMMotion=False
     )
+    positions = np.array(modeller.positions.value_in_unit(unit.nanometer))
+    return equilibrated(system, positions, picoseconds, seed, minimize=100)
+
+
+def equilibrated(system: openmm.System, positions: np.ndarray, picoseconds: float, seed: int = 1, minimize: int = 0) -> Sample:
+    """The sample after at most so many steps of minimisation, new velocities and a Langevin run at 300 K."""
     integrator = openmm.LangevinMiddleIntegrator(300.0, 5.0, 0.002)
     integrator.setRandomNumberSeed(seed)
     context = openmm.Context(system, integrator, fastest_platform())
-    context.setPositions(modeller.positions)
-    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=100)
+    context.setPositions(positions)
+    if minimize:
+        openmm.LocalEnergyMinimizer.minimize(context, maxIterations=minimize)
     context.setVelocitiesToTemperature(300.0, seed)
     integrator.step(round(picoseconds / 0.002))
     state = context.getState(positions=True, velocities=True)
     return Sample(
-        modeller.topology,
         system,
         state.getPositions(asNumpy=True).value_in_unit(unit.nanometer),
         state.getVelocities(asNumpy=True).value_in_unit(unit.nanometer / unit.picosecond),
     )
 
 
+def tiled(sample: Sample, copies) -> Sample:
+    """Copies of a sample along its box vectors, in one periodic cell and a System of their own."""
+    count = int(np.prod(copies))
+    box = _box(sample.system)
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*(box * np.array(copies)[:, None]))
+    n = sample.system.getNumParticles()
+    masses = [sample.system.getParticleMass(i)._value for i in range(n)]
+    constraints = [sample.system.getConstraintParameters(k) for k in range(sample.system.getNumConstraints())]
+    constraints = [(i, j, distance._value) for i, j, distance in constraints]
+    for first in range(0, n * count, n):
+        for mass in masses:
+            system.addParticle(mass)
+        for i, j, distance in constraints:
+            system.addConstraint(first + i, first + j, distance)
+    system.addForce(_repeated(nonbonded(sample.system), count))
+    return Sample(system, _shifted(sample.positions, box, copies), np.tile(sample.velocities, (count, 1)))
+
+
+def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
+    """Copies of charges along their box vectors, in one periodic cell."""
+    n, count = len(charges), int(np.prod(copies))
+    exclusions = charges.exclusions[None] + n * np.arange(count)[:, None, None]
+    box = charges.box_vectors * np.array(copies)[:, None]
+    positions = _shifted(charges.positions, charges.box_vectors, copies)
+    return ChargeSystem(np.tile(charges.charges, count), positions, box, exclusions.reshape(-1, 2))
+
+
+def nonbonded(system: openmm.System) -> openmm.NonbondedForce:
+    """The NonbondedForce of a System, which must outlive it."""
+    return next(force for force in system.getForces() if isinstance(force, openmm.NonbondedForce))
+
+
+def scale_particles(force: openmm.NonbondedForce, sample: Sample, charge: float, epsilon: float) -> None:
+    """Give the particles of :func:`tiled` copies of a sample these multiples of its charges and well depths."""
+    particles = _particles(nonbonded(sample.system))
+    for first in range(0, force.getNumParticles(), len(particles)):
+        for i, (q, sigma, depth) in enumerate(particles, first):
+            force.setParticleParameters(i, charge * q, sigma, epsilon * depth)
+
+
 def fastest_platform() -> openmm.Platform:
     """The fastest platform OpenMM has on this machine."""
     platforms = [openmm.Platform.getPlatform(i) for i in range(openmm.Platform.getNumPlatforms())]
     return max(platforms, key=lambda platform: platform.getSpeed())
+
+
+def _repeated(force: openmm.NonbondedForce, count: int) -> openmm.NonbondedForce:
+    n, result = force.getNumParticles(), openmm.NonbondedForce()
+    result.setNonbondedMethod(force.getNonbondedMethod())
+    result.setCutoffDistance(force.getCutoffDistance())
+    result.setUseDispersionCorrection(force.getUseDispersionCorrection())
+    particles = _particles(force)
+    exceptions = [force.getExceptionParameters(k) for k in range(force.getNumExceptions())]
+    exceptions = [(i, j, *(value._value for value in values)) for i, j, *values in exceptions]
+    for first in range(0, n * count, n):
+        for parameters in particles:
+            result.addParticle(*parameters)
+        for i, j, *parameters in exceptions:
+            result.addException(first + i, first + j, *parameters)
+    return result
+
+
+def _particles(force: openmm.NonbondedForce) -> list:
+    return [[value._value for value in force.getParticleParameters(i)] for i in range(force.getNumParticles())]
+
+
+def _shifted(positions: np.ndarray, box: np.ndarray, copies) -> np.ndarray:
+    shifts = np.array(list(np.ndindex(*copies))) @ box
+    return (positions[None] + shifts[:, None]).reshape(-1, 3)
+
+
+def _box(system: openmm.System) -> np.ndarray:
+    return np.array([vector.value_in_unit(unit.nanometer) for vector in system.getDefaultPeriodicBoxVectors()])

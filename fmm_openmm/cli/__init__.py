@@ -12,10 +12,10 @@ import sys
 import openmm
 
 from fmm_openmm import UnsupportedError, __version__
-from fmm_openmm.cli import check, convert, info, run, validate
+from fmm_openmm.cli import bench, check, convert, info, run, validate
 from fmm_openmm.cli.terminal import Terminal, one_line
 
-COMMANDS = {"info": info, "check": check, "validate": validate, "run": run, "convert": convert}
+COMMANDS = {"info": info, "check": check, "validate": validate, "run": run, "bench": bench, "convert": convert}
 
 # What bad input, a missing file or package, or a System that is not supported may raise.
 EXPECTED = (ValueError, TypeError, OSError, ImportError, UnsupportedError, openmm.OpenMMException)

@@ -4,7 +4,7 @@ import importlib
 import json
 import math
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +30,12 @@ class Terminal:
     """Writes for people on stdout, or, with ``json``, for programs; progress goes to stderr.
 
     Args:
-        json: print nothing but JSON on stdout.
+        json: print nothing but JSON on stdout; or, a file name, write it there as well as printing for people.
     """
 
-    def __init__(self, json: bool = False):
+    def __init__(self, json: bool | str = False):
         self._json = json
-        self._console = Console(quiet=json, highlight=False)
+        self._console = Console(quiet=json is True, highlight=False)
 
     def say(self, text: str = "") -> None:
         """One line of text, as it is."""
@@ -49,6 +49,11 @@ class Terminal:
         for row in rows:
             table.add_row(*row)
         self._console.print(table)
+
+    def row(self, cells) -> None:
+        """A row of a Markdown table, at once, above a progress bar."""
+        if not self._console.quiet:
+            print(f"| {' | '.join(cells)} |", flush=True)
 
     def pairs(self, rows, title: str | None = None) -> None:
         """Names with their values, all left-aligned."""
@@ -64,7 +69,8 @@ class Terminal:
         if total is not None:
             columns[2:2] = [BarColumn(), MofNCompleteColumn()]
         console = Console(stderr=True)
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        options = {"transient": True, "disable": not console.is_terminal, "redirect_stdout": sys.stdout.isatty()}
+        with Progress(*columns, console=console, **options) as bar:
             task = bar.add_task(description, total=total)
 
             def advance(steps: int = 1, description: str | None = None) -> None:
@@ -73,10 +79,11 @@ class Terminal:
             yield advance
 
     def write_json(self, result: dict) -> None:
-        """With ``json``: the result on stdout. Numbers that are not finite become null."""
+        """With ``json``: the result on stdout or in the file. Numbers that are not finite become null."""
         if self._json:
-            json.dump(_jsonable(result), sys.stdout, indent=2, allow_nan=False)
-            sys.stdout.write("\n")
+            with nullcontext(sys.stdout) if self._json is True else open(self._json, "w", encoding="utf-8") as file:
+                json.dump(_jsonable(result), file, indent=2, allow_nan=False)
+                file.write("\n")
 
 
 def _table(title: str | None, **options) -> Table:

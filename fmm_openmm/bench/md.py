@@ -1,0 +1,192 @@
+"""Time of an MD step in OpenMM with all charges zero, with PME and with FMM, each with its measured force error.
+
+Langevin steps of 2 fs, from one equilibrated state and never further from it than 0.5 ps. The marginal cost of Coulomb is the
+time of a step less that with all charges zero, at the same Lennard-Jones cutoff and precision.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import openmm
+from openmm import unit
+
+from fmm_openmm.backends import choose_backend
+from fmm_openmm.bench.solver import relative_error
+from fmm_openmm.bench.systems import CUTOFF, Sample, Size, nonbonded, scale_particles, tiled, water
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration import FMMForce, use_fmm
+from fmm_openmm.parameters import SINGLE_FLOOR
+
+TIGHT = 1e-4
+"""Below this tolerance PME takes the best of several cutoffs."""
+
+CUTOFFS = (0.9, 1.05, 1.2)
+"""Those, nm. A longer one costs Lennard-Jones pairs as well, which the choice takes into account."""
+
+WIDEST = 0.45
+"""Largest cutoff over the width of the box."""
+
+ACCEPTED = 3.0
+"""PME's force error over its tolerance up to which a cutoff may be the best: 1.4 is usual."""
+
+STEPS = (10, 200)
+"""Fewest and most steps timed at once; with a tenth of them before as warm-up, at most 0.44 ps."""
+
+REPEATS = 5
+BUDGET = 0.5
+"""Seconds for each repeat, as far as the fewest steps allow."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A step's time in seconds, Coulomb forces (n, 3) in kJ/mol/nm, bytes of device memory the Context took."""
+
+    seconds: float
+    forces: np.ndarray
+    memory: int | None
+
+
+def bridges() -> list[str]:
+    """Ways of FMMForce into OpenMM that are there."""
+    found = []
+    for name in ("native", "host"):
+        try:
+            FMMForce(bridge=name)
+        except UnsupportedError:
+            continue
+        found.append(name)
+    return found
+
+
+def precision_of(platform: openmm.Platform, tolerance: float) -> str | None:
+    """ "mixed" or, for tolerances beyond single precision, "double"; None where the platform has no choice.
+
+    Raises:
+        ValueError: beyond single precision on the CPU platform.
+    """
+    if "Precision" in platform.getPropertyNames():
+        return "double" if tolerance < SINGLE_FLOOR else "mixed"
+    if tolerance < SINGLE_FLOOR and platform.getName() == "CPU":
+        raise ValueError(f"a tolerance below {SINGLE_FLOOR:g} needs double precision, which the CPU platform lacks")
+    return None
+
+
+class Comparison:
+    """All measurements at one size on one platform."""
+
+    def __init__(self, size: Size, platform: openmm.Platform):
+        base = water(size.edge)
+        self._unit, self._copies, self._exact = base.sample, size.copies, base.exact
+        self._sample, self._platform = tiled(base.sample, size.copies), platform
+        self._width = size.edge * min(size.copies)
+        self._without_charges = cache(self._time_without_charges)
+
+    def rows(self, tolerance: float) -> Iterator[dict]:
+        """Rows for all charges zero, PME and FMM on every bridge: step and marginal cost in seconds, force error, memory.
+
+        A row whose Context fails has ``failure`` instead.
+        """
+        precision = precision_of(self._platform, tolerance)
+        neutral = self._without_charges(precision)
+        common = {"atoms": len(self._sample.positions), "tolerance": tolerance, "precision": precision}
+        yield common | {"method": "charges zero", "step_seconds": neutral.seconds, "memory": neutral.memory}
+        pme = None
+        methods = {"PME": self._pme} | {f"FMM, {bridge} bridge": partial(self._fmm, bridge) for bridge in bridges()}
+        for method, measure in methods.items():
+            try:
+                timed, cutoffs = measure(tolerance, precision)
+            except openmm.OpenMMException as error:
+                yield common | {"method": method, "failure": str(error)}
+                continue
+            marginal = timed.seconds - neutral.seconds
+            pme = marginal if method == "PME" else pme
+            yield {
+                **common,
+                **cutoffs,
+                "method": method,
+                "step_seconds": timed.seconds,
+                "marginal_seconds": marginal,
+                "over_pme": pme and marginal / pme,
+                "force_error": relative_error(timed.forces, self._exact),
+                "memory": timed.memory,
+            }
+
+    def _time_without_charges(self, precision: str | None) -> Timed:
+        system = tiled(self._unit, self._copies).system
+        nonbonded(system).setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
+        scale_particles(nonbonded(system), self._unit, charge=0.0, epsilon=1.0)
+        return self._time(system, precision)
+
+    def _pme(self, tolerance: float, precision: str | None) -> tuple[Timed, dict]:
+        """The fastest cutoff among those with a decent error, or the most accurate if there is none."""
+        force = nonbonded(self._sample.system)
+        force.setEwaldErrorTolerance(tolerance)
+        found = {}
+        for cutoff in CUTOFFS if tolerance < TIGHT else (CUTOFF,):
+            if cutoff <= WIDEST * self._width:
+                force.setCutoffDistance(cutoff)
+                found[cutoff] = self._time(self._sample.system, precision, charge=1.0)
+        errors = {cutoff: relative_error(timed.forces, self._exact) for cutoff, timed in found.items()}
+        decent = [cutoff for cutoff in found if errors[cutoff] <= ACCEPTED * tolerance] or [min(errors, key=errors.get)]
+        best = min(decent, key=lambda cutoff: found[cutoff].seconds)
+        tried = {cutoff: [timed.seconds, errors[cutoff]] for cutoff, timed in found.items()}
+        return found[best], {"cutoff": best, "cutoffs_seconds_and_errors": tried}
+
+    def _fmm(self, bridge: str, tolerance: float, precision: str | None) -> tuple[Timed, dict]:
+        system = tiled(self._unit, self._copies).system
+        use_fmm(system, tolerance=tolerance, bridge=bridge)
+        return self._time(system, precision), {"cutoff": CUTOFF}
+
+    def _time(self, system: openmm.System, precision: str | None, charge: float = 0.0) -> Timed:
+        """Time a System; its NonbondedForce holds this multiple of the charges."""
+        free = _free_bytes(self._platform)
+        integrator = openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002)
+        properties = {"Precision": precision} if precision else {}
+        context = openmm.Context(system, integrator, self._platform, properties)
+        seconds = _step_seconds(context, self._sample)
+        memory = None if free is None else free - _free_bytes(self._platform)
+
+        force = nonbonded(system)
+        scale_particles(force, self._unit, charge, epsilon=0.0)
+        force.updateParametersInContext(context)
+        scale_particles(force, self._unit, charge, epsilon=1.0)
+        context.setPositions(self._sample.positions)
+        forces = context.getState(forces=True).getForces(asNumpy=True)
+        return Timed(seconds, forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), memory)
+
+
+def _step_seconds(context: openmm.Context, sample: Sample) -> float:
+    """Median time of a step from the sample's state. The call that waits for the device is timed alone and taken off."""
+
+    def run(steps: int) -> float:
+        begin = time.perf_counter()
+        context.getIntegrator().step(steps)
+        context.getState(energy=True)
+        end = time.perf_counter()
+        context.getState(energy=True)
+        return (end - begin - (time.perf_counter() - end)) / steps
+
+    def start() -> None:
+        context.setPositions(sample.positions)
+        context.setVelocities(sample.velocities)
+
+    start()
+    run(1)
+    steps = int(np.clip(BUDGET / run(STEPS[0]), *STEPS))
+    times = []
+    for _ in range(REPEATS):
+        start()
+        run(1 + steps // 10)
+        times.append(run(steps))
+    return float(np.median(times))
+
+
+def _free_bytes(platform: openmm.Platform) -> int | None:
+    if platform.getName() != "CUDA" or choose_backend() != "cuda":
+        return None
+    from fmm_openmm.bench import device
+
+    return device.free_bytes()

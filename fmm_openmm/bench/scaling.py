@@ -1,0 +1,59 @@
+"""Growth of the time of an evaluation with the number of atoms, on copies of one box of water."""
+
+import time
+
+import numpy as np
+
+from fmm_openmm.bench.solver import Evaluation, relative_error
+from fmm_openmm.bench.systems import tiled_charges, water
+
+EDGE = 4.67
+"""Of the box that is copied, nm: about 10,000 atoms."""
+
+MULTIPLES = (1, 3, 10, 30, 100, 300, 1000)
+
+SECONDS = 420.0
+"""A size that would end later than this after the start is left out."""
+
+
+def copies_near(count: float) -> tuple[int, int, int]:
+    """Copies along each axis, nearly a cube, about ``count`` of them.
+
+    >>> copies_near(1), copies_near(10), copies_near(100), copies_near(1000)
+    ((1, 1, 1), (2, 2, 2), (4, 5, 5), (10, 10, 10))
+    """
+    first = max(1, round(np.cbrt(count) - 0.2))
+    second = max(1, round(np.sqrt(count / first)))
+    return first, second, max(1, round(count / (first * second)))
+
+
+def measure(most: float, tolerance: float, backend: str = "auto"):
+    """One row a size up to ``most`` atoms: atoms, seconds of an evaluation, measured force error.
+
+    Ends early where memory does, or time; the last row then holds ``stopped``, the reason.
+    """
+    begin, base = time.perf_counter(), water(EDGE)
+    for multiple in MULTIPLES:
+        copies = copies_near(multiple)
+        atoms = int(np.prod(copies)) * len(base.charges)
+        if atoms > most:
+            return
+        started = time.perf_counter()
+        try:
+            evaluation = Evaluation(tiled_charges(base.charges, copies), tolerance=tolerance, backend=backend)
+            seconds = evaluation.seconds()
+        except MemoryError as error:  # also CuPy's
+            yield {"atoms": atoms, "stopped": f"out of memory: {error}"}
+            return
+        yield {"atoms": atoms, "seconds": seconds, "force_error": relative_error(evaluation.forces, base.exact)}
+        took = time.perf_counter() - started
+        if time.perf_counter() - begin + 4 * took > SECONDS:
+            yield {"atoms": atoms, "stopped": f"a larger system would exceed {SECONDS:g} s"}
+            return
+
+
+def growth_exponent(rows) -> float | None:
+    """Exponent of the time's growth over the largest two decades of atoms; None with fewer than two sizes."""
+    points = np.array([(row["atoms"], row["seconds"]) for row in rows])
+    points = points[points[:, 0] >= 0.0099 * points[:, 0].max()] if len(points) else points
+    return float(np.polyfit(*np.log(points.T), 1)[0]) if len(points) > 1 else None

@@ -1,0 +1,154 @@
+"""Time of an evaluation and of its stages, against what the device can do, with the measured force error beside it.
+
+On a GPU an evaluation is a replay of the CUDA graph, with positions and results on the device, and stages are timed one by
+one, so that their sum is larger: near and far field overlap, and a stage alone shows its launch. On a CPU all is wall time.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from fmm_openmm.backends.cpu.sort import sort
+from fmm_openmm.bench import timing
+from fmm_openmm.bench.systems import Size, tiled_charges, water
+from fmm_openmm.box import BoxLattice, box_width
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.solver import CoulombSolver
+
+INSTRUCTIONS = 14
+"""Of a pair in p2p, issued to the floating-point units: a reciprocal square root, the others as long as a multiply-add."""
+
+
+class Evaluation:
+    """A solver on its positions, ready to be timed.
+
+    Attributes:
+        solver: for the charges, in their cell.
+        forces: of the first evaluation, shape (n, 3), kJ/mol/nm.
+    """
+
+    def __init__(self, charges: ChargeSystem, **options):
+        self.solver = CoulombSolver(charges.charges, charges.box_vectors, charges.exclusions, **options)
+        self._positions, self._cell, self._device = charges.positions, charges.box_vectors, None
+        if self.solver.backend == "cuda":
+            from fmm_openmm.bench import device
+
+            self._device, self._positions = device, device.upload(charges.positions)
+        forces = self.solver.compute(self._positions).forces
+        self.forces = forces.get() if self._device else forces
+        self.stages = self.solver._stages_for(self._cell)
+
+    def seconds(self) -> float:
+        """Median time of an evaluation."""
+        if self._device:
+            return self._device.median_seconds(self.stages.replay)
+        return timing.median_seconds(lambda: self.solver.compute(self._positions))
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Median time of each stage alone."""
+        if self._device:
+            return {name: self._device.median_seconds(lambda name=name: self.stages.queue(name)) for name in timing.STAGES}
+        width = box_width(self._cell, self.solver.parameters.counts)
+        return timing.stage_seconds(self.stages, self._positions, width)
+
+    def new_shape_seconds(self) -> float:
+        """Time of an evaluation in a cell of a shape not seen before."""
+        stretched = self._cell * [[1.0], [1.0], [1.0 + 1e-6]]
+        begin = time.perf_counter()
+        self.solver.compute(self._positions, stretched)
+        if self._device:
+            self._device.wait()
+        return time.perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The best of a device in one precision: multiply-adds a second, and bytes a second read and written by a copy."""
+
+    multiply_adds: float
+    bandwidth: float
+
+
+@cache
+def limits(backend: str, precision: str) -> Limits | None:
+    """Measured now; None for the CPU backends."""
+    if backend != "cuda":
+        return None
+    from fmm_openmm.bench import device
+
+    return Limits(device.fma_rate(precision), device.bandwidth())
+
+
+def measure(size: Size, tolerance: float, smoothing: float | None = None, shape: str = "cube", backend: str = "auto") -> dict:
+    """One row: what was chosen, the measured error, times in seconds, and work against the device's limits.
+
+    ``p2p_share`` is the rate of p2p's instructions over that of multiply-adds alone, ``far_share`` the bytes that p2m,
+    lattice and l2p cannot do without, over their time and a copy's bandwidth; None without limits.
+    """
+    base = water(size.edge, shape)
+    charges = tiled_charges(base.charges, size.copies)
+    evaluation = Evaluation(charges, tolerance=tolerance, smoothing=smoothing, backend=backend)
+    chosen, name = evaluation.solver.parameters, evaluation.solver.backend
+    lattice = BoxLattice.from_cell(charges.box_vectors, chosen.counts, chosen.near_radius)
+    width = box_width(charges.box_vectors, chosen.counts)
+    start = sort(charges.positions, charges.charges, lattice, width, chosen.smoothing, np.float32).start
+    pairs = near_pairs(lattice, np.diff(start))
+    far_bytes = compulsory_bytes(lattice, chosen.order, int(start[-1]), 4 if chosen.precision == "single" else 8)
+    seconds, stages = evaluation.seconds(), evaluation.stage_seconds()
+    best, far_seconds = limits(name, chosen.precision), stages["p2m"] + stages["lattice"] + stages["l2p"]
+    return {
+        "atoms": len(charges),
+        "cell": shape,
+        "backend": name,
+        "tolerance": tolerance,
+        "smoothing": chosen.smoothing,
+        "precision": chosen.precision,
+        "order": chosen.order,
+        "near_radius": chosen.near_radius,
+        "grid": chosen.grid,
+        "force_error": relative_error(evaluation.forces, base.exact),
+        "seconds": seconds,
+        "stages": stages,
+        "new_shape_seconds": evaluation.new_shape_seconds(),
+        "pairs": pairs,
+        "pairs_per_second": pairs / stages["p2p"],
+        "p2p_share": best and INSTRUCTIONS * pairs / stages["p2p"] / best.multiply_adds,
+        "far_bytes": far_bytes,
+        "far_share": best and far_bytes / far_seconds / best.bandwidth,
+    }
+
+
+def relative_error(forces: np.ndarray, exact: np.ndarray) -> float:
+    """``|F - F_exact| / |F_exact|`` of forces (n, 3); ``exact`` may be those of the first of several copies."""
+    forces = forces.reshape(-1, *exact.shape)
+    return float(np.linalg.norm(forces - exact) / np.linalg.norm(exact) / np.sqrt(len(forces)))
+
+
+def near_pairs(lattice: BoxLattice, count: np.ndarray) -> int:
+    """Pairs (target, source) of parts in near boxes, a part with itself included.
+
+    Args:
+        count: parts of every box in memory order.
+    """
+    field, stencil = np.zeros((2, lattice.size))
+    field[lattice.slots] = count
+    np.add.at(stencil, lattice.slot(lattice.near), 1.0)
+    shape = lattice.fft_shape
+    spectra = [np.fft.rfftn(values.reshape(shape)) for values in (field, stencil)]
+    return round(float(field @ np.fft.irfftn(spectra[0] * spectra[1], shape, (0, 1, 2)).ravel()))
+
+
+def compulsory_bytes(lattice: BoxLattice, order: int, parts: int, real: int) -> int:
+    """Bytes that p2m, lattice and l2p move if each kernel reads its input and writes its output once.
+
+    Args:
+        parts: their number, four reals each as sources and four as results.
+        real: bytes of a real number.
+    """
+    terms, (d0, d1, d2) = (order + 1) ** 2, lattice.fft_shape
+    waves = d0 * d1 * (d2 // 2 + 1)
+    fields = 4 * terms * lattice.size  # moments and local expansions, written and read
+    spectra = 4 * terms * 2 * waves
+    return real * (fields + spectra + (2 * order + 1) ** 2 * waves + 12 * parts)

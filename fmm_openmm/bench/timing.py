@@ -1,0 +1,80 @@
+"""Clocks, and the name of the hardware they run on."""
+
+import platform
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+from numba import get_num_threads
+
+from fmm_openmm.backends import choose_backend
+from fmm_openmm.driver import evaluate
+from fmm_openmm.stages import Stages
+
+STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
+"""Timed one by one; exclusions are part of p2p."""
+
+_STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p"}
+
+REPEATS = 50
+BUDGET = 0.5
+"""At most so many repeats, and seconds spent on them."""
+
+
+def median_seconds(function) -> float:
+    """Median wall time of ``function()`` after one call to warm up, seconds."""
+    function()
+    times = []
+    while len(times) < 3 or (len(times) < REPEATS and sum(times) < BUDGET):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
+
+
+class StageClock:
+    """Stages that note how long each call takes; to be driven like those they stand for, on the host."""
+
+    def __init__(self, stages: Stages):
+        self._stages = stages
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    def __getattr__(self, name):
+        def timed(*arguments):
+            begin = time.perf_counter()
+            result = getattr(self._stages, name)(*arguments)
+            self.seconds[_STAGE_OF.get(name, name)] += time.perf_counter() - begin
+            return result
+
+        return timed
+
+
+def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[str, float]:
+    """Median wall time of each stage on the host, seconds.
+
+    Args:
+        stages: of a backend that computes on the host.
+        positions, width: see :func:`fmm_openmm.driver.evaluate`.
+    """
+    runs = []
+
+    def run():
+        clock = StageClock(stages)
+        evaluate(clock, positions, width)
+        runs.append(clock.seconds)
+
+    median_seconds(run)
+    return {stage: float(np.median([seconds[stage] for seconds in runs[1:]])) for stage in STAGES}
+
+
+def hardware() -> str:
+    """The processor with its threads, after the GPU where there is one."""
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    processor = f"{model[1] if model else platform.processor() or platform.machine()}, {get_num_threads()} threads"
+    if choose_backend() != "cuda":
+        return processor
+    from fmm_openmm.bench import device
+
+    return f"{device.name()}; {processor}"

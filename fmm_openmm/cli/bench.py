@@ -1,0 +1,289 @@
+"""Measure speed, accuracy and energy conservation on this machine.
+
+solver: an evaluation and its stages, against what the device can do.
+md: steps in OpenMM with charges zero, with PME and with FMM.
+scaling: growth of an evaluation's time with the number of atoms.
+nve: drift and residual of the total energy, PME and FMM.
+
+All on water, all with the force error beside the time. Tables are Markdown.
+A size is the edge of a box in nm, or this and the copies of the box that make
+the system: 6 or 6:3x3x5.
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from fmm_openmm.backends import choose_backend
+from fmm_openmm.checks import check_number
+from fmm_openmm.cli.info import versions
+from fmm_openmm.cli.options import add_platform_argument, platform
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.parameters import SMOOTHING, TOLERANCE
+
+SHAPES = ("cube", "dodecahedron", "octahedron", "skewed")
+BACKENDS = ("auto", "cuda", "cpu", "reference")
+
+GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
+"""21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""
+
+NVE_GPU_SIZES, NVE_CPU_SIZES = "6 4.5:2x2x2", "3"
+
+MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
+"""Default end of ``scaling`` on each backend."""
+
+
+def size(text: str):
+    """A :class:`fmm_openmm.bench.systems.Size`."""
+    from fmm_openmm.bench.systems import Size
+
+    try:
+        return Size.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_arguments(parser) -> None:
+    """One subcommand a benchmark."""
+    benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+    for name, function in BENCHMARKS.items():
+        each = benchmarks.add_parser(name, help=function.__doc__, description=function.__doc__)
+        each.add_argument("--json", nargs="?", const=True, default=argparse.SUPPRESS, metavar="FILE",
+                          help="write the results here as well; without FILE print them, and nothing else")  # fmt: skip
+        each.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        add_plot_argument(each)
+        if name == "scaling":
+            each.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
+            each.add_argument("--max-atoms", type=float, metavar="N", help="largest system; memory may end it before")
+        else:
+            each.add_argument("--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies")
+            each.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
+        if name in ("solver", "scaling"):
+            each.add_argument("--backend", choices=BACKENDS, default="auto")
+        else:
+            add_platform_argument(each)
+        if name == "solver":
+            each.add_argument("--smoothing", type=float, nargs="+", default=[0.0, SMOOTHING], metavar="S", help="box widths")
+            each.add_argument("--cells", choices=SHAPES, nargs="+", default=["cube"], help="shapes, all of the same volume")
+        if name == "nve":
+            each.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
+
+
+def run(args, terminal) -> Outcome:
+    """Measure, print, draw."""
+    from fmm_openmm.bench.timing import hardware
+
+    drawing = figure(args.plot)
+    for path in (args.json, args.plot):
+        if isinstance(path, str) and not Path(path).absolute().parent.is_dir():
+            raise FileNotFoundError(2, "no such folder", path)
+    for tolerance in np.atleast_1d(args.tolerance) if args.tolerance else ():
+        check_number(float(tolerance), "tolerance", 1e-10, 0.1)
+    machine = hardware()
+    terminal.say(f"{machine}\n")
+    result = BENCHMARKS[args.benchmark](args, terminal, drawing)
+    if drawing:
+        drawing.savefig(args.plot)
+    return Outcome({"benchmark": args.benchmark, "hardware": machine, "versions": versions(), **result})
+
+
+def heading(terminal, columns) -> None:
+    """The first two rows of a Markdown table."""
+    terminal.row(columns)
+    terminal.row(["---"] * len(columns))
+
+
+def default_sizes(on_gpu: bool, gpu: str = GPU_SIZES, cpu: str = CPU_SIZES) -> list:
+    """What is measured when nothing is said."""
+    return list(map(size, (gpu if on_gpu else cpu).split()))
+
+
+def solver(args, terminal, drawing) -> dict:
+    """Time of an evaluation and of its stages, work against the device's limits, and the force error."""
+    from fmm_openmm.bench.solver import limits, measure
+    from fmm_openmm.bench.timing import STAGES
+
+    for smoothing in args.smoothing:
+        check_number(smoothing, "smoothing", 0.0, 0.2)
+    backend = choose_backend() if args.backend == "auto" else args.backend
+    sizes = args.sizes or default_sizes(backend == "cuda")
+    cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
+    terminal.say(f"Backend {backend}; times in microseconds; p2p and far field against multiply-adds and a copy alone\n")
+    heading(
+        terminal,
+        ("atoms", "cell", "tolerance", "smoothing", "order, radius, boxes", "force error", "evaluation", *STAGES, "new shape",
+         "10^9 pairs/s", "p2p / limit", "far / limit"),
+    )  # fmt: skip
+    rows = []
+    with terminal.progress("solver", len(cases)) as advance:
+        for where, cell, tolerance, smoothing in cases:
+            advance(0, description=f"{where}, {tolerance:g}, smoothing {smoothing:g}")
+            row = measure(where, tolerance, smoothing, cell, backend)
+            rows.append(row)
+            times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
+            terminal.row(
+                [
+                    str(row["atoms"]),
+                    cell,
+                    f"{tolerance:g} {row['precision']}",
+                    f"{smoothing:g}",
+                    f"{row['order']}, {row['near_radius']:g}, {np.diag(row['grid']).tolist()}",
+                    f"{row['force_error']:.1e}",
+                    *(f"{1e6 * seconds:.0f}" for seconds in times),
+                    f"{1e-9 * row['pairs_per_second']:.3g}",
+                    *("-" if row[name] is None else f"{row[name]:.2f}" for name in ("p2p_share", "far_share")),
+                ]
+            )
+            advance()
+    found = {}
+    for precision in sorted({row["precision"] for row in rows}):
+        best = limits(backend, precision)
+        if best:
+            found[precision] = {"multiply_adds_per_second": best.multiply_adds, "bytes_per_second": best.bandwidth}
+            terminal.say(f"\nLimits, {precision}: {best.multiply_adds:.3g} multiply-adds/s, {best.bandwidth:.3g} bytes/s")
+    if drawing:
+        lines(drawing, rows, ("cell", "tolerance", "smoothing"), lambda row: 1e6 * row["seconds"], "evaluation, us")
+    return {"limits": found, "rows": rows}
+
+
+def md(args, terminal, drawing) -> dict:
+    """Time of an MD step with charges zero, with PME and with FMM, marginal costs, force errors, memory."""
+    from fmm_openmm.bench.md import Comparison, precision_of
+
+    where, on_gpu = chosen_platform(args)
+    tolerances = args.tolerance or ((5e-4, 1e-5, 1e-6) if on_gpu else (5e-4, 1e-5))
+    for tolerance in tolerances:
+        precision_of(where, tolerance)
+    sizes = args.sizes or default_sizes(on_gpu)
+    terminal.say(f"Platform {where.getName()}; Langevin steps of 2 fs, rigid TIP3P water\n")
+    heading(
+        terminal,
+        ("atoms", "tolerance", "precision", "method", "cutoff, nm", "step, ms", "marginal, ms", "over PME's", "force error",
+         "memory, MB"),
+    )  # fmt: skip
+    rows = []
+    with terminal.progress("md", len(sizes) * len(tolerances)) as advance:
+        for each in sizes:
+            advance(0, description=f"preparing {each}")
+            comparison = Comparison(each, where)
+            for tolerance in tolerances:
+                advance(0, description=f"{each}, {tolerance:g}")
+                for row in comparison.rows(tolerance):
+                    rows.append(row)
+                    terminal.row(md_cells(row))
+                advance()
+    if drawing:
+        costs = [row for row in rows if row.get("marginal_seconds", 0) > 0]
+        lines(drawing, costs, ("method", "tolerance"), lambda row: 1e3 * row["marginal_seconds"], "marginal cost, ms a step")
+    return {"platform": where.getName(), "rows": rows}
+
+
+def md_cells(row: dict) -> list[str]:
+    """A row of the table of ``md``."""
+    cells = [str(row["atoms"]), f"{row['tolerance']:g}", row["precision"] or "-", row["method"]]
+    if "failure" in row:
+        return [*cells, row["failure"], *["-"] * 5]
+
+    def cell(name: str, form: str, scale: float = 1.0) -> str:
+        return "-" if row.get(name) is None else format(scale * row[name], form)
+
+    return [
+        *cells,
+        cell("cutoff", "g"),
+        cell("step_seconds", ".4g", 1e3),
+        cell("marginal_seconds", ".3g", 1e3),
+        cell("over_pme", ".2f"),
+        cell("force_error", ".1e"),
+        cell("memory", ".0f", 1e-6),
+    ]
+
+
+def scaling(args, terminal, drawing) -> dict:
+    """Growth of the time of an evaluation with the number of atoms."""
+    from fmm_openmm.bench.scaling import growth_exponent, measure
+
+    backend = choose_backend() if args.backend == "auto" else args.backend
+    most = MOST_ATOMS[backend] if args.max_atoms is None else args.max_atoms
+    if not most >= 1000:
+        raise ValueError(f"--max-atoms must be at least 1000, got {most:g}")
+    terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}\n")
+    heading(terminal, ("atoms", "evaluation, us", "ns an atom", "force error"))
+    rows, stopped = [], None
+    with terminal.progress("scaling") as advance:
+        for row in measure(most, args.tolerance, backend):
+            advance(0, description=f"{row['atoms']} atoms done")
+            stopped = row.get("stopped")
+            if not stopped:
+                rows.append(row)
+                atoms, seconds = row["atoms"], row["seconds"]
+                terminal.row([str(atoms), f"{1e6 * seconds:.0f}", f"{1e9 * seconds / atoms:.3g}", f"{row['force_error']:.1e}"])
+    exponent = growth_exponent(rows)
+    if exponent is not None:
+        terminal.say(f"\nThe time grows as the number of atoms to the power {exponent:.2f}")
+    if stopped:
+        terminal.say(f"\nStopped: {stopped}")
+    if drawing:
+        lines(drawing, rows, (), lambda row: 1e6 * row["seconds"], "evaluation, us")
+    return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "exponent": exponent, "stopped": stopped}
+
+
+def nve(args, terminal, drawing) -> dict:
+    """Drift and residual of the total energy in NVE, PME and FMM."""
+    from fmm_openmm.bench.nve import METHODS, measure, sample_of
+
+    where, on_gpu = chosen_platform(args)
+    sizes = args.sizes or default_sizes(on_gpu, NVE_GPU_SIZES, NVE_CPU_SIZES)
+    tolerances = args.tolerance or (TOLERANCE,)
+    picoseconds = (20.0 if on_gpu else 5.0) if args.time is None else args.time
+    if not 0.05 <= picoseconds <= 1e5:
+        raise ValueError(f"--time must lie between 0.05 and 1e5 (ps), got {picoseconds:g}")
+    terminal.say(f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n")
+    heading(terminal, ("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
+    rows = []
+    with terminal.progress("nve", len(sizes) * len(tolerances) * len(METHODS)) as advance:
+        for each in sizes:
+            advance(0, description=f"preparing {each}")
+            sample = sample_of(each)
+            for tolerance in tolerances:
+                advance(0, description=f"{each}, {tolerance:g}")
+                for row in measure(sample, picoseconds, tolerance, where):
+                    rows.append(row)
+                    values = f"{row['drift']:+.4f}", f"{row['residual']:.3f}"
+                    terminal.row([str(row["atoms"]), f"{tolerance:g}", row["method"], *values])
+                    advance()
+    if drawing:
+        left, right = drawing.subplots(1, 2, sharey=True)
+        names = [f"{row['atoms']}, {row['tolerance']:g}, {row['method']}" for row in rows]
+        colors = ["C0" if row["method"] == "PME" else "C1" for row in rows]
+        for axes, name, label in ((left, "drift", "drift, kT/ns/dof"), (right, "residual", "residual, kJ/mol")):
+            axes.barh(names, [row[name] for row in rows], color=colors)
+            axes.set_xlabel(label)
+    return {"platform": where.getName(), "picoseconds": picoseconds, "rows": rows}
+
+
+BENCHMARKS = {"solver": solver, "md": md, "scaling": scaling, "nve": nve}
+
+
+def chosen_platform(args):
+    """The OpenMM platform to measure on, and whether it is a GPU's."""
+    from fmm_openmm.bench.systems import fastest_platform
+
+    chosen = platform(args) or fastest_platform()
+    return chosen, chosen.getName() in ("CUDA", "HIP", "OpenCL")
+
+
+def lines(drawing, rows, keys, value, label: str) -> None:
+    """Values against atoms, both logarithmic, one line for each combination of the keys; dotted: in proportion to atoms."""
+    axes = drawing.add_subplot()
+    for case in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        points = [(row["atoms"], value(row)) for row in rows if tuple(row[key] for key in keys) == case]
+        axes.loglog(*zip(*points, strict=True), "o-", label=", ".join(map(str, case)))
+    if rows:
+        ends = np.array(sorted(row["atoms"] for row in rows))[[0, -1]]
+        axes.loglog(ends, ends * value(rows[-1]) / rows[-1]["atoms"], "k:", linewidth=1)
+    if keys:
+        axes.legend()
+    axes.set_xlabel("atoms")
+    axes.set_ylabel(label)

@@ -1,0 +1,275 @@
+"""``fmm-openmm bench``: every benchmark on tiny systems, what it writes, and the systems it measures on."""
+
+import json
+import sys
+
+import numpy as np
+import openmm
+import pytest
+from openmm import unit
+
+from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.bench import md, nve, timing
+from fmm_openmm.bench.scaling import copies_near, growth_exponent
+from fmm_openmm.bench.solver import compulsory_bytes, near_pairs, relative_error
+from fmm_openmm.bench.systems import Size, nonbonded, scale_particles, tiled, tiled_charges, water
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.cli import main
+from fmm_openmm.oracle import ewald_sum
+
+EDGE = 2.2
+COPIES = (1, 2, 1)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return water(EDGE)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch, tmp_path):
+    monkeypatch.setattr(timing, "BUDGET", 0.01)
+    monkeypatch.setattr(md, "BUDGET", 0.01)
+    monkeypatch.setattr(md, "REPEATS", 3)
+    monkeypatch.setattr(nve, "EQUILIBRATION", 1.0)
+    monkeypatch.setattr(nve, "RELAXATION", 0.1)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def bench(capsys, tmp_path):
+    """Runs a benchmark that must succeed; returns its table, each row a dict by column, and the JSON it wrote."""
+
+    def command(*argv):
+        assert main(["bench", *argv, "--json", "out.json", "--plot", "out.png"]) == 0, capsys.readouterr().err
+        text = capsys.readouterr().out
+        assert text.splitlines()[0].endswith("threads")
+        table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+        assert set(table[1]) == {"---"}
+        assert (tmp_path / "out.png").stat().st_size > 1000
+        result = json.loads((tmp_path / "out.json").read_text())
+        assert result["benchmark"] == argv[0]
+        assert {"hardware", "versions"} <= set(result)
+        return [dict(zip(table[0], row, strict=True)) for row in table[2:]], result
+
+    return command
+
+
+SIZES = ("--sizes", str(EDGE), f"{EDGE}:{'x'.join(map(str, COPIES))}")
+
+
+# the systems
+
+
+def potential_energy(system, positions):
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference"))
+    context.setPositions(positions)
+    return context.getState(energy=True).getPotentialEnergy().value_in_unit(unit.kilojoule_per_mole)
+
+
+def test_tiles_have_the_energy_of_so_many_boxes(base):
+    many = tiled(base.sample, COPIES)
+    assert many.system.getNumParticles() == 2 * base.sample.system.getNumParticles()
+    assert many.system.getNumConstraints() == 2 * base.sample.system.getNumConstraints()
+    for system in (base.sample.system, many.system):
+        nonbonded(system).setEwaldErrorTolerance(1e-6)
+    one = potential_energy(base.sample.system, base.sample.positions)
+    assert potential_energy(many.system, many.positions) == pytest.approx(2 * one, rel=2e-5)
+
+
+def test_tiled_charges_have_the_forces_of_the_box(base):
+    charges = tiled_charges(base.charges, COPIES)
+    found = ewald_sum(charges.positions, charges.charges, charges.box_vectors, charges.exclusions).forces
+    assert relative_error(found, base.exact) < 1e-9
+    assert np.array_equal(charges.positions, tiled(base.sample, COPIES).positions)
+    sheared = water(2.6, "dodecahedron")
+    charges = tiled_charges(sheared.charges, (1, 1, 3))
+    found = ewald_sum(charges.positions, charges.charges, charges.box_vectors, charges.exclusions).forces
+    assert relative_error(found, sheared.exact) < 1e-9
+
+
+def test_scaled_particles(base):
+    many = tiled(base.sample, COPIES)
+    force = nonbonded(many.system)
+    scale_particles(force, base.sample, charge=0.0, epsilon=0.5)
+    last = force.getNumParticles() - 3
+    charge, sigma, epsilon = force.getParticleParameters(last)
+    original = nonbonded(base.sample.system).getParticleParameters(0)
+    assert (charge._value, sigma, epsilon) == (0.0, original[1], 0.5 * original[2])
+
+
+def test_sizes():
+    assert Size.parse("6") == Size(6.0)
+    assert Size.parse("4.5:1x2x3") == Size(4.5, (1, 2, 3))
+    assert str(Size(4.5, (1, 2, 3))) == "4.5:1x2x3"
+
+
+# what is derived from times
+
+
+def test_pairs_are_counted():
+    lattice = BoxLattice.from_cell(np.array([[3.0, 0, 0], [0.8, 3.3, 0], [0.2, -1.1, 4.0]]), np.diag([5, 6, 7]), 2.3)
+    count = np.random.default_rng(3).integers(0, 4, lattice.size)
+    index = np.stack(np.unravel_index(np.arange(lattice.size), (7, 6, 5)), -1)[:, ::-1]
+    expected = sum(count @ count[lattice.linear(index + offset)] for offset in lattice.near)
+    assert near_pairs(lattice, count) == expected
+
+
+def test_bytes_of_the_far_field():
+    lattice = BoxLattice.from_cell(np.eye(3), np.diag([4, 4, 4]), 1.8)
+    boxes, waves, terms = 64, 4 * 4 * 3, 9
+    moments = local = terms * boxes
+    spectrum = local_spectrum = 2 * terms * waves
+    expected = 4 * (2 * (moments + local + spectrum + local_spectrum) + 25 * waves + 12 * 100)
+    assert compulsory_bytes(lattice, 2, 100, 4) == expected
+
+
+def test_growth_exponent():
+    rows = [{"atoms": n, "seconds": 1e-9 * n**1.1} for n in (1e4, 1e5, 1e6)]
+    assert growth_exponent(rows) == pytest.approx(1.1)
+    assert growth_exponent(rows[:1]) is None
+    assert [int(np.prod(copies_near(k))) for k in (1, 10, 100, 1000)] == [1, 8, 100, 1000]
+
+
+def test_stage_clock_changes_nothing(base):
+    solver = base.charges.solver(tolerance=1e-3, backend="reference", order=2, grid=(3, 3, 3), near_radius=1.8)
+    solver.compute(base.charges.positions)
+    stages = solver._stages_for(base.charges.box_vectors)
+    assert isinstance(stages, ReferenceStages)
+    seconds = timing.stage_seconds(stages, base.charges.positions, EDGE / 3)
+    assert list(seconds) == list(timing.STAGES)
+    assert min(seconds.values()) > 0
+
+
+# the commands
+
+
+def test_solver(bench):
+    table, result = bench("solver", *SIZES, "--tolerance", "1e-3", "--smoothing", "0", "0.05", "--backend", "cpu")
+    assert len(table) == len(result["rows"]) == 4
+    for row, shown in zip(result["rows"], table, strict=True):
+        assert row["force_error"] < row["tolerance"] == 1e-3
+        assert row["seconds"] > 0
+        assert row["new_shape_seconds"] > 0
+        assert row["pairs_per_second"] == pytest.approx(row["pairs"] / row["stages"]["p2p"])
+        assert row["p2p_share"] is row["far_share"] is None
+        assert shown["atoms"] == str(row["atoms"])
+    assert result["rows"][2]["atoms"] == 2 * result["rows"][0]["atoms"]
+    assert [row["smoothing"] for row in result["rows"]] == [0.0, 0.05, 0.0, 0.05]
+
+
+def test_solver_in_another_cell(bench):
+    table, result = bench("solver", "--sizes", "2.6", "--cells", "dodecahedron", "--tolerance", "1e-3", "--smoothing", "0")
+    assert table[0]["cell"] == "dodecahedron"
+    assert result["rows"][0]["force_error"] < 1e-3
+
+
+def test_md(bench):
+    table, result = bench("md", *SIZES, "--tolerance", "5e-4", "--platform", "CPU")
+    assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]
+    rows = {(row["atoms"], row["method"]): row for row in result["rows"]}
+    assert len(rows) == len(table) == 2 * (2 + len(md.bridges()))
+    for (atoms, method), row in rows.items():
+        assert "failure" not in row
+        assert row["step_seconds"] > 0
+        if method == "charges zero":
+            continue
+        assert row["marginal_seconds"] == pytest.approx(row["step_seconds"] - rows[atoms, "charges zero"]["step_seconds"])
+        assert row["force_error"] < (1e-3 if method == "PME" else 5e-4)
+
+
+def test_md_takes_the_best_cutoff_of_pme(monkeypatch):
+    monkeypatch.setattr(md, "CUTOFFS", (0.9, 0.95, 1.5))
+    comparison = md.Comparison(Size(EDGE), openmm.Platform.getPlatformByName("CPU"))
+    (row,) = [row for row in comparison.rows(5e-5) if row["method"] == "PME"]
+    tried = row["cutoffs_seconds_and_errors"]
+    assert set(tried) == {0.9, 0.95}
+    assert tried[row["cutoff"]] == [row["step_seconds"], row["force_error"]]
+    assert row["step_seconds"] == min(seconds for seconds, _ in tried.values())
+    assert max(error for _, error in tried.values()) < 1.5e-4
+
+
+def test_md_reports_a_failure(bench, monkeypatch):
+    def broken(*_, **__):
+        raise openmm.OpenMMException("no memory left")
+
+    monkeypatch.setattr(md.Comparison, "_fmm", broken)
+    table, result = bench("md", "--sizes", str(EDGE), "--tolerance", "5e-4", "--platform", "CPU")
+    assert result["rows"][-1]["failure"] == table[-1]["cutoff, nm"] == "no memory left"
+
+
+def test_nve(bench):
+    table, result = bench("nve", *SIZES, "--time", "0.1", "--platform", "CPU")
+    assert [row["method"] for row in table] == [*nve.METHODS, *nve.METHODS]
+    assert all(0 < row["residual"] < 50 and abs(row["drift"]) < 100 for row in result["rows"])
+
+
+def test_scaling(bench, monkeypatch):
+    monkeypatch.setattr("fmm_openmm.bench.scaling.EDGE", EDGE)
+    table, result = bench("scaling", "--max-atoms", "1e4", "--tolerance", "1e-3", "--backend", "cpu")
+    assert len(table) == len(result["rows"]) > 1
+    assert np.isfinite(result["exponent"])
+    assert all(row["force_error"] < 1e-3 for row in result["rows"])
+
+
+def test_scaling_stops_where_memory_ends(bench, monkeypatch):
+    def full(*_, **__):
+        raise MemoryError("32 GB")
+
+    monkeypatch.setattr("fmm_openmm.bench.scaling.Evaluation", full)
+    monkeypatch.setattr("fmm_openmm.bench.scaling.EDGE", EDGE)
+    table, result = bench("scaling", "--max-atoms", "1e4", "--backend", "cpu")
+    assert table == result["rows"] == []
+    assert result["stopped"] == "out of memory: 32 GB"
+
+
+def test_json_alone(capsys):
+    assert main(["bench", "nve", "--sizes", str(EDGE), "--time", "0.05", "--platform", "CPU", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["benchmark"] == "nve"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the following arguments are required: BENCHMARK"),
+        (["sort"], "invalid choice: 'sort'"),
+        (["solver", "--sizes", "6x6"], "a size is an edge of at least 2 nm, or this and copies, as 6 or 6:3x3x5, got 6x6"),
+        (["solver", "--sizes", "1"], "a size is an edge of at least 2 nm"),
+        (["solver", "--sizes", "3:0x1x1"], "a size is an edge of at least 2 nm"),
+        (["solver", "--tolerance", "2"], "`tolerance` must lie between 1e-10 and 0.1, got 2"),
+        (["solver", "--smoothing", "0.5"], "`smoothing` must lie between 0 and 0.2, got 0.5"),
+        (["solver", "--cells", "sphere"], "invalid choice: 'sphere'"),
+        (["md", "--platform", "Abacus"], "--platform must be one of"),
+        (["md", "--platform", "CPU", "--tolerance", "1e-6"], "needs double precision, which the CPU platform lacks"),
+        (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
+        (["scaling", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
+        (["scaling", "--plot", "out.doc"], "--plot must name a file ending in"),
+        (["scaling", "--json", "nowhere/out.json"], "no such file: nowhere/out.json"),
+    ],
+)
+def test_bad_usage(argv, message, capsys):
+    assert main(["bench", *argv]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert message in line
+
+
+def test_plot_without_matplotlib(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["bench", "nve", "--plot", "out.png"]) == 2
+    assert "--plot needs matplotlib: pip install 'fmm_openmm[plot]'" in capsys.readouterr().err
+
+
+def test_the_loop_of_multiply_adds_compiles():
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
+    from fmm_openmm.bench.device import CHAINS, FMA_LOOP, ROUNDS
+
+    try:
+        nvrtc.getVersion()
+    except RuntimeError as error:
+        pytest.skip(f"needs the NVRTC library: {error}")
+    for real in ("float", "double"):
+        program = nvrtc.createProgram(FMA_LOOP, "fma_loop.cu", [], [])
+        options = [f"-DREAL={real}", f"-DCHAINS={CHAINS}", f"-DROUNDS={ROUNDS}", "-arch=sm_90"]
+        nvrtc.compileProgram(program, options)
+        assert nvrtc.getProgramLog(program).strip() == ""
