@@ -1,52 +1,52 @@
 // l2p: local expansions and the trace term to potentials and fields at the parts.
 //
-// GROUP lanes own a box. The box's expansion and the coefficients of its gradient lie in shared memory; a lane evaluates
-// one part at a time. Bound by shared-memory reads: four a term.
+//     Phi = sum_a L_a R_a(x) + trace     E = -grad Phi     with the derivatives of fmm_openmm/expansions/harmonics.py:
+//     d R_lm / dz = R_l-1,m,   (d/dx - i d/dy) R_lm = R_l-1,m-1,   (d/dx + i d/dy) R_lm = -R_l-1,m+1
+//
+// A thread owns a part, neighbouring threads mostly parts of the same box, so that a warp reads few sectors of the
+// expansions. Bound by instruction issue.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
-#define GROUP 8
-#define INNER (ORDER * ORDER)
-
-extern "C" __global__ void __launch_bounds__(GROUPS * GROUP)
+extern "C" __global__ void __launch_bounds__(128)
 l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
-    const int* __restrict__ slot /* (BOXES) */, const real* __restrict__ local /* (TERMS, BOXES) in FFT order */,
-    const int4* __restrict__ gradient /* (3, INNER): two terms, factors as float bits */,
+    const int* __restrict__ slot_of /* (parts) */, const real* __restrict__ local /* (TERMS, BOXES) in FFT order */,
     const double* __restrict__ sums /* (5) */, real4* __restrict__ far /* (parts): potential, field */) {
-    __shared__ real memory[GROUPS][TERMS + 3 * INNER + 1];
-    const int group = threadIdx.x / GROUP, lane = threadIdx.x % GROUP;
-    const int box = blockIdx.x * GROUPS + group;
-    const int first = box < BOXES ? start[box] : 0, last = box < BOXES ? start[box + 1] : 0;
-    // volatile: without it the compiler loads whole expansions into registers ahead of their use
-    volatile real* expansion = memory[group];
-    volatile real* slope = expansion + TERMS;
-    if (first < last) {
-        const int from = slot[box];
-        for (int a = lane; a < TERMS; a += GROUP) expansion[a] = local[a * (long long)BOXES + from];
-    }
-    __syncwarp();
-    if (first < last)
-        for (int k = lane; k < 3 * INNER; k += GROUP) {
-            const int4 g = __ldg(gradient + k);
-            slope[k] = real(__int_as_float(g.z)) * expansion[g.x] + real(__int_as_float(g.w)) * expansion[g.y];
-        }
-    __syncwarp();
-    const real c = real(2 * 3.14159265358979323846 / 3 / BOXES);
-    const real charge = c * real(sums[0]), square = c * real(sums[4]);
-    const real dx = 2 * c * real(sums[1]), dy = 2 * c * real(sums[2]), dz = 2 * c * real(sums[3]);
-    for (int k = first + lane; k < last; k += GROUP) {
+    const int parts = start[BOXES];
+    const real factor = real(2 * 3.14159265358979323846 / 3 / BOXES);
+    const real charge = factor * real(sums[0]), square = factor * real(sums[4]);
+    const real dipole_x = 2 * factor * real(sums[1]), dipole_y = 2 * factor * real(sums[2]), dipole_z = 2 * factor * real(sums[3]);
+    for (int k = blockIdx.x * blockDim.x + threadIdx.x; k < parts; k += gridDim.x * blockDim.x) {
         const real4 part = xq[k];
-        const real x = part.x, y = part.y, z = part.z;
-        real phi = charge * (x * x + y * y + z * z) - (dx * x + dy * y + dz * z) + square;
-        real ex = dx - 2 * charge * x, ey = dy - 2 * charge * y, ez = dz - 2 * charge * z;
-        regular_harmonics<ORDER>(x, y, z, [&](int a, real r) {
-            phi += expansion[a] * r;
-            if (a < INNER) {
-                ex -= slope[a] * r;
-                ey -= slope[INNER + a] * r;
-                ez -= slope[2 * INNER + a] * r;
+        const real* expansion = local + slot_of[k];
+        const auto at = [&](int l, int m) { return __ldg(expansion + term(l, m) * (long long)BOXES); };
+        real phi = 0, gx = 0, gy = 0, gz = 0;  // gx and gy: twice the derivative
+        real next_c = 0, next_s = 0;           // the expansion's terms of the next degree
+        regular_harmonics<ORDER, 0, ORDER + 1>(part.x, part.y, part.z, [&](int l, int m, real c, real s) {
+            if (l == m) {
+                next_c = at(l, m);
+                next_s = m > 0 ? at(l, -m) : real(0);
             }
+            phi += next_c * c + next_s * s;
+            if (l == ORDER) return;
+            next_c = at(l + 1, m);
+            const real right_c = at(l + 1, m + 1), right_s = at(l + 1, -m - 1);
+            gz += next_c * c;
+            if (m == 0) {
+                gx += right_c * c;
+                gy += right_s * c;
+                return;
+            }
+            next_s = at(l + 1, -m);
+            gz += next_s * s;
+            // m = 1 meets order 0, which has no imaginary part and counts twice
+            const real left_c = (m > 1 ? 1 : 2) * at(l + 1, m - 1), left_s = m > 1 ? at(l + 1, 1 - m) : real(0);
+            gx += (right_c - left_c) * c + (right_s - left_s) * s;
+            gy += (right_s + left_s) * c - (right_c + left_c) * s;
         });
-        far[k] = real4{phi, ex, ey, ez};
+        phi += charge * (part.x * part.x + part.y * part.y + part.z * part.z) + square -
+               (part.x * dipole_x + part.y * dipole_y + part.z * dipole_z);
+        far[k] = real4{phi, dipole_x - 2 * charge * part.x - gx / 2, dipole_y - 2 * charge * part.y - gy / 2,
+                       dipole_z - 2 * charge * part.z - gz};
     }
 }

@@ -29,13 +29,47 @@ __device__ __forceinline__ real2 turned(real2 z, int turn) {
     return z;
 }
 
-// Degree of a term, or of the pair l (l + 1) / 2 + m.
-__device__ __forceinline__ int degree_of(int a) {
-    return int(sqrtf(float(a) + 0.5f));
+// Row (l, MU) of the matrix times the moments m (TERMS, WAVES), with the operator's terms op (terms, stride).
+template <int MU>
+__device__ __forceinline__ void multiply(int l, const real2* m, const real* op, long long stride, real2& c, real2& s) {
+    constexpr real EVEN = MU % 2 == 0 ? 1 : -1;
+#pragma unroll 1
+    for (int j = 0; j <= ORDER; j++) {
+        const real2* z = m + (j * j + j) * WAVES;
+        const real* t = op + ((l + j) * (l + j) + l + j) * stride;
+        const real tc = t[MU * stride];
+        c.x += tc * z->x; c.y += tc * z->y;
+        if (MU > 0) {
+            const real ts = t[-MU * stride];
+            s.x += ts * z->x; s.y += ts * z->y;
+        }
+#pragma unroll
+        for (int k = 1; k <= ORDER; k++) {
+            if (k > j) break;
+            const int below = MU >= k ? MU - k : k - MU;
+            const real factor = MU >= k ? (k % 2 == 0 ? real(1) : real(-1)) : EVEN;
+            const real p = t[(MU + k) * stride], u = t[-(MU + k) * stride];
+            const real q = factor * t[below * stride];
+            const real w = below == 0 ? real(0) : (MU >= k ? factor : -factor) * t[-below * stride];
+            const real2 zc = z[k * WAVES], zs = z[-k * WAVES];
+            c.x += (p + q) * zc.x + (u - w) * zs.x;
+            c.y += (p + q) * zc.y + (u - w) * zs.y;
+            if (MU > 0) {
+                s.x += (u + w) * zc.x + (q - p) * zs.x;
+                s.y += (u + w) * zc.y + (q - p) * zs.y;
+            }
+        }
+    }
 }
 
-__device__ __forceinline__ int degree_of_pair(int pair) {
-    return int((sqrtf(8.0f * pair + 1.5f) - 1.0f) * 0.5f);
+// The same for the order mu: an instance of its own for each.
+template <int MU = ORDER>
+__device__ __forceinline__ void multiply(int mu, int l, const real2* m, const real* op, long long stride, real2& c, real2& s) {
+    if (mu == MU) {
+        multiply<MU>(l, m, op, stride, c, s);
+    } else if constexpr (MU > 0) {
+        multiply<MU - 1>(mu, l, m, op, stride, c, s);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(WAVES * WARPS)
@@ -49,7 +83,7 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
     for (int a = warp; a < TERMS; a += WARPS) {
         real2 z = {0, 0};
         if (used) z = moments[a * (long long)waves + wave];
-        m[a * WAVES + lane] = turned(z, degree_of(a));
+        m[a * WAVES + lane] = turned(z, int(sqrtf(float(a) + 0.5f)));
     }
 #if STAGED
     real* staged = reinterpret_cast<real*>(m + TERMS * WAVES);     // ((2 ORDER + 1)^2, WAVES)
@@ -64,30 +98,9 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
     m += lane;
     __syncthreads();
     for (int pair = blockIdx.y * WARPS + warp; pair < PAIRS; pair += gridDim.y * WARPS) {
-        const int l = degree_of_pair(pair), mu = pair - l * (l + 1) / 2;
-        const real even = mu % 2 == 0 ? 1 : -1;
+        const int l = int((sqrtf(8.0f * pair + 1.5f) - 1.0f) * 0.5f), mu = pair - l * (l + 1) / 2;
         real2 c = {0, 0}, s = {0, 0};
-        for (int j = 0; j <= ORDER; j++) {
-            const int n = l + j, center = n * n + n, source = j * j + j;
-            const real2 z = m[source * WAVES];
-            const real tc = op[(center + mu) * stride], ts = op[(center - mu) * stride];
-            c.x += tc * z.x; c.y += tc * z.y;
-            s.x += ts * z.x; s.y += ts * z.y;
-            real sign = -1;
-#pragma unroll 2
-            for (int k = 1; k <= j; k++, sign = -sign) {
-                const int below = abs(mu - k);
-                const real factor = mu >= k ? sign : even;
-                const real p = op[(center + mu + k) * stride], u = op[(center - mu - k) * stride];
-                const real q = factor * op[(center + below) * stride];
-                const real w = below == 0 ? real(0) : (mu >= k ? factor : -factor) * op[(center - below) * stride];
-                const real2 zc = m[(source + k) * WAVES], zs = m[(source - k) * WAVES];
-                c.x += (p + q) * zc.x + (u - w) * zs.x;
-                c.y += (p + q) * zc.y + (u - w) * zs.y;
-                s.x += (u + w) * zc.x + (q - p) * zs.x;
-                s.y += (u + w) * zc.y + (q - p) * zs.y;
-            }
-        }
+        multiply(mu, l, m, op, stride, c, s);
         if (!used) continue;
         const real factor = mu == 0 ? 1 : 2;
         local[(l * l + l + mu) * (long long)waves + wave] = turned(real2{factor * c.x, factor * c.y}, -l);
@@ -96,10 +109,10 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
 }
 
 extern "C" __global__ void trace(const real2* __restrict__ spectrum /* (TERMS, waves) of the moments */, int waves,
-                                 const double* __restrict__ square /* (BOXES) */, double* __restrict__ sums /* (5): Q, D, S */) {
+                                 const double* __restrict__ square /* (squares) */, int squares, double* __restrict__ sums /* (5): Q, D, S */) {
     __shared__ double partial[1024];
     double s = 0;
-    for (int b = threadIdx.x; b < BOXES; b += blockDim.x) s += square[b];
+    for (int b = threadIdx.x; b < squares; b += blockDim.x) s += square[b];
     partial[threadIdx.x] = s;
     __syncthreads();
     for (int half = blockDim.x / 2; half > 0; half /= 2) {

@@ -1,54 +1,93 @@
 // p2m: the parts of each box in order of their numbers, and the moments M_a = sum Q R_a(x) of the box.
 //
-// GROUP lanes own a box, a block has GROUPS of them. A lane evaluates the harmonics of one part at a time in
-// registers, the group adds each term up by shuffles and keeps the sums in shared memory. Moments go straight into the
-// arrays of the FFT. Bound by instruction issue in dense systems, by latency in small ones.
+// A block owns 32 boxes. Its threads first put the boxes' parts in order, one part a thread. Then lane = box: each warp
+// keeps the sums of its share of the orders m in registers and runs over the parts of 32 boxes at once; the moments go
+// straight into the arrays of the FFT, 32 neighbours at a time. Bound by latency: 32 boxes wait for the fullest of them.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
-#define GROUP 8
+#define WARPS 4
 
-extern "C" __global__ void __launch_bounds__(GROUPS * GROUP)
+// The orders are dealt out to the warps in equal numbers of terms, low orders first.
+__host__ __device__ constexpr int first_order(int warp) {
+    int m = 0;
+    for (int terms = 0; m <= ORDER && (2 * terms + (m > 0 ? 2 : 1) * (ORDER + 1 - m)) * WARPS < 2 * warp * TERMS; m++)
+        terms += (m > 0 ? 2 : 1) * (ORDER + 1 - m);
+    return m;
+}
+
+// Moments of one box a lane, terms of the orders of warp WARP.
+template <int WARP>
+__device__ __forceinline__ void moments_of(int first, int last, const real4* xq, bool used, real* __restrict__ moments) {
+    constexpr int FIRST = first_order(WARP), LAST = WARP + 1 < WARPS ? first_order(WARP + 1) : ORDER + 1;
+    constexpr int ROWS = ORDER + 1 - FIRST;
+    real c[LAST - FIRST + 1][ROWS] = {}, s[LAST - FIRST + 1][ROWS] = {};
+    real4 next = first < last ? xq[first] : real4{0, 0, 0, 0};
+#pragma unroll 1
+    for (int k = first; k < last; k++) {
+        const real4 part = next;
+        if (k + 1 < last) next = xq[k + 1];
+        regular_harmonics<ORDER, FIRST, LAST>(part.x, part.y, part.z, [&](int l, int m, real re, real im) {
+            c[m - FIRST][l - FIRST] += part.w * re;
+            if (m > 0) s[m - FIRST][l - FIRST] += part.w * im;
+        });
+    }
+    if (!used) return;
+#pragma unroll
+    for (int m = FIRST; m < LAST; m++)
+#pragma unroll
+        for (int l = m; l <= ORDER; l++) {
+            moments[term(l, m) * (long long)BOXES] = c[m - FIRST][l - FIRST];
+            if (m > 0) moments[term(l, -m) * (long long)BOXES] = s[m - FIRST][l - FIRST];
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
 p2m(const int* __restrict__ start /* (BOXES + 1) */, const int* __restrict__ number /* (parts), any order in a box */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const real* __restrict__ charges /* (n) */,
     const int* __restrict__ slot /* (BOXES) */, const Parameters* __restrict__ parameters,
     int* __restrict__ sorted /* (parts) */, int* __restrict__ place /* (n, CORNERS): inverse of sorted */,
-    real4* xq /* (parts): x, y, z, charge */,
-    real* __restrict__ moments /* (TERMS, BOXES) in FFT order */, double* __restrict__ square /* (BOXES): sum Q |x|^2 */) {
-    __shared__ real sum[GROUPS][TERMS + 1];
-    const int group = threadIdx.x / GROUP, lane = threadIdx.x % GROUP;
-    const int box = blockIdx.x * GROUPS + group;
-    const int first = box < BOXES ? start[box] : 0, last = box < BOXES ? start[box + 1] : 0;
+    int* __restrict__ slot_of /* (parts): slot of the part's box */, real4* xq /* (parts): x, y, z, charge */,
+    real* __restrict__ moments /* (TERMS, BOXES) in FFT order */,
+    double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
+    __shared__ int begin[33];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int box = blockIdx.x * 32 + lane;
+    if (threadIdx.x <= 32) begin[threadIdx.x] = start[min(blockIdx.x * 32 + threadIdx.x, BOXES)];
+    __syncthreads();
 
-    for (int k = first + lane; k < last; k += GROUP) {
-        const int mine = number[k];
+    for (int k = begin[0] + threadIdx.x; k < begin[32]; k += 32 * WARPS) {
+        int b = 0;
+#pragma unroll
+        for (int half = 16; half > 0; half /= 2) b += begin[b + half] <= k ? half : 0;
+        const int mine = number[k], first = begin[b], last = begin[b + 1];
         int rank = first;
         for (int j = first; j < last; j++) rank += number[j] < mine;
         const int i = mine >> 3, corner = mine & 7;
         const Part part = part_of(located[i], fraction[i], corner, parameters);
         sorted[rank] = mine;
         place[i * CORNERS + corner] = rank;
+        slot_of[rank] = slot[blockIdx.x * 32 + b];
         xq[rank] = real4{part.x, part.y, part.z, charges[i] * part.weight};
     }
-    __syncwarp();
+    __syncthreads();
 
-    for (int a = lane; a < TERMS; a += GROUP) sum[group][a] = 0;
-    double second = 0;
-    for (int k = first + lane; __any_sync(FULL, k < last); k += GROUP) {
-        real4 part = {0, 0, 0, 0};
-        if (k < last) part = xq[k];
-        second += double(part.w) * double(part.x * part.x + part.y * part.y + part.z * part.z);
-        regular_harmonics<ORDER>(part.x, part.y, part.z, [&](int a, real r) {
-            real v = part.w * r;
-#pragma unroll
-            for (int d = GROUP / 2; d > 0; d /= 2) v += __shfl_xor_sync(FULL, v, d);
-            if (lane == a % GROUP) sum[group][a] += v;
-        });
+    const int first = begin[lane], last = begin[lane + 1];
+    real* to = moments + (box < BOXES ? slot[box] : 0);
+    switch (warp) {
+        case 0: moments_of<0>(first, last, xq, box < BOXES, to); break;
+        case 1: moments_of<1>(first, last, xq, box < BOXES, to); break;
+        case 2: moments_of<2>(first, last, xq, box < BOXES, to); break;
+        default: moments_of<3>(first, last, xq, box < BOXES, to);
     }
+    if (warp == WARPS - 1) {
+        double second = 0;
+        for (int k = begin[0] + lane; k < begin[32]; k += 32) {
+            const real4 part = xq[k];
+            second += double(part.w) * double(part.x * part.x + part.y * part.y + part.z * part.z);
+        }
 #pragma unroll
-    for (int d = GROUP / 2; d > 0; d /= 2) second += __shfl_xor_sync(FULL, second, d);
-    if (box >= BOXES) return;
-    if (lane == 0) square[box] = second;
-    const int to = slot[box];
-    for (int a = lane; a < TERMS; a += GROUP) moments[a * (long long)BOXES + to] = sum[group][a];
+        for (int d = 16; d > 0; d /= 2) second += __shfl_xor_sync(FULL, second, d);
+        if (lane == 0) square[blockIdx.x] = second;
+    }
 }

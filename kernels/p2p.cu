@@ -2,87 +2,104 @@
 //
 //     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
 //
-// A warp owns a box. Its lanes hold one source each, up to TARGETS of the box's parts stay in registers, and every source
-// meets all of them: 14 floating-point instructions a pair. Shared memory holds a window of the list of sources, with the
-// row of the near stencil each comes from and a byte that says which targets leave it out; `masked` says which steps of 32
-// sources have any such byte. Sources of the next step are loaded while this one is computed. Bound by instruction issue.
+// A warp owns a box. The parts of its near stencil, shifted to its own centre, lie in shared memory, WINDOW at a time; a
+// lane takes every 32nd of them and lets it meet up to TARGETS of the box's parts, which stay in registers: 14
+// floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out; rows of the near stencil
+// come in order of distance, so that masks are needed for the first few steps of 32 sources only. Bound by instruction issue.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 #include "common/parts.cuh"
 
 #define WARPS 4
-#define TARGETS 8
-#define WINDOW 512
+#define TARGETS 4
+#define BATCH 16
+#define PREFETCH 4
 #define ROUNDS ((NEAR + 31) / 32)
 
 struct Shared {
+    real4 source[WINDOW];
+    unsigned skip[WINDOW / 2];    // BATCH bits each
+    real4 far[BATCH];             // what excluded pairs beyond the near stencil contribute
     int first[NEAR];              // first part of each near box
     int begin[NEAR + 1];          // number of sources before it
-    int source[WINDOW];           // parts in the window
-    unsigned short row[WINDOW];   // rows of the near stencil they come from
-    unsigned skip[WINDOW / 4];    // a byte each: targets that leave it out
-    unsigned masked;              // a bit for every step of 32 sources
+    int masked;                   // steps up to here have masks
 };
 
-struct Sums {
-    real phi[TARGETS], ex[TARGETS], ey[TARGETS], ez[TARGETS];
+struct Field {
+    real phi, x, y, z;
 };
 
-template <int N, bool MASKED>
-__device__ __forceinline__ void interact(const real4& source, unsigned mask, const real (&tx)[TARGETS],
-                                         const real (&ty)[TARGETS], const real (&tz)[TARGETS], Sums& sums) {
+template <bool MASKED>
+__device__ __forceinline__ void interact(const real4& target, const real4& source, bool skip, Field& sum) {
+    const real dx = target.x - source.x, dy = target.y - source.y, dz = target.z - source.z;
+    const real r2 = dx * dx + dy * dy + dz * dz;
+    const real inverse = rsqrt(MASKED && skip ? real(1) : r2);
+    const real s = (MASKED && skip ? real(0) : source.w) * inverse, f = s * inverse * inverse;
+    sum.phi += s;
+    sum.x += f * dx;
+    sum.y += f * dy;
+    sum.z += f * dz;
+}
+
+// Sums over the warp of COUNT values a lane, COUNT a power of two: afterwards lane i holds the sum of value i % COUNT.
+template <int COUNT>
+__device__ __forceinline__ real transposed_sum(real (&v)[COUNT], int lane) {
+    if constexpr (COUNT > 1) {
+        real half[COUNT / 2];
+        const bool upper = lane & (COUNT / 2);
+#pragma unroll
+        for (int k = 0; k < COUNT / 2; k++) {
+            const real keep = upper ? v[k + COUNT / 2] : v[k], give = upper ? v[k] : v[k + COUNT / 2];
+            half[k] = keep + __shfl_xor_sync(FULL, give, COUNT / 2);
+        }
+        return transposed_sum(half, lane);
+    } else {
+        return v[0];
+    }
+}
+
+// N targets, from number `from` of the batch on, with all sources of the window; adds to `near` or, at first, sets it.
+template <int N>
+__device__ __forceinline__ void run(const Shared& s, int steps, int lane, int from, const real4* __restrict__ targets,
+                                    bool initial, real* __restrict__ near) {
+    real4 target[N];
+    Field sum[N];
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        const real dx = tx[t] - source.x, dy = ty[t] - source.y, dz = tz[t] - source.z;
-        const real r2 = dx * dx + dy * dy + dz * dz;
-        const bool skip = MASKED && (mask >> t & 1);
-        const real inverse = rsqrt(skip ? real(1) : r2);
-        const real s = (skip ? real(0) : source.w) * inverse, f = s * inverse * inverse;
-        sums.phi[t] += s;
-        sums.ex[t] += f * dx;
-        sums.ey[t] += f * dy;
-        sums.ez[t] += f * dz;
+        target[t] = targets[t];
+        sum[t] = Field{0, 0, 0, 0};
     }
-}
-
-// The window's sources, 32 at a time, with N targets. The list is padded to whole steps with charges of 0.
-template <int N>
-__device__ __forceinline__ void run(const Shared& s, int steps, int lane, const real4* __restrict__ xq,
-                                    const real4* __restrict__ shift, const real (&tx)[TARGETS], const real (&ty)[TARGETS],
-                                    const real (&tz)[TARGETS], Sums& sums) {
-    const unsigned masked = s.masked;
-    const auto fetch = [&](int k) {
-        const int part = s.source[k];
-        real4 source = xq[max(part, 0)];
-        const real4 by = shift[s.row[k]];
-        source.x += by.x; source.y += by.y; source.z += by.z;
-        if (part < 0) source = real4{real(1e6), real(1e6), real(1e6), 0};
-        return source;
-    };
-    real4 next = fetch(lane);
-    for (int step = 0; step < steps; step++) {
-        const real4 source = next;
-        if (step + 1 < steps) next = fetch(32 * (step + 1) + lane);
-        if (masked >> step & 1) {
-            const int k = 32 * step + lane;
-            interact<N, true>(source, s.skip[k / 4] >> (8 * (k % 4)) & 0xff, tx, ty, tz, sums);
-        } else {
-            interact<N, false>(source, 0, tx, ty, tz, sums);
-        }
-    }
-}
-
-// Sums over the warp of 32 values a lane: afterwards lane i holds the sum of value i. Halves the values at every step.
-template <int HALF = 16>
-__device__ __forceinline__ real transposed_sum(real (&v)[32], int lane) {
-    const bool upper = lane & HALF;
+    const int masked = s.masked;
+    int k = lane;
+#pragma unroll 1
+    for (; k < 32 * masked; k += 32) {
+        const real4 source = s.source[k];
+        const unsigned skip = s.skip[k / 2] >> (BATCH * (k % 2) + from);
 #pragma unroll
-    for (int k = 0; k < HALF; k++) {
-        const real keep = upper ? v[k + HALF] : v[k], give = upper ? v[k] : v[k + HALF];
-        v[k] = keep + __shfl_xor_sync(FULL, give, HALF);
+        for (int t = 0; t < N; t++) interact<true>(target[t], source, skip >> t & 1, sum[t]);
     }
-    if constexpr (HALF > 1) return transposed_sum<HALF / 2>(v, lane);
-    return v[0];
+#pragma unroll 2
+    for (; k < 32 * steps; k += 32) {
+        const real4 source = s.source[k];
+#pragma unroll
+        for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
+    }
+    constexpr int COUNT = N > 2 ? 16 : 4 * N;
+    real values[COUNT];
+#pragma unroll
+    for (int t = 0; t < COUNT / 4; t++) {
+        values[4 * t] = t < N ? sum[t].phi : 0;
+        values[4 * t + 1] = t < N ? sum[t].x : 0;
+        values[4 * t + 2] = t < N ? sum[t].y : 0;
+        values[4 * t + 3] = t < N ? sum[t].z : 0;
+    }
+    real total = transposed_sum(values, lane);
+#pragma unroll
+    for (int d = COUNT; d < 32; d *= 2) total += __shfl_xor_sync(FULL, total, d);
+    if (lane < 4 * N) {
+        total += reinterpret_cast<const real*>(s.far + from)[lane];
+        near[lane] = initial ? total : near[lane] + total;
+    }
 }
 
 // The image of particle b that an exclusion of a means, as a translation in boxes: 0, or that of the nearest image.
@@ -108,7 +125,19 @@ __device__ __forceinline__ int3 excluded_image(const Located& a, const Located& 
     return shift;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, sizeof(real) == 4 ? 4 : 2)
+// Where a wrapped box index lies that leaves its range by at most the reach of the near stencil.
+__device__ __forceinline__ int near_number(int i0, int i1, int i2) {
+#if C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
+    i0 += i0 < 0 ? N0 : (i0 >= N0 ? -N0 : 0);
+    i1 += i1 < 0 ? N1 : (i1 >= N1 ? -N1 : 0);
+    i2 += i2 < 0 ? N2 : (i2 >= N2 ? -N2 : 0);
+    return i0 + N0 * (i1 + N1 * i2);
+#else
+    return box_number(i0, i1, i2);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, sizeof(real) == 4 ? 6 : 3)
 p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
     const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (n, CORNERS) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
@@ -126,13 +155,13 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
     const int h0 = box % N0, h1 = box / N0 % N1, h2 = box / (N0 * N1);
 
     int sources = 0;
-#pragma unroll 1
+#pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
         const int row = round * 32 + lane;
         int from = 0, length = 0;
         if (row < NEAR) {
             const int4 n = __ldg(offset + row);
-            const int number = box_number(h0 + n.x, h1 + n.y, h2 + n.z);
+            const int number = near_number(h0 + n.x, h1 + n.y, h2 + n.z);
             from = start[number];
             length = start[number + 1] - from;
         }
@@ -149,47 +178,55 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
         sources += __shfl_sync(FULL, inclusive, 31);
     }
     if (lane == 0) s.begin[NEAR] = sources;
+    __syncwarp();
 
-    // equal shares of the targets, at most TARGETS at a time
-    const int all = last_target - first_target, passes = (all + TARGETS - 1) / TARGETS;
-    for (int pass = 0, begin = first_target; pass < passes; pass++) {
-        const int targets = (last_target - begin + passes - pass - 1) / (passes - pass);
-        real tx[TARGETS], ty[TARGETS], tz[TARGETS];
-        Sums sums;
+    for (int window = 0; window < sources; window += WINDOW) {
+        const int end = min(WINDOW, sources - window), steps = (end + 31) / 32;
+        // which part a source is, and the row of its box, noted where the source goes
 #pragma unroll
-        for (int t = 0; t < TARGETS; t++) {
-            const real4 target = xq[begin + (t < targets ? t : 0)];
-            tx[t] = target.x; ty[t] = target.y; tz[t] = target.z;
-            sums.phi[t] = sums.ex[t] = sums.ey[t] = sums.ez[t] = 0;
-        }
-        for (int window = 0; window < sources; window += WINDOW) {
-            __syncwarp();
-            for (int k = lane; k < WINDOW / 4; k += 32) s.skip[k] = 0;
-            const int end = min(WINDOW, sources - window), steps = (end + 31) / 32;
-            if (lane == 0) s.masked = 0;
-            if (end + lane < 32 * steps) {
-                s.source[end + lane] = -1;
-                s.row[end + lane] = 0;
+        for (int round = 0; round < ROUNDS; round++) {
+            const int row = round * 32 + lane;
+            if (row < NEAR) {
+                const int begin = s.begin[row];
+                const int low = max(0, begin - window), high = min(WINDOW, s.begin[row + 1] - window);
+                const int to_part = s.first[row] - begin + window;
+                for (int k = low; k < high; k++) *reinterpret_cast<int2*>(s.source + k) = int2{to_part + k, row};
             }
-#pragma unroll 1
-            for (int row = lane; row < NEAR; row += 32) {
-                const int low = max(0, s.begin[row] - window), high = min(WINDOW, s.begin[row + 1] - window);
-                const int to_part = s.first[row] - s.begin[row] + window;
-                for (int k = low; k < high; k++) {
-                    s.source[k] = to_part + k;
-                    s.row[k] = row;
+        }
+        __syncwarp();
+        for (int k = lane; k < 32 * steps; k += 32 * PREFETCH) {
+            real4 source[PREFETCH];
+#pragma unroll
+            for (int p = 0; p < PREFETCH; p++) {
+                source[p] = real4{real(1e6), real(1e6), real(1e6), 0};
+                if (k + 32 * p < end) {
+                    const int2 at = *reinterpret_cast<const int2*>(s.source + k + 32 * p);
+                    const real4 by = shift[at.y];
+                    source[p] = xq[at.x];
+                    source[p].x += by.x; source[p].y += by.y; source[p].z += by.z;
                 }
             }
+#pragma unroll
+            for (int p = 0; p < PREFETCH; p++)
+                if (k + 32 * p < 32 * steps) s.source[k + 32 * p] = source[p];
+        }
+
+        for (int batch = first_target; batch < last_target; batch += BATCH) {
+            const int targets = min(BATCH, last_target - batch);
             __syncwarp();
-            // 32 / TARGETS lanes a target go through its particle's partners
-            const int t = lane / (32 / TARGETS);
+            for (int k = lane; k < 16 * steps; k += 32) s.skip[k] = 0;
+            if (lane == 0) s.masked = 0;
+            __syncwarp();
+            // two or more lanes a target go through its particle's partners
+            const int share = targets > 8 ? 2 : 4, t = lane / share;
+            Field far = {0, 0, 0, 0};
             if (t < targets) {
-                const int mine = sorted[begin + t], i = mine >> 3;
+                const int mine = sorted[batch + t], i = mine >> 3;
                 const Located at = located[i];
                 const int i0 = at.box[0] + step_of(at, mine & 7, 0), i1 = at.box[1] + step_of(at, mine & 7, 1),
                           i2 = at.box[2] + step_of(at, mine & 7, 2);
                 const int from = partner_start[i], entries = (partner_start[i + 1] - from) * CORNERS;
-                for (int k = lane % (32 / TARGETS); k < entries; k += 32 / TARGETS) {
+                for (int k = lane % share; k < entries; k += share) {
                     const int j = partner[from + k / CORNERS], corner = k % CORNERS;
                     const Located other = located[j];
                     if (!has_corner(other, corner)) continue;
@@ -203,52 +240,50 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
                         row = row_of[n0 + REACH0 + (2 * REACH0 + 1) * (n1 + REACH1 + (2 * REACH1 + 1) * (n2 + REACH2))];
                     const int part = place[j * CORNERS + corner];
                     if (row >= 0) {
-                        const int k_source = s.begin[row] + part - s.first[row] - window;
-                        if (k_source >= 0 && k_source < WINDOW) {
-                            atomicOr(&s.skip[k_source / 4], 1u << (8 * (k_source % 4) + t));
-                            atomicOr(&s.masked, 1u << (k_source / 32));
+                        const int source = s.begin[row] + part - s.first[row] - window;
+                        if (source >= 0 && source < WINDOW) {
+                            atomicOr(&s.skip[source / 2], 1u << (BATCH * (source % 2) + t));
+                            atomicMax(&s.masked, source / 32 + 1);
                         }
                     } else if (window == 0) {
-                        const real4 source = xq[part], target = xq[begin + t];
+                        const real4 source = xq[part], target = xq[batch + t];
                         const double* e = parameters->boxes;
                         const real dx = target.x - source.x - real(n0 * e[0] + n1 * e[3] + n2 * e[6]);
                         const real dy = target.y - source.y - real(n1 * e[4] + n2 * e[7]);
                         const real dz = target.z - source.z - real(n2 * e[8]);
                         const real inverse = rsqrt(dx * dx + dy * dy + dz * dz);
                         const real v = source.w * inverse, f = v * inverse * inverse;
-#pragma unroll
-                        for (int u = 0; u < TARGETS; u++)
-                            if (u == t) {
-                                sums.phi[u] -= v;
-                                sums.ex[u] -= f * dx;
-                                sums.ey[u] -= f * dy;
-                                sums.ez[u] -= f * dz;
-                            }
+                        far.phi -= v;
+                        far.x -= f * dx;
+                        far.y -= f * dy;
+                        far.z -= f * dz;
                     }
                 }
             }
             __syncwarp();
-            switch (targets) {
-                case 1: run<1>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                case 2: run<2>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                case 3: run<3>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                case 4: run<4>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                case 5: run<5>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                case 6: run<6>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                case 7: run<7>(s, steps, lane, xq, shift, tx, ty, tz, sums); break;
-                default: run<8>(s, steps, lane, xq, shift, tx, ty, tz, sums);
+            for (int d = 1; d < share; d *= 2) {
+                far.phi += __shfl_xor_sync(FULL, far.phi, d);
+                far.x += __shfl_xor_sync(FULL, far.x, d);
+                far.y += __shfl_xor_sync(FULL, far.y, d);
+                far.z += __shfl_xor_sync(FULL, far.z, d);
+            }
+            if (lane % share == 0 && t < targets) s.far[t] = real4{far.phi, far.x, far.y, far.z};
+            __syncwarp();
+            // equal shares of the targets, at most TARGETS at a time
+            const int passes = (targets + TARGETS - 1) / TARGETS;
+            for (int pass = 0, from = 0; pass < passes; pass++) {
+                const int count = (targets - from + passes - pass - 1) / (passes - pass);
+                const real4* at = xq + batch + from;
+                real* to = near + 4 * (batch + from);
+                switch (count) {
+                    case 1: run<1>(s, steps, lane, from, at, window == 0, to); break;
+                    case 2: run<2>(s, steps, lane, from, at, window == 0, to); break;
+                    case 3: run<3>(s, steps, lane, from, at, window == 0, to); break;
+                    default: run<4>(s, steps, lane, from, at, window == 0, to);
+                }
+                from += count;
             }
         }
-        real values[32];
-#pragma unroll
-        for (int t = 0; t < TARGETS; t++) {
-            values[4 * t] = sums.phi[t];
-            values[4 * t + 1] = sums.ex[t];
-            values[4 * t + 2] = sums.ey[t];
-            values[4 * t + 3] = sums.ez[t];
-        }
-        const real total = transposed_sum(values, lane);
-        if (lane < 4 * targets) near[4 * begin + lane] = total;
-        begin += targets;
+        __syncwarp();
     }
 }

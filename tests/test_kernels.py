@@ -17,11 +17,11 @@ SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
-CHOSEN = ("REAL", "ORDER", "SMOOTHED", "GROUPS", "STAGED", "MINIMUM_IMAGE", "NEAR")
+CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR")
 VARIANTS = {
-    "float 5": ("float", 5, 0, 16, 1, 0, 81),
-    "float 9 smoothed": ("float", 9, 1, 8, 1, 0, 93),
-    "double 12 smoothed": ("double", 12, 1, 4, 0, 1, 179),
+    "float 5": ("float", 5, 0, 448, 1, 0, 81),
+    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93),
+    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179),
 }
 ARCHITECTURES = sorted(set(nvrtc.getSupportedArchs()) & {75, 80, 86, 89, 90, 100, 120})
 

@@ -3,35 +3,33 @@
 #pragma once
 #include "types.cuh"
 
-// Calls visit(a, R_a(x, y, z)) for every term, column by column in m. Needs few registers: the recurrence in l keeps two
-// values of each part. Fully unrolled, so a is a compile-time constant in visit.
-template <int P, class Visit>
+// Calls visit(l, m, Re R_lm, Im R_lm) for the orders FIRST <= m < LAST and all degrees up to P, order by order. Needs few
+// registers: the recurrence in l keeps two values of each part. Fully unrolled, so l and m are compile-time constants in visit.
+template <int P, int FIRST, int LAST, class Visit>
 __device__ __forceinline__ void regular_harmonics(real x, real y, real z, Visit visit) {
     const real r2 = x * x + y * y + z * z;
     real diagonal_c = 1, diagonal_s = 0;
 #pragma unroll
-    for (int m = 0; m <= P; m++) {
+    for (int m = 0; m < LAST; m++) {
         if (m > 0) {
             const real scale = real(1) / real(2 * m);
             const real c = (x * diagonal_c - y * diagonal_s) * scale;
             diagonal_s = (x * diagonal_s + y * diagonal_c) * scale;
             diagonal_c = c;
         }
+        if (m < FIRST) continue;
         real c1 = diagonal_c, s1 = diagonal_s, c2 = 0, s2 = 0;
-        visit(m * m + m + m, c1);
-        if (m > 0) visit(m * m + m - m, s1);
+        visit(m, m, c1, s1);
 #pragma unroll
         for (int l = m + 1; l <= P; l++) {
             const real scale = real(1) / real((l + m) * (l - m));
             const real up = real(2 * l - 1) * scale;
-            const real c = up * z * c1 - scale * r2 * c2;
+            const real c = up * z * c1 - scale * r2 * c2, s = up * z * s1 - scale * r2 * s2;
             c2 = c1; c1 = c;
-            visit(l * l + l + m, c1);
-            if (m > 0) {
-                const real s = up * z * s1 - scale * r2 * s2;
-                s2 = s1; s1 = s;
-                visit(l * l + l - m, s1);
-            }
+            s2 = s1; s1 = s;
+            visit(l, m, c, s);
         }
     }
 }
+
+__host__ __device__ constexpr int term(int l, int m) { return l * l + l + m; }

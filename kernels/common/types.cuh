@@ -3,7 +3,7 @@
 // Macros set by the loader:
 //   REAL        float or double                          ORDER      expansion order p
 //   SMOOTHED    whether particles are split into parts    SMOOTHING  transition width, box widths
-//   GROUPS      boxes a block in p2m and l2p             NEAR       number of boxes of the near stencil
+//   WINDOW      sources a box holds at a time in p2p     NEAR       number of boxes of the near stencil
 //   POSITION    type of the positions given               ORIGIN     where the origin lies in its box
 //   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
 //   N0, N1, N2  diagonal of the counts matrix, C10, C20, C21 its lower triangle

@@ -16,7 +16,6 @@ import numpy as np
 from fmm_openmm.backends.cpu.exclusions import near_table, partners
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.box import ORIGIN, BoxLattice
-from fmm_openmm.expansions.harmonics import gradient
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -36,8 +35,9 @@ NEAR_SIDE, TRACE_SIDE = 1, 2
 """Streams beside the caller's: p2p needs only the sorted parts, the trace term only the moments."""
 
 SCAN_TILE = 4096  # boxes a block of the scan
-STATIC_SHARED = 48 * 1024  # bytes of static shared memory a block may have
-P2P_WARPS = 4  # boxes a block in p2p
+P2M_BOXES = 32  # a block of p2m
+P2P_WARPS = 4  # boxes a block of p2p
+P2P_SOURCES = 14 * 512  # bytes of the sources a box of p2p holds at a time: 32 times a whole number of sources
 GATHER_BLOCK = 256
 
 
@@ -168,7 +168,6 @@ class _Builder:
         n, boxes, terms, parts: numbers of particles, of boxes, of terms of an expansion, and of parts at most.
         corners: parts a particle has at most.
         real, complex: types of the far and near field.
-        groups: boxes a block in p2m and l2p.
     """
 
     def __init__(self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device):
@@ -178,8 +177,6 @@ class _Builder:
         self.parts = n * self.corners
         self.real = np.dtype(dtype)
         self.complex = np.result_type(self.real, np.complex64)
-        expansion = (self.terms + 3 * order**2 + 1) * self.real.itemsize
-        self.groups = next(groups for groups in (16, 8, 4) if groups * expansion <= STATIC_SHARED)
         self.program = Program()
         self._stage = ""
 
@@ -268,7 +265,6 @@ def _shared(b: _Builder, charges, minimum_image: bool) -> None:
         SMOOTHING=repr(float(b.smoothing)),
         MINIMUM_IMAGE=int(minimum_image),
         NEAR=len(b.lattice.near),
-        GROUPS=b.groups,
         **{f"N{k}": int(counts[k, k]) for k in range(3)},
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
@@ -305,12 +301,14 @@ def _p2m(b: _Builder) -> None:
     b.stage("p2m", p2m=0)
     b.buffer("sorted", b.parts, np.int32)
     b.buffer("place", b.parts, np.int32)
+    b.buffer("slot_of", b.parts, np.int32)
     b.buffer("xq", (b.parts, 4), b.real)
     b.buffer("moments", (b.terms, *b.lattice.fft_shape), b.real)
-    b.buffer("square", b.boxes, np.float64)
+    blocks = -(-b.boxes // P2M_BOXES)
+    b.buffer("square", blocks, np.float64)
     b.launch(
-        "p2m", -(-b.boxes // b.groups), 8 * b.groups, "start", "number", "located", "fraction", "charges", "slots",
-        "parameters", "sorted", "place", "xq", "moments", "square",
+        "p2m", blocks, 128, "start", "number", "located", "fraction", "charges", "slots", "parameters", "sorted", "place",
+        "slot_of", "xq", "moments", "square",
     )  # fmt: skip
     b.record("sorted")
 
@@ -336,7 +334,8 @@ def _lattice(b: _Builder) -> None:
     b.transform("moments", "spectrum")
     b.record("transformed")
     b.wait("transformed", TRACE_SIDE)
-    b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", "sums", stream=TRACE_SIDE)
+    squares = np.int32(b.program.buffers["square"].shape[0])
+    b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
     b.record("traced", TRACE_SIDE)
     b.launch("convolve", (blocks, share), 256, np.int32(waves), "spectrum", "operator", "local_spectrum")
     b.transform("local_spectrum", "local")
@@ -344,24 +343,25 @@ def _lattice(b: _Builder) -> None:
 
 def _l2p(b: _Builder) -> None:
     b.stage("l2p", l2p=0)
-    b.table("gradient", gradient_table(b.order), np.int32)
     b.buffer("far", (b.parts, 4), b.real)
     b.wait("traced")
-    b.launch(
-        "l2p", -(-b.boxes // b.groups), 8 * b.groups, "start", "xq", "slots", "local", "gradient", "sums", "far"
-    )  # fmt: skip
+    usual = b.n * (1 + 2 * b.smoothing) ** 3  # parts; the kernel goes on if there are more
+    b.launch("l2p", -(-usual // 128), 128, "start", "xq", "slot_of", "local", "sums", "far")
 
 
 def _p2p(b: _Builder, pairs) -> None:
     lattice = b.lattice
-    row_of, reach = near_table(lattice)
+    table, reach = near_table(lattice)
     start, partner = partners(pairs, b.n)
+    # nearest boxes first: excluded partners are there
+    order = np.argsort(np.linalg.norm(lattice.near @ lattice.boxes, axis=1), kind="stable")
+    row_of = np.append(np.argsort(order), -1)[table]
     near = np.zeros((len(lattice.near), 4))
-    near[:, :3] = lattice.near
+    near[:, :3] = lattice.near[order]
     b.stage("p2p", p2p=0)
-    b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
+    b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)}, WINDOW=P2P_SOURCES // (4 * b.real.itemsize))
     b.table("offsets", near, np.int32)
-    near[:, :3] = lattice.near @ lattice.boxes
+    near[:, :3] = lattice.near[order] @ lattice.boxes
     b.table("shifts", near, b.real)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
@@ -388,21 +388,6 @@ def _gather(b: _Builder, ticket: At) -> None:
         "gather", blocks, GATHER_BLOCK, np.int32(b.n), "located", "fraction", "place", "charges", "far", "near", "parameters",
         "potentials", "fields", "forces", "partial", ticket, "energy",
     )  # fmt: skip
-
-
-def gradient_table(order: int) -> np.ndarray:
-    """For every axis and term b the two terms a with ``d R_a / d axis = factor R_b + ...``, and the factors.
-
-    Returns:
-        shape (3, order^2, 4) int32: two terms, two factors as float32 bits.
-    """
-    matrix = gradient(order)
-    terms, factors = np.zeros((3, order * order, 2), np.int32), np.zeros((3, order * order, 2), np.float32)
-    for axis in range(3):
-        for b in range(order * order):
-            for k, a in enumerate(np.flatnonzero(matrix[axis, :, b])):
-                terms[axis, b, k], factors[axis, b, k] = a, matrix[axis, a, b]
-    return np.concatenate([terms, factors.view(np.int32)], -1)
 
 
 # serialisation
