@@ -30,7 +30,7 @@ def base():
 def short(monkeypatch, tmp_path):
     monkeypatch.setattr(timing, "BUDGET", 0.01)
     monkeypatch.setattr(md, "BUDGET", 0.01)
-    monkeypatch.setattr(md, "REPEATS", 3)
+    monkeypatch.setattr(md, "REPEATS", (3, 3))
     monkeypatch.setattr(nve, "EQUILIBRATION", 1.0)
     monkeypatch.setattr(nve, "RELAXATION", 0.1)
     monkeypatch.chdir(tmp_path)
