@@ -53,7 +53,7 @@ def measure(most: float, tolerance: float, backend: str = "auto"):
 
 
 def growth_exponent(rows) -> float | None:
-    """Exponent of the time's growth over the largest two decades of atoms; None with fewer than two sizes."""
+    """Exponent of the time's growth over the largest decade of atoms; None with fewer than two sizes there."""
     points = np.array([(row["atoms"], row["seconds"]) for row in rows])
-    points = points[points[:, 0] >= 0.0099 * points[:, 0].max()] if len(points) else points
+    points = points[points[:, 0] >= 0.099 * points[:, 0].max()] if len(points) else points
     return float(np.polyfit(*np.log(points.T), 1)[0]) if len(points) > 1 else None

@@ -221,7 +221,7 @@ def scaling(args, terminal, drawing) -> dict:
                 terminal.row([str(atoms), f"{1e6 * seconds:.0f}", f"{1e9 * seconds / atoms:.3g}", f"{row['force_error']:.1e}"])
     exponent = growth_exponent(rows)
     if exponent is not None:
-        terminal.say(f"\nThe time grows as the number of atoms to the power {exponent:.2f}")
+        terminal.say(f"\nOver the last decade of atoms the time grows as their number to the power {exponent:.2f}")
     if stopped:
         terminal.say(f"\nStopped: {stopped}")
     if drawing:
