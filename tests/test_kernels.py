@@ -17,6 +17,7 @@ SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
+FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
 CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR")
 VARIANTS = {
     "float 5": ("float", 5, 0, 448, 1, 0, 81),

@@ -52,7 +52,7 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
         ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
     """
     top = 2 * order
-    real_cut, reciprocal_cut = _cutoffs(top, accuracy)
+    real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)  # 2: the smallest near stencil, 27 boxes
     return _real_space(lattice, top, real_cut) + _reciprocal(lattice, top, reciprocal_cut)
 
 
@@ -60,14 +60,18 @@ def _inverse_double_factorials(top: int) -> np.ndarray:
     return 1.0 / np.cumprod([1.0] + [2.0 * l - 1.0 for l in range(1, top + 1)])
 
 
-def _cutoffs(top: int, accuracy: float) -> tuple[float, float]:
-    """Radii in real and reciprocal space beyond which every degree is below ``accuracy`` of S at the nearest far boxes."""
-    reach = 2.0  # the smallest near stencil, 27 boxes
+def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> tuple[float, float]:
+    """Radii in real and reciprocal space beyond which every degree up to ``top`` is below ``accuracy`` of S at ``reach``.
+
+    Args:
+        alpha: splitting parameter.
+        reach: distance of the nearest far boxes.
+    """
     l = np.arange(top + 1)[:, None]
     r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
-    real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (ALPHA * r) ** 2) * 4 * np.pi * r**3
+    real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (alpha * r) ** 2) * 4 * np.pi * r**3
     spectral = np.exp(
-        (l + 1) * np.log(g) - g**2 / (4 * ALPHA**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
+        (l + 1) * np.log(g) - g**2 / (4 * alpha**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
     )
     return float(r[(real > accuracy).any(0)].max()) + 0.25, float(g[(spectral > accuracy).any(0)].max()) + 0.25
 

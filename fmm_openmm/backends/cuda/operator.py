@@ -1,0 +1,96 @@
+"""What ``kernels/operator.cu`` is given to build the lattice operator: how Ewald's sums are split, and their integer tables.
+
+Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all cells with the same counts
+and near stencil whose box vectors differ by up to `SLACK`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.lattice import truncation_radii
+
+SLACK = 0.05
+"""Largest change of a component of the box vectors, in box widths, that the tables allow for."""
+
+OFFSET_TILE = 32
+"""Offsets a tile of ``operator.cu``: a row of offsets starts anew with it."""
+
+OPERATOR_WAVES = 64
+"""Wave vectors a block of ``operator.cu``."""
+
+ALIAS_COST = 4.0
+"""Work of an alias over that of an offset."""
+
+CANCELLATION = 4.5
+"""Largest alpha times the distance of the nearest far boxes; with more the halves of the sum cancel by over four digits."""
+
+
+@dataclass(frozen=True)
+class OperatorTables:
+    """Ewald's splitting parameter, its cut-off in reciprocal space, and the tables of ``kernels/operator.cu``.
+
+    Attributes:
+        alpha: splitting parameter, over the box width.
+        cut: aliases count up to this length, over the box width.
+        offsets: one of each pair of opposite offsets, in rows along the first axis, shape (m, 4) int32; the last column is
+            1 for near offsets, and 2 more where a row starts.
+        aliases: reciprocal lattice vectors of the boxes, shape (k, 4) int32.
+        group: V and d of the Smith form and the lengths of the half grid, shape (15,) int32.
+    """
+
+    alpha: float
+    cut: float
+    offsets: np.ndarray
+    aliases: np.ndarray
+    group: np.ndarray
+
+    @property
+    def waves(self) -> int:
+        """Number of wave vectors of the half grid."""
+        return int(np.prod(self.group[12:]))
+
+    @classmethod
+    def of(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
+        """Tables for the lattice, with sums truncated below ``accuracy`` of S at the nearest far boxes."""
+        everything = _within(lattice.boxes, lattice.near_radius + 3.0)
+        reach = np.linalg.norm(everything[~lattice.is_near(everything)] @ lattice.boxes, axis=1).min()
+        alpha, real_cut, cut = _split(2 * order, accuracy, float(reach))
+        near_cut = np.linalg.norm(lattice.near @ lattice.boxes, axis=1).max() * (1 + 1e-9)
+        offsets = _within(lattice.boxes, max(real_cut * (1 + SLACK), near_cut))
+        offsets = offsets[len(offsets) // 2 + 1 :]
+        place = np.arange(len(offsets))
+        previous = np.roll(offsets, 1, 0) + np.array([1, 0, 0])
+        start = (place % OFFSET_TILE == 0) | (offsets != previous).any(1)
+        reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
+        corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
+        aliases = _within(reciprocal, (cut + corner) * (1 + SLACK))
+        _, v, d = lattice.smith
+        shape = lattice.fft_shape
+        return cls(
+            alpha,
+            cut,
+            np.column_stack([offsets, lattice.is_near(offsets) + 2 * start]).astype(np.int32),
+            np.column_stack([aliases, np.zeros(len(aliases))]).astype(np.int32),
+            np.array([*v.ravel(), *d, *shape[:2], shape[2] // 2 + 1], np.int32),
+        )
+
+
+def _within(vectors: np.ndarray, radius: float) -> np.ndarray:
+    """Integer combinations of the rows of ``vectors`` up to a length, symmetric, first axis fastest."""
+    reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0)).astype(int)
+    z, y, x = np.meshgrid(*[np.arange(-k, k + 1) for k in reach[::-1]], indexing="ij")
+    numbers = np.stack([x, y, z], -1).reshape(-1, 3)
+    return numbers[np.linalg.norm(numbers @ vectors, axis=1) <= radius]
+
+
+def _split(top: int, accuracy: float, reach: float) -> tuple[float, float, float]:
+    """The splitting parameter of least work, and the radii it needs in real and reciprocal space."""
+
+    def work(split):
+        _, real_cut, cut = split
+        return 2 / 3 * np.pi * real_cut**3 + ALIAS_COST * 4 / 3 * np.pi * ((cut + np.pi) / (2 * np.pi)) ** 3
+
+    alphas = np.arange(0.4, min(1.45, CANCELLATION / reach), 0.05)
+    return min(((alpha, *truncation_radii(top, accuracy, alpha, reach)) for alpha in alphas), key=work)
