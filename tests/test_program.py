@@ -15,11 +15,11 @@ COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
 SIGNATURE = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL)
 
 
-def program(order=4, smoothing=0.05, dtype=np.float32):
+def program(order=4, smoothing=0.05, dtype=np.float32, interface=None):
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
     lattice = BoxLattice.from_cell(CELL, COUNTS, 2.0)
-    return p.build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, 227 * 1024))
+    return p.build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, 227 * 1024), interface)
 
 
 def signatures():
@@ -39,27 +39,37 @@ def accesses(built, step):
     if isinstance(step, p.Transform):
         return {step.source}, {step.target}
     if isinstance(step, p.Launch):
-        parameters = signatures()[built.kernels[step.kernel].stage, step.kernel]
+        parameters = signatures()[built.kernels[step.kernel].file, step.kernel]
         pointers = [(a.buffer, "const" in text) for a, text in zip(step.arguments, parameters, strict=True) if "*" in text]
         return {name for name, constant in pointers if constant}, {name for name, constant in pointers if not constant}
     return set(), set()
 
 
-@pytest.fixture(scope="module", params=[(4, 0.05, np.float32), (9, 0.0, np.float64)], ids=["float", "double"])
+CASES = {
+    "float": (4, 0.05, np.float32),
+    "double": (9, 0.0, np.float64),
+    "mixed in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64)),
+    "double in OpenMM": (9, 0.0, np.float64, p.Interface("double", 64)),
+}
+EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer")
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def built(request):
     return program(*request.param)
 
 
 def test_stages_are_in_order(built):
     stages = [step.stage for step in built.steps]
-    assert stages == [stage for stage in p.STAGES for _ in built.steps_of(stage)]
+    assert stages == [stage for stage in ("import", *p.STAGES, "export") for _ in built.steps_of(stage)]
+    assert {*p.STAGES} <= {*stages}
 
 
 def test_arguments_fit_the_kernels(built):
     for step in built.steps:
         if not isinstance(step, p.Launch):
             continue
-        parameters = signatures()[built.kernels[step.kernel].stage, step.kernel]
+        parameters = signatures()[built.kernels[step.kernel].file, step.kernel]
         assert len(parameters) == len(step.arguments), step.kernel
         for argument, parameter in zip(step.arguments, parameters, strict=True):
             assert ("*" in parameter) == isinstance(argument, p.At), (step.kernel, parameter)
@@ -70,7 +80,9 @@ def test_arguments_fit_the_kernels(built):
 
 
 def test_everything_is_written_before_it_is_read(built):
-    written = {*p.INPUTS, *(name for name, buffer in built.buffers.items() if buffer.data is not None)}
+    written = {name for name, buffer in built.buffers.items() if buffer.data is not None or buffer.external}
+    written |= {*p.INPUTS} if "posq" not in written else {*p.INPUTS} - {"positions"}
+    assert {name for name in written if built.buffers[name].external} <= {*EXTERNAL}
     for step in built.steps:
         reads, writes = accesses(built, step)
         assert reads <= written, step
@@ -93,7 +105,7 @@ def test_streams_do_not_race(built):
             if writes & (other_reads | other_writes) or reads & other_writes:
                 assert other in before[number], (built.steps[other], step)
         touched.append((reads, writes))
-    assert before[-1] | {len(built.steps) - 1} == set(range(len(built.steps))), "a stream is not joined"
+    assert len(before[-1]) == len(built.steps) - 1, "a stream is not joined"
 
 
 def test_the_parameter_block_has_the_order_of_the_struct():
@@ -156,14 +168,15 @@ def test_serialises(built):
     assert {name: p.Kernel(sources[file][0], shared) for name, file, shared in kernels} == built.kernels
     buffers = [(reader.name(), reader.integer(), reader.block()) for _ in range(reader.integer())]
     for (name, size, block), (expected, buffer) in zip(buffers, built.buffers.items(), strict=True):
-        assert (name, size) == (expected, buffer.nbytes)
+        assert (name, size) == (expected, 0 if buffer.external else buffer.nbytes)
         assert block == (b"" if buffer.data is None else buffer.data.tobytes())
     streams, events, steps = reader.integers(3)
     assert streams == built.streams == 3
     assert steps == len(built.steps)
     for step in built.steps:
-        kind, stream = reader.integers(2)
-        assert (kind, stream) == ((p.Launch, p.Memset, p.Transform, p.Record, p.Wait).index(type(step)), step.stream)
+        kind, phase, stream = reader.integers(3)
+        assert kind == (p.Launch, p.Memset, p.Transform, p.Record, p.Wait).index(type(step))
+        assert (phase, stream) == (step.stage == "export", step.stream)
         if kind == 0:
             kernel, *launch, count = reader.integers(5)
             assert (kernels[kernel][0], *launch) == (step.kernel, *step.grid, step.block)

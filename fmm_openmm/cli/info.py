@@ -8,9 +8,10 @@ import numba
 import numpy as np
 import openmm
 
-from fmm_openmm import CoulombSolver, FMMForce, UnsupportedError, __version__
+from fmm_openmm import CoulombSolver, UnsupportedError, __version__
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.terminal import Outcome
+from fmm_openmm.integration import plugin
 
 OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")
 BACKENDS = ("reference", "cpu", "cuda")
@@ -100,8 +101,7 @@ def describe_backend(name: str) -> tuple[str, str | None]:
 
 def describe_bridge() -> dict[str, str]:
     """The way into OpenMM that ``bridge="auto"`` takes, and why."""
-    try:
-        FMMForce(bridge="native")
-    except UnsupportedError as error:
-        return {"name": "host", "reason": str(error)}
-    return {"name": "native", "reason": "the native plugin is installed"}
+    found = plugin.load()
+    if isinstance(found, str):
+        return {"name": "host", "reason": found}
+    return {"name": "native", "reason": "the native plugin was built for this OpenMM, for Contexts on the CUDA platform"}

@@ -13,8 +13,10 @@ import uuid
 import weakref
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import openmm
 
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition, Parameters, Structure
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.solver import CoulombResult, CoulombSolver
@@ -94,12 +96,14 @@ class HostBridge:
     def _compute(self):
         state = yield
         try:
+            if self.definition.options.bridge == "native":
+                raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
             result = self.evaluate(
                 state.getPositions(asNumpy=True)._value,
                 state.getPeriodicBoxVectors(asNumpy=True)._value,
                 dict(state.getParameters()),
             )
-        except ValueError as error:
+        except (ValueError, UnsupportedError) as error:
             return f"FMMForce: {error}"
         except Exception as error:
             return f"FMMForce: {type(error).__name__}: {error}"
@@ -121,6 +125,11 @@ class HostBridge:
                     "to the force for each of the System before a Context is made"
                 )
             return self._loaded_solver(charges, box_vectors, positions).compute(positions, box_vectors)
+
+    def inputs(self, values) -> tuple[np.ndarray, Structure]:
+        """Charges, shape (n,), e, and structure of the Context that has these global parameters."""
+        with self._lock:
+            return self.parameters_in(values).charges(values), self._structure
 
     def solver_in(self, positions, box_vectors, values) -> CoulombSolver:
         """The solver that serves a Context with these positions, box vectors and global parameters."""
@@ -174,6 +183,9 @@ def revive(uid: str, packed: dict) -> HostBridge:
         uid: identity of the bridge that was pickled; the new one gets its own.
         packed: its packed definition.
     """
+    from fmm_openmm.integration.native import activate  # which imports this module
+
+    activate()
     for key in list(_live):
         if _references(_live, key) <= _HELD_ONCE:
             _live[key].release()
@@ -198,11 +210,15 @@ def bridge_of(force: openmm.PythonForce) -> HostBridge | None:
         node = ET.fromstring(openmm.XmlSerializer.serialize(force))
     except openmm.OpenMMException:  # the callable of somebody else, which cannot be pickled
         return None
+    return bridge_in(bytes.fromhex(node.get("function")))
+
+
+def bridge_in(pickled: bytes) -> HostBridge | None:
+    """The live callable that a PythonForce holds this pickle of; None if it is not ours."""
     try:
-        uid = _UidReader(io.BytesIO(bytes.fromhex(node.get("function")))).load()
-    except pickle.UnpicklingError:
+        return _live.get(_UidReader(io.BytesIO(pickled)).load())
+    except (pickle.UnpicklingError, EOFError):
         return None
-    return _live.get(uid)
 
 
 class _UidReader(pickle.Unpickler):

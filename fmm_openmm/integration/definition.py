@@ -6,6 +6,7 @@ import numpy as np
 
 from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration import plugin
 from fmm_openmm.integration.table import Table
 from fmm_openmm.parameters import TOLERANCE, Request
 from fmm_openmm.solver import CoulombSolver
@@ -19,7 +20,7 @@ FORMAT = 1
 class Options:
     """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Checked on creation.
 
-    The fields are those of :class:`fmm_openmm.CoulombSolver`, and ``bridge``: "auto" or "host".
+    The fields are those of :class:`fmm_openmm.CoulombSolver`, and ``bridge``: "auto", "host" or "native".
     """
 
     tolerance: float = TOLERANCE
@@ -41,7 +42,15 @@ class Options:
         if check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
             CoulombSolver([0.0], np.eye(3), backend="cuda", order=2, grid=(4, 4, 4), near_radius=1.75)  # is there a GPU?
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native":
-            raise UnsupportedError("`bridge='native'` is not available in this version: use 'auto' or 'host'")
+            if not self.on_gpu:
+                raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
+            if isinstance(plugin.load(), str):
+                raise UnsupportedError(f"`bridge='native'` is not available: {plugin.load()}")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the GPU may compute."""
+        return self.backend in ("auto", "cuda")
 
     def for_solver(self) -> dict:
         """The keyword arguments of ``CoulombSolver``."""

@@ -8,6 +8,7 @@ import openmm
 from openmm import unit
 
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration import native
 from fmm_openmm.integration.bridge import HostBridge, bridge_of
 from fmm_openmm.integration.definition import Definition, Options
 from fmm_openmm.integration.pickled import replace_pickle
@@ -44,8 +45,10 @@ class FMMForce(openmm.PythonForce):
     Args:
         tolerance: relative RMS force error to meet.
         order, grid, near_radius, smoothing, levels, precision, backend: see :class:`fmm_openmm.CoulombSolver`. A
-            PythonForce does not learn its Context's precision, so "auto" goes by the tolerance.
-        bridge: "auto" or "host".
+            PythonForce does not learn its Context's precision, so "auto" goes by the tolerance; on the native bridge it
+            is double in Contexts of double precision.
+        bridge: "native" computes inside OpenMM's CUDA platform, "host" copies through the host and works everywhere;
+            "auto" is native where it can be.
 
     Raises:
         ValueError, TypeError: a bad option, naming it.
@@ -83,6 +86,7 @@ class FMMForce(openmm.PythonForce):
         """
         handle = self.__dict__.get("this")
         if handle is None:
+            native.activate()
             defaults = {REVISION: 0.0, **dict(self._definition.global_parameters)}
             built = openmm.PythonForce(self._bridge, defaults)
             built.setUsesPeriodicBoundaryConditions(True)
@@ -123,6 +127,7 @@ class FMMForce(openmm.PythonForce):
         """Carry a change of the definition over to the C++ object."""
         if "this" not in self.__dict__:
             return
+        native.changed()
         if self._is_taken:
             if not replace_pickle(self, pickle.dumps(self._bridge)):
                 warnings.warn(
@@ -323,16 +328,21 @@ class FMMForce(openmm.PythonForce):
 
         Returns:
             ``order``, ``grid`` (the 3x3 integer matrix of the box lattice), ``near_radius``, ``smoothing``, ``levels``,
-            ``precision``, ``expected_error``, ``backend`` and ``bridge``.
+            ``precision``, ``expected_error``, ``backend``, ``bridge`` and ``bridge_reason``.
         """
         self._require_in(context, "getFMMParametersInContext")
         state = context.getState(positions=True, parameters=True)
         box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
-        positions = state.getPositions(asNumpy=True)._value
-        solver = self._bridge.solver_in(positions, box_vectors, dict(state.getParameters()))
-        parameters = solver.parameters_for(box_vectors)
+        session, reason = native.status(self._bridge, context)
+        if session is not None:
+            parameters, backend, bridge = session.parameters_for(box_vectors), "cuda", "native"
+        else:
+            positions = state.getPositions(asNumpy=True)._value
+            solver = self._bridge.solver_in(positions, box_vectors, dict(state.getParameters()))
+            parameters, backend, bridge = solver.parameters_for(box_vectors), solver.backend, "host"
         names = ("order", "grid", "near_radius", "smoothing", "levels", "precision", "expected_error")
-        return {**{name: getattr(parameters, name) for name in names}, "backend": solver.backend, "bridge": "host"}
+        found = {name: getattr(parameters, name) for name in names}
+        return found | {"backend": backend, "bridge": bridge, "bridge_reason": reason}
 
     def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
         """The electrostatic potential at every particle: of all others but the excluded ones, of every periodic image

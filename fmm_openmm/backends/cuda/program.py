@@ -20,7 +20,7 @@ from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.units import COULOMB_CONSTANT
 
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
-"""Order of the stages in a program."""
+"""Order of the stages in a program. Inside OpenMM "import" comes before and "export" after them."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm; :func:`parameter_block`; (n,) e."""
@@ -55,20 +55,34 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Interface:
+    """OpenMM's arrays, between which a program inside its CUDA context works.
+
+    Attributes:
+        precision: of the Context: "single", "mixed" or "double".
+        padded: length of the arrays.
+    """
+
+    precision: str
+    padded: int
+
+
+@dataclass(frozen=True)
 class Kernel:
     """An entry point of a kernel file; ``shared`` bytes of dynamic shared memory a block."""
 
-    stage: str
+    file: str
     shared: int = 0
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Device memory of a shape and type, with initial contents or without."""
+    """Device memory of a shape and type, with initial contents or without; ``external`` if the executor has it already."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     data: np.ndarray | None = field(default=None, repr=False)
+    external: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -180,18 +194,18 @@ class _Builder:
         self.program = Program()
         self._stage = ""
 
-    def stage(self, name: str, **shared: int) -> None:
+    def stage(self, name: str, file: str | None = None, **shared: int) -> None:
         """Begin a stage: following steps belong to it, and its file has these kernels, with their dynamic shared memory."""
         self._stage = name
-        self.program.kernels |= {kernel: Kernel(name, size) for kernel, size in shared.items()}
+        self.program.kernels |= {kernel: Kernel(file or name, size) for kernel, size in shared.items()}
 
     def macros(self, **values) -> None:
         self.program.macros |= values
 
-    def buffer(self, name: str, shape, dtype) -> None:
-        """A buffer that steps write before they read it."""
+    def buffer(self, name: str, shape, dtype, external: bool = False) -> None:
+        """A buffer that steps write before they read it, or one that belongs to OpenMM."""
         shape = (shape,) if np.isscalar(shape) else shape
-        self.program.buffers[name] = Buffer(tuple(map(int, shape)), np.dtype(dtype))
+        self.program.buffers[name] = Buffer(tuple(map(int, shape)), np.dtype(dtype), external=external)
 
     def table(self, name: str, values, dtype) -> None:
         """A buffer with initial contents."""
@@ -222,17 +236,30 @@ class _Builder:
 
 
 def build(
-    lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype, device: Device
+    lattice: BoxLattice,
+    order: int,
+    smoothing: float,
+    charges,
+    pairs,
+    minimum_image: bool,
+    dtype,
+    device: Device,
+    interface: Interface | None = None,
 ) -> Program:
-    """The program of one evaluation; arguments as for ``ReferenceStages``, and the device's facts."""
+    """The program of one evaluation; arguments as for ``ReferenceStages``, the device's facts, and OpenMM's arrays if it is to
+    run between these."""
     b = _Builder(lattice, order, smoothing, len(charges), dtype, device)
     _shared(b, charges, minimum_image)
+    if interface:
+        _import(b, interface)
     ticket = _sort(b)
     _p2m(b)
     _lattice(b)
     _l2p(b)
     _p2p(b, pairs)
     _gather(b, ticket)
+    if interface:
+        _export(b, interface)
     return b.program
 
 
@@ -275,6 +302,16 @@ def _shared(b: _Builder, charges, minimum_image: bool) -> None:
 
 
 # the stages
+
+
+def _import(b: _Builder, interface: Interface) -> None:
+    real = np.float64 if interface.precision == "double" else np.float32
+    b.stage("import", "openmm", import_positions=0)
+    b.macros(POSQ="double" if real == np.float64 else "float", CORRECTED=int(interface.precision == "mixed"))
+    b.buffer("posq", (interface.padded, 4), real, external=True)
+    b.buffer("posq_correction", (interface.padded, 4), real, external=True)
+    b.buffer("atom_index", interface.padded, np.int32, external=True)
+    b.launch("import_positions", -(-b.n // 128), 128, np.int32(b.n), "posq", "posq_correction", "atom_index", "positions")
 
 
 def _sort(b: _Builder) -> At:
@@ -329,8 +366,12 @@ def _lattice(b: _Builder) -> None:
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
     b.buffer("sums", 5, np.float64)
-    blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
-    share = min(-(-pairs // 8), max(1, -(-2 * b.device.multiprocessors // blocks)))
+    blocks = -(-waves // 32)
+    # large grids: many rows a warp, which share what they read; small ones: as many warps as there is work for
+    rows = next((r for r in (4, 2) if 2 * blocks > r * b.device.multiprocessors), 1)
+    items = sum(-(-m // rows) for m in range(1, b.order + 2))
+    share = min(-(-items // 8), max(1, -(-2 * b.device.multiprocessors // blocks)))
+    b.macros(CONVOLVE_ROWS=rows)
     b.transform("moments", "spectrum")
     b.record("transformed")
     b.wait("transformed", TRACE_SIDE)
@@ -390,6 +431,14 @@ def _gather(b: _Builder, ticket: At) -> None:
     )  # fmt: skip
 
 
+def _export(b: _Builder, interface: Interface) -> None:
+    b.stage("export", "openmm", export_forces=0)
+    b.buffer("force_buffer", (3, interface.padded), np.int64, external=True)
+    b.launch(
+        "export_forces", -(-b.n // 128), 128, np.int32(b.n), np.int32(interface.padded), "forces", "atom_index", "force_buffer"
+    )  # fmt: skip
+
+
 # serialisation
 
 
@@ -401,15 +450,18 @@ def serialise(program: Program) -> bytes:
         magic, version
         sources:  count, then for each the file's name and its complete text
         kernels:  count, then for each its name, the number of its source, bytes of dynamic shared memory
-        buffers:  count, then for each its name, bytes, and the block of its initial contents (empty: none)
+        buffers:  count, then for each its name, bytes (0: the executor has it), and the block of its initial contents (empty:
+                  none)
         streams, events:  counts
-        steps:    count, then for each its kind, its stream and
+        steps:    count, then for each its kind, its phase, its stream and
                   0 launch     kernel, grid x, grid y, block, argument count, then for each argument
                                buffer and byte offset, or -1 and the scalar's bytes
                   1 memset     buffer
                   2 transform  forward, double, batch, three lengths, source, target
                   3 record     event
                   4 wait       event
+
+    Phase 0 is an evaluation, 1 adds its forces to OpenMM's.
     """
     out = [MAGIC]
 
@@ -421,7 +473,7 @@ def serialise(program: Program) -> bytes:
             else:
                 out.append(struct.pack("<q", value))
 
-    sources = sorted({kernel.stage for kernel in program.kernels.values()})
+    sources = sorted({kernel.file for kernel in program.kernels.values()})
     kernels, buffers = list(program.kernels), list(program.buffers)
     events = sorted({step.event for step in program.steps if isinstance(step, Record)})
     put(VERSION, len(sources))
@@ -429,13 +481,13 @@ def serialise(program: Program) -> bytes:
         put(stage.encode(), source_of(stage, program.macros).encode())
     put(len(kernels))
     for name, kernel in program.kernels.items():
-        put(name.encode(), sources.index(kernel.stage), kernel.shared)
+        put(name.encode(), sources.index(kernel.file), kernel.shared)
     put(len(buffers))
     for name, buffer in program.buffers.items():
-        put(name.encode(), buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
+        put(name.encode(), 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
-        put((Launch, Memset, Transform, Record, Wait).index(type(step)), step.stream)
+        put((Launch, Memset, Transform, Record, Wait).index(type(step)), step.stage == "export", step.stream)
         if isinstance(step, Launch):
             put(kernels.index(step.kernel), *step.grid, step.block, len(step.arguments))
             for argument in step.arguments:

@@ -155,10 +155,10 @@ class CudaStages(Stages):
 
 def _compiled(program: Program) -> dict:
     """The kernels of a program by name, allowed the dynamic shared memory they use."""
-    modules = {stage: load(stage, program.macros) for stage in {kernel.stage for kernel in program.kernels.values()}}
+    modules = {file: load(file, program.macros) for file in {kernel.file for kernel in program.kernels.values()}}
     kernels = {}
     for name, kernel in program.kernels.items():
-        kernels[name] = modules[kernel.stage].get_function(name)
+        kernels[name] = modules[kernel.file].get_function(name)
         if kernel.shared:
             kernels[name].max_dynamic_shared_size_bytes = kernel.shared
     return kernels

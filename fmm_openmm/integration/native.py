@@ -1,0 +1,230 @@
+"""The native bridge: inside OpenMM's CUDA platform the plugin executes programs that are made here.
+
+On the CUDA platform the plugin (``fmm_openmm/plugin``) creates the kernel of every PythonForce. It asks :func:`_open` whether
+the callable is a :class:`HostBridge` that it may serve; for others, and after any failure, OpenMM's own kernel does the work,
+which calls the callable. A :class:`Session` is one served force in one Context. It is asked for a program when the Context is
+made and when the shape of its box changes, and for charges when a global parameter or the force's definition has changed: never
+in an ordinary step.
+"""
+
+import ctypes
+import functools
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.program import Buffer, Device, Interface, build, parameter_block, serialise
+from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
+from fmm_openmm.checks import check_charges
+from fmm_openmm.expansions.error import ionic_fraction
+from fmm_openmm.integration import plugin
+from fmm_openmm.integration.bridge import HostBridge, bridge_in
+from fmm_openmm.integration.definition import Structure
+from fmm_openmm.parameters import (
+    CUDA_COST,
+    FMMParameters,
+    Load,
+    Request,
+    adapt_parameters,
+    choose_parameters,
+    filled_fraction,
+)
+
+_log = logging.getLogger("fmm_openmm")
+
+PRECISIONS = ("single", "mixed", "double")
+CLAIM, PROGRAM, CHARGES, FAILURE = range(4)
+"""What is delivered to the plugin, as in ``fmm_openmm/plugin/kernel.h``."""
+
+
+class Session:
+    """One force in one Context of the CUDA platform.
+
+    Args:
+        bridge: whose force it is.
+        context: address of the Context.
+        particles: of the System.
+        interface, device: of the Context.
+
+    Attributes:
+        reason: why the host bridge serves the force after all; None if it does not.
+    """
+
+    def __init__(self, bridge: HostBridge, context: int, particles: int, interface: Interface, device: Device):
+        self.bridge, self.context = bridge, context
+        self.particles, self._interface, self._device = particles, interface, device
+        options = bridge.definition.options
+        precision = "double" if options.precision == "auto" and interface.precision == "double" else options.precision
+        self._request = Request(
+            options.tolerance, precision, options.order, options.grid, options.near_radius, options.smoothing, options.levels
+        )
+        self.reason: str | None = None
+        self._load: Load | None = None
+        self._chosen: FMMParameters | None = None
+        self._cell: np.ndarray | None = None
+
+    def program(self, cell: np.ndarray, values: dict) -> bytes:
+        """The serialised program for box vectors, shape (3, 3), nm, and values of the global parameters."""
+        charges, structure = self._inputs(values)
+        cell = check_box_vectors(cell)
+        if self._chosen is None:
+            self._choose(Load(len(charges), 1.0, ionic_fraction(charges, structure.exclusions)), cell)
+        parameters = self.parameters_for(cell)
+        lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
+        dtype = np.float32 if parameters.precision == "single" else np.float64
+        program = build(
+            lattice,
+            parameters.order,
+            parameters.smoothing,
+            charges,
+            structure.exclusions,
+            structure.periodic,
+            dtype,
+            self._device,
+            self._interface,
+        )
+        block = parameter_block(parameters.counts, lattice.boxes, box_width(cell, parameters.counts))
+        program.buffers["parameters"] = Buffer(block.shape, block.dtype, block)
+        return serialise(program)
+
+    def charges(self, cell: np.ndarray, values: dict, positions: np.ndarray | None) -> tuple[int, bytes]:
+        """What follows from other charges: these, or a program with other parameters if the tolerance needs them.
+
+        Args:
+            positions: shape (n, 3), nm, at the first evaluation: they tell how much of the cell is empty.
+        """
+        charges, structure = self._inputs(values)
+        load = replace(self._load, ionic=max(self._load.ionic, ionic_fraction(charges, structure.exclusions)))
+        if positions is not None and np.isfinite(positions).all():
+            load = replace(load, filled=filled_fraction(positions, check_box_vectors(cell)))
+        if load.filled != self._load.filled or load.ionic > self._load.ionic + 0.25:
+            self._choose(load, check_box_vectors(cell))
+            return PROGRAM, self.program(cell, values)
+        return CHARGES, charges.astype(np.float32 if self._chosen.precision == "single" else np.float64).tobytes()
+
+    def parameters_for(self, cell: np.ndarray) -> FMMParameters:
+        """What is used for box vectors, shape (3, 3), nm."""
+        if BoxLattice.from_cell(self._cell, self._chosen.counts, 1.0).same_shape(cell):
+            return self._chosen
+        return adapt_parameters(self._chosen, self._request, cell, self._load, CUDA_COST)
+
+    def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
+        charges, structure = self.bridge.inputs(values)
+        if len(charges) != self.particles:
+            raise ValueError(f"the FMMForce has {len(charges)} particles, but the System has {self.particles}")
+        return check_charges(charges), structure
+
+    def _choose(self, load: Load, cell: np.ndarray) -> None:
+        self._load, self._cell = load, cell
+        self._chosen = choose_parameters(self._request, cell, load, CUDA_COST)
+
+
+_sessions: dict[int, Session] = {}
+"""By the address of the plugin's kernel."""
+
+
+@functools.cache
+def activate() -> str | None:
+    """Let the plugin serve the CUDA platform; why that is not possible, None if it is."""
+    library = plugin.load()
+    if isinstance(library, str):
+        return library
+    library.fmm_deliver.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64]
+    library.fmm_register(ctypes.byref(_callbacks))
+    return None
+
+
+def changed() -> None:
+    """Tell the plugin that the definition of a force has changed."""
+    if activate() is None:
+        plugin.load().fmm_changed()
+
+
+def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
+    """The session that serves a bridge in a Context, or None, and why."""
+    options = bridge.definition.options
+    for session in _sessions.values():
+        if session.bridge is bridge and session.context == int(context.this):
+            if session.reason:
+                return None, session.reason
+            return session, "the Context is on the CUDA platform"
+    if options.bridge == "host":
+        return None, "it was asked for"
+    if not options.on_gpu:
+        return None, f"the backend is {options.backend!r}"
+    name = context.getPlatform().getName()
+    return None, f"the Context is on the {name} platform" if name != "CUDA" else activate() or "the plugin was not loaded"
+
+
+# called by the plugin, from whatever thread OpenMM uses; nothing may be raised
+
+
+def _open(kernel, context, pickled, size, precision, particles, padded, processors, shared, inbox):
+    try:
+        bridge = bridge_in(ctypes.string_at(pickled, size)) if size else None
+        if bridge is None or bridge.definition.options.bridge == "host" or not bridge.definition.options.on_gpu:
+            return
+        interface, device = Interface(PRECISIONS[precision], padded), Device(processors, shared)
+        _sessions[kernel] = Session(bridge, context, particles, interface, device)
+        _deliver(inbox, CLAIM, b"")
+    except Exception as error:  # the host bridge will meet it again, and tell
+        _log.info("an FMMForce is left to the host bridge: %s", error)
+
+
+def _request(kernel, what, box, positions, names, values, count, inbox):
+    try:
+        session = _sessions[kernel]
+        cell = np.ctypeslib.as_array(box, (3, 3)).copy()
+        parameters = {names[k].decode(): values[k] for k in range(count)}
+        if what == PROGRAM:
+            _deliver(inbox, PROGRAM, session.program(cell, parameters))
+        else:
+            placed = np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
+            _deliver(inbox, *session.charges(cell, parameters, placed))
+    except ValueError as error:
+        _deliver(inbox, FAILURE, f"FMMForce: {error}".encode())
+    except Exception as error:
+        _deliver(inbox, FAILURE, f"FMMForce: {type(error).__name__}: {error}".encode())
+
+
+def _settle(kernel, reason, inbox):
+    if reason:
+        session = _sessions[kernel]
+        session.reason = reason.decode(errors="replace")
+        _log.warning("an FMMForce uses the host bridge: %s", session.reason)
+        if session.bridge.definition.options.bridge == "native":
+            _deliver(inbox, FAILURE, f"FMMForce: `bridge='native'` is not possible: {session.reason}".encode())
+
+
+def _close(kernel):
+    _sessions.pop(kernel, None)
+
+
+def _deliver(inbox, kind: int, data: bytes) -> None:
+    plugin.load().fmm_deliver(inbox, kind, data, len(data))
+
+
+_DOUBLES, _INT, _ADDRESS = ctypes.POINTER(ctypes.c_double), ctypes.c_int, ctypes.c_void_p
+
+
+class _Callbacks(ctypes.Structure):
+    """``Callbacks`` of ``fmm_openmm/plugin/kernel.h``."""
+
+    _fields_ = (
+        ("open", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, *[_INT] * 5, _ADDRESS)),
+        (
+            "request",
+            ctypes.CFUNCTYPE(
+                None, _ADDRESS, _INT, _DOUBLES, _DOUBLES, ctypes.POINTER(ctypes.c_char_p), _DOUBLES, _INT, _ADDRESS
+            ),
+        ),
+        ("settle", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p, _ADDRESS)),
+        ("close", ctypes.CFUNCTYPE(None, _ADDRESS)),
+    )
+
+
+_callbacks = _Callbacks(
+    *(kind(function) for (_, kind), function in zip(_Callbacks._fields_, (_open, _request, _settle, _close), strict=True))
+)
+"""Kept as long as the plugin may call them: always."""

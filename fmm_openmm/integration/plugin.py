@@ -1,0 +1,143 @@
+"""The native plugin's shared library: where its compiler and headers are, building it, loading it.
+
+It is built at first use on a computer with OpenMM's CUDA platform, not by ``pip install``: pip builds in an environment of its
+own, without the OpenMM that the library must match, which later may be upgraded as well. What it needs came with OpenMM's own
+packages: its headers, and those of the CUDA runtime; beside them only a C++ compiler. The library is kept in
+``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources, OpenMM and the compiler.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+import openmm
+
+from fmm_openmm.errors import UnsupportedError
+
+_log = logging.getLogger("fmm_openmm")
+
+BUILD_SECONDS = 300
+"""A compiler that takes longer has failed."""
+
+
+@functools.cache
+def load() -> ctypes.CDLL | str:
+    """The library, built if need be; or why there is none."""
+    try:
+        return _load()
+    except UnsupportedError as reason:
+        return str(reason)
+
+
+def _load() -> ctypes.CDLL:
+    names = [openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())]
+    if "CUDA" not in names:
+        raise UnsupportedError("OpenMM has no CUDA platform here")
+    try:
+        library = ctypes.CDLL(str(build()))
+    except OSError as error:
+        raise UnsupportedError(f"the native plugin cannot be loaded: {error}") from error
+    library.fmm_built_for.restype = ctypes.c_char_p
+    built_for, present = library.fmm_built_for().decode(), openmm.Platform.getOpenMMVersion()
+    if _minor(present) != built_for:
+        raise UnsupportedError(f"the native plugin was built for OpenMM {built_for}, and this is OpenMM {present}")
+    return library
+
+
+def build() -> Path:
+    """The library's file, compiled unless it is there.
+
+    Raises:
+        UnsupportedError: no compiler, no headers, or the compiler's complaint.
+    """
+    command = _command()
+    sources = sorted(_folder().glob("*.cpp"))
+    digest = hashlib.sha256(repr((command, openmm.version.full_version)).encode())
+    for path in sorted(_folder().glob("*.*")):
+        digest.update(path.read_bytes())
+    target = _cache() / f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    _log.info("building the native plugin, once")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            full = [*command[:1], *map(str, sources), "-o", str(made), *command[1:]]
+            done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
+            if done.returncode:
+                first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
+                raise UnsupportedError(f"the native plugin does not compile: {first}")
+            os.replace(made, target)  # whole or not at all, whoever else builds it
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnsupportedError(f"the native plugin cannot be built: {error}") from error
+    return target
+
+
+def _command() -> list[str]:
+    """The compiler and its arguments, without sources and output."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    if not compiler:
+        raise UnsupportedError("the native plugin needs a C++ compiler to be built: install g++")
+    libraries = Path(openmm.version.openmm_library_path)
+    own = [libraries.parent / "include", Path(sys.prefix) / "include"]
+    folders = [folder for folder in own if (folder / "openmm" / "cuda" / "CudaContext.h").is_file()]
+    if not folders:
+        raise UnsupportedError(f"the native plugin needs OpenMM's headers, which are not in {own[0]}")
+    cuda = [folder for folder in _cuda_folders() if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
+    if not any((folder / "cuda.h").is_file() for folder in cuda):
+        raise UnsupportedError("the native plugin needs cuda.h: pip install nvidia-cuda-runtime, or set CUDA_HOME")
+    return [
+        compiler,
+        "-std=c++17",
+        "-O2",
+        "-w",  # OpenMM's and CUDA's headers are full of warnings
+        "-fPIC",
+        "-shared",
+        f'-DFMM_OPENMM_VERSION="{_minor(openmm.Platform.getOpenMMVersion())}"',
+        f"-I{folders[0]}",
+        f"-I{folders[0] / 'openmm' / 'cuda'}",
+        *(f"-I{folder}" for folder in cuda),
+        f"-L{libraries}",
+        f"-L{libraries / 'plugins'}",
+        "-lOpenMM",
+        "-lOpenMMCUDA",
+        "-Wl,--allow-shlib-undefined",
+    ]
+
+
+def _cuda_folders():
+    """Where CUDA's headers may be: a toolkit that was named, the packages OpenMM depends on, a toolkit in the usual place."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(name):
+            yield Path(os.environ[name]) / "include"
+    found = importlib.util.find_spec("nvidia")
+    for root in found.submodule_search_locations if found else ():
+        yield from sorted(Path(root).glob("cu*/include"), reverse=True)
+        yield from (Path(root) / name / "include" for name in ("cuda_runtime", "cuda_nvcc"))
+    yield Path(sys.prefix) / "targets" / "x86_64-linux" / "include"
+    yield Path("/usr/local/cuda/include")
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("fmm_openmm"))) / "plugin"
+
+
+def _cache() -> Path:
+    chosen = os.environ.get("FMM_OPENMM_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fmm_openmm"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,215 @@
+#include "executor.h"
+
+#include <algorithm>
+
+// Of cuFFT, which OpenMM's CUDA platform has loaded; its header would need one more package to be installed.
+extern "C" {
+int cufftPlanMany(int* plan, int rank, int* n, int* inembed, int istride, int idist, int* onembed, int ostride, int odist,
+                  int type, int batch);
+int cufftSetStream(int plan, CUstream stream);
+int cufftExecR2C(int plan, void* in, void* out);
+int cufftExecC2R(int plan, void* in, void* out);
+int cufftExecD2Z(int plan, void* in, void* out);
+int cufftExecZ2D(int plan, void* in, void* out);
+int cufftDestroy(int plan);
+}
+
+using OpenMM::OpenMMException;
+
+namespace fmm {
+
+static const int R2C = 0x2a, C2R = 0x2c, D2Z = 0x6a, Z2D = 0x6c;
+static const size_t ALIGNMENT = 256;
+
+// OpenMM puts definitions of its own before a source; these are also names of ours.
+static const char* OWN_NAMES =
+    "#define real fmm_real\n#define real2 fmm_real2\n#define real3 fmm_real3\n#define real4 fmm_real4\n"
+    "#define mixed fmm_mixed\n";
+
+static const char* COMPILER_OPTIONS = "--std=c++17 --ftz=true";
+
+void check(CUresult result, const std::string& doing) {
+    if (result == CUDA_SUCCESS) return;
+    const char* text = nullptr;
+    cuGetErrorString(result, &text);
+    throw OpenMMException("FMMForce: " + doing + ": " + (text ? text : "CUDA error " + std::to_string(result)));
+}
+
+static void checkFFT(int result, const std::string& doing) {
+    if (result != 0) throw OpenMMException("FMMForce: " + doing + ": cuFFT error " + std::to_string(result));
+}
+
+Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : context(context), program(bytes) {
+    try {
+        allocate();
+        compile();
+        for (int i = 1; i < program.streams; i++) {
+            side.push_back(nullptr);
+            check(cuStreamCreate(&side.back(), CU_STREAM_NON_BLOCKING), "making a stream");
+        }
+        for (int i = 0; i < program.events; i++) {
+            events.push_back(nullptr);
+            check(cuEventCreate(&events.back(), CU_EVENT_DISABLE_TIMING), "making an event");
+        }
+        for (const auto& step : program.steps) {
+            if (step.kind != Step::TRANSFORM) continue;
+            int real[3], half[3];
+            std::copy(step.shape, step.shape + 3, real);
+            std::copy(step.shape, step.shape + 3, half);
+            half[2] = half[2] / 2 + 1;
+            int *in = step.forward ? real : half, *out = step.forward ? half : real;
+            const int type = step.forward ? (step.isDouble ? D2Z : R2C) : (step.isDouble ? Z2D : C2R);
+            int plan;
+            checkFFT(cufftPlanMany(&plan, 3, real, in, 1, in[0] * in[1] * in[2], out, 1, out[0] * out[1] * out[2], type,
+                                   step.batch), "planning an FFT");
+            plans[&step] = plan;
+        }
+    } catch (...) {
+        release();
+        throw;
+    }
+}
+
+Executor::~Executor() {
+    release();
+}
+
+void Executor::release() {
+    if (graph) cuGraphExecDestroy(graph);
+    for (auto& plan : plans) cufftDestroy(plan.second);
+    for (CUevent event : events)
+        if (event) cuEventDestroy(event);
+    for (CUstream stream : side)
+        if (stream) cuStreamDestroy(stream);
+    for (CUmodule module : modules) cuModuleUnload(module);
+    if (memory) cuMemFree(memory);
+}
+
+// One allocation for all buffers, each on a boundary of its own.
+void Executor::allocate() {
+    std::vector<size_t> offsets;
+    size_t total = 0;
+    for (const auto& buffer : program.buffers) {
+        offsets.push_back(total);
+        total += (buffer.bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    }
+    check(cuMemAlloc(&memory, total), "allocating " + std::to_string(total >> 20) + " MiB");
+    for (size_t i = 0; i < offsets.size(); i++) {
+        auto& buffer = program.buffers[i];
+        addresses.push_back(buffer.bytes > 0 ? memory + offsets[i] : 0);
+        if (buffer.data.empty()) continue;
+        check(cuMemcpyHtoD(addresses[i], buffer.data.data(), buffer.data.size()), "copying " + buffer.name);
+        if (buffer.name != "parameters") std::string().swap(buffer.data);
+    }
+    check(cuCtxSynchronize(), "copying");  // the streams of an evaluation do not wait for copies from pageable memory
+}
+
+void Executor::compile() {
+    for (const auto& source : program.sources) modules.push_back(context.createModule(OWN_NAMES + source, COMPILER_OPTIONS));
+    for (const auto& kernel : program.kernels) {
+        functions.push_back(context.getKernel(modules[kernel.source], kernel.name));
+        if (kernel.shared > 0)
+            check(cuFuncSetAttribute(functions.back(), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared),
+                  "setting the shared memory of " + kernel.name);
+    }
+}
+
+// Addresses of OpenMM's arrays, which exist once its context is complete; then the graph. The first evaluation is queued step
+// by step, because libraries may load code at first use, which must not happen while a graph is captured.
+void Executor::bind() {
+    for (size_t i = 0; i < addresses.size(); i++) {
+        const auto& name = program.buffers[i].name;
+        if (addresses[i] != 0) continue;
+        if (name == "posq") addresses[i] = context.getPosq().getDevicePointer();
+        else if (name == "posq_correction")  // there only in mixed precision, read only there
+            addresses[i] = (context.getUseMixedPrecision() ? context.getPosqCorrection() : context.getPosq()).getDevicePointer();
+        else if (name == "atom_index") addresses[i] = context.getAtomIndexArray().getDevicePointer();
+        else if (name == "force_buffer") addresses[i] = context.getLongForceBuffer().getDevicePointer();
+        else throw OpenMMException("FMMForce: OpenMM has no array " + name);
+    }
+}
+
+void Executor::evaluate(CUstream stream) {
+    if (!graph) {
+        bind();
+        queue(Step::EVALUATE, stream);
+        CUgraph captured;
+        check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+        try {
+            queue(Step::EVALUATE, stream);
+        } catch (...) {
+            cuStreamEndCapture(stream, &captured);
+            throw;
+        }
+        check(cuStreamEndCapture(stream, &captured), "capturing");
+        const CUresult made = cuGraphInstantiate(&graph, captured, 0);
+        cuGraphDestroy(captured);
+        check(made, "making a graph");
+    }
+    check(cuGraphLaunch(graph, stream), "launching a graph");
+}
+
+void Executor::exportForces(CUstream stream) {
+    queue(Step::EXPORT, stream);
+}
+
+void Executor::queue(int phase, CUstream caller) {
+    for (const auto& step : program.steps) {
+        if (step.phase != phase) continue;
+        const CUstream stream = step.stream == 0 ? caller : side[step.stream - 1];
+        switch (step.kind) {
+            case Step::LAUNCH:
+                launch(step, stream);
+                break;
+            case Step::MEMSET:
+                check(cuMemsetD8Async(addresses[step.buffer], 0, program.buffers[step.buffer].bytes, stream), "clearing");
+                break;
+            case Step::TRANSFORM: {
+                const int plan = plans[&step];
+                auto run = step.forward ? (step.isDouble ? cufftExecD2Z : cufftExecR2C)
+                                        : (step.isDouble ? cufftExecZ2D : cufftExecC2R);
+                checkFFT(cufftSetStream(plan, stream), "an FFT");
+                checkFFT(run(plan, (void*) addresses[step.source], (void*) addresses[step.target]), "an FFT");
+                break;
+            }
+            case Step::RECORD:
+                check(cuEventRecord(events[step.event], stream), "recording an event");
+                break;
+            case Step::WAIT:
+                check(cuStreamWaitEvent(stream, events[step.event], 0), "waiting for an event");
+        }
+    }
+}
+
+void Executor::launch(const Step& step, CUstream stream) {
+    std::vector<CUdeviceptr> pointers(step.arguments.size());
+    std::vector<void*> arguments;
+    for (size_t i = 0; i < step.arguments.size(); i++) {
+        const auto& argument = step.arguments[i];
+        if (argument.buffer >= 0) {
+            pointers[i] = addresses[argument.buffer] + argument.offset;
+            arguments.push_back(&pointers[i]);
+        } else
+            arguments.push_back(const_cast<char*>(argument.scalar.data()));
+    }
+    const auto& kernel = program.kernels[step.kernel];
+    check(cuLaunchKernel(functions[step.kernel], step.grid[0], step.grid[1], 1, step.block, 1, 1, kernel.shared, stream,
+                         arguments.data(), nullptr), "launching " + kernel.name);
+}
+
+void Executor::upload(const std::string& buffer, const void* data, size_t bytes, CUstream stream) {
+    const int index = program.buffer(buffer);
+    if ((int64_t) bytes != program.buffers[index].bytes)
+        throw OpenMMException("FMMForce: " + buffer + " has another size than before");
+    check(cuMemcpyHtoDAsync(addresses[index], data, bytes, stream), "copying " + buffer);
+}
+
+CUdeviceptr Executor::address(const std::string& buffer) const {
+    return addresses[program.buffer(buffer)];
+}
+
+const std::string& Executor::initial(const std::string& buffer) const {
+    return program.buffers[program.buffer(buffer)].data;
+}
+
+}  // namespace fmm

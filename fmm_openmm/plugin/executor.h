@@ -1,0 +1,54 @@
+// Runs a program inside OpenMM's CUDA context: memory, compiled kernels, FFT plans, and the CUDA graph of an evaluation.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "openmm/cuda/CudaContext.h"
+#include "program.h"
+
+namespace fmm {
+
+// All members need OpenMM's context to be current. What fails throws OpenMMException; nothing is left behind.
+class Executor {
+public:
+    Executor(OpenMM::CudaContext& context, const std::string& bytes);
+    ~Executor();
+    Executor(const Executor&) = delete;
+
+    // Queue an evaluation of OpenMM's positions.
+    void evaluate(CUstream stream);
+
+    // Queue adding the forces to OpenMM's.
+    void exportForces(CUstream stream);
+
+    // Queue overwriting a buffer; `data` may change as soon as this returns.
+    void upload(const std::string& buffer, const void* data, size_t bytes, CUstream stream);
+
+    CUdeviceptr address(const std::string& buffer) const;
+    const std::string& initial(const std::string& buffer) const;
+
+private:
+    struct Plan;
+    void allocate();
+    void compile();
+    void bind();
+    void queue(int phase, CUstream caller);
+    void launch(const Step& step, CUstream stream);
+    void release();
+
+    OpenMM::CudaContext& context;
+    Program program;
+    CUdeviceptr memory = 0;
+    std::vector<CUdeviceptr> addresses;
+    std::vector<CUmodule> modules;
+    std::vector<CUfunction> functions;
+    std::map<const Step*, int> plans;
+    std::vector<CUstream> side;
+    std::vector<CUevent> events;
+    CUgraphExec graph = nullptr;
+};
+
+void check(CUresult result, const std::string& doing);
+
+}  // namespace fmm

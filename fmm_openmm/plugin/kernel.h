@@ -1,0 +1,85 @@
+// The kernel of a PythonForce on the CUDA platform: ours for an FMMForce, OpenMM's own for every other.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor.h"
+#include "openmm/PythonForce.h"
+#include "openmm/kernels.h"
+
+namespace fmm {
+
+enum Delivery { CLAIM, PROGRAM, CHARGES, FAILURE };
+
+// What Python hands over during a call.
+struct Inbox {
+    std::map<int, std::string> items;
+};
+
+// Python's side (fmm_openmm/integration/native.py), which answers by fmm_deliver() into the inbox before it returns.
+struct Callbacks {
+    // Is this force ours? Delivers CLAIM if so.
+    void (*open)(void* session, void* context, const char* pickled, int64_t size, int precision, int particles, int padded,
+                 int processors, int shared, Inbox* inbox);
+    // Program for a box and values of the global parameters, or only the charges; it may deliver a program nevertheless.
+    void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,
+                    const double* values, int count, Inbox* inbox);
+    // The bridge that serves this force from now on: native, or the host's for this reason. Delivers FAILURE if the user
+    // allows the native one only.
+    void (*settle)(void* session, const char* reason, Inbox* inbox);
+    void (*close)(void* session);
+};
+
+extern Callbacks python;
+
+// Counts changes of force definitions; kernels ask for the charges again when it has changed.
+extern volatile int64_t revision;
+
+class NativeKernel : public OpenMM::CalcPythonForceKernel {
+public:
+    NativeKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
+    ~NativeKernel();
+    void initialize(const OpenMM::ContextImpl& context, const OpenMM::PythonForce& force) override;
+    double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
+
+private:
+    class Start;
+    class Finish;
+    // A program for one shape of the cell. Cells of the same shape differ in the parameter block only.
+    struct Shape {
+        std::unique_ptr<Executor> executor;
+        double box[9];        // that the program was made for
+        double current[9];    // that the parameter block on the device is for
+        std::string charges;  // on the device; empty: those it was made with
+    };
+
+    void prepare();
+    void begin(bool includeEnergy);
+    double finish(bool includeForces, bool includeEnergy);
+    void readContext();
+    std::map<int, std::string> request(int what, const double* positions);
+    void adopt(const std::string& program);
+    bool useKept();
+    void scale(Shape& shape);
+    void explain();
+    void release();
+
+    OpenMM::ContextImpl& context;
+    OpenMM::CudaContext& cuda;
+    std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
+    bool opened = false, placed = false;
+    int group = 0;
+    std::vector<std::string> names;
+    std::vector<double> values;
+    double box[9];
+    int64_t seen = -1;
+    std::vector<Shape> shapes;     // the one in use first
+    std::string charges;           // the latest, empty: those of the programs
+    CUstream stream = nullptr;
+    CUevent begun = nullptr, done = nullptr;
+    double* energy = nullptr;      // pinned
+};
+
+}  // namespace fmm
