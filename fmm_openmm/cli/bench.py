@@ -283,7 +283,7 @@ def lines(drawing, rows, keys, value, label: str) -> None:
     if rows:
         ends = np.array(sorted(row["atoms"] for row in rows))[[0, -1]]
         axes.loglog(ends, ends * value(rows[-1]) / rows[-1]["atoms"], "k:", linewidth=1)
-    if keys:
+    if keys and rows:
         axes.legend()
     axes.set_xlabel("atoms")
     axes.set_ylabel(label)
