@@ -190,7 +190,10 @@ class CoulombSolver:
         return adapt_parameters(self._parameters, self._request, cell, self._load, self._cost)
 
     def _stages_for(self, cell: np.ndarray) -> Stages:
-        """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing."""
+        """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing.
+
+        A new shape goes to the older of the two if it can adopt it.
+        """
         for stages in self._stages:
             if stages.lattice.same_shape(cell):
                 self._stages.remove(stages)
@@ -199,15 +202,13 @@ class CoulombSolver:
             parameters = self.parameters_for(cell)
             lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
             dtype = np.float32 if parameters.precision == "single" else np.float64
-            stages = self._make_stages(
-                lattice,
-                parameters.order,
-                parameters.smoothing,
-                self._charges,
-                self._exclusions,
-                self._minimum_image,
-                dtype,
-            )
+            order, smoothing = parameters.order, parameters.smoothing
+            if len(self._stages) == 2 and self._stages[1].adopt(lattice, order, smoothing, dtype):
+                stages = self._stages[1]
+            else:
+                stages = self._make_stages(
+                    lattice, order, smoothing, self._charges, self._exclusions, self._minimum_image, dtype
+                )
         self._stages = [stages, *self._stages[:1]]
         return stages
 

@@ -81,6 +81,14 @@ class Stages(ABC):
     def set_charges(self, charges: np.ndarray) -> None:
         """Replace the charges of the particles, shape (n,) float64."""
 
+    def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
+        """Go on with another shape of the same boxes, where that is cheaper than new stages with these arguments.
+
+        Returns:
+            whether it was done; if not, nothing has changed.
+        """
+        return False
+
     def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
         """All stages in order: :func:`fmm_openmm.driver.evaluate`."""
         return evaluate(self, positions, width)

@@ -132,6 +132,7 @@ void Executor::bind() {
 void Executor::evaluate(CUstream stream) {
     if (!graph) {
         bind();
+        queue(Step::SETUP, stream);
         queue(Step::EVALUATE, stream);
         CUgraph captured;
         check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");

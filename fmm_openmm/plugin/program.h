@@ -29,7 +29,7 @@ struct Argument {
 
 struct Step {
     enum Kind { LAUNCH, MEMSET, TRANSFORM, RECORD, WAIT };
-    enum Phase { EVALUATE, EXPORT };
+    enum Phase { EVALUATE, EXPORT, SETUP };
     int kind, phase, stream;
     int kernel, grid[2], block;
     std::vector<Argument> arguments;
@@ -74,7 +74,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 1) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 2) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fmm_openmm.backends.cpu.exclusions import near_table, partners
+from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.box import ORIGIN, BoxLattice
-from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.units import COULOMB_CONSTANT
 
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
 """Order of the stages in a program. Inside OpenMM "import" comes before and "export" after them."""
+
+SETUP = "operator"
+"""Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm; :func:`parameter_block`; (n,) e."""
@@ -28,7 +31,11 @@ INPUTS = ("positions", "parameters", "charges")
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3)."""
 
-MAGIC, VERSION = b"FMMprog\0", 1
+PHASES = {"export": 1, SETUP: 2}
+"""When an executor queues the steps of a stage: 0 at an evaluation, 1 to add its forces to OpenMM's, 2 before the first
+evaluation and when ``parameters`` brings another shape."""
+
+MAGIC, VERSION = b"FMMprog\0", 2
 """First bytes of a serialised program, and the version of its format."""
 
 NEAR_SIDE, TRACE_SIDE = 1, 2
@@ -250,6 +257,7 @@ def build(
     run between these."""
     b = _Builder(lattice, order, smoothing, len(charges), dtype, device)
     _shared(b, charges, minimum_image)
+    _operator(b)
     if interface:
         _import(b, interface)
     ticket = _sort(b)
@@ -302,6 +310,30 @@ def _shared(b: _Builder, charges, minimum_image: bool) -> None:
 
 
 # the stages
+
+
+def _operator(b: _Builder) -> None:
+    tables = OperatorTables.of(b.lattice, b.order, 1e-5 if b.real == np.float32 else 1e-12)
+    waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
+    b.stage(SETUP, operator_weights=0, operator_terms=0)
+    b.macros(ALPHA=float(tables.alpha), CUT=float(tables.cut), OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE)
+    b.table("operator_offsets", tables.offsets, np.int32)
+    b.table("operator_aliases", tables.aliases, np.int32)
+    b.table("operator_group", tables.group, np.int32)
+    b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
+    b.buffer("operator_vectors", (aliases, 3), np.float64)
+    b.buffer("operator", ((2 * b.order + 1) ** 2, waves), b.real)
+    b.buffer("shifts", (len(b.lattice.near), 4), b.real)
+    threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
+    sizes = np.int32(offsets), np.int32(aliases)
+    b.launch(
+        "operator_weights", -(-threads // 64), 64, *sizes, "operator_offsets", "operator_aliases", "offsets", "parameters",
+        "operator_weights", "operator_vectors", "shifts",
+    )  # fmt: skip
+    b.launch(
+        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, np.int32(waves), *sizes, "operator_group",
+        "operator_offsets", "operator_weights", "operator_vectors", "parameters", "operator",
+    )  # fmt: skip
 
 
 def _import(b: _Builder, interface: Interface) -> None:
@@ -359,9 +391,6 @@ def _lattice(b: _Builder) -> None:
     staged = (2 * b.terms + operator_terms) * size <= b.device.shared
     b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size, trace=0)
     b.macros(STAGED=int(staged))
-    accuracy = 1e-10 if b.real == np.float32 else 1e-17
-    operator = lattice_operator(b.lattice, b.order, accuracy) / b.boxes
-    b.table("operator", operator.reshape(operator_terms, waves), b.real)
     b.buffer("spectrum", (b.terms, *half), b.complex)
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
@@ -402,8 +431,6 @@ def _p2p(b: _Builder, pairs) -> None:
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)}, WINDOW=P2P_SOURCES // (4 * b.real.itemsize))
     b.table("offsets", near, np.int32)
-    near[:, :3] = lattice.near[order] @ lattice.boxes
-    b.table("shifts", near, b.real)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
@@ -461,7 +488,7 @@ def serialise(program: Program) -> bytes:
                   3 record     event
                   4 wait       event
 
-    Phase 0 is an evaluation, 1 adds its forces to OpenMM's.
+    :data:`PHASES` tells the phases.
     """
     out = [MAGIC]
 
@@ -487,7 +514,7 @@ def serialise(program: Program) -> bytes:
         put(name.encode(), 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
-        put((Launch, Memset, Transform, Record, Wait).index(type(step)), step.stage == "export", step.stream)
+        put((Launch, Memset, Transform, Record, Wait).index(type(step)), PHASES.get(step.stage, 0), step.stream)
         if isinstance(step, Launch):
             put(kernels.index(step.kernel), *step.grid, step.block, len(step.arguments))
             for argument in step.arguments:

@@ -9,8 +9,10 @@ import numpy as np
 from cupy.cuda import cufft
 
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.operator import SLACK
 from fmm_openmm.backends.cuda.program import (
     OUTPUTS,
+    SETUP,
     At,
     Device,
     Launch,
@@ -36,7 +38,8 @@ class CudaStages(Stages):
     """
 
     def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype):
-        self.lattice = lattice
+        self.lattice = self._made_for = lattice
+        self._settings = order, smoothing, np.dtype(dtype)
         facts = cupy.cuda.Device().attributes
         device = Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
         self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device)
@@ -53,6 +56,7 @@ class CudaStages(Stages):
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._graph = None
         self._width = None
+        self._set_up = False
 
     @property
     def positions(self) -> cupy.ndarray:
@@ -62,6 +66,18 @@ class CudaStages(Stages):
     def set_charges(self, charges):
         buffer = self._buffers["charges"]
         buffer.set(np.asarray(charges, buffer.dtype))
+
+    def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
+        made_for = self._made_for
+        if (
+            self._settings != (order, smoothing, np.dtype(dtype))
+            or not np.array_equal(made_for.counts, lattice.counts)
+            or not np.array_equal(made_for.near, lattice.near)
+            or np.abs(made_for.boxes - lattice.boxes).max() > SLACK
+        ):
+            return False
+        self.lattice, self._width, self._set_up = lattice, None, False
+        return True
 
     def compute(self, positions, width: float):
         """Queue an evaluation on the current stream.
@@ -77,6 +93,9 @@ class CudaStages(Stages):
         if width != self._width:
             self._buffers["parameters"].set(parameter_block(self.lattice.counts, self.lattice.boxes, width))
             self._width = width
+        if not self._set_up:
+            self.queue(SETUP)
+            self._set_up = True
         self.positions[...] = positions
         if self._graph is None:
             evaluate(self, self.positions, width)  # compiles, and sets up what must not happen during capture
