@@ -13,10 +13,12 @@ import logging
 from dataclasses import replace
 
 import numpy as np
+from scipy.spatial import cKDTree
 
-from fmm_openmm.backends.cuda.program import Buffer, Device, Interface, build, parameter_block, serialise
+from fmm_openmm.backends.cuda.operator import serves
+from fmm_openmm.backends.cuda.program import Device, Interface, build, parameter_block, serialise
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
-from fmm_openmm.checks import check_charges
+from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.expansions.error import ionic_fraction
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
@@ -34,8 +36,11 @@ from fmm_openmm.parameters import (
 _log = logging.getLogger("fmm_openmm")
 
 PRECISIONS = ("single", "mixed", "double")
-CLAIM, PROGRAM, CHARGES, FAILURE = range(4)
+CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE = range(5)
 """What is delivered to the plugin, as in ``fmm_openmm/plugin/kernel.h``."""
+
+COINCIDENT = 1e-7
+"""Distance, over the box, of particles that float32 cannot tell apart."""
 
 
 class Session:
@@ -63,32 +68,33 @@ class Session:
         self._load: Load | None = None
         self._chosen: FMMParameters | None = None
         self._cell: np.ndarray | None = None
+        self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
-    def program(self, cell: np.ndarray, values: dict) -> bytes:
-        """The serialised program for box vectors, shape (3, 3), nm, and values of the global parameters."""
-        charges, structure = self._inputs(values)
+    def program(self, cell: np.ndarray, values: dict) -> dict[int, bytes]:
+        """What serves box vectors, shape (3, 3), nm: their parameter block, and a program unless the last one will do.
+
+        Args:
+            values: of the global parameters.
+        """
         cell = check_box_vectors(cell)
+        charges, structure = self._inputs(values)
         if self._chosen is None:
             self._choose(Load(len(charges), 1.0, ionic_fraction(charges, structure.exclusions)), cell)
-        parameters = self.parameters_for(cell)
-        lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
-        dtype = np.float32 if parameters.precision == "single" else np.float64
-        program = build(
-            lattice,
-            parameters.order,
-            parameters.smoothing,
-            charges,
-            structure.exclusions,
-            structure.periodic,
-            dtype,
-            self._device,
-            self._interface,
-        )
-        block = parameter_block(parameters.counts, lattice.boxes, box_width(cell, parameters.counts))
-        program.buffers["parameters"] = Buffer(block.shape, block.dtype, block)
-        return serialise(program)
+        p = self.parameters_for(cell)
+        lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius)
+        found = {PARAMETERS: parameter_block(p.counts, lattice.boxes, box_width(cell, p.counts)).tobytes()}
+        settings = p.order, p.smoothing, p.precision
+        if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
+            dtype = np.float32 if p.precision == "single" else np.float64
+            pairs, periodic = structure.exclusions, structure.periodic
+            program = build(
+                lattice, p.order, p.smoothing, charges, pairs, periodic, dtype, self._device, self._interface
+            )  # fmt: skip
+            found[PROGRAM] = serialise(program)
+            self._made = lattice, settings
+        return found
 
-    def charges(self, cell: np.ndarray, values: dict, positions: np.ndarray | None) -> tuple[int, bytes]:
+    def charges(self, cell: np.ndarray, values: dict, positions: np.ndarray | None) -> dict[int, bytes]:
         """What follows from other charges: these, or a program with other parameters if the tolerance needs them.
 
         Args:
@@ -100,8 +106,28 @@ class Session:
             load = replace(load, filled=filled_fraction(positions, check_box_vectors(cell)))
         if load.filled != self._load.filled or load.ionic > self._load.ionic + 0.25:
             self._choose(load, check_box_vectors(cell))
-            return PROGRAM, self.program(cell, values)
-        return CHARGES, charges.astype(np.float32 if self._chosen.precision == "single" else np.float64).tobytes()
+            self.forget()
+            return self.program(cell, values)
+        return {CHARGES: charges.astype(np.float32 if self._chosen.precision == "single" else np.float64).tobytes()}
+
+    def forget(self) -> None:
+        """The last program is gone."""
+        self._made = None
+
+    def explain(self, cell: np.ndarray, positions: np.ndarray) -> str:
+        """Why an energy is not a number.
+
+        Raises:
+            ValueError: a coordinate that is not finite or absurdly far, naming the particle.
+        """
+        check_positions(positions, self.particles)
+        fractions = np.mod(positions @ np.linalg.inv(cell), 1.0)
+        fractions[fractions >= 1.0] = 0.0  # what np.mod makes of -1e-17
+        excluded = set(map(tuple, np.sort(self.bridge.definition.structure.exclusions, axis=1).tolist()))
+        for first, second in sorted(cKDTree(fractions, boxsize=1.0).query_pairs(COINCIDENT)):
+            if (first, second) not in excluded:
+                return f"`positions`: particles {first} and {second} coincide and are not excluded"
+        return "the energy is not a number"
 
     def parameters_for(self, cell: np.ndarray) -> FMMParameters:
         """What is used for box vectors, shape (3, 3), nm."""
@@ -177,11 +203,14 @@ def _request(kernel, what, box, positions, names, values, count, inbox):
         session = _sessions[kernel]
         cell = np.ctypeslib.as_array(box, (3, 3)).copy()
         parameters = {names[k].decode(): values[k] for k in range(count)}
+        placed = np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
+        if what == FAILURE:
+            raise ValueError(session.explain(cell, placed))
         if what == PROGRAM:
-            _deliver(inbox, PROGRAM, session.program(cell, parameters))
-        else:
-            placed = np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
-            _deliver(inbox, *session.charges(cell, parameters, placed))
+            session.forget()
+        found = session.charges(cell, parameters, placed) if what == CHARGES else session.program(cell, parameters)
+        for kind, data in found.items():
+            _deliver(inbox, kind, data)
     except ValueError as error:
         _deliver(inbox, FAILURE, f"FMMForce: {error}".encode())
     except Exception as error:

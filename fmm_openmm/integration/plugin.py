@@ -59,9 +59,8 @@ def build() -> Path:
     Raises:
         UnsupportedError: no compiler, no headers, or the compiler's complaint.
     """
-    command = _command()
-    sources = sorted(_folder().glob("*.cpp"))
-    digest = hashlib.sha256(repr((command, openmm.version.full_version)).encode())
+    compiler, *options = command()
+    digest = hashlib.sha256(repr((compiler, options, openmm.version.full_version)).encode())
     for path in sorted(_folder().glob("*.*")):
         digest.update(path.read_bytes())
     target = _cache() / f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
@@ -72,7 +71,7 @@ def build() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name
-            full = [*command[:1], *map(str, sources), "-o", str(made), *command[1:]]
+            full = [compiler, *sources(), "-o", str(made), *options]
             done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
             if done.returncode:
                 first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
@@ -83,8 +82,17 @@ def build() -> Path:
     return target
 
 
-def _command() -> list[str]:
-    """The compiler and its arguments, without sources and output."""
+def sources() -> list[str]:
+    """What is compiled."""
+    return [str(path) for path in sorted(_folder().glob("*.cpp"))]
+
+
+def command() -> list[str]:
+    """The compiler and its options.
+
+    Raises:
+        UnsupportedError: what is missing.
+    """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     if not compiler:
         raise UnsupportedError("the native plugin needs a C++ compiler to be built: install g++")

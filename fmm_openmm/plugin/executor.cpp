@@ -1,6 +1,9 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <future>
+
+#include "openmm/common/ContextSelector.h"
 
 // Of cuFFT, which OpenMM's CUDA platform has loaded; its header would need one more package to be installed.
 extern "C" {
@@ -42,6 +45,7 @@ static void checkFFT(int result, const std::string& doing) {
 Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : context(context), program(bytes) {
     try {
         allocate();
+        findArrays();
         compile();
         for (int i = 1; i < program.streams; i++) {
             side.push_back(nullptr);
@@ -99,13 +103,27 @@ void Executor::allocate() {
         addresses.push_back(buffer.bytes > 0 ? memory + offsets[i] : 0);
         if (buffer.data.empty()) continue;
         check(cuMemcpyHtoD(addresses[i], buffer.data.data(), buffer.data.size()), "copying " + buffer.name);
-        if (buffer.name != "parameters") std::string().swap(buffer.data);
+        std::string().swap(buffer.data);
     }
     check(cuCtxSynchronize(), "copying");  // the streams of an evaluation do not wait for copies from pageable memory
 }
 
 void Executor::compile() {
-    for (const auto& source : program.sources) modules.push_back(context.createModule(OWN_NAMES + source, COMPILER_OPTIONS));
+    std::vector<std::future<CUmodule>> compiling;
+    for (const auto& source : program.sources)
+        compiling.push_back(std::async(std::launch::async, [this, &source] {
+            OpenMM::ContextSelector selector(context);
+            return context.createModule(OWN_NAMES + source, COMPILER_OPTIONS);
+        }));
+    std::exception_ptr failure;
+    for (auto& module : compiling) {
+        try {
+            modules.push_back(module.get());
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    }
+    if (failure) std::rethrow_exception(failure);
     for (const auto& kernel : program.kernels) {
         functions.push_back(context.getKernel(modules[kernel.source], kernel.name));
         if (kernel.shared > 0)
@@ -114,9 +132,8 @@ void Executor::compile() {
     }
 }
 
-// Addresses of OpenMM's arrays, which exist once its context is complete; then the graph. The first evaluation is queued step
-// by step, because libraries may load code at first use, which must not happen while a graph is captured.
-void Executor::bind() {
+// Addresses of the buffers that are OpenMM's.
+void Executor::findArrays() {
     for (size_t i = 0; i < addresses.size(); i++) {
         const auto& name = program.buffers[i].name;
         if (addresses[i] != 0) continue;
@@ -129,10 +146,13 @@ void Executor::bind() {
     }
 }
 
+void Executor::setUp(CUstream stream) {
+    queue(Step::SETUP, stream);
+}
+
 void Executor::evaluate(CUstream stream) {
     if (!graph) {
-        bind();
-        queue(Step::SETUP, stream);
+        // once step by step, because libraries load code at first use, which must not happen while a graph is captured
         queue(Step::EVALUATE, stream);
         CUgraph captured;
         check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
@@ -198,19 +218,15 @@ void Executor::launch(const Step& step, CUstream stream) {
                          arguments.data(), nullptr), "launching " + kernel.name);
 }
 
-void Executor::upload(const std::string& buffer, const void* data, size_t bytes, CUstream stream) {
+void Executor::upload(const std::string& buffer, const std::string& data, CUstream stream) {
     const int index = program.buffer(buffer);
-    if ((int64_t) bytes != program.buffers[index].bytes)
+    if ((int64_t) data.size() != program.buffers[index].bytes)
         throw OpenMMException("FMMForce: " + buffer + " has another size than before");
-    check(cuMemcpyHtoDAsync(addresses[index], data, bytes, stream), "copying " + buffer);
+    check(cuMemcpyHtoDAsync(addresses[index], data.data(), data.size(), stream), "copying " + buffer);
 }
 
 CUdeviceptr Executor::address(const std::string& buffer) const {
     return addresses[program.buffer(buffer)];
-}
-
-const std::string& Executor::initial(const std::string& buffer) const {
-    return program.buffers[program.buffer(buffer)].data;
 }
 
 }  // namespace fmm

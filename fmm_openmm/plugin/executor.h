@@ -16,6 +16,9 @@ public:
     ~Executor();
     Executor(const Executor&) = delete;
 
+    // Queue what depends on the shape of the cell in the parameter block: before the first evaluation, and for every new shape.
+    void setUp(CUstream stream);
+
     // Queue an evaluation of OpenMM's positions.
     void evaluate(CUstream stream);
 
@@ -23,16 +26,14 @@ public:
     void exportForces(CUstream stream);
 
     // Queue overwriting a buffer; `data` may change as soon as this returns.
-    void upload(const std::string& buffer, const void* data, size_t bytes, CUstream stream);
+    void upload(const std::string& buffer, const std::string& data, CUstream stream);
 
     CUdeviceptr address(const std::string& buffer) const;
-    const std::string& initial(const std::string& buffer) const;
 
 private:
-    struct Plan;
     void allocate();
     void compile();
-    void bind();
+    void findArrays();
     void queue(int phase, CUstream caller);
     void launch(const Step& step, CUstream stream);
     void release();

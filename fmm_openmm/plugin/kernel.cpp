@@ -12,7 +12,7 @@ using namespace OpenMM;
 
 namespace fmm {
 
-static const size_t SHAPES_KEPT = 2;       // so that a rejected change of the box costs nothing
+static const size_t SHAPES_KEPT = 2;       // so that Python is not asked again after a rejected change of the box
 static const double SAME_SHAPE = 1e-12;
 
 Callbacks python;
@@ -68,7 +68,7 @@ NativeKernel::~NativeKernel() {
 
 void NativeKernel::release() {
     if (stream) cuStreamSynchronize(stream);
-    shapes.clear();
+    executor.reset();
     if (stream) cuStreamDestroy(stream);
     if (begun) cuEventDestroy(begun);
     if (done) cuEventDestroy(done);
@@ -124,7 +124,8 @@ void NativeKernel::prepare() {
     Vec3 a, b, c;
     context.getSystem().getDefaultPeriodicBoxVectors(a, b, c);
     copyBox(a, b, c, box);
-    adopt(request(PROGRAM, nullptr)[PROGRAM]);
+    auto answer = request(PROGRAM);
+    adopt(answer);
 }
 
 double NativeKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
@@ -133,116 +134,110 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
 
 void NativeKernel::begin(bool includeEnergy) {
     readContext();
-    Executor& executor = *shapes[0].executor;
     check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
-    executor.evaluate(stream);
+    executor->evaluate(stream);
     if (includeEnergy)
-        check(cuMemcpyDtoHAsync(energy, executor.address("energy"), sizeof(double), stream), "copying the energy");
+        check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), stream), "copying the energy");
     check(cuEventRecord(done, stream), "recording an event");
 }
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
-    if (includeForces) shapes[0].executor->exportForces(cuda.getCurrentStream());
+    if (includeForces) executor->exportForces(cuda.getCurrentStream());
     if (!includeEnergy) return 0;
     // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the precision of its buffer
     check(cuEventSynchronize(done), "computing");
-    if (std::isnan(*energy)) explain();
+    if (!std::isfinite(*energy)) explain();
     return *energy;
 }
 
-// Follow the Context's box vectors and global parameters, and changes of the force.
+// Follow the Context's global parameters and box vectors, and changes of the force.
 void NativeKernel::readContext() {
     std::vector<double> now;
     for (const auto& name : names) now.push_back(context.getParameter(name));
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
     copyBox(a, b, c, box);
-    if (!placed || now != values || seen != revision) {
-        seen = revision;
-        values = now;
-        std::vector<double> positions;
-        if (!placed) {  // once: they tell how much of the cell is empty
-            std::vector<Vec3> known;
-            context.getPositions(known);
-            for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});
-        }
-        auto answer = request(CHARGES, positions.empty() ? nullptr : positions.data());
-        placed = true;
-        if (answer.count(CHARGES)) charges = answer[CHARGES];
-        if (answer.count(PROGRAM)) {
-            shapes.clear();
-            charges.clear();
-            adopt(answer[PROGRAM]);
-        }
-    }
-    if (!useKept()) adopt(request(PROGRAM, nullptr)[PROGRAM]);
-    Shape& shape = shapes[0];
-    if (!std::equal(box, box + 9, shape.current)) scale(shape);
-    if (shape.charges != charges) {
-        shape.executor->upload("charges", charges.data(), charges.size(), stream);
-        shape.charges = charges;
-    }
+    const int64_t latest = revision;
+    const bool changed = !placed || now != values || seen != latest;
+    values = now;
+    if (!executor || !std::equal(box, box + 9, current)) readBox();
+    if (!changed) return;
+    if (!placed) readPositions();  // once: they tell how much of the cell is empty
+    auto answer = request(CHARGES);
+    if (answer.count(CHARGES)) executor->upload("charges", answer[CHARGES], stream);
+    else adopt(answer);
+    placed = true;
+    seen = latest;
 }
 
-// Whether a program for the shape of the box is there; it then is the first.
-bool NativeKernel::useKept() {
+// A known shape needs another parameter block only; otherwise Python decides.
+void NativeKernel::readBox() {
     for (auto& shape : shapes)
         if (scaleOf(box, shape.box) != 0) {
-            if (&shape != &shapes[0]) std::swap(shape, shapes[0]);
-            return true;
+            const bool other = &shape != &shapes[0];
+            if (other) std::swap(shape, shapes[0]);
+            resize(shapes[0]);
+            if (other) executor->setUp(stream);
+            return;
         }
-    return false;
+    auto answer = request(executor ? PARAMETERS : PROGRAM);
+    adopt(answer);
 }
 
-std::map<int, std::string> NativeKernel::request(int what, const double* positions) {
+std::map<int, std::string> NativeKernel::request(int what) {
     std::vector<const char*> texts;
     for (const auto& name : names) texts.push_back(name.c_str());
     Inbox inbox;
-    python.request(this, what, box, positions, texts.data(), values.data(), texts.size(), &inbox);
+    python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(), values.data(), texts.size(),
+                   &inbox);
+    positions.clear();
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
     return std::move(inbox.items);
 }
 
-// Make a program the one in use. It holds the present charges.
-void NativeKernel::adopt(const std::string& bytes) {
-    if (shapes.size() == SHAPES_KEPT) {
+// Go on with what Python gave for the present box: the parameter block of another shape, or with it a new program.
+void NativeKernel::adopt(std::map<int, std::string>& answer) {
+    if (answer.count(PROGRAM)) {
         check(cuStreamSynchronize(stream), "computing");
         check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
-        shapes.pop_back();
+        executor.reset();
+        shapes.clear();
+        executor.reset(new Executor(cuda, answer[PROGRAM]));
     }
     Shape shape;
-    shape.executor.reset(new Executor(cuda, bytes));
     std::copy(box, box + 9, shape.box);
-    std::copy(box, box + 9, shape.current);
-    shape.charges = charges;
-    shapes.insert(shapes.begin(), std::move(shape));
+    shape.block = std::move(answer[PARAMETERS]);
+    shapes.insert(shapes.begin(), shape);
+    if (shapes.size() > SHAPES_KEPT) shapes.pop_back();
+    resize(shapes[0]);
+    executor->setUp(stream);
 }
 
-// The parameter block (kernels/common/types.cuh) for another size of the box.
-void NativeKernel::scale(Shape& shape) {
+// The parameter block (kernels/common/types.cuh) for the present size of the box.
+void NativeKernel::resize(const Shape& shape) {
     static const int INVERSE = 0, POTENTIAL = 27, FIELD = 28;
-    const std::string& made = shape.executor->initial("parameters");
-    std::vector<double> block(made.size() / sizeof(double));
-    std::memcpy(block.data(), made.data(), made.size());
+    std::string bytes = shape.block;
+    double* block = reinterpret_cast<double*>(&bytes[0]);
     const double factor = 1 / scaleOf(box, shape.box);
     for (int i = INVERSE; i < INVERSE + 9; i++) block[i] *= factor;
     block[POTENTIAL] *= factor;
     block[FIELD] *= factor * factor;
-    shape.executor->upload("parameters", block.data(), made.size(), stream);
-    std::copy(box, box + 9, shape.current);
+    executor->upload("parameters", bytes, stream);
+    std::copy(box, box + 9, current);
 }
 
-// Say what is wrong with an energy that is not a number.
+void NativeKernel::readPositions() {
+    std::vector<Vec3> known;
+    context.getPositions(known);
+    for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});
+}
+
+// Python says what is wrong when an energy is not a number.
 void NativeKernel::explain() {
-    std::vector<Vec3> positions;
-    context.getPositions(positions);
-    for (size_t i = 0; i < positions.size(); i++)
-        for (int axis = 0; axis < 3; axis++)
-            if (!(std::fabs(positions[i][axis]) < 1e9))
-                throw OpenMMException("FMMForce: the coordinates of particle " + std::to_string(i) + " are not finite or absurdly far");
-    throw OpenMMException("FMMForce: the energy is not a number; particles that are not excluded coincide");
+    readPositions();
+    request(FAILURE);
 }
 
 }  // namespace fmm

@@ -11,7 +11,7 @@
 
 namespace fmm {
 
-enum Delivery { CLAIM, PROGRAM, CHARGES, FAILURE };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE };
 
 // What Python hands over during a call.
 struct Inbox {
@@ -23,7 +23,9 @@ struct Callbacks {
     // Is this force ours? Delivers CLAIM if so.
     void (*open)(void* session, void* context, const char* pickled, int64_t size, int precision, int particles, int padded,
                  int processors, int shared, Inbox* inbox);
-    // Program for a box and values of the global parameters, or only the charges; it may deliver a program nevertheless.
+    // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block alone, if
+    // the latest program serves the shape as well. CHARGES: charges, or a program if these need another. FAILURE: why the
+    // energy is not a number.
     void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,
                     const double* values, int count, Inbox* inbox);
     // The bridge that serves this force from now on: native, or the host's for this reason. Delivers FAILURE if the user
@@ -47,22 +49,21 @@ public:
 private:
     class Start;
     class Finish;
-    // A program for one shape of the cell. Cells of the same shape differ in the parameter block only.
+    // A shape of the cell, and the parameter block for one size of it. Other sizes differ in the parameter block only.
     struct Shape {
-        std::unique_ptr<Executor> executor;
-        double box[9];        // that the program was made for
-        double current[9];    // that the parameter block on the device is for
-        std::string charges;  // on the device; empty: those it was made with
+        double box[9];
+        std::string block;
     };
 
     void prepare();
     void begin(bool includeEnergy);
     double finish(bool includeForces, bool includeEnergy);
     void readContext();
-    std::map<int, std::string> request(int what, const double* positions);
-    void adopt(const std::string& program);
-    bool useKept();
-    void scale(Shape& shape);
+    void readBox();
+    void readPositions();
+    std::map<int, std::string> request(int what);
+    void adopt(std::map<int, std::string>& answer);
+    void resize(const Shape& shape);
     void explain();
     void release();
 
@@ -75,8 +76,10 @@ private:
     std::vector<double> values;
     double box[9];
     int64_t seen = -1;
-    std::vector<Shape> shapes;     // the one in use first
-    std::string charges;           // the latest, empty: those of the programs
+    std::unique_ptr<Executor> executor;
+    std::vector<Shape> shapes;     // known ones, the latest first
+    double current[9];             // box of the parameter block on the device
+    std::vector<double> positions; // for Python, during a request
     CUstream stream = nullptr;
     CUevent begun = nullptr, done = nullptr;
     double* energy = nullptr;      // pinned

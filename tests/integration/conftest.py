@@ -10,7 +10,9 @@ from openmm import app
 from tests.integration.boxes import Box
 
 
-def _usable_platforms():
+@cache
+def usable_platforms():
+    """Names of the platforms that make a Context on this machine."""
     names = []
     for index in range(openmm.Platform.getNumPlatforms()):
         platform = openmm.Platform.getPlatform(index)
@@ -24,7 +26,7 @@ def _usable_platforms():
     return names
 
 
-@pytest.fixture(params=_usable_platforms())
+@pytest.fixture(params=usable_platforms())
 def platform(request):
     """The name of each platform that makes a Context on this machine."""
     return request.param

@@ -77,6 +77,15 @@ class OperatorTables:
         )
 
 
+def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
+    """Whether what was made for one lattice, tables and compiled kernels, serves another."""
+    return (
+        np.array_equal(made_for.counts, lattice.counts)
+        and np.array_equal(made_for.near, lattice.near)
+        and bool(np.abs(made_for.boxes - lattice.boxes).max() <= SLACK)
+    )
+
+
 def _within(vectors: np.ndarray, radius: float) -> np.ndarray:
     """Integer combinations of the rows of ``vectors`` up to a length, symmetric, first axis fastest."""
     reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0)).astype(int)

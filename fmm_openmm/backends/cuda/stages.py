@@ -9,7 +9,7 @@ import numpy as np
 from cupy.cuda import cufft
 
 from fmm_openmm.backends.cuda.loader import load
-from fmm_openmm.backends.cuda.operator import SLACK
+from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.program import (
     OUTPUTS,
     SETUP,
@@ -68,13 +68,7 @@ class CudaStages(Stages):
         buffer.set(np.asarray(charges, buffer.dtype))
 
     def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
-        made_for = self._made_for
-        if (
-            self._settings != (order, smoothing, np.dtype(dtype))
-            or not np.array_equal(made_for.counts, lattice.counts)
-            or not np.array_equal(made_for.near, lattice.near)
-            or np.abs(made_for.boxes - lattice.boxes).max() > SLACK
-        ):
+        if self._settings != (order, smoothing, np.dtype(dtype)) or not serves(self._made_for, lattice):
             return False
         self.lattice, self._width, self._set_up = lattice, None, False
         return True

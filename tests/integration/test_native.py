@@ -1,0 +1,347 @@
+"""The native bridge: what the plugin computes in OpenMM's CUDA context is what the host bridge computes.
+
+Where there is a GPU the other tests of this folder run with it as well; these are about the bridge itself.
+"""
+
+import copy
+import gc
+import subprocess
+import threading
+
+import numpy as np
+import openmm
+import pytest
+from openmm import unit
+
+import fmm_openmm as fmm
+from fmm_openmm.integration import native, plugin
+from tests.integration.boxes import energy_of, relative_difference
+from tests.integration.conftest import usable_platforms
+
+REASON = native.activate() or (None if "CUDA" in usable_platforms() else "the CUDA platform finds no device")
+on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
+ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
+
+
+def test_the_plugin_compiles(tmp_path):
+    try:
+        compiler, *options = plugin.command()
+    except fmm.UnsupportedError as missing:
+        pytest.skip(str(missing))
+    options = [option for option in options if option not in ("-w", "-shared") and not option.startswith(("-l", "-L", "-Wl"))]
+    include = [f"-isystem{option[2:]}" if option.startswith("-I") else option for option in options]
+    for source in plugin.sources():
+        done = subprocess.run(
+            [compiler, *include, "-Wall", "-Wextra", "-Wno-unused-parameter", "-fsyntax-only", source],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "/plugin/" not in done.stderr, done.stderr  # no warnings in our own files
+
+
+def test_why_the_host_bridge_is_used(ions):
+    force = fmm.use_fmm(ions.system)
+    found = force.getFMMParametersInContext(ions.context("CPU"))
+    assert (found["bridge"], found["bridge_reason"]) == ("host", "the Context is on the CPU platform")
+    fmm.restore_pme(ions.system)
+    asked = fmm.use_fmm(ions.system, bridge="host")
+    assert asked.getFMMParametersInContext(ions.context("CPU"))["bridge_reason"] == "it was asked for"
+
+
+def session_of(force, particles=4, **device) -> native.Session:
+    interface = native.Interface(device.get("precision", "mixed"), 32)
+    return native.Session(force._bridge, 0, particles, interface, native.Device(132, 227 * 1024))
+
+
+def test_a_program_is_asked_for_once(ions):
+    """Other shapes of the cell, as a barostat tries them, need a parameter block only; other charges need charges only."""
+    session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
+    first = session.program(ions.cell, {})
+    assert set(first) == {native.PROGRAM, native.PARAMETERS}
+    assert first[native.PROGRAM].startswith(b"FMMprog")
+    other = session.program(ions.cell @ np.diag([1.001, 0.998, 1.0]), {})
+    assert set(other) == {native.PARAMETERS}
+    assert other[native.PARAMETERS] != first[native.PARAMETERS]
+    assert session.program(ions.cell, {}) == {native.PARAMETERS: first[native.PARAMETERS]}
+    charges = session.charges(ions.cell, {}, None)
+    np.testing.assert_array_equal(np.frombuffer(charges[native.CHARGES], np.float32), [1, -1, 1, -1])
+    session.forget()
+    assert session.program(ions.cell, {}) == first
+
+
+def test_precision_follows_the_context(ions):
+    force = fmm.FMMForce.from_nonbonded(ions.nonbonded)
+    for precision, expected in (("single", "single"), ("mixed", "single"), ("double", "double")):
+        session = session_of(force, precision=precision)
+        session.program(ions.cell, {})
+        assert session.parameters_for(ions.cell).precision == expected
+
+
+def test_an_energy_that_is_not_a_number_is_explained(ions):
+    session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
+    bad = ions.positions.copy()
+    bad[2, 1] = np.nan
+    with pytest.raises(ValueError, match="for particle 2"):
+        session.explain(ions.cell, bad)
+    bad = ions.positions.copy()
+    bad[3] = bad[1] - ions.cell[0]
+    assert session.explain(ions.cell, bad) == "`positions`: particles 1 and 3 coincide and are not excluded"
+    session.bridge.definition.add_exclusion(3, 1)
+    assert session.explain(ions.cell, bad) == "the energy is not a number"
+
+
+def test_a_wrong_number_of_particles_is_named(ions):
+    with pytest.raises(ValueError, match="4 particles, but the System has 5"):
+        session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded), particles=5).program(ions.cell, {})
+
+
+def context_of(box, precision="mixed", integrator=None, **properties):
+    integrator = integrator or openmm.VerletIntegrator(0.001)
+    properties["Precision"] = precision
+    context = openmm.Context(box.system, integrator, openmm.Platform.getPlatformByName("CUDA"), properties)
+    context.setPositions(box.positions)
+    return context
+
+
+def coulomb(context, force):
+    """Energy and forces of the FMMForce alone."""
+    state = context.getState(energy=True, forces=True, groups={force.getForceGroup()})
+    return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+def converted(box, **options):
+    force = fmm.use_fmm(box.system, **options)
+    force.setForceGroup(7)
+    return force
+
+
+def both_bridges(box, context_precision, **options):
+    """Energy and forces by the native bridge and by the host's."""
+    found = []
+    for bridge in ("native", "host"):
+        mine = copy.deepcopy(box)
+        force = converted(mine, bridge=bridge, **options)
+        context = context_of(mine, context_precision)
+        assert force.getFMMParametersInContext(context)["bridge"] == bridge
+        found.append(coulomb(context, force))
+    return found
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("precision", "system", "smoothing"),
+    [
+        ("single", "water", 0.05),
+        ("single", "chains", 0.0),
+        ("mixed", "water", 0.0),
+        ("mixed", "chains", 0.05),
+        ("mixed", "tip5p", 0.05),
+        ("double", "water", 0.05),
+        ("double", "chains", 0.0),
+    ],
+)
+def test_agrees_with_the_host_bridge(request, system, precision, smoothing):
+    options = {"precision": "double" if precision == "double" else "single", "smoothing": smoothing, "order": 6}
+    options |= {"grid": (6, 6, 6), "near_radius": 2.34} if system != "chains" else {}
+    (energy, forces), (host_energy, host_forces) = both_bridges(request.getfixturevalue(system), precision, **options)
+    assert relative_difference(forces, host_forces) < ROUNDING[precision]
+    assert energy == pytest.approx(host_energy, rel=ROUNDING[precision])
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_agrees_with_pme(water, precision):
+    water.nonbonded.setEwaldErrorTolerance(1e-6)
+    pme = context_of(copy.deepcopy(water), precision).getState(energy=True, forces=True)
+    force = converted(water, tolerance=1e-5, bridge="native")
+    context = context_of(water, precision)
+    state = context.getState(energy=True, forces=True)
+    assert force.getFMMParametersInContext(context)["precision"] == ("double" if precision == "double" else "single")
+    assert relative_difference(state.getForces(asNumpy=True)._value, pme.getForces(asNumpy=True)._value) < 2e-5
+    assert state.getPotentialEnergy()._value == pytest.approx(pme.getPotentialEnergy()._value, rel=3e-5)
+
+
+@on_gpu
+def test_repeats_bit_for_bit_and_parts_agree_with_the_whole(water):
+    force = converted(water, bridge="native")
+    context = context_of(water)
+    energy, forces = coulomb(context, force)
+    again, same = coulomb(context, force)
+    assert energy == again
+    np.testing.assert_array_equal(forces, same)
+    assert context.getState(energy=True, groups={7}).getPotentialEnergy()._value == energy
+    np.testing.assert_array_equal(context.getState(forces=True, groups={7}).getForces(asNumpy=True)._value, forces)
+    assert context.getState(energy=True, groups={3}).getPotentialEnergy()._value == 0
+
+
+@on_gpu
+def test_follows_the_reordering_of_atoms(water):
+    """After many steps OpenMM's order of atoms is another; a fresh Context, in the user's order, must agree."""
+    force = converted(water, bridge="native")
+    integrator = openmm.LangevinMiddleIntegrator(400 * unit.kelvin, 5.0, 0.002)
+    context = context_of(water, integrator=integrator)
+    integrator.step(1500)
+    moved = copy.deepcopy(water)
+    moved.positions = context.getState(positions=True).getPositions(asNumpy=True)._value
+    energy, forces = coulomb(context, force)
+    expected_energy, expected = coulomb(context_of(moved), fmm.find_fmm(moved.system)[0])
+    assert energy == pytest.approx(expected_energy, abs=0.02)
+    assert relative_difference(forces, expected) < 1e-5
+
+
+@on_gpu
+def test_box_changes(water):
+    """Isotropic ones change a parameter block; others the program. What is restored gives the same bits."""
+    force = converted(water, bridge="native", tolerance=1e-5)
+    context = context_of(water, "double")
+    before, _ = coulomb(context, force)
+    for factors in ((1.02, 1.02, 1.02), (0.99, 1.03, 1.0), (1.0, 1.0, 1.01), (0.97, 0.97, 0.97)):
+        cell = np.diag(factors) @ water.cell
+        context.setPeriodicBoxVectors(*cell)
+        fresh = copy.deepcopy(water)
+        fresh.system.setDefaultPeriodicBoxVectors(*cell)
+        expected, _ = coulomb(context_of(fresh, "double"), fmm.find_fmm(fresh.system)[0])
+        assert coulomb(context, force)[0] == pytest.approx(expected, rel=1e-5)
+        context.setPeriodicBoxVectors(*water.cell)
+        assert coulomb(context, force)[0] == before
+
+
+@on_gpu
+def test_charges_change(water):
+    """By the definition, by updateParametersInContext, by a global parameter."""
+    force = converted(water, bridge="native")
+    context = context_of(water)
+    before, _ = coulomb(context, force)
+    for particle in range(force.getNumParticles()):
+        force.setParticleParameters(particle, 2 * force.getParticleParameters(particle))
+    assert coulomb(context, force)[0] == pytest.approx(4 * before, rel=1e-6)
+    force.updateParametersInContext(context)
+    for particle in range(force.getNumParticles()):
+        force.setParticleParameters(particle, 0.5 * force.getParticleParameters(particle))
+    assert coulomb(context, force)[0] == pytest.approx(4 * before, rel=1e-6), "an updated Context keeps its charges"
+    force.updateParametersInContext(context)
+    assert coulomb(context, force)[0] == before
+
+
+@on_gpu
+def test_global_parameters(ions):
+    force = fmm.FMMForce(bridge="native", tolerance=1e-6)
+    force.addGlobalParameter("scale", 1.0)
+    for particle in range(4):
+        force.addParticle(0.0)
+        force.addParticleParameterOffset("scale", particle, (-1.0) ** particle)
+    ions.system.removeForce(0)
+    ions.system.addForce(force)
+    context = context_of(ions, "double")
+    energy = energy_of(context)
+    context.setParameter("scale", 0.5)
+    assert energy_of(context) == pytest.approx(0.25 * energy, rel=1e-9)
+    context.setParameter("scale", 0.0)
+    assert energy_of(context) == 0
+    context.setParameter("scale", 1.0)
+    assert energy_of(context) == energy
+
+
+@on_gpu
+def test_inside_a_custom_cv_force(ions):
+    force = fmm.FMMForce.from_nonbonded(ions.nonbonded, bridge="native", tolerance=1e-6)
+    ions.system.removeForce(0)
+    alone = copy.deepcopy(ions)
+    alone.system.addForce(copy.deepcopy(force))
+    energy, forces = alone_state = coulomb_of(context_of(alone, "double"))
+    variable = openmm.CustomCVForce("3*electrostatic")
+    variable.addCollectiveVariable("electrostatic", force)
+    ions.system.addForce(variable)
+    inner_energy, inner_forces = coulomb_of(context_of(ions, "double"))
+    assert inner_energy == pytest.approx(3 * energy, rel=1e-9), alone_state
+    np.testing.assert_allclose(inner_forces, 3 * forces, rtol=1e-7, atol=1e-6)
+
+
+def coulomb_of(context):
+    state = context.getState(energy=True, forces=True)
+    return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+@on_gpu
+def test_contexts_in_threads_are_independent(water):
+    force = converted(water, bridge="native")
+    contexts = [context_of(water) for _ in range(3)]
+    expected = coulomb(contexts[0], force)[0]
+    found = []
+
+    def run(context):
+        found.extend(coulomb(context, force)[0] for _ in range(20))
+
+    threads = [threading.Thread(target=run, args=(context,)) for context in contexts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {expected}
+
+
+@on_gpu
+def test_memory_is_given_back(ions):
+    cupy = pytest.importorskip("cupy")
+    converted(ions, bridge="native")
+
+    def use():
+        energy_of(context_of(ions))
+        gc.collect()
+
+    use()
+    before = cupy.cuda.runtime.memGetInfo()[0]
+    for _ in range(20):
+        use()
+    assert before - cupy.cuda.runtime.memGetInfo()[0] < 16 << 20
+    assert not native._sessions
+
+
+@on_gpu
+def test_a_bad_coordinate_is_named_and_nothing_is_lost(water):
+    force = converted(water, bridge="native")
+    context = context_of(water)
+    before = coulomb(context, force)[0]
+    for bad in (np.nan, np.inf, 1e30):
+        positions = water.positions.copy()
+        positions[17, 1] = bad
+        context.setPositions(positions)
+        with pytest.raises(openmm.OpenMMException, match=r"for particle 17|NaN"):
+            coulomb(context, force)
+    context.setPositions(water.positions)
+    assert coulomb(context, force)[0] == before
+
+
+@on_gpu
+def test_a_huge_force_does_not_wrap(ions):
+    force = converted(ions, bridge="native")
+    ions.positions[1] = ions.positions[0] + [1e-7, 0, 0]  # opposite charges
+    _, forces = coulomb(context_of(ions), force)
+    assert forces[0, 0] > 1e9 and forces[1, 0] < -1e9
+
+
+@on_gpu
+def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch):
+    def fail(*_):
+        raise MemoryError("no room")
+
+    expected = both_bridges(water, "mixed")[1][0]
+    monkeypatch.setattr(native.Session, "program", fail)
+    mine = copy.deepcopy(water)
+    force = converted(mine)
+    context = context_of(mine)
+    found = force.getFMMParametersInContext(context)
+    assert found["bridge"] == "host" and "no room" in found["bridge_reason"]
+    assert coulomb(context, force)[0] == pytest.approx(expected, rel=1e-9)
+    converted(water, bridge="native")
+    with pytest.raises(openmm.OpenMMException, match="no room"):
+        context_of(water)
+
+
+@on_gpu
+def test_a_callable_of_somebody_else_is_left_alone(ions):
+    ions.system.addForce(openmm.PythonForce(lambda state: (42.0, np.zeros((4, 3))), {}))
+    ions.system.getForce(1).setForceGroup(3)
+    converted(ions, bridge="native")
+    assert energy_of(context_of(ions), groups={3}) == 42.0
