@@ -6,21 +6,31 @@
 
 #define BLOCK 256
 
+// The sum over the block, in a fixed order; valid in thread 0.
+__device__ __forceinline__ double block_sum(double value) {
+    __shared__ double sum[BLOCK / 32];
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(FULL, value, d);
+    if (threadIdx.x % 32 == 0) sum[threadIdx.x / 32] = value;
+    __syncthreads();
+    double total = 0;
+    for (int w = 0; w < BLOCK / 32; w++) total += sum[w];
+    return total;
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK)
 gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ place,
        const real* __restrict__ charges, const real4* __restrict__ far, const real4* __restrict__ near,
        const Parameters* __restrict__ parameters, real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
        real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks) */, int* ticket /* zeroed */,
        double* __restrict__ energy /* (1) */) {
-    __shared__ double sum[BLOCK / 32];
     __shared__ bool last;
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     double mine = 0;
     if (i < n) {
         const Located at = located[i];
         double phi = 0, ex = 0, ey = 0, ez = 0;
-        for (int corner = 0; corner < CORNERS; corner++) {
-            if (!has_corner(at, corner)) continue;
+        for_each_corner(at, [&](int corner) {
             const int k = place[i * CORNERS + corner];
             const real4 a = far[k], b = near[k];
             const double p = double(a.x) + double(b.x);
@@ -34,7 +44,7 @@ gather(int n, const Located* __restrict__ located, const real4* __restrict__ fra
 #else
             phi = p; ex = fx; ey = fy; ez = fz;
 #endif
-        }
+        });
         const double q = charges[i];
         phi *= parameters->potential;
         ex *= parameters->field; ey *= parameters->field; ez *= parameters->field;
@@ -43,13 +53,8 @@ gather(int n, const Located* __restrict__ located, const real4* __restrict__ fra
         forces[3 * i] = real(q * ex); forces[3 * i + 1] = real(q * ey); forces[3 * i + 2] = real(q * ez);
         mine = 0.5 * q * phi;
     }
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) mine += __shfl_xor_sync(FULL, mine, d);
-    if (threadIdx.x % 32 == 0) sum[threadIdx.x / 32] = mine;
-    __syncthreads();
+    const double block = block_sum(mine);
     if (threadIdx.x == 0) {
-        double block = 0;
-        for (int w = 0; w < BLOCK / 32; w++) block += sum[w];
         partial[blockIdx.x] = block;
         __threadfence();
         last = atomicAdd(ticket, 1) == gridDim.x - 1;
@@ -58,13 +63,6 @@ gather(int n, const Located* __restrict__ located, const real4* __restrict__ fra
     if (!last) return;
     mine = 0;
     for (int b = threadIdx.x; b < gridDim.x; b += BLOCK) mine += reinterpret_cast<volatile double*>(partial)[b];
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) mine += __shfl_xor_sync(FULL, mine, d);
-    if (threadIdx.x % 32 == 0) sum[threadIdx.x / 32] = mine;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        double total = 0;
-        for (int w = 0; w < BLOCK / 32; w++) total += sum[w];
-        *energy = total;
-    }
+    const double total = block_sum(mine);
+    if (threadIdx.x == 0) *energy = total;
 }

@@ -13,12 +13,7 @@
 #include "common/types.cuh"
 
 #define WAVES 32
-#define WARPS 8
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
-
-struct __align__(2 * sizeof(real)) real2 {
-    real x, y;
-};
 
 // i^turn z
 __device__ __forceinline__ real2 turned(real2 z, int turn) {
@@ -52,11 +47,11 @@ __device__ __forceinline__ void multiply(int l, const real2* m, const real* op, 
             const real q = factor * t[below * stride];
             const real w = below == 0 ? real(0) : (MU >= k ? factor : -factor) * t[-below * stride];
             const real2 zc = z[k * WAVES], zs = z[-k * WAVES];
-            c.x += (p + q) * zc.x + (u - w) * zs.x;
-            c.y += (p + q) * zc.y + (u - w) * zs.y;
+            c.x += (p + q) * zc.x; c.x += (u - w) * zs.x;
+            c.y += (p + q) * zc.y; c.y += (u - w) * zs.y;
             if (MU > 0) {
-                s.x += (u + w) * zc.x + (q - p) * zs.x;
-                s.y += (u + w) * zc.y + (q - p) * zs.y;
+                s.x += (u + w) * zc.x; s.x += (q - p) * zs.x;
+                s.y += (u + w) * zc.y; s.y += (q - p) * zs.y;
             }
         }
     }
@@ -72,7 +67,7 @@ __device__ __forceinline__ void multiply(int mu, int l, const real2* m, const re
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WAVES * WARPS)
+extern "C" __global__ void __launch_bounds__(WAVES * CONVOLVE_WARPS)
 convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
          const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */, real2* __restrict__ local /* (TERMS, waves) */) {
     extern __shared__ char memory[];
@@ -80,14 +75,16 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
-    for (int a = warp; a < TERMS; a += WARPS) {
+#pragma unroll 8
+    for (int a = warp; a < TERMS; a += CONVOLVE_WARPS) {
         real2 z = {0, 0};
         if (used) z = moments[a * (long long)waves + wave];
         m[a * WAVES + lane] = turned(z, int(sqrtf(float(a) + 0.5f)));
     }
 #if STAGED
     real* staged = reinterpret_cast<real*>(m + TERMS * WAVES);     // ((2 ORDER + 1)^2, WAVES)
-    for (int a = warp; a < (2 * ORDER + 1) * (2 * ORDER + 1); a += WARPS)
+#pragma unroll 8
+    for (int a = warp; a < (2 * ORDER + 1) * (2 * ORDER + 1); a += CONVOLVE_WARPS)
         staged[a * WAVES + lane] = used ? operator_terms[a * (long long)waves + wave] : real(0);
     const int stride = WAVES;
     const real* op = staged + lane;
@@ -97,7 +94,7 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
 #endif
     m += lane;
     __syncthreads();
-    for (int pair = blockIdx.y * WARPS + warp; pair < PAIRS; pair += gridDim.y * WARPS) {
+    for (int pair = blockIdx.y * CONVOLVE_WARPS + warp; pair < PAIRS; pair += gridDim.y * CONVOLVE_WARPS) {
         const int l = int((sqrtf(8.0f * pair + 1.5f) - 1.0f) * 0.5f), mu = pair - l * (l + 1) / 2;
         real2 c = {0, 0}, s = {0, 0};
         multiply(mu, l, m, op, stride, c, s);

@@ -4,17 +4,19 @@
 //
 // A warp owns a box. The parts of its near stencil, shifted to its own centre, lie in shared memory, WINDOW at a time; a
 // lane takes every 32nd of them and lets it meet up to TARGETS of the box's parts, which stay in registers: 14
-// floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out; rows of the near stencil
-// come in order of distance, so that masks are needed for the first few steps of 32 sources only. Bound by instruction issue.
+// floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out. Rows of the near stencil
+// come in order of distance, so that few steps of 32 sources have masks; the others go without. Bound by instruction issue.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 #include "common/parts.cuh"
 
-#define WARPS 4
 #define TARGETS 4
 #define BATCH 16
-#define PREFETCH 4
+#define PREFETCH 7
+#define NEVER (sizeof(real) == 4 ? real(1e38) : real(1e300))  // squared distance of what is left out
 #define ROUNDS ((NEAR + 31) / 32)
+
+static_assert(WINDOW % 32 == 0 && WINDOW < 1024, "a mask has a bit for every step");
 
 struct Shared {
     real4 source[WINDOW];
@@ -22,7 +24,7 @@ struct Shared {
     real4 far[BATCH];             // what excluded pairs beyond the near stencil contribute
     int first[NEAR];              // first part of each near box
     int begin[NEAR + 1];          // number of sources before it
-    int masked;                   // steps up to here have masks
+    unsigned masked[BATCH / TARGETS];  // steps that have masks, a bit each
 };
 
 struct Field {
@@ -33,8 +35,8 @@ template <bool MASKED>
 __device__ __forceinline__ void interact(const real4& target, const real4& source, bool skip, Field& sum) {
     const real dx = target.x - source.x, dy = target.y - source.y, dz = target.z - source.z;
     const real r2 = dx * dx + dy * dy + dz * dz;
-    const real inverse = rsqrt(MASKED && skip ? real(1) : r2);
-    const real s = (MASKED && skip ? real(0) : source.w) * inverse, f = s * inverse * inverse;
+    const real inverse = rsqrt(MASKED && skip ? NEVER : r2);
+    const real s = source.w * inverse, f = s * inverse * inverse;
     sum.phi += s;
     sum.x += f * dx;
     sum.y += f * dy;
@@ -58,6 +60,21 @@ __device__ __forceinline__ real transposed_sum(real (&v)[COUNT], int lane) {
     }
 }
 
+// The next N steps of sources, noted as part and row, become positions and charges.
+template <int N>
+__device__ __forceinline__ void fetch(real4* source, const real4* __restrict__ xq, const real4* __restrict__ shift) {
+    real4 value[N];
+#pragma unroll
+    for (int p = 0; p < N; p++) {
+        const int2 at = *reinterpret_cast<const int2*>(source + 32 * p);
+        const real4 by = shift[at.y];
+        value[p] = xq[at.x];
+        value[p].x += by.x; value[p].y += by.y; value[p].z += by.z;
+    }
+#pragma unroll
+    for (int p = 0; p < N; p++) source[32 * p] = value[p];
+}
+
 // N targets, from number `from` of the batch on, with all sources of the window; adds to `near` or, at first, sets it.
 template <int N>
 __device__ __forceinline__ void run(const Shared& s, int steps, int lane, int from, const real4* __restrict__ targets,
@@ -69,20 +86,24 @@ __device__ __forceinline__ void run(const Shared& s, int steps, int lane, int fr
         target[t] = targets[t];
         sum[t] = Field{0, 0, 0, 0};
     }
-    const int masked = s.masked;
-    int k = lane;
+    const unsigned masked = s.masked[from / TARGETS];
 #pragma unroll 1
-    for (; k < 32 * masked; k += 32) {
+    for (unsigned left = masked; left != 0; left &= left - 1) {
+        const int k = 32 * (__ffs(left) - 1) + lane;
         const real4 source = s.source[k];
         const unsigned skip = s.skip[k / 2] >> (BATCH * (k % 2) + from);
 #pragma unroll
-        for (int t = 0; t < N; t++) interact<true>(target[t], source, skip >> t & 1, sum[t]);
+        for (int t = 0; t < N; t++) interact<true>(target[t], source, skip & (1u << t), sum[t]);
     }
+    for (unsigned left = ~masked & ~(~0u << steps); left != 0;) {
+        const int begin = __ffs(left) - 1, end = begin + __ffs(~(left >> begin)) - 1;
+        left &= ~0u << end;
 #pragma unroll 2
-    for (; k < 32 * steps; k += 32) {
-        const real4 source = s.source[k];
+        for (int k = 32 * begin + lane; k < 32 * end; k += 32) {
+            const real4 source = s.source[k];
 #pragma unroll
-        for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
+            for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
+        }
     }
     constexpr int COUNT = N > 2 ? 16 : 4 * N;
     real values[COUNT];
@@ -137,20 +158,20 @@ __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, sizeof(real) == 4 ? 6 : 3)
-p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
+extern "C" __global__ void __launch_bounds__(32 * P2P_WARPS, (sizeof(real) == 4 ? 24 : 12) / P2P_WARPS)
+p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts + 1) */,
     const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (n, CORNERS) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
     const real4* __restrict__ shift /* (NEAR): offset in box widths */,
     const short* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
     const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded ones */,
     const Parameters* __restrict__ parameters, real* __restrict__ near /* (parts, 4): potential, field */) {
-    __shared__ Shared memory[WARPS];
+    __shared__ Shared memory[P2P_WARPS];
     const int lane = threadIdx.x % 32;
     Shared& s = memory[threadIdx.x / 32];
-    const int box = blockIdx.x * WARPS + threadIdx.x / 32;
+    const int box = blockIdx.x * P2P_WARPS + threadIdx.x / 32;
     if (box >= BOXES) return;
-    const int first_target = start[box], last_target = start[box + 1];
+    const int first_target = start[box], last_target = start[box + 1], nothing = start[BOXES];
     if (first_target == last_target) return;
     const int h0 = box % N0, h1 = box / N0 % N1, h2 = box / (N0 * N1);
 
@@ -182,7 +203,9 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
 
     for (int window = 0; window < sources; window += WINDOW) {
         const int end = min(WINDOW, sources - window), steps = (end + 31) / 32;
-        // which part a source is, and the row of its box, noted where the source goes
+        // which part a source is, and the row of its box, noted where the source goes; the last step is filled up with the
+        // part without charge that p2m adds behind all others
+        if (end + lane < 32 * steps) *reinterpret_cast<int2*>(s.source + end + lane) = int2{nothing, 0};
 #pragma unroll
         for (int round = 0; round < ROUNDS; round++) {
             const int row = round * 32 + lane;
@@ -194,28 +217,15 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
             }
         }
         __syncwarp();
-        for (int k = lane; k < 32 * steps; k += 32 * PREFETCH) {
-            real4 source[PREFETCH];
-#pragma unroll
-            for (int p = 0; p < PREFETCH; p++) {
-                source[p] = real4{real(1e6), real(1e6), real(1e6), 0};
-                if (k + 32 * p < end) {
-                    const int2 at = *reinterpret_cast<const int2*>(s.source + k + 32 * p);
-                    const real4 by = shift[at.y];
-                    source[p] = xq[at.x];
-                    source[p].x += by.x; source[p].y += by.y; source[p].z += by.z;
-                }
-            }
-#pragma unroll
-            for (int p = 0; p < PREFETCH; p++)
-                if (k + 32 * p < 32 * steps) s.source[k + 32 * p] = source[p];
-        }
+        int step = 0;
+        for (; step + PREFETCH <= steps; step += PREFETCH) fetch<PREFETCH>(s.source + 32 * step + lane, xq, shift);
+        for (; step < steps; step++) fetch<1>(s.source + 32 * step + lane, xq, shift);
 
         for (int batch = first_target; batch < last_target; batch += BATCH) {
             const int targets = min(BATCH, last_target - batch);
             __syncwarp();
             for (int k = lane; k < 16 * steps; k += 32) s.skip[k] = 0;
-            if (lane == 0) s.masked = 0;
+            if (lane < BATCH / TARGETS) s.masked[lane] = 0;
             __syncwarp();
             // two or more lanes a target go through its particle's partners
             const int share = targets > 8 ? 2 : 4, t = lane / share;
@@ -225,39 +235,40 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
                 const Located at = located[i];
                 const int i0 = at.box[0] + step_of(at, mine & 7, 0), i1 = at.box[1] + step_of(at, mine & 7, 1),
                           i2 = at.box[2] + step_of(at, mine & 7, 2);
-                const int from = partner_start[i], entries = (partner_start[i + 1] - from) * CORNERS;
-                for (int k = lane % share; k < entries; k += share) {
-                    const int j = partner[from + k / CORNERS], corner = k % CORNERS;
+                const int last = partner_start[i + 1];
+                for (int k = partner_start[i] + lane % share; k < last; k += share) {
+                    const int j = partner[k];
                     const Located other = located[j];
-                    if (!has_corner(other, corner)) continue;
                     int3 image = {0, 0, 0};
                     if (j != i) image = excluded_image(at, other, fraction[i], fraction[j], parameters);
-                    const int n0 = other.box[0] + step_of(other, corner, 0) + image.x - i0;
-                    const int n1 = other.box[1] + step_of(other, corner, 1) + image.y - i1;
-                    const int n2 = other.box[2] + step_of(other, corner, 2) + image.z - i2;
-                    int row = -1;
-                    if (abs(n0) <= REACH0 && abs(n1) <= REACH1 && abs(n2) <= REACH2)
-                        row = row_of[n0 + REACH0 + (2 * REACH0 + 1) * (n1 + REACH1 + (2 * REACH1 + 1) * (n2 + REACH2))];
-                    const int part = place[j * CORNERS + corner];
-                    if (row >= 0) {
-                        const int source = s.begin[row] + part - s.first[row] - window;
-                        if (source >= 0 && source < WINDOW) {
-                            atomicOr(&s.skip[source / 2], 1u << (BATCH * (source % 2) + t));
-                            atomicMax(&s.masked, source / 32 + 1);
+                    for_each_corner(other, [&](int corner) {
+                        const int n0 = other.box[0] + step_of(other, corner, 0) + image.x - i0;
+                        const int n1 = other.box[1] + step_of(other, corner, 1) + image.y - i1;
+                        const int n2 = other.box[2] + step_of(other, corner, 2) + image.z - i2;
+                        int row = -1;
+                        if (abs(n0) <= REACH0 && abs(n1) <= REACH1 && abs(n2) <= REACH2)
+                            row = row_of[n0 + REACH0 + (2 * REACH0 + 1) * (n1 + REACH1 + (2 * REACH1 + 1) * (n2 + REACH2))];
+                        const int part = place[j * CORNERS + corner];
+                        if (row >= 0) {
+                            const int source = s.begin[row] + part - s.first[row] - window;
+                            if (source >= 0 && source < WINDOW) {
+                                atomicOr(&s.skip[source / 2], 1u << (BATCH * (source % 2) + t));
+                                atomicOr(&s.masked[t / TARGETS], 1u << (source / 32));
+                            }
+                        } else if (window == 0) {
+                            const real4 source = xq[part], target = xq[batch + t];
+                            const double* e = parameters->boxes;
+                            const real dx = target.x - source.x - real(n0 * e[0] + n1 * e[3] + n2 * e[6]);
+                            const real dy = target.y - source.y - real(n1 * e[4] + n2 * e[7]);
+                            const real dz = target.z - source.z - real(n2 * e[8]);
+                            const real inverse = rsqrt(dx * dx + dy * dy + dz * dz);
+                            const real v = source.w * inverse, f = v * inverse * inverse;
+                            far.phi -= v;
+                            far.x -= f * dx;
+                            far.y -= f * dy;
+                            far.z -= f * dz;
                         }
-                    } else if (window == 0) {
-                        const real4 source = xq[part], target = xq[batch + t];
-                        const double* e = parameters->boxes;
-                        const real dx = target.x - source.x - real(n0 * e[0] + n1 * e[3] + n2 * e[6]);
-                        const real dy = target.y - source.y - real(n1 * e[4] + n2 * e[7]);
-                        const real dz = target.z - source.z - real(n2 * e[8]);
-                        const real inverse = rsqrt(dx * dx + dy * dy + dz * dz);
-                        const real v = source.w * inverse, f = v * inverse * inverse;
-                        far.phi -= v;
-                        far.x -= f * dx;
-                        far.y -= f * dy;
-                        far.z -= f * dz;
-                    }
+                    });
                 }
             }
             __syncwarp();
@@ -269,19 +280,15 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
             }
             if (lane % share == 0 && t < targets) s.far[t] = real4{far.phi, far.x, far.y, far.z};
             __syncwarp();
-            // equal shares of the targets, at most TARGETS at a time
-            const int passes = (targets + TARGETS - 1) / TARGETS;
-            for (int pass = 0, from = 0; pass < passes; pass++) {
-                const int count = (targets - from + passes - pass - 1) / (passes - pass);
+            for (int from = 0; from < targets; from += TARGETS) {
                 const real4* at = xq + batch + from;
                 real* to = near + 4 * (batch + from);
-                switch (count) {
+                switch (targets - from) {
                     case 1: run<1>(s, steps, lane, from, at, window == 0, to); break;
                     case 2: run<2>(s, steps, lane, from, at, window == 0, to); break;
                     case 3: run<3>(s, steps, lane, from, at, window == 0, to); break;
-                    default: run<4>(s, steps, lane, from, at, window == 0, to);
+                    default: run<TARGETS>(s, steps, lane, from, at, window == 0, to);
                 }
-                from += count;
             }
         }
         __syncwarp();

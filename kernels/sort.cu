@@ -33,7 +33,7 @@ extern "C" __global__ void locate(int n, const POSITION* __restrict__ positions 
     }
     located[i] = at;
     fraction[i] = real4{u[0], u[1], u[2], 0};
-    for_each_corner(at, [&](int corner, int b) { atomicAdd(&count[b], 1); });
+    for_each_corner(at, [&](int corner) { atomicAdd(&count[box_of(at, corner)], 1); });
 }
 
 #define SCAN_THREADS 1024
@@ -104,5 +104,6 @@ extern "C" __global__ void scatter(int n, const Located* __restrict__ located, i
                                    int* __restrict__ number /* (parts): 8 * particle + corner, any order in a box */) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    for_each_corner(located[i], [&](int corner, int b) { number[atomicAdd(&cursor[b], 1)] = 8 * i + corner; });
+    const Located at = located[i];
+    for_each_corner(at, [&](int corner) { number[atomicAdd(&cursor[box_of(at, corner)], 1)] = 8 * i + corner; });
 }

@@ -7,19 +7,23 @@ __device__ __forceinline__ int step_of(const Located& at, int corner, int axis) 
     return (corner >> axis & 1) * side_of(at.sides, axis);
 }
 
-__device__ __forceinline__ bool has_corner(const Located& at, int corner) {
-    bool has = true;
-#pragma unroll
-    for (int axis = 0; axis < 3; axis++) has = has && (!(corner >> axis & 1) || side_of(at.sides, axis) != 0);
-    return has;
-}
-
+// Calls visit(corner) for the corners that have a part: the subsets of the axes along which the particle is split.
 template <class Visit>
 __device__ __forceinline__ void for_each_corner(const Located& at, Visit visit) {
-    for (int corner = 0; corner < CORNERS; corner++)
-        if (has_corner(at, corner))
-            visit(corner, box_number(at.box[0] + step_of(at, corner, 0), at.box[1] + step_of(at, corner, 1),
-                                     at.box[2] + step_of(at, corner, 2)));
+    int split = 0;
+    if (SMOOTHED)
+#pragma unroll
+        for (int axis = 0; axis < 3; axis++) split |= (side_of(at.sides, axis) != 0) << axis;
+    int corner = 0;
+    do {
+        visit(corner);
+        corner = (corner - split) & split;
+    } while (corner != 0);
+}
+
+// Number of the box in which a part lies.
+__device__ __forceinline__ int box_of(const Located& at, int corner) {
+    return box_number(at.box[0] + step_of(at, corner, 0), at.box[1] + step_of(at, corner, 1), at.box[2] + step_of(at, corner, 2));
 }
 
 // Position of a part relative to its box's centre; its share of the particle, and that share's gradient per box width.

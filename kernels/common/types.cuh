@@ -3,6 +3,9 @@
 // Macros set by the loader:
 //   REAL        float or double                          ORDER      expansion order p
 //   SMOOTHED    whether particles are split into parts    SMOOTHING  transition width, box widths
+//   P2P_WARPS   boxes a block of p2p                      CONVOLVE_WARPS  warps a block of convolve
+//   P2M_LANES   lanes a box in p2m
+//   DFT_THREADS threads a block of dft                   D0, D1, D2  lengths of the Fourier transforms
 //   WINDOW      sources a box holds at a time in p2p     NEAR       number of boxes of the near stencil
 //   POSITION    type of the positions given               ORIGIN     where the origin lies in its box
 //   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
@@ -12,6 +15,10 @@
 typedef REAL real;
 typedef unsigned char uint8;
 typedef unsigned long long uint64;
+
+struct __align__(2 * sizeof(real)) real2 {
+    real x, y;
+};
 
 struct __align__(4 * sizeof(real)) real4 {
     real x, y, z, w;

@@ -42,9 +42,11 @@ NEAR_SIDE, TRACE_SIDE = 1, 2
 """Streams beside the caller's: p2p needs only the sorted parts, the trace term only the moments."""
 
 SCAN_TILE = 4096  # boxes a block of the scan
-P2M_BOXES = 32  # a block of p2m
-P2P_WARPS = 4  # boxes a block of p2p
+P2P_WARPS = 2  # boxes a block of p2p; few, so that none waits for others
 P2P_SOURCES = 14 * 512  # bytes of the sources a box of p2p holds at a time: 32 times a whole number of sources
+CONVOLVE_WARPS = 16  # a block of convolve
+DFT_THREADS = 512
+DFT_BOXES, DFT_LENGTH = 10000, 32  # largest grid, and length along an axis, that is not left to cuFFT
 GATHER_BLOCK = 256
 
 
@@ -371,9 +373,11 @@ def _p2m(b: _Builder) -> None:
     b.buffer("sorted", b.parts, np.int32)
     b.buffer("place", b.parts, np.int32)
     b.buffer("slot_of", b.parts, np.int32)
-    b.buffer("xq", (b.parts, 4), b.real)
+    b.buffer("xq", (b.parts + 1, 4), b.real)
     b.buffer("moments", (b.terms, *b.lattice.fft_shape), b.real)
-    blocks = -(-b.boxes // P2M_BOXES)
+    lanes = 1 if b.boxes >= 64 * b.device.multiprocessors else 4
+    blocks = -(-b.boxes * lanes // 32)
+    b.macros(P2M_LANES=lanes)
     b.buffer("square", blocks, np.float64)
     b.launch(
         "p2m", blocks, 128, "start", "number", "located", "fraction", "charges", "slots", "parameters", "sorted", "place",
@@ -390,25 +394,33 @@ def _lattice(b: _Builder) -> None:
     size = b.real.itemsize * 32
     staged = (2 * b.terms + operator_terms) * size <= b.device.shared
     b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size, trace=0)
-    b.macros(STAGED=int(staged))
+    b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS, DFT_THREADS=DFT_THREADS)
+    b.macros(**{f"D{k}": shape[k] for k in range(3)})
     b.buffer("spectrum", (b.terms, *half), b.complex)
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
     b.buffer("sums", 5, np.float64)
-    blocks = -(-waves // 32)
-    # large grids: many rows a warp, which share what they read; small ones: as many warps as there is work for
-    rows = next((r for r in (4, 2) if 2 * blocks > r * b.device.multiprocessors), 1)
-    items = sum(-(-m // rows) for m in range(1, b.order + 2))
-    share = min(-(-items // 8), max(1, -(-2 * b.device.multiprocessors // blocks)))
-    b.macros(CONVOLVE_ROWS=rows)
-    b.transform("moments", "spectrum")
+    blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
+    share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
+    dft = (2 * waves + sum(shape)) * b.complex.itemsize
+    small = b.boxes <= DFT_BOXES and max(shape) <= DFT_LENGTH and dft <= b.device.shared
+    if small:
+        b.stage("lattice", file="dft", forward=dft, inverse=dft)
+        b.launch("forward", b.terms, DFT_THREADS, "moments", "spectrum")
+    else:
+        b.transform("moments", "spectrum")
     b.record("transformed")
     b.wait("transformed", TRACE_SIDE)
     squares = np.int32(b.program.buffers["square"].shape[0])
     b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
     b.record("traced", TRACE_SIDE)
-    b.launch("convolve", (blocks, share), 256, np.int32(waves), "spectrum", "operator", "local_spectrum")
-    b.transform("local_spectrum", "local")
+    b.launch(
+        "convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum"
+    )  # fmt: skip
+    if small:
+        b.launch("inverse", b.terms, DFT_THREADS, "local_spectrum", "local")
+    else:
+        b.transform("local_spectrum", "local")
 
 
 def _l2p(b: _Builder) -> None:
@@ -429,7 +441,8 @@ def _p2p(b: _Builder, pairs) -> None:
     near = np.zeros((len(lattice.near), 4))
     near[:, :3] = lattice.near[order]
     b.stage("p2p", p2p=0)
-    b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)}, WINDOW=P2P_SOURCES // (4 * b.real.itemsize))
+    b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
+    b.macros(P2P_WARPS=P2P_WARPS, WINDOW=P2P_SOURCES // (4 * b.real.itemsize))
     b.table("offsets", near, np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
