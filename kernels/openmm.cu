@@ -1,13 +1,13 @@
 // openmm: between OpenMM's arrays and the solver's. OpenMM keeps particles in an order of its own: atom i of its arrays, padded
 // to whole blocks of 32, is particle atom_index[i].
 //
-//   import_positions  a thread an atom
-//   export_forces     a thread an atom; forces are added as 64-bit fixed-point numbers, by atomics, since kernels on other
-//                     streams may add at the same time
+//   locate_atoms   as locate in sort.cu, from OpenMM's positions
+//   export_forces  a thread an atom; forces are added as 64-bit fixed-point numbers, by atomics, since kernels on other
+//                  streams may add at the same time
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions; CORRECTED, whether the
 // low-order part of the positions is stored apart (mixed precision).
-#include "common/types.cuh"
+#include "common/parts.cuh"
 
 #define FIXED_POINT 4294967296.0     // 2^32
 #define LARGEST 1073741824.0         // kJ/mol/nm; the sum of two such forces still fits
@@ -16,10 +16,11 @@ struct __align__(16) Posq {
     POSQ x, y, z, charge;
 };
 
-extern "C" __global__ void import_positions(int n, const Posq* __restrict__ posq /* (padded) */,
-                                            const Posq* __restrict__ correction /* (padded) */,
-                                            const int* __restrict__ atom_index /* (padded) */,
-                                            double* __restrict__ positions /* (n, 3) nm */) {
+extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* (padded) nm */,
+                                        const Posq* __restrict__ correction /* (padded) */,
+                                        const int* __restrict__ atom_index /* (padded) */,
+                                        const Parameters* __restrict__ parameters, Located* __restrict__ located,
+                                        real4* __restrict__ fraction, int* __restrict__ count /* (BOXES), zeroed */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const Posq at = posq[i];
@@ -28,8 +29,7 @@ extern "C" __global__ void import_positions(int n, const Posq* __restrict__ posq
     const Posq low = correction[i];
     x += low.x; y += low.y; z += low.z;
 #endif
-    double* to = positions + 3 * atom_index[i];
-    to[0] = x; to[1] = y; to[2] = z;
+    place_particle(atom_index[i], x, y, z, parameters, located, fraction, count);
 }
 
 // Neither a force too large for the format nor NaN may turn into an unrelated number: both become the largest force.

@@ -14,26 +14,7 @@ extern "C" __global__ void locate(int n, const POSITION* __restrict__ positions 
                                   int* __restrict__ count /* (BOXES), zeroed */) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const double* inverse = parameters->inverse;
-    double x = positions[3 * i], y = positions[3 * i + 1], z = positions[3 * i + 2];
-    Located at;
-    at.sides = 0;
-    real u[3];
-#pragma unroll
-    for (int axis = 0; axis < 3; axis++) {
-        double s = x * inverse[axis] + y * inverse[3 + axis] + z * inverse[6 + axis] + ORIGIN;
-        double cell = floor(s);
-        u[axis] = real(s - cell);
-        int side = 0;
-        if (SMOOTHED) side = u[axis] < real(SMOOTHING) ? -1 : (u[axis] > real(1 - SMOOTHING) ? 1 : 0);
-        // not finite or absurdly far: all such particles go to one box, and their result is NaN
-        at.box[axis] = fabs(cell) < 1e9 ? int(cell) : 0;
-        at.sides |= (side + 1) << (2 * axis);
-        if (!(fabs(cell) < 1e9)) u[axis] = real(nan(""));
-    }
-    located[i] = at;
-    fraction[i] = real4{u[0], u[1], u[2], 0};
-    for_each_corner(at, [&](int corner) { atomicAdd(&count[box_of(at, corner)], 1); });
+    place_particle(i, positions[3 * i], positions[3 * i + 1], positions[3 * i + 2], parameters, located, fraction, count);
 }
 
 #define SCAN_THREADS 1024

@@ -7,6 +7,7 @@ made and when the shape of its box changes, and for charges when a global parame
 in an ordinary step.
 """
 
+import atexit
 import ctypes
 import functools
 import logging
@@ -158,6 +159,7 @@ def activate() -> str | None:
         return library
     library.fmm_deliver.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64]
     library.fmm_register(ctypes.byref(_callbacks))
+    atexit.register(library.fmm_leave)
     return None
 
 

@@ -38,6 +38,14 @@ void check(CUresult result, const std::string& doing) {
     throw OpenMMException("FMMForce: " + doing + ": " + (text ? text : "CUDA error " + std::to_string(result)));
 }
 
+CUstream makeStream() {
+    int lowest, highest;
+    CUstream stream;
+    check(cuCtxGetStreamPriorityRange(&lowest, &highest), "making a stream");
+    check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest), "making a stream");
+    return stream;
+}
+
 static void checkFFT(int result, const std::string& doing) {
     if (result != 0) throw OpenMMException("FMMForce: " + doing + ": cuFFT error " + std::to_string(result));
 }
@@ -49,7 +57,7 @@ Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : con
         compile();
         for (int i = 1; i < program.streams; i++) {
             side.push_back(nullptr);
-            check(cuStreamCreate(&side.back(), CU_STREAM_NON_BLOCKING), "making a stream");
+            side.back() = makeStream();
         }
         for (int i = 0; i < program.events; i++) {
             events.push_back(nullptr);
@@ -138,8 +146,8 @@ void Executor::findArrays() {
         const auto& name = program.buffers[i].name;
         if (addresses[i] != 0) continue;
         if (name == "posq") addresses[i] = context.getPosq().getDevicePointer();
-        else if (name == "posq_correction")  // there only in mixed precision, read only there
-            addresses[i] = (context.getUseMixedPrecision() ? context.getPosqCorrection() : context.getPosq()).getDevicePointer();
+        else if (name == "posq_correction")  // read in mixed precision only, and there only then
+            addresses[i] = context.getUseMixedPrecision() ? context.getPosqCorrection().getDevicePointer() : 0;
         else if (name == "atom_index") addresses[i] = context.getAtomIndexArray().getDevicePointer();
         else if (name == "force_buffer") addresses[i] = context.getLongForceBuffer().getDevicePointer();
         else throw OpenMMException("FMMForce: OpenMM has no array " + name);

@@ -52,4 +52,7 @@ private:
 
 void check(CUresult result, const std::string& doing);
 
+// Of high priority: the far field is a chain of small kernels, the nonbonded kernel beside it is one large.
+CUstream makeStream();
+
 }  // namespace fmm

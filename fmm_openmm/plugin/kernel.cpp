@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "openmm/System.h"
+#include "OpenMM.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaKernelFactory.h"
 #include "openmm/internal/ContextImpl.h"
@@ -23,7 +23,7 @@ class NativeKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(NativeKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
-        if (groups & (1 << owner.group)) owner.begin(includeEnergy);
+        if (groups & (1 << owner.group)) owner.begin(includeForces, includeEnergy);
     }
 private:
     NativeKernel& owner;
@@ -38,6 +38,21 @@ public:
 private:
     NativeKernel& owner;
 };
+
+template <class... Kinds>
+static bool isOneOf(const Force& force) {
+    return ((dynamic_cast<const Kinds*>(&force) != nullptr) || ...);
+}
+
+// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile.
+static bool addsByAtomics(const Force& force) {
+    if (auto* nonbonded = dynamic_cast<const NonbondedForce*>(&force))
+        return nonbonded->getNonbondedMethod() <= NonbondedForce::CutoffPeriodic;  // Ewald and PME may not
+    return isOneOf<HarmonicBondForce, HarmonicAngleForce, PeriodicTorsionForce, RBTorsionForce, CMAPTorsionForce,
+                   CustomBondForce, CustomAngleForce, CustomTorsionForce, CustomExternalForce, CMMotionRemover,
+                   AndersenThermostat, MonteCarloBarostat, MonteCarloAnisotropicBarostat, MonteCarloMembraneBarostat,
+                   MonteCarloFlexibleBarostat>(force);
+}
 
 static void copyBox(const Vec3& a, const Vec3& b, const Vec3& c, double* box) {
     for (int i = 0; i < 3; i++) {
@@ -63,7 +78,7 @@ NativeKernel::NativeKernel(const std::string& name, const Platform& platform, Co
 NativeKernel::~NativeKernel() {
     ContextSelector selector(cuda);
     release();
-    if (opened) python.close(this);
+    if (opened && python.close) python.close(this);
 }
 
 void NativeKernel::release() {
@@ -92,6 +107,10 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     opened = claim.items.count(CLAIM);
     if (opened) {
         group = force.getForceGroup();
+        const System& system = context.getSystem();
+        atomics = true;
+        for (int i = 0; i < system.getNumForces(); i++)
+            atomics = atomics && (&system.getForce(i) == &force || addsByAtomics(system.getForce(i)));
         for (const auto& item : force.getGlobalParameters()) {
             names.push_back(item.first);
             values.push_back(item.second);
@@ -111,13 +130,14 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
         }
         if (settled.items.count(FAILURE)) throw OpenMMException(settled.items[FAILURE]);
     }
-    delegate.reset(static_cast<CalcPythonForceKernel*>(CudaKernelFactory().createKernelImpl(getName(), getPlatform(), context)));
+    KernelImpl* own = CudaKernelFactory().createKernelImpl(getName(), getPlatform(), context);
+    delegate.reset(static_cast<CalcPythonForceKernel*>(own));
     delegate->initialize(context, force);
 }
 
 // What can fail fails here, before anything is computed: memory, compilation, FFT plans. The box is the default one.
 void NativeKernel::prepare() {
-    check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "making a stream");
+    stream = makeStream();
     check(cuEventCreate(&begun, CU_EVENT_DISABLE_TIMING), "making an event");
     check(cuEventCreate(&done, cuda.getEventFlags()), "making an event");
     check(cuMemHostAlloc((void**) &energy, sizeof(double), 0), "allocating pinned memory");
@@ -132,11 +152,12 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
     return delegate ? delegate->execute(context, includeForces, includeEnergy) : 0.0;
 }
 
-void NativeKernel::begin(bool includeEnergy) {
+void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     readContext();
     check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     executor->evaluate(stream);
+    if (includeForces && atomics) executor->exportForces(stream);
     if (includeEnergy)
         check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), stream), "copying the energy");
     check(cuEventRecord(done, stream), "recording an event");
@@ -144,7 +165,7 @@ void NativeKernel::begin(bool includeEnergy) {
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
-    if (includeForces) executor->exportForces(cuda.getCurrentStream());
+    if (includeForces && !atomics) executor->exportForces(cuda.getCurrentStream());
     if (!includeEnergy) return 0;
     // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the precision of its buffer
     check(cuEventSynchronize(done), "computing");

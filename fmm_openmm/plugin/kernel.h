@@ -23,15 +23,15 @@ struct Callbacks {
     // Is this force ours? Delivers CLAIM if so.
     void (*open)(void* session, void* context, const char* pickled, int64_t size, int precision, int particles, int padded,
                  int processors, int shared, Inbox* inbox);
-    // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block alone, if
-    // the latest program serves the shape as well. CHARGES: charges, or a program if these need another. FAILURE: why the
-    // energy is not a number.
+    // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block
+    // alone, if the latest program serves the shape as well. CHARGES: charges, or a program if these need another.
+    // FAILURE: why the energy is not a number.
     void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,
                     const double* values, int count, Inbox* inbox);
     // The bridge that serves this force from now on: native, or the host's for this reason. Delivers FAILURE if the user
     // allows the native one only.
     void (*settle)(void* session, const char* reason, Inbox* inbox);
-    void (*close)(void* session);
+    void (*close)(void* session);    // null once Python is about to end
 };
 
 extern Callbacks python;
@@ -56,7 +56,7 @@ private:
     };
 
     void prepare();
-    void begin(bool includeEnergy);
+    void begin(bool includeForces, bool includeEnergy);
     double finish(bool includeForces, bool includeEnergy);
     void readContext();
     void readBox();
@@ -71,6 +71,7 @@ private:
     OpenMM::CudaContext& cuda;
     std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
     bool opened = false, placed = false;
+    bool atomics = false;          // forces are added beside those of others, not after them
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;

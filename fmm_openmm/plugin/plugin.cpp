@@ -26,6 +26,11 @@ void fmm_register(const fmm::Callbacks* callbacks) {
     Platform::getPlatformByName("CUDA").registerKernelFactory(CalcPythonForceKernel::Name(), new Factory());
 }
 
+// Python ends; Contexts may live longer.
+void fmm_leave() {
+    fmm::python.close = nullptr;
+}
+
 // Version of OpenMM that the plugin was built for.
 const char* fmm_built_for() {
     return FMM_OPENMM_VERSION;

@@ -61,3 +61,28 @@ __device__ __forceinline__ Part part_of(const Located& at, const real4& fraction
     part.slope_z = real(s[6]) * d0 + real(s[7]) * d1 + real(s[8]) * d2;
     return part;
 }
+
+// Where particle i is: its home box and coordinates in it; counts its parts in their boxes. x, y, z in nm.
+__device__ __forceinline__ void place_particle(int i, double x, double y, double z, const Parameters* __restrict__ parameters,
+                                               Located* __restrict__ located, real4* __restrict__ fraction,
+                                               int* __restrict__ count) {
+    const double* inverse = parameters->inverse;
+    Located at;
+    at.sides = 0;
+    real u[3];
+#pragma unroll
+    for (int axis = 0; axis < 3; axis++) {
+        double s = x * inverse[axis] + y * inverse[3 + axis] + z * inverse[6 + axis] + ORIGIN;
+        double cell = floor(s);
+        u[axis] = real(s - cell);
+        int side = 0;
+        if (SMOOTHED) side = u[axis] < real(SMOOTHING) ? -1 : (u[axis] > real(1 - SMOOTHING) ? 1 : 0);
+        // not finite or absurdly far: all such particles go to one box, and their result is NaN
+        at.box[axis] = fabs(cell) < 1e9 ? int(cell) : 0;
+        at.sides |= (side + 1) << (2 * axis);
+        if (!(fabs(cell) < 1e9)) u[axis] = real(nan(""));
+    }
+    located[i] = at;
+    fraction[i] = real4{u[0], u[1], u[2], 0};
+    for_each_corner(at, [&](int corner) { atomicAdd(&count[box_of(at, corner)], 1); });
+}

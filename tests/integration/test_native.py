@@ -192,7 +192,8 @@ def test_follows_the_reordering_of_atoms(water):
 
 @on_gpu
 def test_box_changes(water):
-    """Isotropic ones change a parameter block; others the program. What is restored gives the same bits."""
+    """Isotropic ones change a parameter block, others the lattice operator too. What is restored gives the same energy, but
+    for rounding: OpenMM moves molecules into the box."""
     force = converted(water, bridge="native", tolerance=1e-5)
     context = context_of(water, "double")
     before, _ = coulomb(context, force)
@@ -204,7 +205,7 @@ def test_box_changes(water):
         expected, _ = coulomb(context_of(fresh, "double"), fmm.find_fmm(fresh.system)[0])
         assert coulomb(context, force)[0] == pytest.approx(expected, rel=1e-5)
         context.setPeriodicBoxVectors(*water.cell)
-        assert coulomb(context, force)[0] == before
+        assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-12)
 
 
 @on_gpu
@@ -310,7 +311,7 @@ def test_a_bad_coordinate_is_named_and_nothing_is_lost(water):
         with pytest.raises(openmm.OpenMMException, match=r"for particle 17|NaN"):
             coulomb(context, force)
     context.setPositions(water.positions)
-    assert coulomb(context, force)[0] == before
+    assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-6)  # molecules are in other images now
 
 
 @on_gpu

@@ -20,13 +20,13 @@ from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.units import COULOMB_CONSTANT
 
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
-"""Order of the stages in a program. Inside OpenMM "import" comes before and "export" after them."""
+"""Order of the stages in a program. Inside OpenMM "export" comes after them."""
 
 SETUP = "operator"
 """Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed."""
 
 INPUTS = ("positions", "parameters", "charges")
-"""Buffers the executor fills: (n, 3) nm; :func:`parameter_block`; (n,) e."""
+"""Buffers the executor fills: (n, 3) nm, unless they are OpenMM's; :func:`parameter_block`; (n,) e."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3)."""
@@ -260,9 +260,7 @@ def build(
     b = _Builder(lattice, order, smoothing, len(charges), dtype, device)
     _shared(b, charges, minimum_image)
     _operator(b)
-    if interface:
-        _import(b, interface)
-    ticket = _sort(b)
+    ticket = _sort(b, interface)
     _p2m(b)
     _lattice(b)
     _l2p(b)
@@ -305,7 +303,6 @@ def _shared(b: _Builder, charges, minimum_image: bool) -> None:
         **{f"N{k}": int(counts[k, k]) for k in range(3)},
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
-    b.buffer("positions", (b.n, 3), np.float64)
     b.buffer("parameters", 38, np.float64)
     b.table("charges", charges, b.real)
     b.table("slots", b.lattice.slots, np.int32)
@@ -338,20 +335,14 @@ def _operator(b: _Builder) -> None:
     )  # fmt: skip
 
 
-def _import(b: _Builder, interface: Interface) -> None:
-    real = np.float64 if interface.precision == "double" else np.float32
-    b.stage("import", "openmm", import_positions=0)
-    b.macros(POSQ="double" if real == np.float64 else "float", CORRECTED=int(interface.precision == "mixed"))
-    b.buffer("posq", (interface.padded, 4), real, external=True)
-    b.buffer("posq_correction", (interface.padded, 4), real, external=True)
-    b.buffer("atom_index", interface.padded, np.int32, external=True)
-    b.launch("import_positions", -(-b.n // 128), 128, np.int32(b.n), "posq", "posq_correction", "atom_index", "positions")
-
-
-def _sort(b: _Builder) -> At:
+def _sort(b: _Builder, interface: Interface | None) -> At:
     tiles = -(-b.boxes // SCAN_TILE)
     state = b.boxes + b.boxes % 2  # 64-bit words
     b.stage("sort", locate=0, scan=0, scatter=0)
+    if interface:
+        _openmm_arrays(b, interface)
+    else:
+        b.buffer("positions", (b.n, 3), np.float64)
     # zeroed together: the boxes' counts, the scan's states, the tickets of scan and gather
     b.buffer("zeroed", state + 2 * tiles + 4, np.int32)
     scan_ticket, gather_ticket = (At("zeroed", state + 2 * tiles + k) for k in range(2))
@@ -362,7 +353,11 @@ def _sort(b: _Builder) -> At:
     b.buffer("number", b.parts, np.int32)
     particles = -(-b.n // 128)
     b.memset("zeroed")
-    b.launch("locate", particles, 128, np.int32(b.n), "positions", "parameters", "located", "fraction", "zeroed")
+    results = "parameters", "located", "fraction", "zeroed"
+    if interface:
+        b.launch("locate_atoms", particles, 128, np.int32(b.n), "posq", "posq_correction", "atom_index", *results)
+    else:
+        b.launch("locate", particles, 128, np.int32(b.n), "positions", *results)
     b.launch("scan", tiles, 1024, "zeroed", "start", "cursor", At("zeroed", state), scan_ticket)
     b.launch("scatter", particles, 128, np.int32(b.n), "located", "cursor", "number")
     return gather_ticket
@@ -471,9 +466,18 @@ def _gather(b: _Builder, ticket: At) -> None:
     )  # fmt: skip
 
 
-def _export(b: _Builder, interface: Interface) -> None:
-    b.stage("export", "openmm", export_forces=0)
+def _openmm_arrays(b: _Builder, interface: Interface) -> None:
+    real = np.float64 if interface.precision == "double" else np.float32
+    b.stage("sort", "openmm", locate_atoms=0, export_forces=0)
+    b.macros(POSQ="double" if real == np.float64 else "float", CORRECTED=int(interface.precision == "mixed"))
+    b.buffer("posq", (interface.padded, 4), real, external=True)
+    b.buffer("posq_correction", (interface.padded, 4), real, external=True)
+    b.buffer("atom_index", interface.padded, np.int32, external=True)
     b.buffer("force_buffer", (3, interface.padded), np.int64, external=True)
+
+
+def _export(b: _Builder, interface: Interface) -> None:
+    b.stage("export")
     b.launch(
         "export_forces", -(-b.n // 128), 128, np.int32(b.n), np.int32(interface.padded), "forces", "atom_index", "force_buffer"
     )  # fmt: skip
