@@ -87,7 +87,8 @@ Executor::~Executor() {
 }
 
 void Executor::release() {
-    if (graph) cuGraphExecDestroy(graph);
+    for (CUgraphExec graph : graphs)
+        if (graph) cuGraphExecDestroy(graph);
     for (auto& plan : plans) cufftDestroy(plan.second);
     for (CUevent event : events)
         if (event) cuEventDestroy(event);
@@ -158,24 +159,30 @@ void Executor::setUp(CUstream stream) {
     queue(Step::SETUP, stream);
 }
 
-void Executor::evaluate(CUstream stream) {
-    if (!graph) {
-        // once step by step, because libraries load code at first use, which must not happen while a graph is captured
-        queue(Step::EVALUATE, stream);
-        CUgraph captured;
-        check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
-        try {
-            queue(Step::EVALUATE, stream);
-        } catch (...) {
-            cuStreamEndCapture(stream, &captured);
-            throw;
-        }
-        check(cuStreamEndCapture(stream, &captured), "capturing");
-        const CUresult made = cuGraphInstantiate(&graph, captured, 0);
-        cuGraphDestroy(captured);
-        check(made, "making a graph");
-    }
+void Executor::evaluate(CUstream stream, bool exporting) {
+    CUgraphExec& graph = graphs[exporting];
+    if (!graph) graph = capture(stream, exporting);
     check(cuGraphLaunch(graph, stream), "launching a graph");
+}
+
+CUgraphExec Executor::capture(CUstream stream, bool exporting) {
+    // once step by step, because libraries load code at first use, which must not happen while a graph is captured
+    queue(Step::EVALUATE, stream);
+    CUgraph captured;
+    check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+    try {
+        queue(Step::EVALUATE, stream);
+        if (exporting) queue(Step::EXPORT, stream);
+    } catch (...) {
+        cuStreamEndCapture(stream, &captured);
+        throw;
+    }
+    check(cuStreamEndCapture(stream, &captured), "capturing");
+    CUgraphExec graph;
+    const CUresult made = cuGraphInstantiate(&graph, captured, 0);
+    cuGraphDestroy(captured);
+    check(made, "making a graph");
+    return graph;
 }
 
 void Executor::exportForces(CUstream stream) {

@@ -19,10 +19,10 @@ public:
     // Queue what depends on the shape of the cell in the parameter block: before the first evaluation, and for every new shape.
     void setUp(CUstream stream);
 
-    // Queue an evaluation of OpenMM's positions.
-    void evaluate(CUstream stream);
+    // Queue an evaluation of OpenMM's positions, and adding its forces to OpenMM's if told so.
+    void evaluate(CUstream stream, bool exporting);
 
-    // Queue adding the forces to OpenMM's.
+    // Queue adding the forces of the last evaluation to OpenMM's.
     void exportForces(CUstream stream);
 
     // Queue overwriting a buffer; `data` may change as soon as this returns.
@@ -34,6 +34,7 @@ private:
     void allocate();
     void compile();
     void findArrays();
+    CUgraphExec capture(CUstream stream, bool exporting);
     void queue(int phase, CUstream caller);
     void launch(const Step& step, CUstream stream);
     void release();
@@ -47,7 +48,7 @@ private:
     std::map<const Step*, int> plans;
     std::vector<CUstream> side;
     std::vector<CUevent> events;
-    CUgraphExec graph = nullptr;
+    CUgraphExec graphs[2] = {nullptr, nullptr};    // an evaluation without and with adding its forces
 };
 
 void check(CUresult result, const std::string& doing);

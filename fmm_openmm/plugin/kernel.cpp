@@ -156,8 +156,7 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     readContext();
     check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
-    executor->evaluate(stream);
-    if (includeForces && atomics) executor->exportForces(stream);
+    executor->evaluate(stream, includeForces && atomics);
     if (includeEnergy)
         check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), stream), "copying the energy");
     check(cuEventRecord(done, stream), "recording an event");

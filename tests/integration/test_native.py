@@ -341,6 +341,18 @@ def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch):
 
 
 @on_gpu
+def test_too_little_memory(ions):
+    cupy = pytest.importorskip("cupy")
+    force = converted(ions, grid=(128, 128, 128), order=10, near_radius=1.87)
+    taken = cupy.cuda.memory.alloc(cupy.cuda.runtime.memGetInfo()[0] - (2 << 30))
+    found = native.status(force._bridge, context := context_of(ions))
+    assert found[0] is None and "allocating" in found[1]
+    del taken, context
+    cupy.get_default_memory_pool().free_all_blocks()
+    assert np.isfinite(coulomb(context_of(ions), force)[0])
+
+
+@on_gpu
 def test_a_callable_of_somebody_else_is_left_alone(ions):
     ions.system.addForce(openmm.PythonForce(lambda state: (42.0, np.zeros((4, 3))), {}))
     ions.system.getForce(1).setForceGroup(3)
