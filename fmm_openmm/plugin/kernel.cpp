@@ -184,6 +184,7 @@ void NativeKernel::readContext() {
     values = now;
     if (!executor || !std::equal(box, box + 9, current)) readBox();
     if (!changed) return;
+    seen = -1;  // if this fails, ask again
     if (!placed) readPositions();  // once: they tell how much of the cell is empty
     auto answer = request(CHARGES);
     if (answer.count(CHARGES)) executor->upload("charges", answer[CHARGES], stream);

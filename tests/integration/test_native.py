@@ -5,8 +5,10 @@ Where there is a GPU the other tests of this folder run with it as well; these a
 
 import copy
 import gc
+import re
 import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import openmm
@@ -14,9 +16,11 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.integration import native, plugin
 from tests.integration.boxes import energy_of, relative_difference
 from tests.integration.conftest import usable_platforms
+from tests.test_program import Reader
 
 REASON = native.activate() or (None if "CUDA" in usable_platforms() else "the CUDA platform finds no device")
 on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
@@ -38,6 +42,69 @@ def test_the_plugin_compiles(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert "/plugin/" not in done.stderr, done.stderr  # no warnings in our own files
+
+
+OPENMM_DEFINES = """
+#define SQRT sqrtf
+#define RSQRT rsqrtf
+#define RECIP 1.0f/
+#define EXP expf
+#define LOG logf
+#define POW powf
+#define COS cosf
+#define SIN sinf
+#define ERF erff
+#define FMA fmaf
+#define FABS fabsf
+#define SYNC_WARPS __syncwarp();
+#define make_real4 make_float4
+typedef float real; typedef float2 real2; typedef float3 real3; typedef float4 real4;
+typedef double mixed; typedef double2 mixed2; typedef double3 mixed3; typedef double4 mixed4;
+typedef unsigned int tileflags;
+#define KERNEL extern "C" __global__
+#define DEVICE __device__
+#define LOCAL __shared__
+#define GLOBAL
+#define RESTRICT __restrict__
+#define LOCAL_ID threadIdx.x
+#define LOCAL_SIZE blockDim.x
+#define GLOBAL_ID (blockIdx.x*blockDim.x+threadIdx.x)
+#define GLOBAL_SIZE (blockDim.x*gridDim.x)
+#define GROUP_ID blockIdx.x
+#define NUM_GROUPS gridDim.x
+#define SYNC_THREADS __syncthreads();
+#define MEM_FENCE __threadfence_block();
+#define ATOMIC_ADD(dest, value) atomicAdd(dest, value)
+#define FLT_MAX 3.40282347e+38f
+typedef long long mm_long;
+typedef unsigned long long mm_ulong;
+#define SUPPORTS_64_BIT_ATOMICS 1
+#define SUPPORTS_DOUBLE_PRECISION 1
+__device__ inline long long realToFixedPoint(real x) { return static_cast<long long>(x * 0x100000000); }
+"""
+"""What OpenMM 8.6 puts before a source, in the main (``CudaContext::createModule``)."""
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision):
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
+    try:
+        nvrtc.getVersion()
+    except RuntimeError as error:
+        pytest.skip(f"needs the NVRTC library: {error}")
+    executor = next(Path(path) for path in plugin.sources() if path.endswith("executor.cpp")).read_text()
+    own_names = "".join(re.findall(r'"(#define .*)"', executor)).replace("\\n", "\n")
+    assert own_names.count("\n") == 5
+    session = session_of(fmm.FMMForce.from_nonbonded(chains.nonbonded), len(chains.positions), precision=precision)
+    reader = Reader(session.program(chains.cell, {})[native.PROGRAM])
+    reader.integer()
+    for file, source in [(reader.name(), reader.name()) for _ in range(reader.integer())]:
+        text = OPENMM_DEFINES + own_names + source
+        program = nvrtc.createProgram(text, f"{file}.cu", [], [])
+        try:
+            nvrtc.compileProgram(program, [*OPTIONS, "-arch=compute_90"])
+        except nvrtc.NVRTCError:
+            pytest.fail(nvrtc.getProgramLog(program))
 
 
 def test_why_the_host_bridge_is_used(ions):
@@ -238,6 +305,10 @@ def test_global_parameters(ions):
     energy = energy_of(context)
     context.setParameter("scale", 0.5)
     assert energy_of(context) == pytest.approx(0.25 * energy, rel=1e-9)
+    context.setParameter("scale", np.inf)
+    for _ in range(2):
+        with pytest.raises(openmm.OpenMMException, match="finite"):
+            energy_of(context)
     context.setParameter("scale", 0.0)
     assert energy_of(context) == 0
     context.setParameter("scale", 1.0)
