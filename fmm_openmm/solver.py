@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fmm_openmm.backends import backend_class, choose_backend
+from fmm_openmm.backends import backend_class, choose_backend, warn_of_fallback
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
@@ -65,7 +65,8 @@ class CoulombSolver:
         tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
         boundary: "periodic".
         precision: "single", "double", or "auto": single for tolerances down to 5e-6.
-        backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable, else "cpu".
+        backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
+            else "cpu", with one warning that says why.
         order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`.
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
@@ -101,15 +102,15 @@ class CoulombSolver:
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         self._minimum_image = bool(exclusions_periodic)
         self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels)
-        self._backend = choose_backend() if backend == "auto" else backend
-        self._make_stages = backend_class(self._backend)
+        self._automatic = backend == "auto"
+        backend = choose_backend() if self._automatic else backend
+        backend_class(backend)  # refuses what this machine cannot do
         filled = 1.0
         if positions is not None:
             filled = filled_fraction(check_positions(positions, len(self._charges)), self._box_vectors)
         self._load = Load(len(self._charges), filled, ionic_fraction(self._charges, self._exclusions))
-        self._cost = CUDA_COST if self._backend == "cuda" else CPU_COST
-        self._parameters = choose_parameters(self._request, self._box_vectors, self._load, self._cost)
         self._stages: list[Stages] = []
+        self._use(backend)
 
     @property
     def parameters(self) -> FMMParameters:
@@ -153,33 +154,54 @@ class CoulombSolver:
                 another shape rebuilds the lattice operator.
 
         Raises:
+            MemoryError: with backend "cuda", device memory does not suffice. Nothing is kept there; the solver stays usable.
+            UnsupportedError: with backend "cuda", the kernels cannot be compiled here.
             ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
                 excluded.
         """
         cell = self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
-        if self._backend == "cuda" and hasattr(positions, "__cuda_array_interface__"):
-            return self._compute_on_device(positions, cell)
-        positions = check_positions(positions, len(self._charges))
+        if not hasattr(positions, "__cuda_array_interface__"):
+            positions = check_positions(positions, len(self._charges))
+        elif positions.shape != (len(self._charges), 3):
+            raise ValueError(f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}")
         with _evaluation:
-            stages = self._stages_for(cell)
-            width = box_width(cell, stages.lattice.counts)
-            potentials, fields = stages.evaluate(positions, width)
-            charges = self._charges
-        bad = np.flatnonzero(~(np.abs(potentials) <= ENORMOUS * np.abs(charges).max()))
+            while True:
+                kept = bool(self._stages)
+                try:
+                    return self._evaluated(positions, cell)
+                except (MemoryError, UnsupportedError) as error:
+                    fault = error.with_traceback(None)  # which holds device memory
+                self._stages = []
+                if not (kept and isinstance(fault, MemoryError)):  # what other shapes held may be enough
+                    self._fall_back(fault)
+
+    def _evaluated(self, positions, cell: np.ndarray) -> CoulombResult:
+        stages = self._stages_for(cell)
+        width = box_width(cell, stages.lattice.counts)
+        if hasattr(positions, "__cuda_array_interface__"):
+            if self._backend == "cuda":
+                return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
+            positions = check_positions(positions.get(), len(self._charges))
+        potentials, fields = stages.evaluate(positions, width)
+        bad = np.flatnonzero(~(np.abs(potentials) <= ENORMOUS * np.abs(self._charges).max()))
         if len(bad):
             raise ValueError(self._coincidence(bad[0], positions, cell))
         potentials *= COULOMB_CONSTANT / width
         fields *= COULOMB_CONSTANT / width**2
-        energy = 0.5 * float(charges @ potentials)
-        return CoulombResult(energy, charges[:, None] * fields, potentials, fields)
+        energy = 0.5 * float(self._charges @ potentials)
+        return CoulombResult(energy, self._charges[:, None] * fields, potentials, fields)
 
-    def _compute_on_device(self, positions, cell: np.ndarray) -> CoulombResult:
-        if positions.shape != (len(self._charges), 3):
-            raise ValueError(f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}")
-        with _evaluation:
-            stages = self._stages_for(cell)
-            results = stages.compute(positions, box_width(cell, stages.lattice.counts))
-            return CoulombResult(*(array.copy() for array in results))
+    def _fall_back(self, fault: Exception) -> None:
+        """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
+        if self._backend != "cuda" or not self._automatic:
+            raise fault
+        warn_of_fallback(fault, stacklevel=3)
+        self._use("cpu")
+
+    def _use(self, backend: str) -> None:
+        self._backend, self._make_stages = backend, backend_class(backend)
+        self._cost = CUDA_COST if backend == "cuda" else CPU_COST
+        self._parameters = choose_parameters(self._request, self._box_vectors, self._load, self._cost)
 
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""

@@ -77,6 +77,11 @@ class Stages(ABC):
 
     lattice: BoxLattice
 
+    @classmethod
+    def device(cls) -> str | None:
+        """The model of the device that new stages would compute on; None for the host."""
+        return None
+
     @abstractmethod
     def set_charges(self, charges: np.ndarray) -> None:
         """Replace the charges of the particles, shape (n,) float64."""

@@ -1,5 +1,8 @@
 """The CUDA backend against the reference backend; needs an NVIDIA GPU."""
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -139,3 +142,124 @@ def test_on_the_callers_stream():
         result = solver.compute(cupy.asarray(positions))
         stream.synchronize()
         assert float(result.energy.get(stream=stream)[0]) == pytest.approx(expected, rel=1e-7)  # float32 potentials
+
+
+def test_a_caller_may_change_streams():
+    """Without waiting in between: an evaluation waits for the one before, whose buffers it uses."""
+    positions, charges, pairs = random_charges(n=20000)
+    solver = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
+    placed = [cupy.asarray(positions + shift) for shift in (0.0, 0.3, 0.7)]
+    expected = [solver.compute(each).forces.get() for each in placed]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in placed]
+    cupy.cuda.Device().synchronize()
+    for _ in range(10):
+        results = []
+        for each, stream in zip(placed, streams, strict=True):
+            with stream:
+                results.append(solver.compute(each))
+        cupy.cuda.Device().synchronize()
+        for result, exact in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result.forces.get(), exact)
+
+
+def test_several_solvers_in_threads_on_streams_of_their_own():
+    def run(seed):
+        positions, charges, pairs = random_charges(seed)
+        exact = CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend="cpu").compute(positions).forces
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            solver = CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend="cuda")
+            on_device = cupy.asarray(positions)
+            results = [solver.compute(on_device).forces for _ in range(20)]
+            stream.synchronize()
+            return max(np.linalg.norm(forces.get() - exact) for forces in results) / np.linalg.norm(exact)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(run, range(4))) < 2e-6
+
+
+@pytest.mark.skipif(cupy.cuda.runtime.getDeviceCount() < 2, reason="needs two GPUs")
+def test_a_solver_stays_on_its_device():
+    positions, charges, pairs = random_charges()
+    solvers = []
+    for device in (0, 1):
+        with cupy.cuda.Device(device):
+            solvers.append(CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda"))
+            first = solvers[device].compute(positions).energy
+    for current in (0, 1):
+        with cupy.cuda.Device(current):
+            for device, solver in enumerate(solvers):
+                assert solver.compute(positions).energy == first
+                assert solver._stages[0].positions.device.id == device
+                assert float(solver.compute(cupy.asarray(positions)).energy[0]) == pytest.approx(first, rel=1e-7)
+
+
+# memory
+
+
+@pytest.fixture
+def pool():
+    """CuPy's memory pool, with nothing of earlier tests in it and no limit after this one."""
+    gc.collect()
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    yield pool
+    pool.set_limit(size=0)
+
+
+def large(backend):
+    """Needs some 60 MB."""
+    return CoulombSolver(
+        np.resize([1.0, -1.0], 100), np.eye(3) * 3, grid=(48, 48, 48), order=6, near_radius=1.87, backend=backend
+    )
+
+
+def test_too_little_memory(pool):
+    positions, charges, pairs = random_charges()
+    before, free = pool.used_bytes(), pool.total_bytes()
+    small = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
+    energy = small.compute(positions).energy
+    held = pool.used_bytes()
+    pool.set_limit(size=pool.total_bytes() + 2**24)
+    solver = large("cuda")
+    with pytest.raises(MemoryError, match=r"^`backend='cuda'` needs [\d,]{9,} bytes of device memory here: Out of memory"):
+        solver.compute(positions[:100])
+    assert pool.used_bytes() == held
+    assert small.compute(positions).energy == energy
+    with pytest.warns(UserWarning, match="^backend 'auto' means 'cpu' here: .* bytes of device memory"):
+        automatic = large("auto")
+        on_cpu = automatic.compute(cupy.asarray(positions[:100]))
+    assert automatic.backend == "cpu"
+    pool.set_limit(size=0)
+    assert solver.compute(positions[:100]).energy == pytest.approx(on_cpu.energy, rel=1e-5)
+    del small, solver
+    pool.free_all_blocks()
+    assert (pool.used_bytes(), pool.total_bytes()) == (before, free)
+
+
+def test_too_little_memory_for_another_box(pool):
+    """The third shape finds no room beside the other two, and does without them."""
+    positions = random_charges()[0][:100]
+    solver, shapes = large("cuda"), [np.diag([3, 3, 3 + 0.6 * k]) for k in range(3)]
+    energies = [solver.compute(positions, shape).energy for shape in shapes]
+    solver = large("cuda")
+    solver.compute(positions, shapes[0])
+    pool.free_all_blocks()
+    pool.set_limit(size=int(1.5 * pool.used_bytes()))
+    assert [solver.compute(positions, shape).energy for shape in shapes] == energies
+
+
+def test_memory_stays_flat(pool):
+    positions, charges, pairs = random_charges()
+
+    def free_bytes():
+        gc.collect()
+        pool.free_all_blocks()
+        return cupy.cuda.runtime.memGetInfo()[0]
+
+    for cycle in range(200):
+        solver = CoulombSolver(charges, np.eye(3) * 3, pairs, order=4, near_radius=1.87, grid=(6, 6, 6), backend="cuda")
+        solver.compute(positions)
+        del solver
+        if cycle == 20:
+            settled = free_bytes()
+    assert settled - free_bytes() < 2**22

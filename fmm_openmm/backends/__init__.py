@@ -1,11 +1,10 @@
 """The implementations of the stages. The GPU's is imported, and CuPy with it, only when it is asked for."""
 
-import logging
+import warnings
 
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import Stages
 
-_log = logging.getLogger("fmm_openmm")
 _told = False
 
 
@@ -27,28 +26,35 @@ def backend_class(name: str) -> type[Stages]:
 
 
 def choose_backend() -> str:
-    """ "cuda" where it is usable, else "cpu"; says once, in the log, why not."""
+    """ "cuda" where it is usable, else "cpu"; warns once why not."""
     global _told
     try:
         _cuda()
     except UnsupportedError as reason:
         if not _told:
-            _log.info("backend 'auto' means 'cpu' here: %s", reason)
             _told = True
+            warn_of_fallback(reason, stacklevel=3)
         return "cpu"
     return "cuda"
+
+
+def warn_of_fallback(reason: Exception, stacklevel: int) -> None:
+    """Say, in one line, why "auto" means "cpu"."""
+    warnings.warn(f"backend 'auto' means 'cpu' here: {' '.join(str(reason).split())}", stacklevel=stacklevel + 1)
 
 
 def _cuda() -> type[Stages]:
     try:
         from fmm_openmm.backends.cuda.loader import why_unusable
-        from fmm_openmm.backends.cuda.stages import CudaStages
+
+        reason = why_unusable()
+        if not reason:
+            from fmm_openmm.backends.cuda.stages import CudaStages
+
+            return CudaStages
     except ImportError as error:
         raise UnsupportedError(
             f"`backend='cuda'` needs CuPy ({str(error).splitlines()[0]}): "
             "pip install 'fmm_openmm[cuda13]' or 'fmm_openmm[cuda12]'"
         ) from error
-    reason = why_unusable()
-    if reason:
-        raise UnsupportedError(f"`backend='cuda'` needs an NVIDIA GPU and its driver: {reason}")
-    return CudaStages
+    raise UnsupportedError(f"`backend='cuda'` needs an NVIDIA GPU and its driver: {reason}")

@@ -11,9 +11,16 @@ def load(stage: str, macros: dict) -> cupy.RawModule:
 
 
 def why_unusable() -> str | None:
-    """What the CUDA runtime says if there is no usable device; None if there is one."""
+    """What CUDA says if there is no usable device or no compiler for it; None if there is one."""
     try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if cupy.cuda.runtime.getDeviceCount() == 0:
+            return "there is no device"
+        cupy.cuda.nvrtc.getVersion()
+    except (RuntimeError, OSError) as error:  # CUDA's errors are RuntimeErrors
         return str(error)
     return None
+
+
+def device_name() -> str:
+    """Of the current device."""
+    return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()

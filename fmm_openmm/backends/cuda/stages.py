@@ -8,7 +8,8 @@ import cupy
 import numpy as np
 from cupy.cuda import cufft
 
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.loader import device_name, load
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.program import (
     OUTPUTS,
@@ -34,15 +35,28 @@ from fmm_openmm.units import COULOMB_CONSTANT
 class CudaStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``. Results stay on the device.
 
-    Made for the current device; ``compute`` queues on the current stream and copies its argument to ``positions``.
+    Made for the current device, on which it stays; ``compute`` queues on that device's current stream and copies its argument
+    to ``positions``.
+
+    Raises:
+        MemoryError: device memory does not suffice, at creation or later; the stages are then empty and of no more use.
+        UnsupportedError: the kernels cannot be compiled or loaded.
     """
 
     def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype):
         self.lattice = self._made_for = lattice
         self._settings = order, smoothing, np.dtype(dtype)
-        facts = cupy.cuda.Device().attributes
+        self._device = cupy.cuda.Device()
+        facts = self._device.attributes
         device = Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
         self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device)
+        self._attempt(self._make, missing)
+
+    @classmethod
+    def device(cls) -> str:
+        return device_name()
+
+    def _make(self):
         self._buffers = {
             name: cupy.empty(buffer.shape, buffer.dtype) if buffer.data is None else cupy.asarray(buffer.data)
             for name, buffer in self._program.buffers.items()
@@ -54,9 +68,27 @@ class CudaStages(Stages):
         for step in self._program.steps:
             self._queue.setdefault(step.stage, []).append((step.stream, self._bound(step, events)))
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._caller: cupy.cuda.Stream | None = None
         self._graph = None
         self._width = None
         self._set_up = False
+
+    def _attempt(self, work, explain=None):
+        """``work()``. What fails for lack of memory is raised as a MemoryError, other failures as ``explain`` makes of them.
+
+        Nothing is kept then: the tracebacks of the new error hold these stages, so they are emptied, and of the old error,
+        which holds arrays, only the text is left.
+        """
+        try:
+            return work()
+        except Exception as error:
+            wanted = sum(buffer.nbytes for buffer in self._program.buffers.values())
+            fault = out_of_memory(error, wanted) or (explain and explain(error))
+            if fault is None:
+                raise
+        self.__dict__.clear()
+        cupy.get_default_memory_pool().free_all_blocks()
+        raise fault
 
     @property
     def positions(self) -> cupy.ndarray:
@@ -65,7 +97,9 @@ class CudaStages(Stages):
 
     def set_charges(self, charges):
         buffer = self._buffers["charges"]
-        buffer.set(np.asarray(charges, buffer.dtype))
+        with self._device:
+            self._follow()
+            buffer.set(np.asarray(charges, buffer.dtype))
 
     def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
         if self._settings != (order, smoothing, np.dtype(dtype)) or not serves(self._made_for, lattice):
@@ -77,20 +111,25 @@ class CudaStages(Stages):
         """Queue an evaluation on the current stream.
 
         Args:
-            positions: shape (n, 3), nm, on the device.
+            positions: shape (n, 3), nm.
             width: mean box width, nm.
 
         Returns:
             energy (1,), forces (n, 3), potentials (n,), fields (n, 3) in OpenMM units, on the device; overwritten by the
             next evaluation.
         """
+        with self._device:
+            return self._attempt(lambda: self._compute(positions, width))
+
+    def _compute(self, positions, width: float):
+        self._follow()
         if width != self._width:
             self._buffers["parameters"].set(parameter_block(self.lattice.counts, self.lattice.boxes, width))
             self._width = width
         if not self._set_up:
             self.queue(SETUP)
             self._set_up = True
-        self.positions[...] = positions
+        self.positions[...] = cupy.asarray(positions)
         if self._graph is None:
             evaluate(self, self.positions, width)  # compiles, and sets up what must not happen during capture
             with self._stream:
@@ -99,6 +138,13 @@ class CudaStages(Stages):
                 self._graph = self._stream.end_capture()
         self.replay()
         return tuple(self._buffers[name] for name in OUTPUTS)
+
+    def _follow(self):
+        """Have the current stream wait for what an earlier caller queued on another: the buffers are the same."""
+        caller = cupy.cuda.get_current_stream()
+        if self._caller not in (None, caller):
+            caller.wait_event(self._caller.record())
+        self._caller = caller
 
     def replay(self):
         """Queue an evaluation of ``positions`` as they are, once :meth:`compute` has made the graph."""
@@ -113,9 +159,10 @@ class CudaStages(Stages):
 
     def evaluate(self, positions, width):
         """See :meth:`fmm_openmm.stages.Stages.evaluate`; positions and results are on the host."""
-        _, _, potentials, fields = self.compute(cupy.asarray(positions), width)
+        with self._device:
+            _, _, potentials, fields = (array.get() for array in self.compute(positions, width))
         scale = width / COULOMB_CONSTANT
-        return potentials.get().astype(np.float64) * scale, fields.get().astype(np.float64) * (scale * width)
+        return potentials.astype(np.float64) * scale, fields.astype(np.float64) * (scale * width)
 
     # the contract: data flow through the buffers
 

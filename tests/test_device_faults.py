@@ -1,0 +1,194 @@
+"""What a GPU that is missing, or too small, does to ``CoulombSolver``. Needs no GPU: the faults are played."""
+
+import re
+import sys
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+from fmm_openmm import CoulombSolver, UnsupportedError, backends
+from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.parameters import CPU_COST
+
+CELL = 2 * np.eye(3)
+X = np.random.default_rng(0).uniform(0, 2, (20, 3))
+Q = np.resize([1.0, -1.0], 20)
+OPTIONS = {"order": 2, "near_radius": 1.87, "grid": (3, 3, 3), "precision": "double"}
+
+
+class SmallDevice(ReferenceStages):
+    """A GPU with room for so many stages, at creation or at their first evaluation, or without a compiler."""
+
+    room, late, compiler = 0, False, True
+    made: weakref.WeakSet
+
+    def __init__(self, *arguments):
+        if not self.compiler:
+            raise UnsupportedError("`backend='cuda'` cannot be set up here: sort.cu(3): error")
+        super().__init__(*arguments)
+        self.made.add(self)
+        self._check(not self.late)
+
+    def evaluate(self, *arguments):
+        self._check(self.late)
+        return super().evaluate(*arguments)
+
+    def _check(self, now):
+        if now and len(self.made) > self.room:
+            raise MemoryError("`backend='cuda'` needs 1,000 bytes of device memory here: out of memory")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(SmallDevice, "made", weakref.WeakSet(), raising=False)
+    monkeypatch.setattr(backends, "_cuda", lambda: SmallDevice)
+    return monkeypatch
+
+
+def solver(backend, **options):
+    return CoulombSolver(Q, CELL, backend=backend, **OPTIONS | options)
+
+
+def stretched(factor):
+    return CELL * [[1.0], [1.0], [factor]]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_too_little_memory_falls_back(device, late):
+    device.setattr(SmallDevice, "late", late)
+    automatic = solver("auto")
+    assert automatic.backend == "cuda"
+    with pytest.warns(UserWarning, match=r"^backend 'auto' means 'cpu' here: `backend='cuda'` needs 1,000 bytes") as told:
+        found = automatic.compute(X)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert automatic.backend == "cpu"
+    assert automatic._cost is CPU_COST
+    assert len(SmallDevice.made) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert automatic.compute(X).energy == found.energy == solver("cpu").compute(X).energy
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_too_little_memory_is_an_error_and_nothing_is_lost(device, late):
+    device.setattr(SmallDevice, "late", late)
+    device.setattr(SmallDevice, "room", 1)
+    first = solver("cuda")
+    energy = first.compute(X).energy
+    second = solver("cuda")
+    with pytest.raises(MemoryError, match="needs 1,000 bytes of device memory") as caught:
+        second.compute(X)
+    assert len(SmallDevice.made) == 1  # although the error is still at hand
+    assert caught.value.__context__ is None
+    assert first.compute(X).energy == energy
+    del first
+    assert second.compute(X).energy == energy
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_another_shape_may_use_the_room_of_the_first(device, late):
+    device.setattr(SmallDevice, "late", late)
+    device.setattr(SmallDevice, "room", 1)
+    one = solver("cuda")
+    energies = [one.compute(X, stretched(factor)).energy for factor in (1.0, 1.01, 1.0)]
+    assert energies[0] == energies[2] == solver("reference").compute(X).energy
+    assert len(SmallDevice.made) == 1
+
+
+def test_memory_may_run_out_after_a_change_of_the_box(device):
+    device.setattr(SmallDevice, "room", 1)
+    automatic = solver("auto")
+    automatic.compute(X)
+    device.setattr(SmallDevice, "room", 0)
+    with pytest.warns(UserWarning, match="needs 1,000 bytes"):
+        found = automatic.compute(X, stretched(1.01))
+    assert found.energy == solver("cpu").compute(X, stretched(1.01)).energy
+
+
+class OnDevice:
+    """Stands for a CuPy array."""
+
+    __cuda_array_interface__ = {}  # noqa: RUF012
+    shape = X.shape
+
+    def get(self):
+        return X
+
+
+def test_positions_on_the_device_are_fetched_for_the_cpu():
+    on_host = solver("cpu")
+    np.testing.assert_array_equal(on_host.compute(OnDevice()).forces, on_host.compute(X).forces)
+
+
+def test_kernels_that_do_not_compile(device):
+    device.setattr(SmallDevice, "compiler", False)
+    with pytest.raises(UnsupportedError, match=r"cannot be set up here: sort.cu\(3\): error"):
+        solver("cuda").compute(X)
+    automatic = solver("auto")
+    with pytest.warns(UserWarning, match=r"sort.cu\(3\): error"):
+        automatic.compute(X)
+    assert automatic.backend == "cpu"
+
+
+def test_without_a_gpu_it_is_said_once(monkeypatch):
+    def missing():
+        raise UnsupportedError("`backend='cuda'` needs an NVIDIA GPU and its driver:\n none found")
+
+    monkeypatch.setattr(backends, "_cuda", missing)
+    monkeypatch.setattr(backends, "_told", False)
+    with pytest.warns(UserWarning) as told:
+        assert solver("auto").backend == solver("auto").backend == "cpu"
+    (warning,) = told
+    assert str(warning.message) == (
+        "backend 'auto' means 'cpu' here: `backend='cuda'` needs an NVIDIA GPU and its driver: none found"
+    )
+    assert warning.filename == __file__
+
+
+def test_without_cupy(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fmm_openmm.backends.cuda.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(UnsupportedError, match=r"^`backend='cuda'` needs CuPy .*pip install 'fmm_openmm\[cuda13\]'"):
+        solver("cuda")
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (lambda cupy: cupy.cuda.runtime.CUDARuntimeError(35), "driver version is insufficient"),
+        (lambda cupy: RuntimeError("CuPy failed to load libnvrtc.so.13"), "libnvrtc"),
+    ],
+)
+def test_an_old_driver_or_no_compiler(monkeypatch, fault, text):
+    cupy = pytest.importorskip("cupy", reason="needs CuPy")
+
+    def failing():
+        raise fault(cupy)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", failing)
+    with pytest.raises(UnsupportedError, match=rf"^`backend='cuda'` needs an NVIDIA GPU and its driver: .*{text}"):
+        solver("cuda")
+
+
+def test_faults_of_cuda_are_explained():
+    cupy = pytest.importorskip("cupy", reason="needs CuPy")
+    from fmm_openmm.backends.cuda.faults import missing, out_of_memory
+
+    full_driver = RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")  # CUDADriverError needs a driver to be made
+    full_plan = RuntimeError("CUFFT_ALLOC_FAILED")
+    runtime = cupy.cuda.runtime.CUDARuntimeError
+    full = [cupy.cuda.memory.OutOfMemoryError(1000, 2000, 3000), runtime(2), full_driver, full_plan]
+    for error in full:
+        text = re.escape(f"`backend='cuda'` needs 1,234 bytes of device memory here: {error}")
+        with pytest.raises(MemoryError, match=f"^{text}$"):
+            raise out_of_memory(error, 1234)
+    source = cupy.cuda.compiler.CompileException("sort.cu(3): error\nand more", "", "sort.cu", (), "nvrtc")
+    for error in (source, runtime(209), ImportError("no libcufft")):
+        assert out_of_memory(error, 1) is None
+        assert re.fullmatch(r"`backend='cuda'` cannot be set up here: (sort.cu\(3\): error|cuda\w+: .*|no libcufft)",
+                            str(missing(error)))  # fmt: skip
+    assert missing(ValueError("a bug")) is out_of_memory(ValueError("a bug"), 1) is None
