@@ -16,19 +16,11 @@ __device__ __forceinline__ real group_sum(real value) {
     return value;
 }
 
-// The orders are dealt out to the warps in equal numbers of terms, low orders first.
-__host__ __device__ constexpr int first_order(int warp) {
-    int m = 0;
-    for (int terms = 0; m <= ORDER && (2 * terms + (m > 0 ? 2 : 1) * (ORDER + 1 - m)) * WARPS < 2 * warp * TERMS; m++)
-        terms += (m > 0 ? 2 : 1) * (ORDER + 1 - m);
-    return m;
-}
-
 // Moments of a box, terms of the orders of warp WARP; each of its lanes takes every P2M_LANES-th part.
 template <int WARP>
 __device__ __forceinline__ void moments_of(int first, int last, int lane, const real4* xq, bool used,
                                            real* __restrict__ moments) {
-    constexpr int FIRST = first_order(WARP), LAST = WARP + 1 < WARPS ? first_order(WARP + 1) : ORDER + 1;
+    constexpr int FIRST = first_order(WARP, WARPS), LAST = first_order(WARP + 1, WARPS);
     constexpr int ROWS = ORDER + 1 - FIRST;
     real c[LAST - FIRST + 1][ROWS] = {}, s[LAST - FIRST + 1][ROWS] = {};
     first += lane;

@@ -14,8 +14,8 @@ SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
-FIXED |= {"P2M_LANES": 4, "P2P_WARPS": 2, "CONVOLVE_WARPS": 16, "DFT_THREADS": 512, "D0": 14, "D1": 15, "D2": 16}
-FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
+FIXED |= {"P2M_LANES": 4, "L2P_WARPS": 4, "P2P_WARPS": 2, "CONVOLVE_WARPS": 16, "DFT_THREADS": 512}
+FIXED |= {"D0": 14, "D1": 15, "D2": 16, "ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
 CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR")
 VARIANTS = {
     "float 5": ("float", 5, 0, 448, 1, 0, 81),

@@ -33,3 +33,14 @@ __device__ __forceinline__ void regular_harmonics(real x, real y, real z, Visit 
 }
 
 __host__ __device__ constexpr int term(int l, int m) { return l * l + l + m; }
+
+// First order m of share `share` of `shares`: the orders are dealt out in nearly equal numbers of terms, low orders first.
+__host__ __device__ constexpr int first_order(int share, int shares) {
+    int m = 0;
+    for (int before = 0; m <= ORDER; m++) {
+        const int terms = (m > 0 ? 2 : 1) * (ORDER + 1 - m);
+        if ((2 * before + terms) * shares >= 2 * share * TERMS) break;
+        before += terms;
+    }
+    return m;
+}

@@ -423,7 +423,9 @@ def _l2p(b: _Builder) -> None:
     b.buffer("far", (b.parts, 4), b.real)
     b.wait("traced")
     usual = b.n * (1 + 2 * b.smoothing) ** 3  # parts; the kernel goes on if there are more
-    b.launch("l2p", -(-usual // 128), 128, "start", "xq", "slot_of", "local", "sums", "far")
+    warps = 1 if b.n >= 512 * b.device.multiprocessors else 4
+    b.macros(L2P_WARPS=warps)
+    b.launch("l2p", -(-usual * warps // 128), 128, "start", "xq", "slot_of", "local", "sums", "far")
 
 
 def _p2p(b: _Builder, pairs) -> None:
