@@ -10,13 +10,14 @@ import numpy as np
 from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
 from fmm_openmm.checks import check_integer, check_number
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import estimate_error, far_distances, single_noise
+from fmm_openmm.expansions.error import charged_fraction, estimate_error, far_distances, ionic_fraction, single_noise
 
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
-SMOOTHING = 0.05
-"""Default width of the transition regions, box widths."""
+SMOOTHINGS = (0.025, 0.035, 0.05)
+"""Widths of the transition regions considered, box widths. All conserve the energy alike; wide ones make more parts of
+particles, narrow ones larger errors."""
 
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
@@ -25,8 +26,9 @@ NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
 have the same near stencil, and a barostat does not make it flicker."""
 
-ORDER_PER_RADIUS = 5.2
-"""Largest order over near radius considered: beyond it a few pairs in facing corners of boxes dominate the error."""
+ORDER_LIMIT = (5.0, 2.4)
+"""Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes
+dominate the error."""
 
 DEFORMATION_LIMIT = 1.08
 """Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`, from which another grid is chosen."""
@@ -39,7 +41,8 @@ class CostModel:
     Attributes:
         pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in the other stages.
         box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the convolution.
-        box_near: a box and a box of its near stencil.
+        box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
+        double: the model of float64, if that is another.
     """
 
     pair: float
@@ -48,21 +51,28 @@ class CostModel:
     box_term: float
     box_term2: float
     box_near: float
+    box: float = 0.0
+    double: "CostModel | None" = None
 
     def __call__(self, parts: float, filled: float, boxes: int, near: int, order: int) -> float:
         terms = (order + 1) ** 2
         return (
             self.pair * parts * (parts / (filled * boxes) * near)
             + parts * (self.part + self.part_term * terms)
-            + boxes * (self.box_term * terms + self.box_term2 * terms * terms + self.box_near * filled * near)
+            + boxes * (self.box_term * terms + self.box_term2 * terms * terms + filled * (self.box_near * near + self.box))
         )
 
 
 CPU_COST = CostModel(pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8)
 """One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
-CUDA_COST = CostModel(pair=1.7e-12, part_term=2.3e-12, part=1e-10, box_term=5.1e-11, box_term2=4e-13, box_near=1.6e-11)
-"""An NVIDIA H200 at float32, fitted to the stages' times at 966,600 atoms of water."""
+CUDA_COST = CostModel(
+    pair=9.6e-13, part_term=9e-13, part=1.8e-10, box_term=2.3e-11, box_term2=1.6e-13, box_near=1.1e-11, box=7.8e-10,
+    double=CostModel(
+        pair=5e-12, part_term=2.4e-12, part=2e-10, box_term=4.2e-11, box_term2=3.3e-13, box_near=1.1e-11, box=7.8e-10
+    ),
+)  # fmt: skip
+"""An NVIDIA H200, fitted to the stages' times at 966,600 atoms of water."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,12 @@ class Request:
         """ "single" or "double": single where it was asked for, or allowed and rounding is well below the tolerance."""
         if self.precision != "auto":
             return self.precision
-        return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * single_noise(ionic)) else "double"
+        return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * single_noise(ionic, self.smoothings[-1])) else "double"
+
+    @property
+    def smoothings(self) -> tuple[float, ...]:
+        """Widths of the transition regions to choose from, the widest last."""
+        return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
 
 @dataclass(frozen=True)
@@ -146,11 +161,18 @@ class Load:
         particles: number of particles.
         filled: fraction of the cell that holds them, a power of 1/2.
         ionic: ionic fraction of the charges (``expansions/error.py``).
+        charged: fraction of the particles that carry the charge, likewise; that of three-site water where nothing is known.
     """
 
     particles: int
     filled: float
     ionic: float
+    charged: float = 2 / 3
+
+    @classmethod
+    def of(cls, charges: np.ndarray, exclusions: np.ndarray, filled: float = 1.0) -> "Load":
+        """The load of charges (n,) and excluded pairs (k, 2)."""
+        return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges))
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
@@ -183,7 +205,7 @@ def _grids(request: Request, cell: np.ndarray, load: Load):
         return
     seen = set()
     volume = float(np.prod(np.diag(cell)))
-    for per_box in (1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 14.0, 20.0, 30.0):
+    for per_box in (1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 12.0, 14.0, 17.0, 20.0, 30.0):
         counts = choose_counts(cell, np.cbrt(volume * min(1.0, per_box * load.filled / load.particles)))
         if counts.tobytes() not in seen:
             seen.add(counts.tobytes())
@@ -199,33 +221,40 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
         load: the system.
         cost: cost model of the backend.
     """
-    smoothing = SMOOTHING if request.smoothing is None else float(request.smoothing)
-    parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
     precision = request.resolve_precision(load.ionic)
-    noise = single_noise(load.ionic) if precision == "single" else 0.0
-    if noise > request.tolerance:
+    if precision == "double":
+        cost = cost.double or cost
+    noise = {s: single_noise(load.ionic, s) if precision == "single" else 0.0 for s in request.smoothings}
+    reachable = min(noise.values())
+    if reachable > request.tolerance:
         raise ValueError(
-            f"`tolerance` must be at least {noise:.1g} in single precision for these charges, got {request.tolerance!r}: "
+            f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, got {request.tolerance!r}: "
             "ask for `precision='double'`"
         )
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
     best, most_accurate = None, None
     for counts in _grids(request, cell, load):
         shape = deformation(cell, counts)
-        per_box = load.particles / (load.filled * np.prod(np.diag(counts)))
+        per_box = load.charged * load.particles / (load.filled * np.prod(np.diag(counts)))
         for radius in radii:
             lattice = BoxLattice.from_cell(cell, counts, radius)
             distances = far_distances(lattice)
-            for order in range(1, int(ORDER_PER_RADIUS * radius) + 1) if request.order is None else (request.order,):
-                error = np.hypot(noise, estimate_error(distances, order, smoothing, per_box, shape, load.ionic))
-                seconds = cost(parts, load.filled, lattice.size, len(lattice.near), order)
-                if most_accurate is None or error < most_accurate[1]:
-                    most_accurate = (seconds, float(error), order, radius, counts)
-                if error <= request.tolerance:
-                    if best is None or seconds < best[0]:
-                        best = (seconds, float(error), order, radius, counts)
-                    break
-    _, error, order, radius, counts = best or most_accurate
+            limit = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius)
+            orders = range(1, limit + 1) if request.order is None else (request.order,)
+            for smoothing in request.smoothings:
+                parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
+                for order in orders:
+                    truncation = estimate_error(distances, order, smoothing, per_box, shape, load.ionic)
+                    error = np.hypot(noise[smoothing], truncation)
+                    seconds = cost(parts, load.filled, lattice.size, len(lattice.near), order)
+                    candidate = seconds, float(error), order, radius, smoothing, counts
+                    if most_accurate is None or error < most_accurate[1]:
+                        most_accurate = candidate
+                    if error <= request.tolerance:
+                        if best is None or seconds < best[0]:
+                            best = candidate
+                        break
+    _, error, order, radius, smoothing, counts = best or most_accurate
     return FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, precision, error)
 
 
@@ -240,7 +269,9 @@ def adapt_parameters(
     counts = chosen.counts
     if request.grid is None and deformation(cell, counts) > DEFORMATION_LIMIT:
         return choose_parameters(request, cell, load, cost)
-    fixed = replace(request, grid=counts, order=chosen.order, near_radius=chosen.near_radius)
+    fixed = replace(
+        request, grid=counts, order=chosen.order, near_radius=chosen.near_radius, smoothing=chosen.smoothing
+    )  # fmt: skip
     same = choose_parameters(fixed, cell, load, cost)
     if same.expected_error <= max(request.tolerance, chosen.expected_error):
         return same

@@ -108,7 +108,7 @@ class CoulombSolver:
         filled = 1.0
         if positions is not None:
             filled = filled_fraction(check_positions(positions, len(self._charges)), self._box_vectors)
-        self._load = Load(len(self._charges), filled, ionic_fraction(self._charges, self._exclusions))
+        self._load = Load.of(self._charges, self._exclusions, filled)
         self._stages: list[Stages] = []
         self._use(backend)
 

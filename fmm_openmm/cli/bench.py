@@ -21,7 +21,7 @@ from fmm_openmm.checks import check_number
 from fmm_openmm.cli.info import versions
 from fmm_openmm.cli.options import add_platform_argument, platform
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
-from fmm_openmm.parameters import SMOOTHING, TOLERANCE
+from fmm_openmm.parameters import TOLERANCE
 
 SHAPES = ("cube", "dodecahedron", "octahedron", "skewed")
 BACKENDS = ("auto", "cuda", "cpu", "reference")
@@ -65,10 +65,22 @@ def add_arguments(parser) -> None:
         else:
             add_platform_argument(each)
         if name == "solver":
-            each.add_argument("--smoothing", type=float, nargs="+", default=[0.0, SMOOTHING], metavar="S", help="box widths")
+            each.add_argument(
+                "--smoothing",
+                type=width,
+                nargs="+",
+                default=[0.0, None],
+                metavar="S",
+                help="box widths or auto (default: 0 auto)",
+            )
             each.add_argument("--cells", choices=SHAPES, nargs="+", default=["cube"], help="shapes, all of the same volume")
         if name == "nve":
             each.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
+
+
+def width(text: str) -> float | None:
+    """A transition width, None for "auto"."""
+    return None if text == "auto" else float(text)
 
 
 def run(args, terminal) -> Outcome:
@@ -106,7 +118,8 @@ def solver(args, terminal, drawing) -> dict:
     from fmm_openmm.bench.timing import STAGES
 
     for smoothing in args.smoothing:
-        check_number(smoothing, "smoothing", 0.0, 0.2)
+        if smoothing is not None:
+            check_number(smoothing, "smoothing", 0.0, 0.2)
     backend = choose_backend() if args.backend == "auto" else args.backend
     sizes = args.sizes or default_sizes(backend == "cuda")
     cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
@@ -119,8 +132,9 @@ def solver(args, terminal, drawing) -> dict:
     rows = []
     with terminal.progress("solver", len(cases)) as advance:
         for where, cell, tolerance, smoothing in cases:
-            advance(0, description=f"{where}, {tolerance:g}, smoothing {smoothing:g}")
-            row = measure(where, tolerance, smoothing, cell, backend)
+            asked = "auto" if smoothing is None else f"{smoothing:g}"
+            advance(0, description=f"{where}, {tolerance:g}, smoothing {asked}")
+            row = {"smoothing_asked": asked, **measure(where, tolerance, smoothing, cell, backend)}
             rows.append(row)
             times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
             terminal.row(
@@ -128,7 +142,7 @@ def solver(args, terminal, drawing) -> dict:
                     str(row["atoms"]),
                     cell,
                     f"{tolerance:g} {row['precision']}",
-                    f"{smoothing:g}",
+                    f"{row['smoothing']:g}",
                     f"{row['order']}, {row['near_radius']:g}, {np.diag(row['grid']).tolist()}",
                     f"{row['force_error']:.1e}",
                     *(f"{1e6 * seconds:.0f}" for seconds in times),
@@ -144,7 +158,7 @@ def solver(args, terminal, drawing) -> dict:
             found[precision] = {"multiply_adds_per_second": best.multiply_adds, "bytes_per_second": best.bandwidth}
             terminal.say(f"\nLimits, {precision}: {best.multiply_adds:.3g} multiply-adds/s, {best.bandwidth:.3g} bytes/s")
     if drawing:
-        lines(drawing, rows, ("cell", "tolerance", "smoothing"), lambda row: 1e6 * row["seconds"], "evaluation, us")
+        lines(drawing, rows, ("cell", "tolerance", "smoothing_asked"), lambda row: 1e6 * row["seconds"], "evaluation, us")
     return {"limits": found, "rows": rows}
 
 

@@ -80,7 +80,7 @@ class Session:
         cell = check_box_vectors(cell)
         charges, structure = self._inputs(values)
         if self._chosen is None:
-            self._choose(Load(len(charges), 1.0, ionic_fraction(charges, structure.exclusions)), cell)
+            self._choose(Load.of(charges, structure.exclusions), cell)
         p = self.parameters_for(cell)
         lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius)
         found = {PARAMETERS: parameter_block(p.counts, lattice.boxes, box_width(cell, p.counts)).tobytes()}
