@@ -43,7 +43,7 @@ NEAR_SIDE, TRACE_SIDE = 1, 2
 
 SCAN_TILE = 4096  # boxes a block of the scan
 P2P_WARPS = 2  # boxes a block of p2p; few, so that none waits for others
-P2P_SOURCES = 14 * 512  # bytes of the sources a box of p2p holds at a time: 32 times a whole number of sources
+P2P_SOURCES = 20 * 512  # bytes of sources a box of p2p may hold at a time: 32 times a whole number of sources
 CONVOLVE_WARPS = 16  # a block of convolve
 DFT_THREADS = 512
 DFT_BOXES, DFT_LENGTH = 10000, 32  # largest grid, and length along an axis, that is not left to cuFFT
@@ -190,6 +190,7 @@ class _Builder:
     Attributes:
         n, boxes, terms, parts: numbers of particles, of boxes, of terms of an expansion, and of parts at most.
         corners: parts a particle has at most.
+        usual_parts: number of parts of evenly spread particles.
         real, complex: types of the far and near field.
     """
 
@@ -198,6 +199,7 @@ class _Builder:
         self.n, self.boxes, self.terms = n, lattice.size, (order + 1) ** 2
         self.corners = 8 if smoothing > 0 else 1
         self.parts = n * self.corners
+        self.usual_parts = n * (1 + 2 * smoothing) ** 3
         self.real = np.dtype(dtype)
         self.complex = np.result_type(self.real, np.complex64)
         self.program = Program()
@@ -422,10 +424,10 @@ def _l2p(b: _Builder) -> None:
     b.stage("l2p", l2p=0)
     b.buffer("far", (b.parts, 4), b.real)
     b.wait("traced")
-    usual = b.n * (1 + 2 * b.smoothing) ** 3  # parts; the kernel goes on if there are more
     warps = 1 if b.n >= 512 * b.device.multiprocessors else 4
     b.macros(L2P_WARPS=warps)
-    b.launch("l2p", -(-usual * warps // 128), 128, "start", "xq", "slot_of", "local", "sums", "far")
+    blocks = -(-b.usual_parts * warps // 128)  # the kernel goes on if there are more parts
+    b.launch("l2p", blocks, 128, "start", "xq", "slot_of", "local", "sums", "far")
 
 
 def _p2p(b: _Builder, pairs) -> None:
@@ -439,7 +441,10 @@ def _p2p(b: _Builder, pairs) -> None:
     near[:, :3] = lattice.near[order]
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
-    b.macros(P2P_WARPS=P2P_WARPS, WINDOW=P2P_SOURCES // (4 * b.real.itemsize))
+    # the sources of nearly every box at once, or in equal shares
+    expected = len(lattice.near) * b.usual_parts / b.boxes
+    many, most = expected + 2.5 * expected**0.5, P2P_SOURCES // (4 * b.real.itemsize)
+    b.macros(P2P_WARPS=P2P_WARPS, WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", near, np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
