@@ -55,9 +55,9 @@ class Evaluation:
 
     def new_shape_seconds(self) -> float:
         """Time of an evaluation in a cell of a shape not seen before, the third: the second one makes a second set of stages."""
-        for stretch in (1e-6, 2e-6):
+        for shrink in (1e-6, 2e-6):
             begin = time.perf_counter()
-            self.solver.compute(self._positions, self._cell * [[1.0], [1.0], [1.0 + stretch]])
+            self.solver.compute(self._positions, self._cell * [[1.0], [1.0], [1.0 - shrink]])
             if self._device:
                 self._device.wait()
         return time.perf_counter() - begin
