@@ -1,16 +1,13 @@
 """Fast multipole electrostatics for OpenMM: periodic Coulomb energies and forces to a tolerance you name."""
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
+from fmm_openmm.version import VERSION
 
-try:
-    __version__ = version("fmm_openmm")
-except PackageNotFoundError:  # imported from a source tree that is not installed
-    __version__ = "0+unknown"
+__version__ = VERSION
 
 # what needs openmm is imported on first use, so that the solver alone starts fast
 _LAZY = {

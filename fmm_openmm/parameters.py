@@ -221,6 +221,12 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
         load: the system.
         cost: cost model of the backend.
     """
+    return candidates(request, cell, load, cost)[0]
+
+
+def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> list[FMMParameters]:
+    """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius and smoothing the lowest order
+    whose estimated error meets the request. If nothing does, the most accurate alone."""
     precision = request.resolve_precision(load.ionic)
     if precision == "double":
         cost = cost.double or cost
@@ -232,7 +238,7 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
             "ask for `precision='double'`"
         )
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
-    best, most_accurate = None, None
+    found, most_accurate = [], None
     for counts in _grids(request, cell, load):
         shape = deformation(cell, counts)
         per_box = load.charged * load.particles / (load.filled * np.prod(np.diag(counts)))
@@ -251,11 +257,12 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
                     if most_accurate is None or error < most_accurate[1]:
                         most_accurate = candidate
                     if error <= request.tolerance:
-                        if best is None or seconds < best[0]:
-                            best = candidate
+                        found.append(candidate)
                         break
-    _, error, order, radius, smoothing, counts = best or most_accurate
-    return FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, precision, error)
+    return [
+        FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, precision, error)
+        for _, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
+    ]
 
 
 def adapt_parameters(

@@ -22,6 +22,7 @@ from fmm_openmm.parameters import (
     filled_fraction,
 )
 from fmm_openmm.stages import Stages
+from fmm_openmm.tuning import choose_tuned
 from fmm_openmm.units import COULOMB_CONSTANT
 
 _evaluation = threading.Lock()
@@ -137,7 +138,7 @@ class CoulombSolver:
         with _evaluation:
             if ionic > self._load.ionic + 0.25:  # bare ions where molecules were: the old choice would miss the tolerance
                 load = replace(self._load, ionic=ionic)
-                self._parameters = choose_parameters(self._request, self._box_vectors, load, self._cost)
+                self._parameters = self._choose(load)
                 self._load, self._stages = load, []
             self._charges = charges
             for stages in self._stages:
@@ -201,7 +202,13 @@ class CoulombSolver:
     def _use(self, backend: str) -> None:
         self._backend, self._make_stages = backend, backend_class(backend)
         self._cost = CUDA_COST if backend == "cuda" else CPU_COST
-        self._parameters = choose_parameters(self._request, self._box_vectors, self._load, self._cost)
+        self._parameters = self._choose(self._load)
+
+    def _choose(self, load: Load) -> FMMParameters:
+        device = self._make_stages.device()
+        if device is None:
+            return choose_parameters(self._request, self._box_vectors, load, self._cost)
+        return choose_tuned(device, self._request, self._box_vectors, load, self._cost)
 
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""

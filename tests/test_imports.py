@@ -10,15 +10,16 @@ PACKAGE = "fmm_openmm"
 SOURCE = Path(find_spec(PACKAGE).origin).parent
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank, as in the document.
-BASE = ["units", "errors"]
+BASE = ["units", "errors", "version"]
 SHAPE = [*BASE, "checks", "box"]
 DATA = [*SHAPE, "expansions", "parameters"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
-SOLVER = [*PIPELINE, "solver"]
+SOLVER = [*PIPELINE, "tuning", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
     "errors": [],
+    "version": [],
     "checks": BASE,
     "box": [*BASE, "checks"],
     "parameters": DATA,
@@ -27,7 +28,8 @@ MAY_IMPORT = {
     "stages": [*DATA, "driver"],
     "backends": PIPELINE,
     "oracle": SHAPE,
-    "solver": PIPELINE,
+    "tuning": DATA,
+    "solver": [*PIPELINE, "tuning"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "kernels": [],

@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 a check failed, 2 bad usage or input (one line on stderr),
 
 import argparse
 import sys
+import warnings
 
 import openmm
 
@@ -17,8 +18,8 @@ from fmm_openmm.cli.terminal import Terminal, one_line
 
 COMMANDS = {"info": info, "check": check, "validate": validate, "run": run, "bench": bench, "convert": convert}
 
-# What bad input, a missing file or package, or a System that is not supported may raise.
-EXPECTED = (ValueError, TypeError, OSError, ImportError, UnsupportedError, openmm.OpenMMException)
+# What bad input, a missing file or package, too little memory, or a System that is not supported may raise.
+EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, UnsupportedError, openmm.OpenMMException)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,6 +44,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _one_line_warning(message, *_, **__) -> str:
+    return f"fmm-openmm: {one_line(message)}\n"
+
+
 def main(argv=None) -> int:
     """Run one command; returns the exit code.
 
@@ -50,6 +55,7 @@ def main(argv=None) -> int:
         argv: the arguments, ``sys.argv[1:]`` where None.
     """
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    usual, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
         args = build_parser().parse_args(argv)
         terminal = Terminal(args.json)
@@ -64,4 +70,6 @@ def main(argv=None) -> int:
             raise
         sys.stderr.write(f"fmm-openmm: {one_line(error)}\n")
         return 2
+    finally:
+        warnings.formatwarning = usual
     return 0 if outcome.passed else 1

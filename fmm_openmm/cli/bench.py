@@ -4,14 +4,16 @@ solver: an evaluation and its stages, against what the device can do.
 md: steps in OpenMM with charges zero, with PME and with FMM.
 scaling: growth of an evaluation's time with the number of atoms.
 nve: drift and residual of the total energy, PME and FMM.
+tune: the fastest parameters on this GPU, for later runs to use.
 
-All on water, all with the force error beside the time. Tables are Markdown.
+All but tune on water, all with the force error beside the time. Tables are Markdown.
 A size is the edge of a box in nm, or this and the copies of the box that make
 the system: 6 or 6:3x3x5.
 """
 
 import argparse
 import itertools
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +64,7 @@ def add_arguments(parser) -> None:
             each.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
         if name in ("solver", "scaling"):
             each.add_argument("--backend", choices=BACKENDS, default="auto")
-        else:
+        elif name != "tune":
             add_platform_argument(each)
         if name == "solver":
             each.add_argument(
@@ -73,6 +75,10 @@ def add_arguments(parser) -> None:
                 metavar="S",
                 help="box widths or auto (default: 0 auto)",
             )
+        if name == "tune":
+            each.add_argument("--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)")
+            each.add_argument("--precision", choices=("auto", "single", "double"), default="auto")
+        if name in ("solver", "tune"):
             each.add_argument("--cells", choices=SHAPES, nargs="+", default=["cube"], help="shapes, all of the same volume")
         if name == "nve":
             each.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
@@ -277,7 +283,50 @@ def nve(args, terminal, drawing) -> dict:
     return {"platform": where.getName(), "picoseconds": picoseconds, "rows": rows}
 
 
-BENCHMARKS = {"solver": solver, "md": md, "scaling": scaling, "nve": nve}
+def tune(args, terminal, drawing) -> dict:
+    """Time what the cost model finds best on this GPU, and keep the winners: later runs on the same model use them."""
+    from fmm_openmm.backends import backend_class
+    from fmm_openmm.bench.tune import tune as fastest
+    from fmm_openmm.parameters import Request
+    from fmm_openmm.tuning import cache_file, store
+
+    backend_class("cuda")  # refuses what this machine cannot do
+    if cache_file() is None:
+        store({})
+    requests = [Request(t, args.precision, smoothing=args.smoothing) for t in args.tolerance or (5e-4, 1e-5, 1e-6)]
+    cases = list(itertools.product(args.sizes or default_sizes(True), args.cells, requests))
+    terminal.say(f"Winners are kept in {cache_file()}; times in microseconds\n")
+    heading(
+        terminal,
+        ("atoms", "cell", "tolerance", "smoothing", "order, radius, boxes", "evaluation", "cost model's choice", "candidates"),
+    )
+    rows = []
+    with terminal.progress("tune", len(cases)) as advance:
+        for where, cell, request in cases:
+            advance(0, description=f"{where}, {request.tolerance:g}")
+            row = fastest(where, request, cell)
+            winner = row["winner"]
+            store({row["key"]: winner})
+            rows.append({**row, "winner": asdict(winner), "seconds": winner.seconds})
+            terminal.row(
+                [
+                    str(row["atoms"]),
+                    cell,
+                    f"{request.tolerance:g} {row['precision']}",
+                    f"{winner.smoothing:g}",
+                    f"{winner.order}, {winner.near_radius:g}, {np.diag(row['grid']).tolist()}",
+                    f"{1e6 * winner.seconds:.0f}",
+                    f"{1e6 * row['model_seconds']:.0f}",
+                    str(len(row["candidates"])),
+                ]
+            )
+            advance()
+    if drawing:
+        lines(drawing, rows, ("cell", "tolerance"), lambda row: 1e6 * row["seconds"], "evaluation, us")
+    return {"file": str(cache_file()), "rows": rows}
+
+
+BENCHMARKS = {"solver": solver, "md": md, "scaling": scaling, "nve": nve, "tune": tune}
 
 
 def chosen_platform(args):

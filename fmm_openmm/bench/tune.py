@@ -1,0 +1,79 @@
+"""The best of the cost model's candidates, by timing them on the GPU."""
+
+import numpy as np
+
+from fmm_openmm import tuning
+from fmm_openmm.backends import backend_class
+from fmm_openmm.bench.solver import Evaluation
+from fmm_openmm.bench.systems import SHAPES, Size
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, candidates
+
+CANDIDATES = 12
+"""So many of the cheapest are timed."""
+
+MOLECULES = 33.4
+"""Of water, a cubic nm."""
+
+
+def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
+    """Charges of TIP3P water, molecules scattered as evenly as in the liquid; for timing, not for physics.
+
+    Args:
+        cell: box vectors in reduced form, shape (3, 3), nm.
+    """
+    rng = np.random.default_rng(seed)
+    spacing = np.cbrt(1.0 / MOLECULES)
+    counts = np.maximum(1, np.rint(np.diag(cell) / spacing)).astype(int)
+    sites = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(-1, 3)
+    oxygen = (sites + rng.uniform(-0.3, 0.3, sites.shape)) / counts @ cell
+    bonds = rng.normal(size=(len(oxygen), 2, 3))
+    bonds *= 0.0957 / np.linalg.norm(bonds, axis=-1, keepdims=True)
+    positions = np.concatenate([oxygen[:, None], oxygen[:, None] + bonds], 1).reshape(-1, 3)
+    first = 3 * np.arange(len(oxygen))[:, None, None]
+    exclusions = (first + np.array([[0, 1], [0, 2], [1, 2]])).reshape(-1, 2)
+    return ChargeSystem(np.tile([-0.834, 0.417, 0.417], len(oxygen)), positions, cell, exclusions)
+
+
+def cell_of(size: Size, shape: str) -> np.ndarray:
+    """Box vectors of a size, shape (3, 3), nm."""
+    return SHAPES[shape] * (size.edge / np.cbrt(np.prod(np.diag(SHAPES[shape])))) * np.array(size.copies)[:, None]
+
+
+def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: float) -> float:
+    """Median time of an evaluation with these parameters, infinite where memory does not suffice."""
+    p = parameters
+    options = {"order": p.order, "near_radius": p.near_radius, "grid": p.counts, "smoothing": p.smoothing}
+    try:
+        return Evaluation(charges, tolerance=tolerance, precision=p.precision, backend="cuda", **options).seconds()
+    except MemoryError:
+        return np.inf
+
+
+def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDATES) -> dict:
+    """One row: the candidates with their times, the winner, and the key it is to be kept under."""
+    cell = cell_of(size, shape)
+    charges = water_like(cell)
+    load = Load.of(charges.charges, charges.exclusions)
+    found = candidates(request, charges.box_vectors, load, CUDA_COST)
+    if found[0].expected_error > request.tolerance:
+        reachable = found[0].expected_error
+        raise ValueError(f"`tolerance` {request.tolerance:g} is out of reach here: the best estimate is {reachable:.1e}")
+    times = [seconds_of(charges, each, request.tolerance) for each in found[:most]]
+    best = int(np.argmin(times))
+    if not np.isfinite(times[best]):
+        raise MemoryError(f"device memory does not suffice for {len(charges)} atoms")
+    return {
+        "atoms": len(charges),
+        "cell": shape,
+        "tolerance": request.tolerance,
+        "precision": found[0].precision,
+        "key": tuning.key(backend_class("cuda").device(), request, charges.box_vectors, load),
+        "winner": tuning.Winner.of(found[best], len(charges), times[best]),
+        "grid": found[best].grid,
+        "model_seconds": times[0],
+        "candidates": [
+            {"order": p.order, "near_radius": p.near_radius, "smoothing": p.smoothing, "grid": p.grid, "seconds": seconds}
+            for p, seconds in zip(found, times, strict=False)
+        ],
+    }

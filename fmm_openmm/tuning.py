@@ -1,0 +1,171 @@
+"""Parameters found by timing on a GPU (``fmm-openmm bench tune``): the file that keeps them, and their use.
+
+A winner is kept for a GPU model, a version of this package, a size class (the number of particles as a rounded power of 2),
+a shape of the cell, a tolerance, a precision and a smoothing. It takes precedence over the cost model where it is among
+what meets the tolerance for the system at hand; so it can make a run slower or faster, never less accurate.
+
+The file is ``tuning.json`` in the user's cache folder, or in that of the environment variable ``FMM_OPENMM_CACHE``; with
+the value "off" there is none. It is replaced as a whole, so that whoever reads sees all of the old or all of the new one.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fmm_openmm.parameters import CostModel, FMMParameters, Load, Request, candidates
+from fmm_openmm.version import VERSION
+
+ENVIRONMENT = "FMM_OPENMM_CACHE"
+OFF = "off"
+
+FORMAT = "fmm_openmm tuning 1"
+"""First entry of the file; another format is not read."""
+
+ALIKE = 1.25
+"""Largest ratio of particles a box at which a winner still stands for a candidate: systems of a size class differ."""
+
+_told: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class Winner:
+    """What won: order, near radius (box widths), smoothing (box widths) and particles a box; and its time, seconds."""
+
+    order: int
+    near_radius: float
+    smoothing: float
+    per_box: float
+    seconds: float
+
+    @classmethod
+    def of(cls, parameters: FMMParameters, particles: int, seconds: float) -> "Winner":
+        """Parameters that were timed on so many particles."""
+        p = parameters
+        return cls(p.order, p.near_radius, p.smoothing, _per_box(p, particles), seconds)
+
+    def among(self, found: list[FMMParameters], particles: int) -> FMMParameters | None:
+        """The candidate that it stands for, an order higher or lower at most; None if there is none."""
+
+        def distance(p: FMMParameters) -> float:
+            return abs(np.log(_per_box(p, particles) / self.per_box))
+
+        alike = [
+            p
+            for p in found
+            if (p.near_radius, p.smoothing) == (self.near_radius, self.smoothing)
+            and abs(p.order - self.order) <= 1
+            and distance(p) <= np.log(ALIKE)
+        ]
+        return min(alike, key=distance, default=None)
+
+
+def choose_tuned(device: str, request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> FMMParameters:
+    """As :func:`fmm_openmm.parameters.choose_parameters`, but the winner of a timing on this model of GPU, where there is one.
+
+    What the request fixes is obeyed: timings count only where order, near radius and grid are all free. They are made in
+    filled cells, and count only there.
+    """
+    found = candidates(request, cell, load, cost)
+    free = request.order is None and request.near_radius is None and request.grid is None and load.filled == 1.0
+    if not free or found[0].expected_error > request.tolerance:
+        return found[0]
+    winner = read().get(key(device, request, cell, load))
+    return (winner and winner.among(found, load.particles)) or found[0]
+
+
+def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
+    """What a winner is kept under.
+
+    Args:
+        device: model of the GPU.
+        cell: box vectors in reduced form, shape (3, 3).
+    """
+    shape = np.abs(cell[np.tril_indices(3)]) / np.cbrt(np.prod(np.diag(cell)))
+    smoothing = "auto" if request.smoothing is None else f"{request.smoothing:g}"
+    return ", ".join(
+        [
+            device,
+            f"fmm_openmm {VERSION}",
+            f"2^{round(np.log2(load.particles))} particles",
+            f"cell {' '.join(f'{length:.1f}' for length in shape)}",
+            f"tolerance {request.tolerance:.3g}",
+            request.resolve_precision(load.ionic),
+            f"smoothing {smoothing}",
+        ]
+    )
+
+
+def cache_file() -> Path | None:
+    """Where winners are kept; None if that is turned off."""
+    folder = os.environ.get(ENVIRONMENT)
+    if folder == OFF:
+        return None
+    if folder:
+        return Path(folder) / "tuning.json"
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "fmm_openmm" / "tuning.json"
+
+
+def read() -> dict[str, Winner]:
+    """All winners. A file that is damaged, or not ours, counts as empty and is warned of once."""
+    path = cache_file()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path else {"format": FORMAT, "winners": {}}
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r}")
+        return {name: _checked(**entry) for name, entry in content["winners"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if path not in _told:
+            _told.add(path)
+            warnings.warn(f"{path} is ignored ({type(error).__name__}: {error}): delete it, or tune again", stacklevel=2)
+        return {}
+
+
+def store(winners: dict[str, Winner]) -> Path:
+    """Add winners to the file; returns its path.
+
+    Raises:
+        OSError: it cannot be written, or is turned off. What was there stays.
+    """
+    path = cache_file()
+    if path is None:
+        raise OSError(f"{ENVIRONMENT} is {OFF!r}: there is nowhere to keep what is found")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    everything = {name: asdict(winner) for name, winner in sorted({**read(), **winners}.items())}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "winners": everything}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:
+    values = near_radius, smoothing, per_box, seconds
+    if type(order) is not int or not all(type(value) in (int, float) and np.isfinite(value) for value in values):
+        raise ValueError("an entry is not of numbers")
+    if not (order > 0 and per_box > 0):
+        raise ValueError("an entry is out of range")
+    return Winner(order, *map(float, values))
+
+
+def _per_box(parameters: FMMParameters, particles: int) -> float:
+    return particles / float(np.prod(np.diag(parameters.counts)))
