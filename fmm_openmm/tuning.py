@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import warnings
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,11 @@ import numpy as np
 
 from fmm_openmm.parameters import CostModel, FMMParameters, Load, Request, candidates
 from fmm_openmm.version import VERSION
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 ENVIRONMENT = "FMM_OPENMM_CACHE"
 OFF = "off"
@@ -102,18 +108,21 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
 
 
 def cache_file() -> Path | None:
-    """Where winners are kept; None if that is turned off."""
+    """Where winners are kept; None if that is turned off, or nowhere."""
     folder = os.environ.get(ENVIRONMENT)
     if folder == OFF:
         return None
     if folder:
         return Path(folder) / "tuning.json"
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home
+        return None
     return Path(base) / "fmm_openmm" / "tuning.json"
 
 
@@ -142,20 +151,36 @@ def store(winners: dict[str, Winner]) -> Path:
     """
     path = cache_file()
     if path is None:
-        raise OSError(f"{ENVIRONMENT} is {OFF!r}: there is nowhere to keep what is found")
+        raise OSError(f"there is no folder to keep winners in: {ENVIRONMENT} is {os.environ.get(ENVIRONMENT)!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    everything = {name: asdict(winner) for name, winner in sorted({**read(), **winners}.items())}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "winners": everything}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with _alone(path.parent):
+        everything = {name: asdict(winner) for name, winner in sorted({**read(), **winners}.items())}
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump({"format": FORMAT, "winners": everything}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
     return path
+
+
+@contextmanager
+def _alone(folder: Path):
+    """One writer at a time, so that none loses what another adds; where there are no such locks, that may happen."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:

@@ -13,6 +13,7 @@ import pytest
 from fmm_openmm import CoulombSolver, backends, tuning
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import tune as bench_tune
+from fmm_openmm.bench.solver import Evaluation
 from fmm_openmm.bench.systems import Size
 from fmm_openmm.cli import main
 from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates, choose_parameters
@@ -153,7 +154,7 @@ def test_several_writers_at_once(file):
             warnings.simplefilter("error")
             read()
     assert [writer.returncode for writer in writers] == [0, 0, 0]
-    assert len(read()) >= 30
+    assert len(read()) == 90 or sys.platform == "win32"
     assert [path.name for path in file.parent.iterdir()] == ["tuning.json"]
 
 
@@ -181,6 +182,18 @@ def test_where_the_file_is(monkeypatch, platform, variables, folder):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
     assert tuning.cache_file().as_posix() == f"{folder}/fmm_openmm/tuning.json"
+
+
+def test_a_user_without_a_home(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("FMM_OPENMM_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tuning.Path, "home", nowhere)
+    assert tuned() == nth(0)
+    with pytest.raises(OSError, match=r"no folder to keep winners in: FMM_OPENMM_CACHE is None$"):
+        keep(nth(5))
 
 
 class Fake(ReferenceStages):
@@ -220,6 +233,22 @@ def test_water_like_charges():
     assert len(charges) / volume == pytest.approx(100, rel=0.1)
     assert abs(charges.charges.sum()) < 1e-9
     assert len(charges.exclusions) == len(charges)
+
+
+def test_candidates_are_timed(monkeypatch):
+    made = []
+
+    def on_the_cpu(charges, **options):
+        made.append(Evaluation(charges, **options | {"backend": "cpu"}))
+        return made[-1]
+
+    monkeypatch.setattr("fmm_openmm.bench.timing.BUDGET", 0.01)
+    monkeypatch.setattr(bench_tune, "Evaluation", on_the_cpu)
+    charges = bench_tune.water_like(2.2 * np.eye(3))
+    load = Load.of(charges.charges, charges.exclusions)
+    chosen = nth(1, load=load, cell=charges.box_vectors)
+    assert 0 < bench_tune.seconds_of(charges, chosen, REQUEST.tolerance) < 10
+    assert made[0].solver.parameters == chosen
 
 
 def test_memory_may_not_suffice(gpu, monkeypatch):
