@@ -54,7 +54,7 @@ class Evaluation:
         return timing.stage_seconds(self.stages, self._positions, width)
 
     def new_shape_seconds(self) -> float:
-        """Time of an evaluation in a cell of a shape not seen before, the third: the second one makes a second set of stages."""
+        """Time of an evaluation in a cell of a shape not seen before, the third: a second one makes a second set of stages."""
         for shrink in (1e-6, 2e-6):
             begin = time.perf_counter()
             self.solver.compute(self._positions, self._cell * [[1.0], [1.0], [1.0 - shrink]])
