@@ -10,7 +10,6 @@ the value "off" there is none. It is replaced as a whole, so that whoever reads 
 
 import json
 import os
-import sys
 import tempfile
 import warnings
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fmm_openmm.cache import ENVIRONMENT, cache_folder
 from fmm_openmm.parameters import CostModel, FMMParameters, Load, Request, candidates
 from fmm_openmm.version import VERSION
 
@@ -26,9 +26,6 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
-
-ENVIRONMENT = "FMM_OPENMM_CACHE"
-OFF = "off"
 
 FORMAT = "fmm_openmm tuning 1"
 """First entry of the file; another format is not read."""
@@ -109,21 +106,8 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
 
 def cache_file() -> Path | None:
     """Where winners are kept; None if that is turned off, or nowhere."""
-    folder = os.environ.get(ENVIRONMENT)
-    if folder == OFF:
-        return None
-    if folder:
-        return Path(folder) / "tuning.json"
-    try:
-        if sys.platform == "win32":
-            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-        elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Caches"
-        else:
-            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # a user without a home
-        return None
-    return Path(base) / "fmm_openmm" / "tuning.json"
+    folder = cache_folder()
+    return folder and folder / "tuning.json"
 
 
 def read() -> dict[str, Winner]:

@@ -10,7 +10,7 @@ PACKAGE = "fmm_openmm"
 SOURCE = Path(find_spec(PACKAGE).origin).parent
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank, as in the document.
-BASE = ["units", "errors", "version"]
+BASE = ["units", "errors", "version", "cache"]
 SHAPE = [*BASE, "checks", "box"]
 DATA = [*SHAPE, "expansions", "parameters"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "units": [],
     "errors": [],
     "version": [],
+    "cache": [],
     "checks": BASE,
     "box": [*BASE, "checks"],
     "parameters": DATA,

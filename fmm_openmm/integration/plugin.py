@@ -6,6 +6,7 @@ packages: its headers, and those of the CUDA runtime; beside them only a C++ com
 ``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources, OpenMM and the compiler.
 """
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import openmm
 
+from fmm_openmm.cache import cache_folder
 from fmm_openmm.errors import UnsupportedError
 
 _log = logging.getLogger("fmm_openmm")
@@ -63,7 +65,7 @@ def build() -> Path:
     digest = hashlib.sha256(repr((compiler, options, openmm.version.full_version)).encode())
     for path in sorted(_folder().glob("*.*")):
         digest.update(path.read_bytes())
-    target = _cache() / f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
+    target = _kept() / f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
     if target.exists():
         return target
     _log.info("building the native plugin, once")
@@ -140,11 +142,14 @@ def _folder() -> Path:
     return Path(str(resources.files("fmm_openmm"))) / "plugin"
 
 
-def _cache() -> Path:
-    chosen = os.environ.get("FMM_OPENMM_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fmm_openmm"
+@functools.cache
+def _kept() -> Path:
+    """Where the plugin is kept: for this process only if there is no cache folder."""
+    folder = cache_folder()
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="fmm_openmm-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _minor(version: str) -> str:
