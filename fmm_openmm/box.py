@@ -1,4 +1,4 @@
-"""Periodic boxes: checks of box vectors, and the lattice of nearly cubic boxes the FMM works on.
+"""Boxes: checks of box vectors, and the lattice of nearly cubic boxes the FMM works on.
 
 ``cell = counts @ boxes``: the periodic cell (rows a, b, c) is a supercell of the box lattice, with ``counts`` an integer
 lower-triangular matrix. For a rectangular cell it is diagonal and this is the usual grid; in a triclinic cell the
@@ -9,7 +9,7 @@ periodic images is a plain three-dimensional circular convolution.
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import count, product
 
 import numpy as np
 
@@ -196,6 +196,20 @@ class BoxLattice:
         """Number of boxes in the cell."""
         return int(np.prod(np.diag(self.counts)))
 
+    @property
+    def background(self) -> float:
+        """Density of the background that neutralises a unit charge in the cell, per box volume."""
+        return 1.0 / self.size
+
+    @property
+    def neighbours(self) -> float:
+        """Mean number of near boxes that a box has."""
+        return len(self.near)
+
+    def occurring(self, offsets: np.ndarray) -> np.ndarray:
+        """Those of the offsets (m, 3) by which two boxes can lie apart: every one, as every box has images everywhere."""
+        return offsets
+
     @cached_property
     def near(self) -> np.ndarray:
         """Offsets of the near stencil, shape (m, 3) int64, first axis fastest."""
@@ -247,3 +261,34 @@ class BoxLattice:
         """FFT slot of every box in memory order, shape (size,) int64."""
         z, y, x = np.meshgrid(*[np.arange(n) for n in np.diag(self.counts)[::-1]], indexing="ij")
         return self.slot(np.stack([x, y, z], -1).reshape(-1, 3))
+
+
+class OpenLattice(BoxLattice):
+    """Cubic boxes in empty space: ``span`` boxes along each axis, within a periodic lattice so much larger that a circular
+    convolution over it is the plain one, and that no box has a near one through the boundary.
+
+    Every particle must lie in a box with ``0 <= index < span``; no other box has an image, and there is no background.
+
+    Attributes:
+        span: shape (3,) int64.
+    """
+
+    def __init__(self, span: np.ndarray, near_radius: float):
+        reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
+        lengths = [next(m for m in count(max(2 * n - 1, n + reach)) if _is_smooth(m)) for n in map(int, span)]
+        super().__init__(np.diag(lengths).astype(np.int64), np.eye(3), near_radius)
+        object.__setattr__(self, "span", np.array(span, np.int64))
+
+    @property
+    def background(self) -> float:
+        """None."""
+        return 0.0
+
+    @property
+    def neighbours(self) -> float:
+        """Mean number of near boxes that a box of the span has."""
+        return float(np.maximum(0.0, 1.0 - np.abs(self.near) / self.span).prod(1).sum())
+
+    def occurring(self, offsets: np.ndarray) -> np.ndarray:
+        """Those of the offsets (m, 3) by which two boxes can lie apart."""
+        return offsets[(np.abs(offsets) < self.span).all(1)]

@@ -3,14 +3,23 @@
 Both are separate on purpose: the estimate (``expansions/error.py``) knows geometry only, the cost model times only.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
 from fmm_openmm.checks import check_integer, check_number
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import charged_fraction, estimate_error, far_distances, ionic_fraction, single_noise
+from fmm_openmm.expansions.error import (
+    charged_fraction,
+    estimate_error,
+    far_distances,
+    ionic_fraction,
+    net_charge,
+    single_noise,
+)
 
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
@@ -83,7 +92,7 @@ class FMMParameters:
         order: expansion order p.
         near_radius: near means box centres within this many box widths.
         grid: integer matrix of the box lattice, shape (3, 3), ``box_vectors = grid @ boxes``; diagonal for a
-            rectangular cell.
+            rectangular cell. With an open boundary the number of cubic boxes that cover the particles, as a diagonal.
         smoothing: width of the transition regions, box widths.
         levels: levels below the root grid, 0.
         precision: "single" or "double".
@@ -162,17 +171,19 @@ class Load:
         filled: fraction of the cell that holds them, a power of 1/2.
         ionic: ionic fraction of the charges (``expansions/error.py``).
         charged: fraction of the particles that carry the charge, likewise; that of three-site water where nothing is known.
+        net: net charge over the RMS charge.
     """
 
     particles: int
     filled: float
     ionic: float
     charged: float = 2 / 3
+    net: float = 0.0
 
     @classmethod
     def of(cls, charges: np.ndarray, exclusions: np.ndarray, filled: float = 1.0) -> "Load":
         """The load of charges (n,) and excluded pairs (k, 2)."""
-        return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges))
+        return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges), net_charge(charges))
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
@@ -230,7 +241,38 @@ def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel =
     precision = request.resolve_precision(load.ionic)
     if precision == "double":
         cost = cost.double or cost
-    noise = {s: single_noise(load.ionic, s) if precision == "single" else 0.0 for s in request.smoothings}
+    grids = (
+        Grid(
+            counts,
+            load.particles / (load.filled * float(np.prod(np.diag(counts)))),
+            partial(BoxLattice.from_cell, cell, counts),
+            deformation(cell, counts),
+        )
+        for counts in _grids(request, cell, load)
+    )
+    return search(replace(request, precision=precision), grids, load, cost)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A candidate for the boxes.
+
+    Attributes:
+        counts: integer matrix of the parameters' ``grid``, shape (3, 3).
+        per_box: mean number of particles in a box that holds any.
+        lattice: the box lattice with a given near radius.
+        deformation: of the boxes, as in :func:`fmm_openmm.box.deformation`.
+    """
+
+    counts: np.ndarray
+    per_box: float
+    lattice: Callable[[float], BoxLattice]
+    deformation: float = 1.0
+
+
+def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[FMMParameters]:
+    """:func:`candidates` on the given grids; the precision must be resolved."""
+    noise = {s: single_noise(load.ionic, s) if request.precision == "single" else 0.0 for s in request.smoothings}
     reachable = min(noise.values())
     if reachable > request.tolerance:
         raise ValueError(
@@ -239,28 +281,29 @@ def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel =
         )
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
     found, most_accurate = [], None
-    for counts in _grids(request, cell, load):
-        shape = deformation(cell, counts)
-        per_box = load.charged * load.particles / (load.filled * np.prod(np.diag(counts)))
+    for grid in grids:
         for radius in radii:
-            lattice = BoxLattice.from_cell(cell, counts, radius)
+            lattice = grid.lattice(radius)
             distances = far_distances(lattice)
+            filled = load.particles / (grid.per_box * lattice.size)
             limit = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius)
             orders = range(1, limit + 1) if request.order is None else (request.order,)
             for smoothing in request.smoothings:
                 parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
                 for order in orders:
-                    truncation = estimate_error(distances, order, smoothing, per_box, shape, load.ionic)
+                    truncation = estimate_error(
+                        distances, order, smoothing, load.charged * grid.per_box, grid.deformation, load.ionic
+                    )
                     error = np.hypot(noise[smoothing], truncation)
-                    seconds = cost(parts, load.filled, lattice.size, len(lattice.near), order)
-                    candidate = seconds, float(error), order, radius, smoothing, counts
+                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order)
+                    candidate = seconds, float(error), order, radius, smoothing, grid.counts
                     if most_accurate is None or error < most_accurate[1]:
                         most_accurate = candidate
                     if error <= request.tolerance:
                         found.append(candidate)
                         break
     return [
-        FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, precision, error)
+        FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, request.precision, error)
         for _, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
     ]
 

@@ -1,4 +1,4 @@
-"""``CoulombSolver``: periodic Coulomb energies, forces, potentials and fields of point charges."""
+"""``CoulombSolver``: Coulomb energies, forces, potentials and fields of point charges, periodic or in empty space."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from fmm_openmm.backends import backend_class, choose_backend, warn_of_fallback
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import ionic_fraction
+from fmm_openmm.expansions.error import ionic_fraction, net_charge
 from fmm_openmm.parameters import (
     CPU_COST,
     CUDA_COST,
@@ -21,6 +21,7 @@ from fmm_openmm.parameters import (
     choose_parameters,
     filled_fraction,
 )
+from fmm_openmm.region import Region, choose_region
 from fmm_openmm.stages import Stages
 from fmm_openmm.tuning import choose_tuned
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -39,8 +40,8 @@ class CoulombResult:
     Attributes:
         energy: kJ/mol.
         forces: shape (n, 3), kJ/mol/nm.
-        potentials: at each particle, of all others, of every periodic image and of the background; shape (n,),
-            kJ/mol/e. The derivative of the energy with respect to the particle's charge.
+        potentials: at each particle, of all others and, with a periodic boundary, of every image and of the background;
+            shape (n,), kJ/mol/e. The derivative of the energy with respect to the particle's charge.
         fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
     """
 
@@ -51,32 +52,38 @@ class CoulombResult:
 
 
 class CoulombSolver:
-    r"""Periodic Coulomb interaction of n point charges by the fast multipole method.
+    r"""Coulomb interaction of n point charges by the fast multipole method.
 
     .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_{n}{}' \frac{q_i q_j}{|x_i - x_j - n|}
                   - k_e \sum_{(i,j)\ excluded} \frac{q_i q_j}{|x_i - x_j|}
 
     over all periodic images n (the prime leaves out i = j at n = 0), with tin-foil boundary and, for a net charge, a
-    uniform neutralising background: the conventions of OpenMM's PME.
+    uniform neutralising background: the conventions of OpenMM's PME. With ``boundary="open"`` the particles are in empty
+    space: n = 0 alone, for any net charge, with potentials that vanish at infinity.
 
     Args:
         charges: shape (n,), e.
-        box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm.
+        box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open boundary.
         exclusions: pairs whose interaction is left out, shape (m, 2).
         tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
-        boundary: "periodic".
+        boundary: "periodic" or "open".
         precision: "single", "double", or "auto": single for tolerances down to 5e-6.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
-            else "cpu", with one warning that says why.
-        order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`.
-        exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give.
+            else "cpu", with one warning that says why. With an open boundary "auto" is "cpu".
+        order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`. With an open boundary
+            the grid follows the particles and cannot be given.
+        exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give. Without
+            effect with an open boundary, where there is one image.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
-            droplets, slabs and single molecules much faster; without them the cell is taken to be filled.
+            droplets, slabs and single molecules much faster; without them the cell is taken to be filled. With an open
+            boundary the parameters are chosen for them, else for those of the first evaluation.
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: boundary "open", levels > 0, or backend "cuda" without CuPy or a GPU.
+        UnsupportedError: levels > 0, or backend "cuda" with an open boundary or without CuPy or a GPU.
     """
+
+    _parameters: FMMParameters
 
     def __init__(
         self,
@@ -95,27 +102,38 @@ class CoulombSolver:
         exclusions_periodic: bool = False,
         positions=None,
     ):
-        if check_choice(boundary, ("periodic", "open"), "boundary") == "open":
-            raise UnsupportedError("`boundary='open'` is not available: use 'periodic' with a large box")
+        self._open = check_choice(boundary, ("periodic", "open"), "boundary") == "open"
         check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend")
         self._charges = check_charges(charges)
-        self._box_vectors = check_box_vectors(box_vectors)
+        if self._open:
+            _check_open(box_vectors, grid, backend)
+            backend = "cpu" if backend == "auto" else backend
+        else:
+            self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
-        self._minimum_image = bool(exclusions_periodic)
+        self._minimum_image = bool(exclusions_periodic) and not self._open
         self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels)
         self._automatic = backend == "auto"
         backend = choose_backend() if self._automatic else backend
         backend_class(backend)  # refuses what this machine cannot do
-        filled = 1.0
         if positions is not None:
-            filled = filled_fraction(check_positions(positions, len(self._charges)), self._box_vectors)
+            positions = check_positions(positions, len(self._charges))
+        filled = 1.0 if self._open or positions is None else filled_fraction(positions, self._box_vectors)
         self._load = Load.of(self._charges, self._exclusions, filled)
         self._stages: list[Stages] = []
+        self._regions: list[Region] = []  # with an open boundary, of each of the stages
+        self._planned: Region | None = None  # chosen for the positions given here
         self._use(backend)
+        if self._open and positions is not None:
+            self._planned = choose_region(self._request, positions, self._load, self._cost)
+            self._parameters = self._planned.parameters
 
     @property
     def parameters(self) -> FMMParameters:
-        """What is used for the box vectors given at creation, and the error it expects."""
+        """What is used for the box vectors given at creation, and the error it expects. With an open boundary what was used
+        last; a ``ValueError`` if there are no positions yet to choose it for."""
+        if not hasattr(self, "_parameters"):
+            raise ValueError("`parameters` are chosen for positions: give `positions`, or call `compute` first")
         return self._parameters
 
     @property
@@ -130,16 +148,18 @@ class CoulombSolver:
 
     def set_charges(self, charges) -> None:
         """Replace the charges, shape (n,), e. Exclusions stay, and so do the parameters unless far more of the charge is on
-        bare ions now."""
+        bare ions now or, with an open boundary, the net charge is far larger."""
         charges = check_charges(charges)
         if charges.shape != self._charges.shape:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
-        ionic = ionic_fraction(charges, self._exclusions)
+        ionic, net = ionic_fraction(charges, self._exclusions), net_charge(charges)
         with _evaluation:
-            if ionic > self._load.ionic + 0.25:  # bare ions where molecules were: the old choice would miss the tolerance
-                load = replace(self._load, ionic=ionic)
-                self._parameters = self._choose(load)
-                self._load, self._stages = load, []
+            # bare ions where molecules were, or far more net charge in open space: the old choice would miss the tolerance
+            if ionic > self._load.ionic + 0.25 or (self._open and net > 2 * self._load.net + 20):
+                load = replace(self._load, ionic=ionic, net=net)
+                if not self._open:
+                    self._parameters = self._choose(load)
+                self._load, self._stages, self._regions, self._planned = load, [], [], None
             self._charges = charges
             for stages in self._stages:
                 stages.set_charges(charges)
@@ -152,7 +172,8 @@ class CoulombSolver:
                 CuPy array): then so do the results, in the precision of the solver, the energy with shape (1,); nothing
                 waits for the device, and instead of errors there are NaNs.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
-                another shape rebuilds the lattice operator.
+                another shape rebuilds the lattice operator. With an open boundary None; particles that leave the space that
+                the boxes cover rebuild it.
 
         Raises:
             MemoryError: with backend "cuda", device memory does not suffice. Nothing is kept there; the solver stays usable.
@@ -160,7 +181,7 @@ class CoulombSolver:
             ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
                 excluded.
         """
-        cell = self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        cell = self._cell(box_vectors)
         if not hasattr(positions, "__cuda_array_interface__"):
             positions = check_positions(positions, len(self._charges))
         elif positions.shape != (len(self._charges), 3):
@@ -172,19 +193,32 @@ class CoulombSolver:
                     return self._evaluated(positions, cell)
                 except (MemoryError, UnsupportedError) as error:
                     fault = error.with_traceback(None)  # which holds device memory
-                self._stages = []
+                self._stages, self._regions = [], []
                 if not (kept and isinstance(fault, MemoryError)):  # what other shapes held may be enough
                     self._fall_back(fault)
 
-    def _evaluated(self, positions, cell: np.ndarray) -> CoulombResult:
+    def _evaluated(self, positions, cell: np.ndarray | None) -> CoulombResult:
+        if cell is None:
+            return self._evaluated_open(positions)
         stages = self._stages_for(cell)
         width = box_width(cell, stages.lattice.counts)
         if hasattr(positions, "__cuda_array_interface__"):
             if self._backend == "cuda":
                 return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
             positions = check_positions(positions.get(), len(self._charges))
-        potentials, fields = stages.evaluate(positions, width)
-        bad = np.flatnonzero(~(np.abs(potentials) <= ENORMOUS * np.abs(self._charges).max()))
+        return self._result(*stages.evaluate(positions, width), width, ENORMOUS, positions, cell)
+
+    def _evaluated_open(self, positions) -> CoulombResult:
+        if hasattr(positions, "__cuda_array_interface__"):
+            positions = check_positions(positions.get(), len(self._charges))
+        stages, region = self._stages_in(positions)
+        width = region.width
+        enormous = ENORMOUS * min(max(1.0, width), 2e3)  # boxes may be as wide as space is empty
+        return self._result(*stages.evaluate(region.relative(positions), width), width, enormous, positions, None)
+
+    def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
+        """What the stages return, in kJ/mol and nm."""
+        bad = np.flatnonzero(~(np.abs(potentials) <= enormous * np.abs(self._charges).max()))
         if len(bad):
             raise ValueError(self._coincidence(bad[0], positions, cell))
         potentials *= COULOMB_CONSTANT / width
@@ -202,7 +236,8 @@ class CoulombSolver:
     def _use(self, backend: str) -> None:
         self._backend, self._make_stages = backend, backend_class(backend)
         self._cost = CUDA_COST if backend == "cuda" else CPU_COST
-        self._parameters = self._choose(self._load)
+        if not self._open:
+            self._parameters = self._choose(self._load)
 
     def _choose(self, load: Load) -> FMMParameters:
         device = self._make_stages.device()
@@ -212,7 +247,9 @@ class CoulombSolver:
 
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""
-        cell = check_box_vectors(box_vectors)
+        cell = self._cell(box_vectors)
+        if cell is None:
+            return self.parameters
         counts, created = self._parameters.counts, self._box_vectors
         if BoxLattice.from_cell(created, counts, 1.0).same_shape(cell):
             return self._parameters
@@ -229,21 +266,59 @@ class CoulombSolver:
                 break
         else:
             parameters = self.parameters_for(cell)
-            lattice = BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius)
-            dtype = np.float32 if parameters.precision == "single" else np.float64
-            order, smoothing = parameters.order, parameters.smoothing
-            if len(self._stages) == 2 and self._stages[1].adopt(lattice, order, smoothing, dtype):
-                stages = self._stages[1]
-            else:
-                stages = self._make_stages(
-                    lattice, order, smoothing, self._charges, self._exclusions, self._minimum_image, dtype
-                )
+            stages = self._made(parameters, BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius))
         self._stages = [stages, *self._stages[:1]]
         return stages
 
-    def _coincidence(self, particle: int, positions: np.ndarray, cell: np.ndarray) -> str:
-        delta = (positions - positions[particle]) @ np.linalg.inv(cell)
-        distance = np.linalg.norm((delta - np.rint(delta)) @ cell, axis=1)
+    def _stages_in(self, positions: np.ndarray) -> tuple[Stages, Region]:
+        """Stages whose boxes cover the positions, and where these are; the two used last are kept."""
+        low, high = positions.min(0), positions.max(0)
+        for stages, kept in zip(self._stages, self._regions, strict=True):
+            region = kept.around(low, high)
+            if region:
+                self._stages.remove(stages)
+                self._regions.remove(kept)
+                break
+        else:
+            region = self._planned.around(low, high) if self._planned else None
+            region = region or choose_region(self._request, positions, self._load, self._cost)
+            stages = self._made(region.parameters, region.lattice)
+        self._stages, self._regions = [stages, *self._stages[:1]], [region, *self._regions[:1]]
+        self._parameters = region.parameters
+        return stages, region
+
+    def _made(self, parameters: FMMParameters, lattice: BoxLattice) -> Stages:
+        """Stages for the boxes: the older of those kept, if they can adopt them, else new ones."""
+        dtype = np.float32 if parameters.precision == "single" else np.float64
+        order, smoothing = parameters.order, parameters.smoothing
+        if len(self._stages) == 2 and self._stages[1].adopt(lattice, order, smoothing, dtype):
+            return self._stages[1]
+        return self._make_stages(lattice, order, smoothing, self._charges, self._exclusions, self._minimum_image, dtype)
+
+    def _cell(self, box_vectors) -> np.ndarray | None:
+        """The box vectors in use; None with an open boundary."""
+        if self._open:
+            if box_vectors is not None:
+                raise ValueError("`box_vectors` must be None with `boundary='open'`")
+            return None
+        return self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+
+    def _coincidence(self, particle: int, positions: np.ndarray, cell: np.ndarray | None) -> str:
+        delta = positions - positions[particle]
+        if cell is not None:
+            delta = delta @ np.linalg.inv(cell)
+            delta = (delta - np.rint(delta)) @ cell
+        distance = np.linalg.norm(delta, axis=1)
         partners = self._exclusions[(self._exclusions == particle).any(1)]
         distance[partners] = distance[particle] = np.inf
         return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"
+
+
+def _check_open(box_vectors, grid, backend: str) -> None:
+    """Refuse what does not go with an open boundary."""
+    if box_vectors is not None:
+        raise ValueError("`box_vectors` must be None with `boundary='open'`")
+    if grid is not None:
+        raise ValueError(f"`grid` must be None with `boundary='open'`, where the boxes follow the particles, got {grid!r}")
+    if backend == "cuda":
+        raise UnsupportedError("`boundary='open'` is not available with `backend='cuda'`: use 'cpu'")

@@ -120,6 +120,8 @@ class Stages(ABC):
         carries. With Q, D, S = sum q, q x, q |x|^2 over all parts, x relative to the box centres,
 
             Phi += 2 pi / (3 V) (Q |x|^2 - 2 x.D + S)
+
+        with 1 / V the lattice's ``background``, 0 in empty space.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ BASE = ["units", "errors", "version", "cache"]
 SHAPE = [*BASE, "checks", "box"]
 DATA = [*SHAPE, "expansions", "parameters"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
-SOLVER = [*PIPELINE, "tuning", "solver"]
+SOLVER = [*PIPELINE, "region", "tuning", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -29,8 +29,9 @@ MAY_IMPORT = {
     "stages": [*DATA, "driver"],
     "backends": PIPELINE,
     "oracle": SHAPE,
+    "region": DATA,
     "tuning": DATA,
-    "solver": [*PIPELINE, "tuning"],
+    "solver": [*PIPELINE, "region", "tuning"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "kernels": [],

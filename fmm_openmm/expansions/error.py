@@ -60,10 +60,16 @@ def charged_fraction(charges: np.ndarray) -> float:
     return float(squares.sum()) ** 2 / (len(charges) * fourth) if fourth > 0.0 else 1.0
 
 
+def net_charge(charges: np.ndarray) -> float:
+    """``|sum q|`` over the RMS charge."""
+    rms = float(np.sqrt(np.mean(charges * charges)))
+    return abs(float(charges.sum())) / rms if rms > 0.0 else 0.0
+
+
 def far_distances(lattice: BoxLattice) -> np.ndarray:
-    """Distances d, as above, of the boxes just beyond the near stencil, box widths."""
+    """Distances d, as above, of the boxes just beyond the near stencil, box widths; none if all boxes are near."""
     wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
-    far = wider[~lattice.is_near(wider)]
+    far = lattice.occurring(wider[~lattice.is_near(wider)])
     diagonal = np.abs(far).sum(1) / (2.0 * np.linalg.norm(far, axis=1))
     return np.linalg.norm(far @ lattice.boxes, axis=1) * (1.0 - L * (diagonal - 0.7))
 
@@ -81,6 +87,8 @@ def estimate_error(
         deformation: of the boxes, from :func:`fmm_openmm.box.deformation`.
         ionic: from :func:`ionic_fraction`.
     """
+    if len(distances) == 0:
+        return 0.0
     nearest = distances.min()
     effective = nearest * ((distances / nearest) ** (-2.0 * (order + 2))).sum() ** (-0.5 / (order + 2))
     transition = 1.0

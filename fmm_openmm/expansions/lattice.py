@@ -33,7 +33,8 @@ import numpy as np
 import scipy.fft
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 
 ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
@@ -43,7 +44,7 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
     """The operator of the module's formula for expansions of the given order.
 
     Args:
-        lattice: box lattice.
+        lattice: box lattice; for an :class:`OpenLattice` the operator is that of ``free_space.py``.
         order: expansion order p.
         accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the nearest far boxes.
 
@@ -52,6 +53,8 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
         ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
     """
     top = 2 * order
+    if isinstance(lattice, OpenLattice):
+        return free_space_operator(lattice, top)
     real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)  # 2: the smallest near stencil, 27 boxes
     return _real_space(lattice, top, real_cut) + _reciprocal(lattice, top, reciprocal_cut)
 

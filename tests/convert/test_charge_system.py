@@ -94,6 +94,6 @@ def test_solver_follows_the_image_rule():
     assert energies[1] - energies[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_open_system_asks_for_an_open_solver():
-    with pytest.raises(fmm.UnsupportedError, match="boundary='open'"):
-        fmm.ChargeSystem([1.0, -1.0]).solver()
+def test_an_open_system_gets_an_open_solver():
+    result = fmm.ChargeSystem([1.0, -1.0]).solver(precision="double").compute([[0.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
+    assert result.energy == pytest.approx(-fmm.units.COULOMB_CONSTANT / 0.5, rel=1e-9)

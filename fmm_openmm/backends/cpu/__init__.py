@@ -41,7 +41,7 @@ class CpuStages(Stages):
         return lattice_m2l(moments.boxes, self.operator, self.lattice, self.order)
 
     def l2p(self, parts, moments, local):
-        return l2p(parts, moments, local, self.lattice.slots, self.order)
+        return l2p(parts, moments, local, self.lattice, self.order)
 
     def exclusions(self, parts, out):
         return exclusions(

@@ -5,13 +5,15 @@ from numba import prange
 
 from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import gradient
 from fmm_openmm.stages import Accumulator, Moments, Parts
 
 
 @kernel
 def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields):
-    """``trace``: 2 pi / (3 V) times (Q, 2 D, S). The gradient matrix is given by its entries (axis, row, column, factor)."""
+    """``trace``: 2 pi / 3 times the background times (Q, 2 D, S). The gradient matrix is given by its entries (axis, row,
+    column, factor)."""
     real = local.dtype.type
     terms, boxes = local.shape
     inner = order * order
@@ -53,16 +55,16 @@ def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks
                         fields[begin + w, k] = field[k, w]
 
 
-def l2p(parts: Parts, moments: Moments, local: np.ndarray, slots: np.ndarray, order: int) -> Accumulator:
+def l2p(parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int) -> Accumulator:
     """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order."""
     matrix = gradient(order)
     axis, row, column = np.nonzero(matrix)
     factor = matrix[axis, row, column].astype(local.dtype)
-    trace = 2 * np.pi / (3 * len(slots)) * np.array([moments.charge, *(2 * moments.dipole), moments.square])
+    trace = 2 * np.pi / 3 * lattice.background * np.array([moments.charge, *(2 * moments.dipole), moments.square])
     m = len(parts.x)
     out = Accumulator(np.empty(m), np.empty((m, 3)))
     _l2p(
-        parts.x, parts.start, slots, local, order, axis, row, column, factor, trace.astype(local.dtype),
-        chunk_count(len(slots)), out.potentials, out.fields,
+        parts.x, parts.start, lattice.slots, local, order, axis, row, column, factor, trace.astype(local.dtype),
+        chunk_count(lattice.size), out.potentials, out.fields,
     )  # fmt: skip
     return out

@@ -14,8 +14,7 @@ def l2p(parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, 
     potentials = np.einsum("am,ma->m", r, local[box])
     fields = -np.einsum("bm,xab,ma->mx", r[: order * order], gradient(order), local[box], optimize=True)
 
-    volume = float(lattice.size)
     x2 = (parts.x**2).sum(1)
-    potentials += 2 * np.pi / (3 * volume) * (moments.charge * x2 - 2 * parts.x @ moments.dipole + moments.square)
-    fields -= 4 * np.pi / (3 * volume) * (moments.charge * parts.x - moments.dipole)
+    potentials += 2 * np.pi / 3 * lattice.background * (moments.charge * x2 - 2 * parts.x @ moments.dipole + moments.square)
+    fields -= 4 * np.pi / 3 * lattice.background * (moments.charge * parts.x - moments.dipole)
     return Accumulator(potentials, fields)
