@@ -39,6 +39,9 @@ ORDER_LIMIT = (5.0, 2.4)
 """Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes
 dominate the error."""
 
+IONIC_SLACK = 0.25
+"""Growth of the ionic fraction that parameters outlast when charges change."""
+
 DEFORMATION_LIMIT = 1.08
 """Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`, from which another grid is chosen."""
 
@@ -185,6 +188,11 @@ class Load:
         """The load of charges (n,) and excluded pairs (k, 2)."""
         return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges), net_charge(charges))
 
+    def covers(self, ionic: float) -> bool:
+        """Whether parameters chosen for this load meet the tolerance for charges of that ionic fraction: not where bare ions
+        are now and molecules were."""
+        return ionic <= self.ionic + IONIC_SLACK
+
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
     """Fraction of the cell that the particles fill, from how many companions each has in a box, as a power of 1/2.
@@ -308,6 +316,15 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
     ]
 
 
+def parameters_for(
+    chosen: FMMParameters, created: np.ndarray, request: Request, cell: np.ndarray, load: Load, cost: CostModel
+) -> FMMParameters:
+    """What serves ``cell``: ``chosen``, made for ``created``, while the boxes keep their shape, else its adaptation."""
+    if BoxLattice.from_cell(created, chosen.counts, 1.0).same_shape(cell):
+        return chosen
+    return adapt_parameters(chosen, request, cell, load, cost)
+
+
 def adapt_parameters(
     chosen: FMMParameters, request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST
 ) -> FMMParameters:
@@ -319,9 +336,7 @@ def adapt_parameters(
     counts = chosen.counts
     if request.grid is None and deformation(cell, counts) > DEFORMATION_LIMIT:
         return choose_parameters(request, cell, load, cost)
-    fixed = replace(
-        request, grid=counts, order=chosen.order, near_radius=chosen.near_radius, smoothing=chosen.smoothing
-    )  # fmt: skip
+    fixed = replace(request, grid=counts, order=chosen.order, near_radius=chosen.near_radius, smoothing=chosen.smoothing)
     same = choose_parameters(fixed, cell, load, cost)
     if same.expected_error <= max(request.tolerance, chosen.expected_error):
         return same

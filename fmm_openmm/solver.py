@@ -17,9 +17,9 @@ from fmm_openmm.parameters import (
     FMMParameters,
     Load,
     Request,
-    adapt_parameters,
     choose_parameters,
     filled_fraction,
+    parameters_for,
 )
 from fmm_openmm.region import Region, choose_region
 from fmm_openmm.stages import Stages
@@ -83,8 +83,6 @@ class CoulombSolver:
         UnsupportedError: levels > 0, or backend "cuda" with an open boundary or without CuPy or a GPU.
     """
 
-    _parameters: FMMParameters
-
     def __init__(
         self,
         charges,
@@ -106,7 +104,8 @@ class CoulombSolver:
         check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend")
         self._charges = check_charges(charges)
         if self._open:
-            _check_open(box_vectors, grid, backend)
+            self._cell(box_vectors)
+            _check_open(grid, backend)
             backend = "cpu" if backend == "auto" else backend
         else:
             self._box_vectors = check_box_vectors(box_vectors)
@@ -123,6 +122,7 @@ class CoulombSolver:
         self._stages: list[Stages] = []
         self._regions: list[Region] = []  # with an open boundary, of each of the stages
         self._planned: Region | None = None  # chosen for the positions given here
+        self._parameters: FMMParameters | None = None
         self._use(backend)
         if self._open and positions is not None:
             self._planned = choose_region(self._request, positions, self._load, self._cost)
@@ -132,7 +132,7 @@ class CoulombSolver:
     def parameters(self) -> FMMParameters:
         """What is used for the box vectors given at creation, and the error it expects. With an open boundary what was used
         last; a ``ValueError`` if there are no positions yet to choose it for."""
-        if not hasattr(self, "_parameters"):
+        if self._parameters is None:
             raise ValueError("`parameters` are chosen for positions: give `positions`, or call `compute` first")
         return self._parameters
 
@@ -154,8 +154,8 @@ class CoulombSolver:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
         ionic, net = ionic_fraction(charges, self._exclusions), net_charge(charges)
         with _evaluation:
-            # bare ions where molecules were, or far more net charge in open space: the old choice would miss the tolerance
-            if ionic > self._load.ionic + 0.25 or (self._open and net > 2 * self._load.net + 20):
+            # other kinds of charges, or far more net charge in open space: the old choice would miss the tolerance
+            if not self._load.covers(ionic) or (self._open and net > 2 * self._load.net + 20):
                 load = replace(self._load, ionic=ionic, net=net)
                 if not self._open:
                     self._parameters = self._choose(load)
@@ -198,19 +198,18 @@ class CoulombSolver:
                     self._fall_back(fault)
 
     def _evaluated(self, positions, cell: np.ndarray | None) -> CoulombResult:
+        on_device = hasattr(positions, "__cuda_array_interface__")
+        if on_device and self._backend != "cuda":
+            positions, on_device = check_positions(positions.get(), len(self._charges)), False
         if cell is None:
             return self._evaluated_open(positions)
         stages = self._stages_for(cell)
         width = box_width(cell, stages.lattice.counts)
-        if hasattr(positions, "__cuda_array_interface__"):
-            if self._backend == "cuda":
-                return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
-            positions = check_positions(positions.get(), len(self._charges))
+        if on_device:
+            return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
         return self._result(*stages.evaluate(positions, width), width, ENORMOUS, positions, cell)
 
     def _evaluated_open(self, positions) -> CoulombResult:
-        if hasattr(positions, "__cuda_array_interface__"):
-            positions = check_positions(positions.get(), len(self._charges))
         stages, region = self._stages_in(positions)
         width = region.width
         enormous = ENORMOUS * min(max(1.0, width), 2e3)  # boxes may be as wide as space is empty
@@ -250,10 +249,7 @@ class CoulombSolver:
         cell = self._cell(box_vectors)
         if cell is None:
             return self.parameters
-        counts, created = self._parameters.counts, self._box_vectors
-        if BoxLattice.from_cell(created, counts, 1.0).same_shape(cell):
-            return self._parameters
-        return adapt_parameters(self._parameters, self._request, cell, self._load, self._cost)
+        return parameters_for(self._parameters, self._box_vectors, self._request, cell, self._load, self._cost)
 
     def _stages_for(self, cell: np.ndarray) -> Stages:
         """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing.
@@ -314,10 +310,8 @@ class CoulombSolver:
         return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"
 
 
-def _check_open(box_vectors, grid, backend: str) -> None:
+def _check_open(grid, backend: str) -> None:
     """Refuse what does not go with an open boundary."""
-    if box_vectors is not None:
-        raise ValueError("`box_vectors` must be None with `boundary='open'`")
     if grid is not None:
         raise ValueError(f"`grid` must be None with `boundary='open'`, where the boxes follow the particles, got {grid!r}")
     if backend == "cuda":

@@ -12,6 +12,9 @@ import numpy as np
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
 
+STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
+"""The stages in order, as they are timed; exclusions are part of p2p."""
+
 
 @dataclass
 class Parts:

@@ -9,6 +9,7 @@ import pytest
 from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, box_width, counts_matrix
+from fmm_openmm.stages import STAGES
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
 COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
@@ -61,8 +62,8 @@ def built(request):
 
 def test_stages_are_in_order(built):
     stages = [step.stage for step in built.steps]
-    assert stages == [stage for stage in (p.SETUP, *p.STAGES, "export") for _ in built.steps_of(stage)]
-    assert {*p.STAGES} <= {*stages}
+    assert stages == [stage for stage in (p.SETUP, *STAGES, "export") for _ in built.steps_of(stage)]
+    assert {*STAGES} <= {*stages}
 
 
 def test_arguments_fit_the_kernels(built):

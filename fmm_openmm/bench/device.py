@@ -27,11 +27,6 @@ extern "C" __global__ void fma_loop(REAL* out, REAL a, REAL b) {
 COPY_BYTES = 1 << 29
 
 
-def name() -> str:
-    """Of the current device."""
-    return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
-
-
 def median_seconds(launch) -> float:
     """Median device time of ``launch()``, seconds."""
     begin, end, times = cupy.cuda.Event(), cupy.cuda.Event(), []

@@ -71,11 +71,16 @@ class Water:
         return ewald_sum(c.positions, c.charges, c.box_vectors, c.exclusions).forces
 
 
+def cell_of(size: Size, shape: str) -> np.ndarray:
+    """Box vectors of a size, shape (3, 3), nm."""
+    vectors = SHAPES[shape]
+    return vectors * (size.edge / np.cbrt(np.prod(np.diag(vectors)))) * np.array(size.copies)[:, None]
+
+
 @cache
 def water(edge: float, shape: str = "cube", picoseconds: float = 1.0) -> Water:
     """The water of a :class:`Size` before it is repeated; kept for the next who asks."""
-    vectors = SHAPES[shape]
-    return Water(water_box(vectors * edge / np.cbrt(np.prod(np.diag(vectors))), picoseconds))
+    return Water(water_box(cell_of(Size(edge), shape), picoseconds))
 
 
 def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: int = 1) -> Sample:

@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 from numba import get_num_threads
 
-from fmm_openmm.backends import choose_backend
+from fmm_openmm.backends import backend_class, choose_backend
 from fmm_openmm.driver import evaluate
-from fmm_openmm.stages import Stages
-
-STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
-"""Timed one by one; exclusions are part of p2p."""
+from fmm_openmm.stages import STAGES, Stages
 
 _STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p"}
 
@@ -75,6 +72,4 @@ def hardware() -> str:
     processor = f"{model[1] if model else platform.processor() or platform.machine()}, {get_num_threads()} threads"
     if choose_backend() != "cuda":
         return processor
-    from fmm_openmm.bench import device
-
-    return f"{device.name()}; {processor}"
+    return f"{backend_class('cuda').device()}; {processor}"

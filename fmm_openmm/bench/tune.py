@@ -5,7 +5,7 @@ import numpy as np
 from fmm_openmm import tuning
 from fmm_openmm.backends import backend_class
 from fmm_openmm.bench.solver import Evaluation
-from fmm_openmm.bench.systems import SHAPES, Size
+from fmm_openmm.bench.systems import Size, cell_of
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, candidates
 
@@ -33,11 +33,6 @@ def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
     first = 3 * np.arange(len(oxygen))[:, None, None]
     exclusions = (first + np.array([[0, 1], [0, 2], [1, 2]])).reshape(-1, 2)
     return ChargeSystem(np.tile([-0.834, 0.417, 0.417], len(oxygen)), positions, cell, exclusions)
-
-
-def cell_of(size: Size, shape: str) -> np.ndarray:
-    """Box vectors of a size, shape (3, 3), nm."""
-    return SHAPES[shape] * (size.edge / np.cbrt(np.prod(np.diag(SHAPES[shape])))) * np.array(size.copies)[:, None]
 
 
 def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: float) -> float:

@@ -29,9 +29,9 @@ from fmm_openmm.parameters import (
     FMMParameters,
     Load,
     Request,
-    adapt_parameters,
     choose_parameters,
     filled_fraction,
+    parameters_for,
 )
 
 _log = logging.getLogger("fmm_openmm")
@@ -105,7 +105,7 @@ class Session:
         load = replace(self._load, ionic=max(self._load.ionic, ionic_fraction(charges, structure.exclusions)))
         if positions is not None and np.isfinite(positions).all():
             load = replace(load, filled=filled_fraction(positions, check_box_vectors(cell)))
-        if load.filled != self._load.filled or load.ionic > self._load.ionic + 0.25:
+        if load.filled != self._load.filled or not self._load.covers(load.ionic):
             self._choose(load, check_box_vectors(cell))
             self.forget()
             return self.program(cell, values)
@@ -132,9 +132,7 @@ class Session:
 
     def parameters_for(self, cell: np.ndarray) -> FMMParameters:
         """What is used for box vectors, shape (3, 3), nm."""
-        if BoxLattice.from_cell(self._cell, self._chosen.counts, 1.0).same_shape(cell):
-            return self._chosen
-        return adapt_parameters(self._chosen, self._request, cell, self._load, CUDA_COST)
+        return parameters_for(self._chosen, self._cell, self._request, cell, self._load, CUDA_COST)
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)

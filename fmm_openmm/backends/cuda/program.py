@@ -19,11 +19,9 @@ from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.units import COULOMB_CONSTANT
 
-STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
-"""Order of the stages in a program. Inside OpenMM "export" comes after them."""
-
 SETUP = "operator"
-"""Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed."""
+"""Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed. The stages
+follow in the order of :data:`fmm_openmm.stages.STAGES`; inside OpenMM "export" comes after them."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's; :func:`parameter_block`; (n,) e."""
@@ -107,11 +105,17 @@ class At:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars."""
+class Step:
+    """Something to queue: the stage it belongs to, and its stream."""
 
     stage: str
     stream: int
+
+
+@dataclass(frozen=True)
+class Launch(Step):
+    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars."""
+
     kernel: str
     grid: tuple[int, int]
     block: int
@@ -119,44 +123,33 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Memset:
+class Memset(Step):
     """Zeros all of a buffer."""
 
-    stage: str
-    stream: int
     buffer: str
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(Step):
     """A batch of three-dimensional real FFTs, unnormalised: ``forward`` real (batch, shape) to half-complex, else back."""
 
-    stage: str
-    stream: int
     forward: bool
     source: str
     target: str
 
 
 @dataclass(frozen=True)
-class Record:
-    """Marks this point of a stream with the event of a name."""
+class Record(Step):
+    """Marks this point of the stream with the event of a name."""
 
-    stage: str
-    stream: int
     event: str
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Holds a stream until the event of a name, if it was recorded, has passed."""
+class Wait(Step):
+    """Holds the stream until the event of a name, if it was recorded, has passed."""
 
-    stage: str
-    stream: int
     event: str
-
-
-Step = Launch | Memset | Transform | Record | Wait
 
 
 @dataclass
@@ -166,7 +159,7 @@ class Program:
     Attributes:
         macros: of all kernel files.
         kernels, buffers: by name.
-        steps: in the order of :data:`STAGES`.
+        steps: in the order in which they are queued.
     """
 
     macros: dict[str, object] = field(default_factory=dict)
@@ -437,15 +430,13 @@ def _p2p(b: _Builder, pairs) -> None:
     # nearest boxes first: excluded partners are there
     order = np.argsort(np.linalg.norm(lattice.near @ lattice.boxes, axis=1), kind="stable")
     row_of = np.append(np.argsort(order), -1)[table]
-    near = np.zeros((len(lattice.near), 4))
-    near[:, :3] = lattice.near[order]
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
     expected = len(lattice.near) * b.usual_parts / b.boxes
     many, most = expected + 2.5 * expected**0.5, P2P_SOURCES // (4 * b.real.itemsize)
     b.macros(P2P_WARPS=P2P_WARPS, WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
-    b.table("offsets", near, np.int32)
+    b.table("offsets", np.pad(lattice.near[order], ((0, 0), (0, 1))), np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
