@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import SETUP, Device, Interface, build, parameter_block
+from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
 from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, box_width, counts_matrix

@@ -17,7 +17,8 @@ except UnsupportedError as reason:
 import cupy
 
 from fmm_openmm.backends.cuda.loader import load
-from fmm_openmm.backends.cuda.program import SETUP, At, Device, build, parameter_block
+from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.program import SETUP, At, Device
 
 CUBE = np.eye(3)
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda import program as p
+from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.serial import MAGIC, VERSION, serialise
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, box_width, counts_matrix
 from fmm_openmm.stages import STAGES
@@ -20,7 +22,7 @@ def program(order=4, smoothing=0.05, dtype=np.float32, interface=None):
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
     lattice = BoxLattice.from_cell(CELL, COUNTS, 2.0)
-    return p.build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, 227 * 1024), interface)
+    return build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, 227 * 1024), interface)
 
 
 def signatures():
@@ -115,7 +117,7 @@ def test_the_parameter_block_has_the_order_of_the_struct():
         r"double (\w+)(?:\[(\d+)\])?;", text[text.index("struct Parameters") : text.index("struct __align__(16)")]
     )
     lattice, width = BoxLattice.from_cell(CELL, COUNTS, 2.0), box_width(CELL, COUNTS)
-    block = p.parameter_block(COUNTS, lattice.boxes, width)
+    block = parameter_block(COUNTS, lattice.boxes, width)
     parts = dict(
         zip([name for name, _ in members], np.split(block, np.cumsum([int(n or 1) for _, n in members])[:-1]), strict=True)
     )
@@ -139,7 +141,7 @@ class Reader:
     """Reads what ``serialise`` writes, by its docstring alone."""
 
     def __init__(self, data):
-        self.data, self.at = data, len(p.MAGIC)
+        self.data, self.at = data, len(MAGIC)
 
     def integers(self, count):
         values = struct.unpack_from(f"<{count}q", self.data, self.at)
@@ -159,10 +161,10 @@ class Reader:
 
 
 def test_serialises(built):
-    data = p.serialise(built)
-    assert data.startswith(p.MAGIC)
+    data = serialise(built)
+    assert data.startswith(MAGIC)
     reader = Reader(data)
-    assert reader.integer() == p.VERSION
+    assert reader.integer() == VERSION
     sources = [(reader.name(), reader.name()) for _ in range(reader.integer())]
     assert all(text == source_of(stage, built.macros) for stage, text in sources)
     kernels = [(reader.name(), *reader.integers(2)) for _ in range(reader.integer())]

@@ -17,7 +17,9 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from fmm_openmm.backends.cuda.operator import serves
-from fmm_openmm.backends.cuda.program import Device, Interface, build, parameter_block, serialise
+from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.program import Device, Interface
+from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.expansions.error import ionic_fraction

@@ -1,4 +1,4 @@
-// A serialised program: buffers, kernels and steps. fmm_openmm/backends/cuda/program.py defines the format and its meaning.
+// A serialised program: buffers, kernels and steps. fmm_openmm/backends/cuda/serial.py defines the format and its meaning.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -11,6 +11,7 @@ from cupy.cuda import cufft
 from fmm_openmm.backends.cuda.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.loader import device_name, load
 from fmm_openmm.backends.cuda.operator import serves
+from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.program import (
     OUTPUTS,
     SETUP,
@@ -23,8 +24,6 @@ from fmm_openmm.backends.cuda.program import (
     Step,
     Transform,
     Wait,
-    build,
-    parameter_block,
 )
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate

@@ -1,0 +1,75 @@
+"""The pipeline as a program: what every stage queues, and the buffers between them.
+
+The functions of this package are the only description of the method on the GPU.
+"""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.pipeline.expansions import l2p, p2m
+from fmm_openmm.backends.cuda.pipeline.lattice import convolution, operator
+from fmm_openmm.backends.cuda.pipeline.near import p2p
+from fmm_openmm.backends.cuda.pipeline.particles import export, gather, sort
+from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
+from fmm_openmm.box import ORIGIN, BoxLattice
+from fmm_openmm.units import COULOMB_CONSTANT
+
+
+def build(
+    lattice: BoxLattice,
+    order: int,
+    smoothing: float,
+    charges,
+    pairs,
+    minimum_image: bool,
+    dtype,
+    device: Device,
+    interface: Interface | None = None,
+) -> Program:
+    """The program of one evaluation; arguments as for ``ReferenceStages``, the device's facts, and OpenMM's arrays if it is to
+    run between these."""
+    b = Builder(lattice, order, smoothing, len(charges), dtype, device)
+    _shared(b, charges, minimum_image)
+    operator(b)
+    ticket = sort(b, interface)
+    p2m(b)
+    convolution(b)
+    l2p(b)
+    p2p(b, pairs)
+    gather(b, ticket)
+    if interface:
+        export(b, interface)
+    return b.program
+
+
+def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.ndarray:
+    """``Parameters`` of ``kernels/common/types.cuh``, shape (38,).
+
+    Args:
+        counts: integer matrix of the box lattice, shape (3, 3).
+        boxes: box vectors over the mean box width, shape (3, 3).
+        width: mean box width, nm.
+    """
+    inverse = np.linalg.inv(boxes)
+    scales = [COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2]
+    return np.concatenate(
+        [(inverse / width).ravel(), boxes.ravel(), inverse.ravel(), scales, (counts @ boxes).ravel()]
+    )  # fmt: skip
+
+
+def _shared(b: Builder, charges, minimum_image: bool) -> None:
+    counts = b.lattice.counts
+    b.macros(
+        REAL="float" if b.real == np.float32 else "double",
+        POSITION="double",
+        ORIGIN=ORIGIN,
+        ORDER=b.order,
+        SMOOTHED=int(b.smoothing > 0),
+        SMOOTHING=repr(float(b.smoothing)),
+        MINIMUM_IMAGE=int(minimum_image),
+        NEAR=len(b.lattice.near),
+        **{f"N{k}": int(counts[k, k]) for k in range(3)},
+        **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
+    )
+    b.buffer("parameters", 38, np.float64)
+    b.table("charges", charges, b.real)
+    b.table("slots", b.lattice.slots, np.int32)

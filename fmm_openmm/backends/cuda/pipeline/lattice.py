@@ -1,0 +1,80 @@
+"""From moments to local expansions: the lattice operator, and the stage lattice that applies it."""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables
+from fmm_openmm.backends.cuda.program import SETUP, Builder
+
+TRACE_SIDE = 2
+"""Stream of the trace term, which needs only the moments."""
+
+CONVOLVE_WARPS = 16
+"""A block of convolve."""
+
+DFT_THREADS = 512
+
+DFT_BOXES, DFT_LENGTH = 10000, 32
+"""Largest grid, and length along an axis, that is not left to cuFFT."""
+
+
+def operator(b: Builder) -> None:
+    """Terms of the lattice operator in Fourier space."""
+    tables = OperatorTables.of(b.lattice, b.order, 1e-5 if b.real == np.float32 else 1e-12)
+    waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
+    b.stage(SETUP, operator_weights=0, operator_terms=0)
+    b.macros(ALPHA=float(tables.alpha), CUT=float(tables.cut), OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE)
+    b.table("operator_offsets", tables.offsets, np.int32)
+    b.table("operator_aliases", tables.aliases, np.int32)
+    b.table("operator_group", tables.group, np.int32)
+    b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
+    b.buffer("operator_vectors", (aliases, 3), np.float64)
+    b.buffer("operator", ((2 * b.order + 1) ** 2, waves), b.real)
+    b.buffer("shifts", (len(b.lattice.near), 4), b.real)
+    threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
+    sizes = np.int32(offsets), np.int32(aliases)
+    b.launch(
+        "operator_weights", -(-threads // 64), 64, *sizes, "operator_offsets", "operator_aliases", "offsets", "parameters",
+        "operator_weights", "operator_vectors", "shifts",
+    )  # fmt: skip
+    b.launch(
+        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, np.int32(waves), *sizes, "operator_group",
+        "operator_offsets", "operator_weights", "operator_vectors", "parameters", "operator",
+    )  # fmt: skip
+
+
+def convolution(b: Builder) -> None:
+    """Local expansions from the moments, and the sums of the trace term."""
+    shape = b.lattice.fft_shape
+    half = (*shape[:2], shape[2] // 2 + 1)
+    waves = int(np.prod(half))
+    operator_terms = (2 * b.order + 1) ** 2
+    size = b.real.itemsize * 32
+    staged = (2 * b.terms + operator_terms) * size <= b.device.shared
+    b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size, trace=0)
+    b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS, DFT_THREADS=DFT_THREADS)
+    b.macros(**{f"D{k}": shape[k] for k in range(3)})
+    b.buffer("spectrum", (b.terms, *half), b.complex)
+    b.buffer("local_spectrum", (b.terms, *half), b.complex)
+    b.buffer("local", (b.terms, *shape), b.real)
+    b.buffer("sums", 5, np.float64)
+    blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
+    share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
+    dft = (2 * waves + sum(shape)) * b.complex.itemsize
+    small = b.boxes <= DFT_BOXES and max(shape) <= DFT_LENGTH and dft <= b.device.shared
+    if small:
+        b.stage("lattice", file="dft", forward=dft, inverse=dft)
+        b.launch("forward", b.terms, DFT_THREADS, "moments", "spectrum")
+    else:
+        b.transform("moments", "spectrum")
+    b.record("transformed")
+    b.wait("transformed", TRACE_SIDE)
+    squares = np.int32(b.program.buffers["square"].shape[0])
+    b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
+    b.record("traced", TRACE_SIDE)
+    b.launch(
+        "convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum"
+    )  # fmt: skip
+    if small:
+        b.launch("inverse", b.terms, DFT_THREADS, "local_spectrum", "local")
+    else:
+        b.transform("local_spectrum", "local")

@@ -1,0 +1,74 @@
+"""A program as bytes, for the executor in C++ (``fmm_openmm/plugin/program.h`` reads them)."""
+
+import struct
+
+from fmm_openmm.backends.cuda.program import PHASES, At, Launch, Memset, Program, Record, Transform, Wait
+from fmm_openmm.backends.cuda.source import source_of
+
+MAGIC, VERSION = b"FMMprog\0", 2
+"""First bytes of a serialised program, and the version of its format."""
+
+
+def serialise(program: Program) -> bytes:
+    """A program as bytes, little-endian; integers are int64, strings and blocks have their length before them.
+
+    ::
+
+        magic, version
+        sources:  count, then for each the file's name and its complete text
+        kernels:  count, then for each its name, the number of its source, bytes of dynamic shared memory
+        buffers:  count, then for each its name, bytes (0: the executor has it), and the block of its initial contents (empty:
+                  none)
+        streams, events:  counts
+        steps:    count, then for each its kind, its phase, its stream and
+                  0 launch     kernel, grid x, grid y, block, argument count, then for each argument
+                               buffer and byte offset, or -1 and the scalar's bytes
+                  1 memset     buffer
+                  2 transform  forward, double, batch, three lengths, source, target
+                  3 record     event
+                  4 wait       event
+
+    :data:`fmm_openmm.backends.cuda.program.PHASES` tells the phases.
+    """
+    out = [MAGIC]
+
+    def put(*values):
+        for value in values:
+            if isinstance(value, bytes):
+                out.append(struct.pack("<q", len(value)))
+                out.append(value)
+            else:
+                out.append(struct.pack("<q", value))
+
+    sources = sorted({kernel.file for kernel in program.kernels.values()})
+    kernels, buffers = list(program.kernels), list(program.buffers)
+    events = sorted({step.event for step in program.steps if isinstance(step, Record)})
+    put(VERSION, len(sources))
+    for stage in sources:
+        put(stage.encode(), source_of(stage, program.macros).encode())
+    put(len(kernels))
+    for name, kernel in program.kernels.items():
+        put(name.encode(), sources.index(kernel.file), kernel.shared)
+    put(len(buffers))
+    for name, buffer in program.buffers.items():
+        put(name.encode(), 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
+    put(program.streams, len(events), len(program.steps))
+    for step in program.steps:
+        put((Launch, Memset, Transform, Record, Wait).index(type(step)), PHASES.get(step.stage, 0), step.stream)
+        if isinstance(step, Launch):
+            put(kernels.index(step.kernel), *step.grid, step.block, len(step.arguments))
+            for argument in step.arguments:
+                if isinstance(argument, At):
+                    itemsize = program.buffers[argument.buffer].dtype.itemsize
+                    put(buffers.index(argument.buffer), argument.element * itemsize)
+                else:
+                    put(-1, argument.tobytes())
+        elif isinstance(step, Memset):
+            put(buffers.index(step.buffer))
+        elif isinstance(step, Transform):
+            real = program.buffers[step.source if step.forward else step.target]
+            put(step.forward, real.dtype.itemsize == 8, *real.shape)
+            put(buffers.index(step.source), buffers.index(step.target))
+        else:
+            put(events.index(step.event))
+    return b"".join(out)
