@@ -168,14 +168,25 @@ def test_md(bench):
     table, result = bench("md", *SIZES, "--tolerance", "5e-4", "--platform", "CPU")
     assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]
     rows = {(row["atoms"], row["method"]): row for row in result["rows"]}
-    assert len(rows) == len(table) == 2 * (2 + len(md.bridges()))
+    assert len(rows) == len(table)
+    for bridge in md.bridges():
+        named, equal = (rows[max(rows)[0], f"FMM, {bridge} bridge{at}"] for at in ("", ", PME's error"))
+        assert named["force_error"] < equal["force_error"]
+        assert equal["fmm_tolerance"] > named["fmm_tolerance"] == 5e-4
     for (atoms, method), row in rows.items():
         assert "failure" not in row
         assert row["step_seconds"] > 0
         if method == "charges zero":
             continue
         assert row["marginal_seconds"] == pytest.approx(row["step_seconds"] - rows[atoms, "charges zero"]["step_seconds"])
-        assert row["force_error"] < (1e-3 if method == "PME" else 5e-4)
+        assert row["force_error"] < (5e-4 if method.endswith("bridge") else 1e-3)
+
+
+def test_the_tolerance_that_matches_the_error_of_pme():
+    fmm = {"tolerance": 1e-4, "force_error": 4e-5}
+    assert md.matching_tolerance(fmm, {"force_error": 2e-4}) == pytest.approx(5e-4 * md.MATCH)
+    assert md.matching_tolerance(fmm, {"force_error": 4e-5}) is None
+    assert md.matching_tolerance(fmm, {"failure": "no memory left"}) is None
 
 
 def test_md_takes_the_best_cutoff_of_pme(monkeypatch):

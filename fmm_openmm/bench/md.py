@@ -1,4 +1,4 @@
-"""Time of an MD step in OpenMM with all charges zero, with PME and with FMM, each with its measured force error.
+"""Time of an MD step in OpenMM with all charges zero, with PME, with FMM at PME's tolerance and at PME's measured force error.
 
 Langevin steps of 2 fs, again and again from one equilibrated state and never far from it: without charges water heats up, and
 faster atoms want new neighbour lists more often. The marginal cost of Coulomb is the time of a step less that with all charges
@@ -8,7 +8,7 @@ zero, at the same Lennard-Jones cutoff and precision.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import openmm
@@ -32,6 +32,9 @@ WIDEST = 0.45
 
 ACCEPTED = 3.0
 """PME's force error over its tolerance up to which a cutoff may be the best: 1.4 is usual."""
+
+MATCH = 0.85
+"""FMM's error over PME's that is aimed at where both are compared at the same error; orders come in steps."""
 
 STEPS = (10, 50)
 """Fewest and most steps timed at once; with a tenth of them before as warm-up, at most 0.11 ps from the start."""
@@ -75,6 +78,18 @@ def precision_of(platform: openmm.Platform, tolerance: float) -> str | None:
     return None
 
 
+def matching_tolerance(fmm: dict, pme: dict) -> float | None:
+    """The tolerance at which FMM should be nearly as inaccurate as PME, from their rows at the same one; None if it is so
+    already, or if one of them failed.
+
+    PME's error usually exceeds its tolerance, FMM's is about half of it: at equal tolerances they do different work.
+    """
+    if "failure" in fmm or "failure" in pme:
+        return None
+    allowed = MATCH * pme["force_error"] / fmm["force_error"]
+    return fmm["tolerance"] * allowed if allowed > 1.1 else None
+
+
 class Comparison:
     """All measurements at one size on one platform."""
 
@@ -86,7 +101,8 @@ class Comparison:
         self._without_charges = cache(self._time_without_charges)
 
     def rows(self, tolerance: float) -> Iterator[dict]:
-        """Rows for all charges zero, PME and FMM on every bridge: step and marginal cost in seconds, force error, memory.
+        """Rows for all charges zero, PME, and FMM on every bridge at the same tolerance, then at PME's measured force error:
+        step and marginal cost in seconds, force error, memory.
 
         A row whose Context fails has ``failure`` instead.
         """
@@ -94,26 +110,33 @@ class Comparison:
         neutral = self._without_charges(precision)
         common = {"atoms": len(self._sample.positions), "tolerance": tolerance, "precision": precision}
         yield common | {"method": "charges zero", "step_seconds": neutral.seconds, "memory": neutral.memory}
-        pme = None
-        methods = {"PME": self._pme} | {f"FMM, {bridge} bridge": partial(self._fmm, bridge) for bridge in bridges()}
-        for method, measure in methods.items():
+
+        def row(method: str, pme: dict | None, measure, *arguments) -> dict:
             try:
-                timed, cutoffs = measure(tolerance, precision)
+                timed, settings = measure(*arguments, precision)
             except openmm.OpenMMException as error:
-                yield common | {"method": method, "failure": str(error)}
-                continue
+                return common | {"method": method, "failure": str(error)}
             marginal = timed.seconds - neutral.seconds
-            pme = marginal if method == "PME" else pme
-            yield {
+            return {
                 **common,
-                **cutoffs,
+                **settings,
                 "method": method,
                 "step_seconds": timed.seconds,
                 "marginal_seconds": marginal,
-                "over_pme": pme and marginal / pme,
+                "over_pme": marginal / pme["marginal_seconds"] if pme and "marginal_seconds" in pme else None,
                 "force_error": relative_error(timed.forces, self._exact),
                 "memory": timed.memory,
             }
+
+        pme = row("PME", None, self._pme, tolerance)
+        yield pme
+        for bridge in bridges():
+            name = f"FMM, {bridge} bridge"
+            fmm = row(name, pme, self._fmm, bridge, tolerance)
+            yield fmm
+            allowed = matching_tolerance(fmm, pme)
+            if allowed:
+                yield row(f"{name}, PME's error", pme, self._fmm, bridge, allowed)
 
     def _time_without_charges(self, precision: str | None) -> Timed:
         system = tiled(self._unit, self._copies).system
@@ -139,7 +162,7 @@ class Comparison:
     def _fmm(self, bridge: str, tolerance: float, precision: str | None) -> tuple[Timed, dict]:
         system = tiled(self._unit, self._copies).system
         use_fmm(system, tolerance=tolerance, bridge=bridge)
-        return self._time(system, precision), {"cutoff": CUTOFF}
+        return self._time(system, precision), {"cutoff": CUTOFF, "fmm_tolerance": tolerance}
 
     def _time(self, system: openmm.System, precision: str | None, charge: float = 0.0) -> Timed:
         """Time a System; its NonbondedForce holds this multiple of the charges."""
