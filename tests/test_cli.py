@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 import subprocess
 import sys
 
@@ -145,6 +146,36 @@ def test_info(succeed):
     text = succeed("info")
     for word in ("fmm_openmm", "OpenMM", "NumPy", "SciPy", "Numba", "Python", "Reference", "Bridge"):
         assert word in text
+
+
+def test_info_on_files(succeed, tmp_path):
+    """What is in a file is told without running it."""
+    hostile = tmp_path / "hostile.xml"
+    function = pickle.dumps(Hostile(tmp_path / "ran")).hex()
+    hostile.write_text(f'<System><Forces><Force type="PythonForce" function="{function}"/></Forces></System>')
+    result = succeed("info", "converted.xml", "system.xml", str(hostile), "--json")["files"]
+    ((found,), none, of_somebody_else) = result.values()
+    assert none == of_somebody_else == []
+    assert not (tmp_path / "ran").exists()
+    assert (found["tolerance"], found["backend"], found["made_by_use_fmm"]) == (5e-4, "auto", True)
+    assert found["particles"] == found["exclusions"] and abs(found["net_charge"]) < 1e-9
+    text = succeed("info", "converted.xml", "system.xml")
+    assert "system.xml: no FMMForce" in text and "tolerance" in text
+
+
+class Hostile:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_info_on_a_file_that_is_no_xml(fail):
+    assert "cannot read water.pdb" in fail("info", "water.pdb")
+    assert "no such file: nothing.xml" in fail("info", "nothing.xml")
 
 
 def test_check_passes(succeed, tmp_path):

@@ -1,7 +1,10 @@
 """Versions, platforms and devices, and what fmm_openmm would use here.
+
+With files: what their FMMForces are defined by. Nothing of a file is run.
 """
 
 import platform
+import xml.etree.ElementTree as ET
 from importlib.metadata import PackageNotFoundError, version
 
 import numba
@@ -12,17 +15,64 @@ from fmm_openmm import CoulombSolver, UnsupportedError, __version__
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.terminal import Outcome
 from fmm_openmm.integration import plugin
+from fmm_openmm.integration.bridge import content_in
+from fmm_openmm.integration.definition import Definition
 
 OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")
 BACKENDS = ("reference", "cpu", "cuda")
 
 
 def add_arguments(parser) -> None:
-    """None of its own."""
+    """The files to look into."""
+    parser.add_argument("files", nargs="*", metavar="SYSTEM.xml", help="show the FMMForces of these files instead")
 
 
 def run(args, terminal) -> Outcome:
     """Look and print."""
+    return _look_into(args.files, terminal) if args.files else _look_around(terminal)
+
+
+def _look_into(files, terminal) -> Outcome:
+    result = {"files": {file: describe_file(file) for file in files}}
+    for file, forces in result["files"].items():
+        terminal.say(f"{file}: {len(forces) or 'no'} FMMForce{'s' if len(forces) > 1 else ''}")
+        for force in forces:
+            terminal.pairs([(name, str(value)) for name, value in force.items()])
+    return Outcome(result)
+
+
+def describe_file(path: str) -> list[dict]:
+    """What the FMMForces of an XML file are defined by.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or was written by a newer version.
+    """
+    try:
+        elements = list(ET.parse(path).iter())
+    except ET.ParseError as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    return [_described(element, content) for element in elements if (content := content_in(element)) is not None]
+
+
+def _described(element: ET.Element, content: dict) -> dict:
+    given = {name: value for name, value in content["options"].items() if value is not None}
+    tables = Definition.tables_of(content)
+    return {
+        "name": element.get("name"),
+        "force_group": int(element.get("forceGroup")),
+        "format": content["format"],
+        **given,
+        "particles": len(tables["charges"]),
+        "net_charge": round(float(tables["charges"].rows.sum()), 9),
+        "exclusions": len(tables["exclusions"]),
+        "exclusions_periodic": content["exclusions_periodic"],
+        "global_parameters": dict(content["global_parameters"]),
+        "parameter_offsets": len(tables["offset_scales"]),
+        "made_by_use_fmm": content["original"] is not None,
+    }
+
+
+def _look_around(terminal) -> Outcome:
     with terminal.progress("looking"):
         result = {
             "versions": versions(),

@@ -3,6 +3,10 @@
 OpenMM pickles the callable when the force is built, and clones it through that pickle (XML, ``copy.deepcopy``,
 ``CustomCVForce``, ``ATMForce``). Every unpickled callable gets its own identity, and OpenMM pickles it anew, so the
 pickle inside a C++ force always names the callable that this force calls: :func:`bridge_of` finds it again.
+
+All that such a pickle holds is the text of a loader, the identity, and the definition as text
+(:meth:`fmm_openmm.integration.definition.Definition.pack`). So it does not depend on the classes of this package, and
+:func:`content_in` reads it without running anything of it.
 """
 
 import io
@@ -17,7 +21,7 @@ import numpy as np
 import openmm
 
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.definition import Definition, Parameters, Structure
+from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.solver import CoulombResult, CoulombSolver
 
@@ -52,7 +56,7 @@ class HostBridge:
         handles: the :class:`FMMForce` objects that edit the definition.
     """
 
-    def __init__(self, definition: Definition | dict):
+    def __init__(self, definition: Definition | str | dict):
         self.uid = uuid.uuid4().hex
         self.snapshots = Snapshots()
         self.handles = weakref.WeakSet()
@@ -72,12 +76,12 @@ class HostBridge:
         Raises:
             ValueError: the packed form was written by another version.
         """
-        if isinstance(self._definition, dict):
+        if not isinstance(self._definition, Definition):
             self._definition = Definition.unpack(self._definition)
         return self._definition
 
     def __reduce__(self):
-        packed = self._definition if isinstance(self._definition, dict) else self._definition.pack()
+        packed = self._definition.pack() if isinstance(self._definition, Definition) else self._definition
         return eval, ("exec(loader) or made", {"loader": LOADER, "uid": self.uid, "packed": packed})
 
     @property
@@ -176,7 +180,7 @@ class HostBridge:
         return self._solver
 
 
-def revive(uid: str, packed: dict) -> HostBridge:
+def revive(uid: str, packed: str | dict) -> HostBridge:
     """The bridge to a pickle, with its definition still packed: so whatever is wrong with that shows when it is used.
 
     Args:
@@ -215,22 +219,37 @@ def bridge_of(force: openmm.PythonForce) -> HostBridge | None:
 
 def bridge_in(pickled: bytes) -> HostBridge | None:
     """The live callable that a PythonForce holds this pickle of; None if it is not ours."""
+    names = _names_in(pickled)
+    return names and _live.get(names["uid"])
+
+
+def content_in(node: ET.Element) -> dict | None:
+    """What defines the FMMForce of an XML element, as :func:`content_of` returns it; None if it is another force.
+
+    Nothing of the file is run, as ``XmlSerializer.deserialize`` would.
+    """
+    names = _names_in(bytes.fromhex(node.get("function", ""))) if node.get("type") == "PythonForce" else None
+    return names and content_of(names["packed"])
+
+
+def _names_in(pickled: bytes) -> dict | None:
+    """``uid`` and ``packed`` in the pickle of a bridge; None if it is none."""
     try:
-        return _live.get(_UidReader(io.BytesIO(pickled)).load())
+        return _Reader(io.BytesIO(pickled)).load()
     except (pickle.UnpicklingError, EOFError):
         return None
 
 
-class _UidReader(pickle.Unpickler):
-    """Reads the identity out of the pickle of a bridge, and refuses to load anything else."""
+class _Reader(pickle.Unpickler):
+    """Takes the pickle of a bridge apart, and refuses to load anything else."""
 
     def find_class(self, module, name):
         if (module, name) == ("builtins", "eval"):
-            return self._uid
+            return self._names
         raise pickle.UnpicklingError(f"{module}.{name} is not a bridge")
 
     @staticmethod
-    def _uid(source, names=None):
+    def _names(source, names=None):
         if not isinstance(names, dict) or names.get("loader") != LOADER:
             raise pickle.UnpicklingError("not a bridge")
-        return names["uid"]
+        return names

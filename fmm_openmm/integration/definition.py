@@ -1,6 +1,8 @@
-"""What an ``FMMForce`` is defined by: plain host data that can be edited, copied, pickled and compared."""
+"""What an ``FMMForce`` is defined by: plain host data that can be edited, copied, written as text and compared."""
 
-from dataclasses import asdict, dataclass, field
+import json
+from base64 import b64encode
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
@@ -12,8 +14,16 @@ from fmm_openmm.parameters import TOLERANCE, Request
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
-FORMAT = 1
+FORMAT = 2
 """Version of the packed form. Raise it when :meth:`Definition.pack` changes, and read the old ones."""
+
+TABLES = {
+    "charges": (np.float64, 1),
+    "exclusions": (np.int32, 2),
+    "offset_targets": (np.int32, 2),
+    "offset_scales": (np.float64, 1),
+}
+"""The tables of a definition: type and columns."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +137,9 @@ class Definition:
 
     def __init__(self, options: Options):
         self.options = options
-        self.charges = Table(np.float64, 1)
-        self.exclusions = Table(np.int32, 2)
+        self.charges, self.exclusions, self.offset_targets, self.offset_scales = (Table(*kind) for kind in TABLES.values())
         self.exclusions_periodic = False
         self.global_parameters: list[tuple[str, float]] = []
-        self.offset_targets = Table(np.int32, 2)
-        self.offset_scales = Table(np.float64, 1)
         self.original: dict | None = None
         self.structure_version = 0
         self._excluded: set[tuple[int, int]] | None = set()
@@ -244,42 +251,66 @@ class Definition:
 
     # copying
 
-    def pack(self) -> dict:
-        """Plain builtin objects, small enough to live in XML."""
-        return {
+    def pack(self) -> str:
+        """Text in JSON, small enough to live in XML: all by name, and long tables as :meth:`Table.pack` writes them."""
+        content = {
             "format": FORMAT,
             "options": asdict(self.options),
-            "charges": self.charges.pack(),
-            "exclusions": self.exclusions.pack(),
             "exclusions_periodic": self.exclusions_periodic,
-            "global_parameters": list(self.global_parameters),
-            "offset_targets": self.offset_targets.pack(),
-            "offset_scales": self.offset_scales.pack(),
+            "global_parameters": self.global_parameters,
+            **{name: getattr(self, name).pack() for name in TABLES},
             "original": self.original,
         }
+        return json.dumps(content, default=np.generic.item)
 
     @classmethod
-    def unpack(cls, packed: dict) -> "Definition":
-        """The definition that :meth:`pack` wrote.
+    def unpack(cls, packed: str | dict) -> "Definition":
+        """The definition that :meth:`pack` wrote, or an earlier version of it.
 
         Raises:
-            ValueError: written by a newer version of fmm_openmm.
+            ValueError: damaged, or written by a newer version of fmm_openmm.
         """
-        if packed.get("format") != FORMAT:
-            raise ValueError(
-                f"this FMMForce was written in format {packed.get('format')!r} by another version of fmm_openmm; "
-                f"this version reads format {FORMAT}"
-            )
-        definition = cls(Options(**packed["options"]))
-        definition.charges = Table.unpack(np.float64, 1, packed["charges"])
-        definition.exclusions = Table.unpack(np.int32, 2, packed["exclusions"])
-        definition.exclusions_periodic = packed["exclusions_periodic"]
-        definition.global_parameters = [tuple(item) for item in packed["global_parameters"]]
-        definition.offset_targets = Table.unpack(np.int32, 2, packed["offset_targets"])
-        definition.offset_scales = Table.unpack(np.float64, 1, packed["offset_scales"])
-        definition.original = packed["original"]
+        content = content_of(packed)
+        definition = cls(Options(**content["options"]))
+        for name, table in cls.tables_of(content).items():
+            setattr(definition, name, table)
+        definition.exclusions_periodic = content["exclusions_periodic"]
+        definition.global_parameters = [tuple(item) for item in content["global_parameters"]]
+        definition.original = content["original"]
         definition._excluded = None
         return definition
+
+    @staticmethod
+    def tables_of(content: dict) -> dict[str, Table]:
+        """The tables in what :func:`content_of` returned, by name."""
+        return {name: Table.unpack(*kind, content[name]) for name, kind in TABLES.items()}
+
+
+def content_of(packed: str | dict) -> dict:
+    """What :meth:`Definition.pack` wrote, by name: ``format``, ``options``, ...
+
+    Raises:
+        ValueError: damaged, or written by a newer version of fmm_openmm.
+    """
+    content = json.loads(packed) if isinstance(packed, str) else _texts(packed)
+    if content.get("format") not in range(1, FORMAT + 1):
+        raise ValueError(
+            f"this FMMForce was written in format {content.get('format')!r} by another version of fmm_openmm; "
+            f"this version reads formats up to {FORMAT}"
+        )
+    unknown = content["options"].keys() - {each.name for each in fields(Options)}
+    if unknown:
+        raise ValueError(f"this FMMForce was written by a newer version of fmm_openmm: unknown option {min(unknown)!r}")
+    return content
+
+
+def _texts(packed):
+    """Format 1, a dictionary with bytes in it, as format 2 has it."""
+    if isinstance(packed, bytes):
+        return b64encode(packed).decode()
+    if isinstance(packed, dict):
+        return {name: _texts(value) for name, value in packed.items()}
+    return [_texts(value) for value in packed] if isinstance(packed, list | tuple) else packed
 
 
 def _number(value, name: str, particle: int | None = None) -> float:

@@ -448,7 +448,7 @@ class FMMForce(openmm.PythonForce):
         return _restore, (type(self), self._definition.pack(), self.getName(), self.getForceGroup())
 
 
-def _restore(cls, packed: dict, name: str, group: int) -> FMMForce:
+def _restore(cls, packed: str | dict, name: str, group: int) -> FMMForce:
     force = cls.__new__(cls)
     force._start(HostBridge(Definition.unpack(packed)), name, group)
     return force

@@ -1,6 +1,7 @@
-"""``Table``: rows of numbers that grow like a list and pickle as compressed blocks."""
+"""``Table``: rows of numbers that grow like a list and are kept in files as compressed blocks."""
 
 import zlib
+from base64 import b64decode, b64encode
 
 import numpy as np
 
@@ -24,17 +25,17 @@ class Table:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._rows = np.zeros((16, width), self._dtype)
         self._count = 0
-        self._packed: list[bytes | None] = []
+        self._packed: list[str | None] = []
         if rows is not None:
             self._rows = np.array(rows, self._dtype).reshape(-1, width)
             self._count = len(self._rows)
             self._packed = [None] * -(-self._count // BLOCK)
 
     @classmethod
-    def unpack(cls, dtype, width: int, blocks: list[bytes]) -> "Table":
-        """The table that :meth:`pack` wrote."""
-        table = cls(dtype, width)
-        parts = [np.frombuffer(zlib.decompress(block), table._dtype).reshape(-1, width) for block in blocks]
+    def unpack(cls, dtype, width: int, text: str | list[str]) -> "Table":
+        """The table that :meth:`pack` wrote; earlier versions wrote its words as a list."""
+        table, blocks = cls(dtype, width), text.split() if isinstance(text, str) else text
+        parts = [np.frombuffer(zlib.decompress(b64decode(block)), table._dtype).reshape(-1, width) for block in blocks]
         if table._dtype.kind == "i":
             parts = [np.cumsum(part, axis=0, dtype=table._dtype) for part in parts]
         if parts:
@@ -43,15 +44,15 @@ class Table:
             table._packed = list(blocks)
         return table
 
-    def pack(self) -> list[bytes]:
-        """Compressed blocks; integers as differences between rows."""
+    def pack(self) -> str:
+        """A word for each block of rows: base64 of its zlib-compressed bytes; integers as differences between rows."""
         for block, packed in enumerate(self._packed):
             if packed is None:
                 rows = self.rows[block * BLOCK : (block + 1) * BLOCK]
                 if self._dtype.kind == "i":
                     rows = np.diff(rows, axis=0, prepend=np.zeros_like(rows[:1]))
-                self._packed[block] = zlib.compress(rows.tobytes(), 1)
-        return list(self._packed)
+                self._packed[block] = b64encode(zlib.compress(rows.tobytes(), 1)).decode()
+        return " ".join(self._packed)
 
     def append(self, row) -> int:
         """Add a row and return its index."""

@@ -5,8 +5,11 @@ import gc
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import openmm
@@ -17,6 +20,7 @@ from fmm_openmm.integration import bridge
 from tests.integration.boxes import Box, energy_of
 
 TIGHT = {"tolerance": 1e-6}
+DATA = Path(__file__).parent / "data"
 
 
 def through_xml(system):
@@ -97,11 +101,18 @@ def test_xml_in_a_process_that_never_saw_the_system(ions, tmp_path):
     assert (particles, forces) == (force.getNumParticles(), 1)
 
 
-def test_a_pickle_of_another_version_is_named_when_used(ions):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99}, r"format 99 by another version .* reads formats up to 2"),
+        ({"options": {"tolerance": 1e-3, "colour": "red"}}, r"newer version of fmm_openmm: unknown option 'colour'"),
+    ],
+)
+def test_a_file_of_a_newer_version_is_named_when_used(ions, change, message):
     force = fmm.use_fmm(ions.system)
-    packed = {**force._definition.pack(), "format": 99}
+    packed = json.dumps({**json.loads(force._definition.pack()), **change})
     stranger = bridge.HostBridge(packed)
-    assert pickle.loads(pickle.dumps(stranger))._definition["format"] == 99
+    assert pickle.loads(pickle.dumps(stranger))._definition == packed
     system = openmm.System()
     for _ in range(4):
         system.addParticle(1.0)
@@ -109,8 +120,52 @@ def test_a_pickle_of_another_version_is_named_when_used(ions):
     plain.setUsesPeriodicBoundaryConditions(True)
     system.addForce(plain)
     context = Box(through_xml(system), ions.positions).context()
-    with pytest.raises(openmm.OpenMMException, match=r"format 99 by another version"):
+    with pytest.raises(openmm.OpenMMException, match=message):
         energy_of(context)
+
+
+def text_in(system) -> str:
+    """What the XML of a System says of its FMMForce."""
+    root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
+    (element,) = [each for each in root.iter() if each.get("function")]
+    return bytes.fromhex(element.get("function")).decode(errors="replace")
+
+
+def test_the_definition_is_text(chains):
+    """Options, parameters and their names can be read; of this package only the loader's function is named."""
+    chains.nonbonded.addGlobalParameter("coupling", 0.5)
+    chains.nonbonded.addParticleParameterOffset("coupling", 1, 0.2, 0.0, 0.0)
+    fmm.use_fmm(chains.system, tolerance=2e-5, near_radius=2.64)
+    text = text_in(chains.system)
+    assert '"format": 2, "options": {"tolerance": 2e-05, "order": null, "grid": null, "near_radius": 2.64,' in text
+    assert '"global_parameters": [["coupling", 0.5]]' in text
+    assert set(re.findall(r"fmm_openmm\.[\w.]+", text)) == {"fmm_openmm.integration.bridge"}
+
+
+def test_options_of_numpy_are_written(ions):
+    options = {"tolerance": np.float32(1e-3), "order": np.int64(7), "grid": np.array([4, 4, 4])}
+    fmm.use_fmm(ions.system, **options)
+    (found,) = fmm.find_fmm(through_xml(ions.system))
+    assert (found._definition.options.order, found._definition.options.grid) == (7, [4, 4, 4])
+
+
+def test_files_of_version_1_are_read(ions):
+    """Format 1 held a dictionary with compressed bytes."""
+    system = openmm.XmlSerializer.deserialize((DATA / "format_1.xml").read_text())
+    ions.nonbonded.addException(0, 1, 0.0, 0.3, 0.0)
+    ions.nonbonded.addGlobalParameter("a", 0.5)
+    ions.nonbonded.addParticleParameterOffset("a", 2, 0.25, 0.0, 0.0)
+    pme = openmm.XmlSerializer.serialize(ions.system)
+    fmm.use_fmm(ions.system, tolerance=1e-6, order=9)
+    expected = energy_of(ions.context())
+    for read in (system, through_xml(system), copy.deepcopy(system)):
+        (force,) = fmm.find_fmm(read)
+        assert (force.getName(), force.getForceGroup(), force.getNumExclusions()) == ("old", 3, 1)
+        assert energy_of(Box(read, ions.positions).context()) == expected
+    fmm.find_fmm(system)[0].setParticleParameters(0, 1.0)
+    assert '"format": 2' in text_in(system)
+    fmm.restore_pme(system)
+    assert openmm.XmlSerializer.serialize(system) == pme
 
 
 def test_xml_where_the_package_is_missing(ions, tmp_path):
