@@ -3,87 +3,120 @@
 //     Phi = sum_a L_a R_a(x) + trace     E = -grad Phi     with the derivatives of fmm_openmm/expansions/harmonics.py:
 //     d R_lm / dz = R_l-1,m,   (d/dx - i d/dy) R_lm = R_l-1,m-1,   (d/dx + i d/dy) R_lm = -R_l-1,m+1
 //
-// A thread owns a part, neighbouring threads mostly parts of the same box, so that a warp reads few sectors of the
-// expansions. In small systems L2P_WARPS warps share the orders m of 32 parts. Bound by instruction issue, by latency there.
+// A block owns L2P_BOXES boxes, whose expansions lie in shared memory; a thread owns a part and uses each term for potential
+// and gradient at once. In small systems L2P_WARPS warps share the orders m of 32 parts. Bound by instruction issue, by
+// latency there.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
-#define THREADS 128
-#define PARTS (THREADS / L2P_WARPS)
+#define PARTS 128                       // of a block at a time
+#define THREADS (PARTS * L2P_WARPS)
 
-// What the orders FIRST <= m < LAST contribute: potential, twice its derivatives along x and y, its derivative along z.
+struct Shared {
+    real expansion[TERMS][L2P_BOXES];
+    int begin[L2P_BOXES + 1];           // first part of each box
+#if L2P_WARPS > 1
+    real4 share[L2P_WARPS - 1][PARTS];
+#endif
+};
+
+// What the expansion's orders FIRST <= m < LAST contribute: potential, twice its derivatives along x and y, its derivative
+// along z. Order by order, terms are added up with the real factors of the harmonics of the three orders they meet.
 template <int FIRST, int LAST>
-__device__ __forceinline__ real4 evaluate(const real4& part, const real* __restrict__ expansion) {
-    const auto at = [&](int l, int m) { return __ldg(expansion + term(l, m) * (long long)BOXES); };
-    real phi = 0, gx = 0, gy = 0, gz = 0;
-    real next_c = 0, next_s = 0;  // the expansion's terms of the next degree
-    regular_harmonics<ORDER, FIRST, LAST>(part.x, part.y, part.z, [&](int l, int m, real c, real s) {
-        if (l == m) {
-            next_c = at(l, m);
-            next_s = m > 0 ? at(l, -m) : real(0);
+__device__ __forceinline__ real4 evaluate(const real4& part, const real* expansion) {
+    const real x = part.x, y = part.y, z = part.z, r2 = x * x + y * y + z * z;
+    const auto at = [&](int l, int m) { return expansion[term(l, m) * L2P_BOXES]; };
+    real below[ORDER + 1], own[ORDER + 1], above[ORDER + 1];  // factors of the orders m - 1, m, m + 1
+    real2 power_below = {0, 0}, power = {1, 0};
+#pragma unroll
+    for (int m = 0; m < FIRST; m++) {
+        power_below = power;
+        power = next_power(m, x, y, power);
+    }
+    if (FIRST > 0) degree_factors<ORDER>(FIRST - 1, z, r2, below);
+    degree_factors<ORDER>(FIRST, z, r2, own);
+    real4 sum = {0, 0, 0, 0};
+#pragma unroll
+    for (int m = FIRST; m < LAST; m++) {
+        const real2 power_above = next_power(m, x, y, power);
+        degree_factors<ORDER>(m + 1, z, r2, above);
+        real2 phi = {0, 0}, gz = {0, 0}, left = {0, 0}, right = {0, 0};
+#pragma unroll
+        for (int l = m; l <= ORDER; l++) {
+            const real c = at(l, m), s = m > 0 ? at(l, -m) : real(0);
+            phi.x += c * own[l]; phi.y += s * own[l];
+            if (m > 0) { right.x += c * below[l - 1]; right.y += s * below[l - 1]; }
+            if (l > m) { gz.x += c * own[l - 1]; gz.y += s * own[l - 1]; }
+            if (l > m + 1) { left.x += c * above[l - 1]; left.y += s * above[l - 1]; }
         }
-        phi += next_c * c;
-        phi += next_s * s;
-        if (l == ORDER) return;
-        next_c = at(l + 1, m);
-        const real right_c = at(l + 1, m + 1), right_s = at(l + 1, -m - 1);
-        gz += next_c * c;
-        if (m == 0) {
-            gx += right_c * c;
-            gy += right_s * c;
-            return;
+        if (m == 0) left.x *= 2;  // order 0 has no imaginary part and counts twice
+        sum.x += phi.x * power.x + phi.y * power.y;
+        sum.y += right.x * power_below.x + right.y * power_below.y - left.x * power_above.x - left.y * power_above.y;
+        sum.z += right.y * power_below.x - right.x * power_below.y + left.y * power_above.x - left.x * power_above.y;
+        sum.w += gz.x * power.x + gz.y * power.y;
+        power_below = power;
+        power = power_above;
+#pragma unroll
+        for (int l = 0; l <= ORDER; l++) {
+            below[l] = own[l];
+            own[l] = above[l];
         }
-        next_s = at(l + 1, -m);
-        gz += next_s * s;
-        // m = 1 meets order 0, which has no imaginary part and counts twice
-        const real left_c = (m > 1 ? 1 : 2) * at(l + 1, m - 1), left_s = m > 1 ? at(l + 1, 1 - m) : real(0);
-        gx += (right_c - left_c) * c;
-        gx += (right_s - left_s) * s;
-        gy += (right_s + left_s) * c;
-        gy -= (right_c + left_c) * s;
-    });
-    return real4{phi, gx, gy, gz};
+    }
+    return sum;
 }
 
 template <int SHARE>
-__device__ __forceinline__ real4 evaluate_share(const real4& part, const real* __restrict__ expansion) {
+__device__ __forceinline__ real4 evaluate_share(const real4& part, const real* expansion) {
     return evaluate<first_order(SHARE, L2P_WARPS), first_order(SHARE + 1, L2P_WARPS)>(part, expansion);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
-    const int* __restrict__ slot_of /* (parts) */, const real* __restrict__ local /* (TERMS, BOXES) in FFT order */,
+    const int* __restrict__ slot /* (BOXES) */, const real* __restrict__ local /* (TERMS, BOXES) in FFT order */,
     const double* __restrict__ sums /* (5) */, real4* __restrict__ far /* (parts): potential, field */) {
-    const int parts = start[BOXES];
+    __shared__ Shared s;
+    const int first = blockIdx.x * L2P_BOXES, column = threadIdx.x % L2P_BOXES, used = min(L2P_BOXES, BOXES - first);
+    if (threadIdx.x <= used) s.begin[threadIdx.x] = start[first + threadIdx.x];
+    if (column < used) {
+        const real* from = local + slot[first + column];
+#pragma unroll 8
+        for (int a = threadIdx.x / L2P_BOXES; a < TERMS; a += THREADS / L2P_BOXES)
+            s.expansion[a][column] = from[a * (long long)BOXES];
+    }
     const real factor = real(2 * 3.14159265358979323846 / 3 / BOXES);
     const real charge = factor * real(sums[0]), square = factor * real(sums[4]);
     const real dipole_x = 2 * factor * real(sums[1]), dipole_y = 2 * factor * real(sums[2]), dipole_z = 2 * factor * real(sums[3]);
-    for (int first = blockIdx.x * PARTS; first < parts; first += gridDim.x * PARTS) {
-        const int k = first + threadIdx.x % PARTS;
-        const real4 part = xq[min(k, parts)];
-        const real* expansion = local + slot_of[min(k, parts - 1)];
+    __syncthreads();
+    const int last = s.begin[used];
+    for (int from = s.begin[0]; from < last; from += PARTS) {
+        const int k = from + threadIdx.x % PARTS;
+        const real4 part = xq[min(k, last - 1)];
+        int b = 0;
+#pragma unroll
+        for (int half = L2P_BOXES / 2; half > 0; half /= 2) b += b + half < used && s.begin[b + half] <= k ? half : 0;
+        const real* expansion = &s.expansion[0][b];
 #if L2P_WARPS == 1
         const real4 sum = evaluate_share<0>(part, expansion);
 #else
-        __shared__ real4 shares[L2P_WARPS][PARTS];
         real4 sum;
-        switch (threadIdx.x / PARTS) {
+        const int share = threadIdx.x / PARTS;
+        switch (share) {
             case 0: sum = evaluate_share<0>(part, expansion); break;
             case 1: sum = evaluate_share<1>(part, expansion); break;
             case 2: sum = evaluate_share<2>(part, expansion); break;
             default: sum = evaluate_share<3>(part, expansion);
         }
-        __syncthreads();  // the shares of the parts before these have been added up
-        shares[threadIdx.x / PARTS][threadIdx.x % PARTS] = sum;
+        if (from > s.begin[0]) __syncthreads();  // the shares of the parts before these have been added up
+        if (share > 0) s.share[share - 1][threadIdx.x % PARTS] = sum;
         __syncthreads();
-        if (threadIdx.x >= PARTS) continue;
+        if (share > 0) continue;
 #pragma unroll
-        for (int w = 1; w < L2P_WARPS; w++) {
-            const real4 other = shares[w][threadIdx.x];
+        for (int w = 0; w < L2P_WARPS - 1; w++) {
+            const real4 other = s.share[w][threadIdx.x];
             sum.x += other.x; sum.y += other.y; sum.z += other.z; sum.w += other.w;
         }
 #endif
-        if (k >= parts) continue;
+        if (k >= last) continue;
         const real phi = sum.x + charge * (part.x * part.x + part.y * part.y + part.z * part.z) + square -
                          (part.x * dipole_x + part.y * dipole_y + part.z * dipole_z);
         far[k] = real4{phi, dipole_x - 2 * charge * part.x - sum.y / 2, dipole_y - 2 * charge * part.y - sum.z / 2,

@@ -19,8 +19,10 @@ struct __align__(16) Posq {
 extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* (padded) nm */,
                                         const Posq* __restrict__ correction /* (padded) */,
                                         const int* __restrict__ atom_index /* (padded) */,
+                                        const real* __restrict__ charges /* (n) */,
                                         const Parameters* __restrict__ parameters, Located* __restrict__ located,
-                                        real4* __restrict__ fraction, int* __restrict__ count /* (BOXES), zeroed */) {
+                                        real4* __restrict__ fraction, int* __restrict__ count, int* __restrict__ arrived,
+                                        int* __restrict__ next) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const Posq at = posq[i];
@@ -29,7 +31,9 @@ extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* 
     const Posq low = correction[i];
     x += low.x; y += low.y; z += low.z;
 #endif
-    place_particle(atom_index[i], x, y, z, parameters, located, fraction, count);
+    const int particle = atom_index[i];
+    const Lists lists = {count, arrived, next};
+    place_particle(particle, x, y, z, charges[particle], parameters, located, fraction, lists);
 }
 
 // Neither a force too large for the format nor NaN may turn into an unrelated number: both become the largest force.

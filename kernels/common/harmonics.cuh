@@ -1,35 +1,30 @@
 // Regular solid harmonics R_a, conventions of fmm_openmm/expansions/harmonics.py: term (l, m) at l^2 + l + m, m >= 0 the
-// real part, m < 0 the imaginary part of order -m.
+// real part, m < 0 the imaginary part of order -m. They are products
+//
+//     R_lm = Q_lm(z, r^2) R_mm,   R_mm = (x + i y)^m / (2^m m!)
+//     Q_mm = 1,   (l^2 - m^2) Q_lm = (2 l - 1) z Q_l-1,m - r^2 Q_l-2,m
+//
+// of a real factor, which both parts share, and a power.
 #pragma once
 #include "types.cuh"
 
-// Calls visit(l, m, Re R_lm, Im R_lm) for the orders FIRST <= m < LAST and all degrees up to P, order by order. Needs few
-// registers: the recurrence in l keeps two values of each part. Fully unrolled, so l and m are compile-time constants in visit.
-template <int P, int FIRST, int LAST, class Visit>
-__device__ __forceinline__ void regular_harmonics(real x, real y, real z, Visit visit) {
-    const real r2 = x * x + y * y + z * z;
-    real diagonal_c = 1, diagonal_s = 0;
+// Q_lm of the order m for the degrees m <= l <= LAST. To be inlined where m is a constant, as all loops here.
+template <int LAST, int SIZE>
+__device__ __forceinline__ void degree_factors(int m, real z, real r2, real (&q)[SIZE]) {
+    static_assert(LAST < SIZE, "a factor for each degree");
 #pragma unroll
-    for (int m = 0; m < LAST; m++) {
-        if (m > 0) {
-            const real scale = real(1) / real(2 * m);
-            const real c = (x * diagonal_c - y * diagonal_s) * scale;
-            diagonal_s = (x * diagonal_s + y * diagonal_c) * scale;
-            diagonal_c = c;
-        }
-        if (m < FIRST) continue;
-        real c1 = diagonal_c, s1 = diagonal_s, c2 = 0, s2 = 0;
-        visit(m, m, c1, s1);
-#pragma unroll
-        for (int l = m + 1; l <= P; l++) {
-            const real scale = real(1) / real((l + m) * (l - m));
-            const real up = real(2 * l - 1) * scale;
-            const real c = up * z * c1 - scale * r2 * c2, s = up * z * s1 - scale * r2 * s2;
-            c2 = c1; c1 = c;
-            s2 = s1; s1 = s;
-            visit(l, m, c, s);
-        }
+    for (int l = 0; l <= LAST; l++) {
+        if (l < m) continue;
+        if (l == m) q[l] = 1;
+        else if (l == m + 1) q[l] = z;
+        else q[l] = ((2 * l - 1) * z * q[l - 1] - r2 * q[l - 2]) * (real(1) / real((l + m) * (l - m)));
     }
+}
+
+// R_m+1,m+1 from R_mm.
+__device__ __forceinline__ real2 next_power(int m, real x, real y, const real2& power) {
+    const real scale = real(1) / real(2 * m + 2);
+    return real2{(x * power.x - y * power.y) * scale, (x * power.y + y * power.x) * scale};
 }
 
 __host__ __device__ constexpr int term(int l, int m) { return l * l + l + m; }

@@ -62,10 +62,30 @@ __device__ __forceinline__ Part part_of(const Located& at, const real4& fraction
     return part;
 }
 
-// Where particle i is: its home box and coordinates in it; counts its parts in their boxes. x, y, z in nm.
-__device__ __forceinline__ void place_particle(int i, double x, double y, double z, const Parameters* __restrict__ parameters,
-                                               Located* __restrict__ located, real4* __restrict__ fraction,
-                                               int* __restrict__ count) {
+// The parts of each box, in no particular order. The last of the LISTED entries of a box heads the list of those that found no
+// other: entry_of a part tells where `next` holds the number of the one before it.
+struct Lists {
+    int* count;     // (BOXES)
+    int* arrived;   // (BOXES, LISTED) part numbers
+    int* next;      // (n, CORNERS) part numbers
+};
+
+// Where a part has its entry in arrays (n, CORNERS).
+__device__ __forceinline__ int entry_of(int part) {
+    return SMOOTHED ? part : part >> 3;
+}
+
+__device__ __forceinline__ void append(const Lists& lists, int box, int part) {
+    const int arrival = atomicAdd(&lists.count[box], 1);
+    int* list = lists.arrived + box * LISTED;
+    if (arrival < LISTED - 1) list[arrival] = part;
+    else lists.next[entry_of(part)] = atomicExch(&list[LISTED - 1], part);
+}
+
+// Where particle i is: its home box and coordinates in it; its parts go into their boxes' lists. x, y, z in nm.
+__device__ __forceinline__ void place_particle(int i, double x, double y, double z, real charge,
+                                               const Parameters* __restrict__ parameters, Located* __restrict__ located,
+                                               real4* __restrict__ fraction, const Lists& lists) {
     const double* inverse = parameters->inverse;
     Located at;
     at.sides = 0;
@@ -83,6 +103,6 @@ __device__ __forceinline__ void place_particle(int i, double x, double y, double
         if (!(fabs(cell) < 1e9)) u[axis] = real(nan(""));
     }
     located[i] = at;
-    fraction[i] = real4{u[0], u[1], u[2], 0};
-    for_each_corner(at, [&](int corner) { atomicAdd(&count[box_of(at, corner)], 1); });
+    fraction[i] = real4{u[0], u[1], u[2], charge};
+    for_each_corner(at, [&](int corner) { append(lists, box_of(at, corner), 8 * i + corner); });
 }

@@ -4,7 +4,9 @@
 //   REAL        float or double                          ORDER      expansion order p
 //   SMOOTHED    whether particles are split into parts    SMOOTHING  transition width, box widths
 //   P2P_WARPS   boxes a block of p2p                      CONVOLVE_WARPS  warps a block of convolve
+//   LISTED      parts that a box's list holds            REGION      boxes that are also counted together
 //   P2M_LANES   lanes a box in p2m                       L2P_WARPS   warps (1 or 4) that share a part's terms in l2p
+//   L2P_BOXES   boxes a block of l2p
 //   DFT_THREADS threads a block of dft                   D0, D1, D2  lengths of the Fourier transforms
 //   WINDOW      sources a box holds at a time in p2p     NEAR       number of boxes of the near stencil
 //   POSITION    type of the positions given               ORIGIN     where the origin lies in its box

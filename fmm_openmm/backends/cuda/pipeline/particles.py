@@ -4,39 +4,42 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.program import At, Builder, Interface
 
-SCAN_TILE = 4096
-"""Boxes a block of the scan."""
+REGIONS = 2048
+"""At most so many counts are added up by every block of p2m, to find out where its parts begin."""
 
 GATHER_BLOCK = 256
 
 
 def sort(b: Builder, interface: Interface | None) -> At:
-    """Parts of particles, by box. Returns the ticket of gather, which is zeroed here."""
-    tiles = -(-b.boxes // SCAN_TILE)
-    state = b.boxes + b.boxes % 2  # 64-bit words
-    b.stage("sort", locate=0, scan=0, scatter=0)
+    """Parts of particles, listed by box. Returns the ticket of gather, which is zeroed here."""
+    mean = b.usual_parts / b.boxes
+    listed = max(32, 8 * int(np.ceil((mean + 4 * mean**0.5) / 8)))
+    region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
+    b.stage("sort", locate=0, survey=0)
+    b.macros(REGION=region, LISTED=listed)
     if interface:
         _openmm_arrays(b, interface)
     else:
         b.buffer("positions", (b.n, 3), np.float64)
-    # zeroed together: the boxes' counts, the scan's states, the tickets of scan and gather
-    b.buffer("zeroed", state + 2 * tiles + 4, np.int32)
-    scan_ticket, gather_ticket = (At("zeroed", state + 2 * tiles + k) for k in range(2))
+    b.buffer("count", b.boxes + 1, np.int32)  # the last one is the ticket of gather
     b.buffer("located", (b.n, 4), np.int32)
     b.buffer("fraction", (b.n, 4), b.real)
-    b.buffer("start", b.boxes + 1, np.int32)
-    b.buffer("cursor", b.boxes, np.int32)
-    b.buffer("number", b.parts, np.int32)
+    b.buffer("arrived", (b.boxes, listed), np.int32)
+    b.buffer("next", b.parts, np.int32)
     particles = -(-b.n // 128)
-    b.memset("zeroed")
-    results = "parameters", "located", "fraction", "zeroed"
+    b.memset("count")
+    results = "parameters", "located", "fraction", "count", "arrived", "next"
     if interface:
-        b.launch("locate_atoms", particles, 128, np.int32(b.n), "posq", "posq_correction", "atom_index", *results)
+        b.launch(
+            "locate_atoms", particles, 128, np.int32(b.n), "posq", "posq_correction", "atom_index", "charges", *results
+        )  # fmt: skip
     else:
-        b.launch("locate", particles, 128, np.int32(b.n), "positions", *results)
-    b.launch("scan", tiles, 1024, "zeroed", "start", "cursor", At("zeroed", state), scan_ticket)
-    b.launch("scatter", particles, 128, np.int32(b.n), "located", "cursor", "number")
-    return gather_ticket
+        b.launch("locate", particles, 128, np.int32(b.n), "positions", "charges", *results)
+    if region > 1:
+        regions = -(-b.boxes // region)
+        b.buffer("region_count", regions, np.int32)
+        b.launch("survey", -(-regions // 4), 128, "count", "region_count")
+    return At("count", b.boxes)
 
 
 def gather(b: Builder, ticket: At) -> None:
