@@ -13,7 +13,7 @@ SOURCE = Path(find_spec(PACKAGE).origin).parent
 BASE = ["units", "errors", "version", "cache"]
 SHAPE = [*BASE, "checks", "box"]
 DATA = [*SHAPE, "expansions", "parameters"]
-PIPELINE = [*DATA, "stages", "driver", "backends"]
+PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
 SOLVER = [*PIPELINE, "region", "tuning", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "parameters": DATA,
     "expansions": SHAPE,
     "driver": [],
+    "tree": [],
     "stages": [*DATA, "driver"],
     "backends": PIPELINE,
     "oracle": SHAPE,

@@ -6,7 +6,7 @@
 //
 // of a real factor, which both parts share, and a power.
 #pragma once
-#include "types.cuh"
+#include "real.cuh"
 
 // Q_lm of the order m for the degrees m <= l <= LAST. To be inlined where m is a constant, as all loops here.
 template <int LAST, int SIZE>

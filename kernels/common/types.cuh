@@ -13,21 +13,10 @@
 //   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
 //   N0, N1, N2  diagonal of the counts matrix, C10, C20, C21 its lower triangle
 #pragma once
+#include "real.cuh"
 
-typedef REAL real;
-typedef unsigned char uint8;
 typedef unsigned long long uint64;
 
-struct __align__(2 * sizeof(real)) real2 {
-    real x, y;
-};
-
-struct __align__(4 * sizeof(real)) real4 {
-    real x, y, z, w;
-};
-
-#define TERMS ((ORDER + 1) * (ORDER + 1))
-#define FULL 0xffffffffu
 #define BOXES (N0 * N1 * N2)
 #define CORNERS (SMOOTHED ? 8 : 1)
 
