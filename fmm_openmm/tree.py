@@ -1,8 +1,7 @@
 """An adaptive octree of particles in empty space, built level by level without loops over particles.
 
-Particles are sorted along a Morton curve, so that every cell of every level is a range of them. Works on NumPy's arrays and, on the
-device, on CuPy's: G. M. Morton, A computer oriented geodetic data base, IBM (1966); the cells follow M. S. Warren and J. K. Salmon,
-Supercomputing '93, doi:10.1145/169627.169640.
+Particles are sorted along a Morton curve, so that every cell of every level is a range of them: M. S. Warren and J. K. Salmon,
+Supercomputing '93, doi:10.1145/169627.169640. Works on NumPy's arrays and, on the device, on CuPy's.
 """
 
 from dataclasses import dataclass
@@ -11,6 +10,15 @@ import numpy as np
 
 DEPTH = 20
 """Most levels below the root: three coordinates of as many bits fit a 64-bit key."""
+
+SPREAD = (
+    (32, 0x1F00000000FFFF),
+    (16, 0x1F0000FF0000FF),
+    (8, 0x100F00F00F00F00F),
+    (4, 0x10C30C30C30C30C3),
+    (2, 0x1249249249249249),
+)
+"""Shifts and masks that move the bits of a number three apart."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,6 @@ def build_tree(positions, leaf: int, xp=np) -> Tree:
 
 def _interleaved(x):
     """The bits of x with two zeros between any two of them."""
-    for shift, mask in (
-        (32, 0x1F00000000FFFF), (16, 0x1F0000FF0000FF), (8, 0x100F00F00F00F00F), (4, 0x10C30C30C30C30C3), (2, 0x1249249249249249),
-    ):  # fmt: skip
+    for shift, mask in SPREAD:
         x = (x | x << shift) & mask
     return x

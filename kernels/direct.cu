@@ -22,7 +22,7 @@ extern "C" __global__ void split(int n, const double* __restrict__ positions /* 
     low[i] = real4{real(x - rounded.x), real(y - rounded.y), real(z - rounded.z), 0};
 }
 
-extern "C" __global__ void __launch_bounds__(TILE, sizeof(real) == 4 ? 8 : 4)
+extern "C" __global__ void __launch_bounds__(TILE, 4)
 direct(int n, const real4* __restrict__ high, const real4* __restrict__ low,
        const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded, ascending */,
        Sum* __restrict__ partial /* (gridDim.y, n) */) {
