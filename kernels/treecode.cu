@@ -68,7 +68,7 @@ extern "C" __global__ void p2m(int leaves, const int* __restrict__ leaf /* (leav
         const int k = used ? first + lane : first;
         const Offset d = from_centre(Charge{high[k], low[k]}, cell);
         const real charge = used ? high[k].w : real(0);
-        regular_harmonics<ORDER, 0, ORDER + 1>(d.x * scale, d.y * scale, d.z * scale, [&](int l, int m, real c, real s) {
+        regular_harmonics(d.x * scale, d.y * scale, d.z * scale, [&](int l, int m, real c, real s) {
             const real re = warp_sum(charge * c), im = m > 0 ? warp_sum(charge * s) : real(0);
             if (lane != 0) return;
             to[term(l, m)] = re + (first > cell.first ? to[term(l, m)] : real(0));
@@ -100,7 +100,7 @@ extern "C" __global__ void m2m(int count, const int* __restrict__ parent /* (cou
         const real* from = moments + (cell.child + c) * (long long)TERMS;
         if (lane == 0) {
             const real scale = 1 / cell.width;
-            regular_harmonics<ORDER, 0, ORDER + 1>(d.x * scale, d.y * scale, d.z * scale, [&](int l, int m, real re, real im) {
+            regular_harmonics(d.x * scale, d.y * scale, d.z * scale, [&](int l, int m, real re, real im) {
                 shift[term(l, m)] = re;
                 if (m > 0) shift[term(l, -m)] = im;
             });

@@ -27,6 +27,21 @@ __device__ __forceinline__ real2 next_power(int m, real x, real y, const real2& 
     return real2{(x * power.x - y * power.y) * scale, (x * power.y + y * power.x) * scale};
 }
 
+// Calls visit(l, m, Re R_lm, Im R_lm) for all terms up to ORDER; l and m are constants in it.
+template <class Visit>
+__device__ __forceinline__ void regular_harmonics(real x, real y, real z, Visit visit) {
+    const real r2 = x * x + y * y + z * z;
+    real2 power = {1, 0};
+#pragma unroll
+    for (int m = 0; m <= ORDER; m++) {
+        real q[ORDER + 1];
+        degree_factors<ORDER>(m, z, r2, q);
+#pragma unroll
+        for (int l = m; l <= ORDER; l++) visit(l, m, q[l] * power.x, q[l] * power.y);
+        power = next_power(m, x, y, power);
+    }
+}
+
 __host__ __device__ constexpr int term(int l, int m) { return l * l + l + m; }
 
 // First order m of share `share` of `shares`: the orders are dealt out in nearly equal numbers of terms, low orders first.
