@@ -1,11 +1,13 @@
 """The implementations of the stages. The GPU's is imported, and CuPy with it, only when it is asked for."""
 
 import warnings
+from importlib import import_module
 
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import Stages
 
 _told = False
+_OPEN_SUMS = {"direct": "DirectSum", "treecode": "Treecode"}
 
 
 def backend_class(name: str) -> type[Stages]:
@@ -23,6 +25,16 @@ def backend_class(name: str) -> type[Stages]:
     from fmm_openmm.backends.reference import ReferenceStages
 
     return ReferenceStages
+
+
+def open_sum(backend: str, method: str) -> type:
+    """The class of a method for empty space without boxes, "direct" or "treecode", on the backend "cuda" or "cpu".
+
+    Raises:
+        UnsupportedError: as for :func:`backend_class`.
+    """
+    backend_class(backend)
+    return getattr(import_module(f"fmm_openmm.backends.{backend}.{method}"), _OPEN_SUMS[method])
 
 
 def choose_backend() -> str:

@@ -1,0 +1,81 @@
+"""Charges in empty space by meeting every pair: quadratic in their number, and exact to rounding."""
+
+import numpy as np
+from numba import prange
+
+from fmm_openmm.backends.cpu.threads import inline, kernel
+
+TILE = 1024
+"""Sources whose contributions are added up before they go to a float64 sum."""
+
+
+class DirectSum:
+    """Potentials and fields of every particle from all others but its excluded partners.
+
+    Args:
+        charges: shape (n,), e.
+        pairs: excluded pairs, shape (k, 2).
+        dtype: of the arithmetic on pairs; differences and sums over tiles keep float64's accuracy.
+    """
+
+    def __init__(self, charges, pairs, dtype):
+        self.dtype = np.dtype(dtype)
+        self._partners = partner_lists(pairs, len(charges))
+        self.set_charges(charges)
+
+    def set_charges(self, charges) -> None:
+        """Replace the charges, shape (n,), e."""
+        self._charges = np.asarray(charges, self.dtype)
+
+    def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64.
+
+        Args:
+            positions: shape (n, 3), nm.
+        """
+        sums = np.empty((len(positions), 4))
+        _direct(*np.ascontiguousarray(positions.T), self._charges, *self._partners, sums)
+        return sums[:, 0].copy(), sums[:, 1:].copy()
+
+
+def partner_lists(pairs, particles: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner."""
+    pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
+    everyone = np.arange(particles)
+    i = np.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
+    j = np.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
+    key = np.sort(i * particles + j)
+    return np.searchsorted(key, np.arange(particles + 1) * particles), key % particles
+
+
+@inline
+def add_range(xi, yi, zi, x, y, z, charge, begin, end, sums):
+    """Add to ``sums`` (4,) float64 what the sources of a range contribute at a point."""
+    real = charge.dtype.type
+    for first in range(begin, end, TILE):
+        phi = ex = ey = ez = real(0.0)
+        for j in range(first, min(first + TILE, end)):
+            dx, dy, dz = real(xi - x[j]), real(yi - y[j]), real(zi - z[j])
+            inverse = real(1.0) / np.sqrt(dx * dx + dy * dy + dz * dz)
+            v = charge[j] * inverse
+            f = v * inverse * inverse
+            phi += v
+            ex += f * dx
+            ey += f * dy
+            ez += f * dz
+        sums[0] += phi
+        sums[1] += ex
+        sums[2] += ey
+        sums[3] += ez
+
+
+@kernel
+def _direct(x, y, z, charge, start, partner, out):
+    for i in prange(len(charge)):
+        sums = np.zeros(4)
+        begin = 0
+        for k in range(start[i], start[i + 1] + 1):
+            end = partner[k] if k < start[i + 1] else len(charge)
+            add_range(x[i], y[i], z[i], x, y, z, charge, begin, end, sums)
+            begin = end + 1
+        out[i] = sums

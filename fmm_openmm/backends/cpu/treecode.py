@@ -1,0 +1,202 @@
+"""Charges in empty space by a treecode: far cells of an octree, built anew for every evaluation, by their moments.
+
+After J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0. Cells keep their moments in units of their widths; the
+moments' terms are turned into coefficients of irregular harmonics for the potential and the three fields at once.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import prange
+
+from fmm_openmm.backends.cpu.direct import add_range, partner_lists
+from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
+from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
+from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
+from fmm_openmm.expansions.translations import m2m_matrix, to_parent
+from fmm_openmm.tree import DEPTH, Tree, build_tree
+
+LEAF = 64
+"""Most particles in a leaf of the tree."""
+
+CHUNK = 1 << 16
+"""Particles whose harmonics are held at a time."""
+
+HALF_DIAGONAL = 0.5 * 3**0.5
+
+
+class Treecode:
+    """Potentials and fields of every particle from all others but its excluded partners.
+
+    Args:
+        charges: shape (n,), e.
+        pairs: excluded pairs, shape (k, 2).
+        dtype: of all but differences of positions and sums over cells, which keep float64's accuracy.
+        order: of the cells' moments.
+        theta: a cell's moments are used where its corners are at most ``theta`` times as far from its centre as any particle
+            of the leaf they are used for.
+    """
+
+    def __init__(self, charges, pairs, dtype, order: int, theta: float):
+        self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
+        self._pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
+        self.set_charges(charges)
+
+    def set_charges(self, charges) -> None:
+        """Replace the charges, shape (n,), e."""
+        self._charges = np.asarray(charges, np.float64)
+
+    def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64.
+
+        Args:
+            positions: shape (n, 3), nm.
+        """
+        tree = build_tree(positions, LEAF)
+        n = len(positions)
+        place = np.empty(n, np.int64)
+        place[tree.order] = np.arange(n)
+        x, charges = positions[tree.order], self._charges[tree.order]
+        leaves = np.flatnonzero(tree.children == 0)
+        leaves = leaves[np.argsort(tree.first[leaves])]
+        leaf_of = np.repeat(leaves, tree.last[leaves] - tree.first[leaves])
+        moments = _moments(tree, leaves, x, charges, self.order)
+        coefficients = np.tensordot(moments, evaluation(self.order), (1, 2)).astype(self.dtype)
+        sums = np.zeros((n, 4))
+        cells = tree.first, tree.last, tree.child, tree.children, tree.parent, tree.centre, tree.width
+        particles = *np.ascontiguousarray(x.T), charges.astype(self.dtype), *partner_lists(place[self._pairs], n)
+        _walk(leaves, leaf_of, *cells, coefficients, *particles, self.theta, sums)
+        sums = sums[place]
+        return sums[:, 0].copy(), sums[:, 1:].copy()
+
+
+@cache
+def evaluation(order: int) -> np.ndarray:
+    """From moments to the coefficients of S for potential and field, shape (4, (order + 2)^2, (order + 1)^2) float64.
+
+    With complex terms ``Phi = sum_l [M_l0 S_l0 + 2 sum_m>0 Re(conj M_lm S_lm)]``; the field follows from
+    ``(d/dx + i d/dy) S_lm = -S_l+1,m+1``, ``(d/dx - i d/dy) S_lm = S_l+1,m-1``, ``dS_lm/dz = -S_l+1,m``. The factors of
+    :func:`irregular_norm` are included: the coefficients are of ``R(x / r^2) / r``.
+    """
+    out = np.zeros((4, term_count(order + 1), term_count(order)))
+
+    def add(axis, l, m, degree, below, factor):
+        if abs(below) <= degree:
+            out[axis, term(l, m), term(degree, below)] += factor
+
+    for l in range(order + 2):
+        for m in range(l + 1):
+            twice = 2.0 if m else 1.0
+            for sign in (1, -1) if m else (1,):
+                if l <= order:
+                    add(0, l, sign * m, l, sign * m, twice)
+                if l > 0:
+                    add(3, l, sign * m, l - 1, sign * m, twice)
+            if l == 0:
+                continue
+            j = l - 1
+            # Re and Im of M_j,m+1 - M_j,m-1 and of their sum; order 0 has no imaginary part
+            for below, factor in ((m + 1, 1.0), (m - 1, -1.0)) if m else ((1, 1.0),):
+                add(1, l, m, j, below, -factor)
+                if below > 0:
+                    add(2, l, m, j, -below, -1.0)
+                    if m:
+                        add(1, l, -m, j, -below, -factor)
+                if m:
+                    add(2, l, -m, j, below, 1.0)
+    return out * irregular_norm(order + 1)[:, None]
+
+
+def _moments(tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray, order: int) -> np.ndarray:
+    """Of all cells, in units of their widths, shape (cells, terms); ``leaves`` in the order of their particles."""
+    moments = np.zeros((len(tree.first), term_count(order)))
+    first = tree.first[leaves]
+    for some in np.split(np.arange(len(leaves)), np.flatnonzero(np.diff(first // CHUNK)) + 1):
+        begin, end = first[some[0]], tree.last[leaves[some[-1]]]
+        own = np.repeat(leaves[some], tree.last[leaves[some]] - first[some])
+        harmonics = regular((x[begin:end] - tree.centre[own]) / tree.width[own, None], order)
+        moments[leaves[some]] = np.add.reduceat(harmonics * charges[begin:end], first[some] - begin, axis=1).T
+    octants = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)]) / 2 - 0.25
+    shifts = [m2m_matrix(octant, order).T * to_parent(order)[:, None] for octant in octants]
+    for begin, end in list(zip(tree.level[1:], tree.level[2:], strict=False))[::-1]:
+        parent = tree.parent[begin:end]
+        octant = (tree.centre[begin:end] > tree.centre[parent]) @ [1, 2, 4]
+        for number, matrix in enumerate(shifts):
+            children = np.flatnonzero(octant == number)
+            moments[parent[children]] += moments[begin + children] @ matrix
+    return moments
+
+
+@inline
+def _accepted(cell, leaf, centre, width, theta):
+    """Whether the moments of a cell serve all particles of a leaf."""
+    dx, dy, dz = (centre[cell, 0] - centre[leaf, 0], centre[cell, 1] - centre[leaf, 1], centre[cell, 2] - centre[leaf, 2])
+    reach = HALF_DIAGONAL * (width[cell] / theta + width[leaf])
+    return dx * dx + dy * dy + dz * dz >= reach * reach
+
+
+@inline
+def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmonics, sums):
+    """Add what a cell's moments contribute at the points ``begin`` to ``end``, at most LANES."""
+    real = coefficients.dtype.type
+    scale = 1.0 / width
+    for w in range(LANES):
+        k = min(begin + w, end - 1)
+        dx, dy, dz = (x[k] - centre[0]) * scale, (y[k] - centre[1]) * scale, (z[k] - centre[2]) * scale
+        inverse2 = 1.0 / (dx * dx + dy * dy + dz * dz)
+        points[0, w], points[1, w], points[2, w] = real(dx * inverse2), real(dy * inverse2), real(dz * inverse2)
+        points[3, w] = real(np.sqrt(inverse2))
+    regular_lanes(points[0], points[1], points[2], order + 1, harmonics)
+    for axis in range(4):
+        for w in range(LANES):
+            points[4, w] = real(0.0)
+        for a in range(len(harmonics)):
+            factor = coefficients[axis, a]
+            for w in range(LANES):
+                points[4, w] += factor * harmonics[a, w]
+        unit = scale if axis == 0 else scale * scale
+        for w in range(min(LANES, end - begin)):
+            sums[begin + w, axis] += unit * points[3, w] * points[4, w]
+
+
+@kernel
+def _walk(
+    leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z, charge, start, partner, theta,
+    sums,
+):  # fmt: skip
+    order = int(np.sqrt(coefficients.shape[2]) + 0.5) - 2
+    for number in prange(len(leaves)):
+        leaf = leaves[number]
+        points = np.empty((5, LANES), coefficients.dtype)
+        harmonics = np.empty((coefficients.shape[2], LANES), coefficients.dtype)
+        stack = np.empty(7 * DEPTH + 8, np.int64)
+        stack[0], waiting = 0, 1
+        while waiting > 0:
+            waiting -= 1
+            cell = stack[waiting]
+            if _accepted(cell, leaf, centre, width, theta):
+                for begin in range(first[leaf], last[leaf], LANES):
+                    end = min(begin + LANES, last[leaf])
+                    _m2p(begin, end, x, y, z, centre[cell], width[cell], coefficients[cell], order, points, harmonics, sums)
+            elif children[cell] > 0:
+                for c in range(children[cell]):
+                    stack[waiting + c] = child[cell] + c
+                waiting += children[cell]
+            else:
+                for i in range(first[leaf], last[leaf]):
+                    begin = first[cell]
+                    for k in range(start[i], start[i + 1]):
+                        if begin <= partner[k] < last[cell]:
+                            add_range(x[i], y[i], z[i], x, y, z, charge, begin, partner[k], sums[i])
+                            begin = partner[k] + 1
+                    add_range(x[i], y[i], z[i], x, y, z, charge, begin, last[cell], sums[i])
+        # excluded partners whose cell, or one around it, was accepted have been counted
+        for i in range(first[leaf], last[leaf]):
+            for k in range(start[i], start[i + 1]):
+                cell = leaf_of[partner[k]]
+                while cell >= 0 and not _accepted(cell, leaf, centre, width, theta):
+                    cell = parent[cell]
+                if cell >= 0:
+                    counted = np.zeros(4)
+                    add_range(x[i], y[i], z[i], x, y, z, charge, partner[k], partner[k] + 1, counted)
+                    sums[i] -= counted
