@@ -142,15 +142,19 @@ class HostBridge:
 
     def parameters_in(self, values) -> Parameters:
         """Charges and offsets of the Context that has these global parameters."""
-        definition = self.definition
-        if self._structure is None:
-            self._structure, self._structure_version = definition.structure, definition.structure_version
+        self.fix_structure()
         snapshot = self.snapshots.get(values.get(REVISION, 0.0))
         if snapshot is not None:
             return snapshot
         if self._parameters is None or self.is_current:
-            self._parameters = definition.parameters
+            self._parameters = self.definition.parameters
         return self._parameters
+
+    def fix_structure(self) -> Structure:
+        """What Contexts use: the definition's structure when this was first called."""
+        if self._structure is None:
+            self._structure, self._structure_version = self.definition.structure, self.definition.structure_version
+        return self._structure
 
     @property
     def is_current(self) -> bool:

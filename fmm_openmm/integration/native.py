@@ -31,19 +31,28 @@ from fmm_openmm.parameters import (
     FMMParameters,
     Load,
     Request,
-    choose_parameters,
     filled_fraction,
     parameters_for,
 )
+from fmm_openmm.tuning import choose_tuned
 
 _log = logging.getLogger("fmm_openmm")
 
 PRECISIONS = ("single", "mixed", "double")
-CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE = range(5)
+CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS = range(6)
 """What is delivered to the plugin, as in ``fmm_openmm/plugin/kernel.h``."""
 
 COINCIDENT = 1e-7
 """Distance, over the box, of particles that float32 cannot tell apart."""
+
+
+class Place(ctypes.Structure):
+    """Where a force is computed: ``Place`` of ``fmm_openmm/plugin/kernel.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("precision", "particles", "padded", "processors", "shared", "group")),
+        ("model", ctypes.c_char_p),
+    )
 
 
 class Session:
@@ -51,19 +60,24 @@ class Session:
 
     Args:
         bridge: whose force it is.
-        context: address of the Context.
-        particles: of the System.
-        interface, device: of the Context.
+        kernel, context: addresses of the plugin's kernel and of the Context.
+        place: the Context's.
 
     Attributes:
+        particles: of the System.
         reason: why the host bridge serves the force after all; None if it does not.
     """
 
-    def __init__(self, bridge: HostBridge, context: int, particles: int, interface: Interface, device: Device):
+    def __init__(self, bridge: HostBridge, kernel: int, context: int, place: Place):
         self.bridge, self.context = bridge, context
-        self.particles, self._interface, self._device = particles, interface, device
+        self._kernel, self._group, self._model = kernel, place.group, place.model.decode()
+        self.particles = place.particles
+        self._interface = Interface(PRECISIONS[place.precision], place.padded)
+        self._device = Device(place.processors, place.shared)
         options = bridge.definition.options
-        precision = "double" if options.precision == "auto" and interface.precision == "double" else options.precision
+        precision = options.precision
+        if precision == "auto" and self._interface.precision == "double":
+            precision = "double"
         self._request = Request(
             options.tolerance, precision, options.order, options.grid, options.near_radius, options.smoothing, options.levels
         )
@@ -88,10 +102,9 @@ class Session:
         found = {PARAMETERS: parameter_block(p.counts, lattice.boxes, box_width(cell, p.counts)).tobytes()}
         settings = p.order, p.smoothing, p.precision
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
-            dtype = np.float32 if p.precision == "single" else np.float64
             pairs, periodic = structure.exclusions, structure.periodic
             program = build(
-                lattice, p.order, p.smoothing, charges, pairs, periodic, dtype, self._device, self._interface
+                lattice, p.order, p.smoothing, charges, pairs, periodic, self._dtype, self._device, self._interface
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
@@ -111,7 +124,19 @@ class Session:
             self._choose(load, check_box_vectors(cell))
             self.forget()
             return self.program(cell, values)
-        return {CHARGES: charges.astype(np.float32 if self._chosen.precision == "single" else np.float64).tobytes()}
+        return {CHARGES: charges.astype(self._dtype).tobytes()}
+
+    def potentials(self, context) -> np.ndarray:
+        """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here.
+
+        Args:
+            context: the session's.
+        """
+        context.getState(energy=True, groups={self._group})
+        found = np.empty(self.particles, self._dtype)
+        if not plugin.load().fmm_potentials(self._kernel, found.ctypes.data, found.nbytes):
+            raise RuntimeError("the potentials cannot be copied from the device")
+        return found.astype(np.float64)
 
     def forget(self) -> None:
         """The last program is gone."""
@@ -136,6 +161,10 @@ class Session:
         """What is used for box vectors, shape (3, 3), nm."""
         return parameters_for(self._chosen, self._cell, self._request, cell, self._load, CUDA_COST)
 
+    @property
+    def _dtype(self):
+        return np.float32 if self._chosen.precision == "single" else np.float64
+
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
         if len(charges) != self.particles:
@@ -144,7 +173,7 @@ class Session:
 
     def _choose(self, load: Load, cell: np.ndarray) -> None:
         self._load, self._cell = load, cell
-        self._chosen = choose_parameters(self._request, cell, load, CUDA_COST)
+        self._chosen = choose_tuned(self._model, self._request, cell, load, CUDA_COST)
 
 
 _sessions: dict[int, Session] = {}
@@ -158,6 +187,7 @@ def activate() -> str | None:
     if isinstance(library, str):
         return library
     library.fmm_deliver.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64]
+    library.fmm_potentials.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     library.fmm_register(ctypes.byref(_callbacks))
     atexit.register(library.fmm_leave)
     return None
@@ -188,14 +218,17 @@ def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
 # called by the plugin, from whatever thread OpenMM uses; nothing may be raised
 
 
-def _open(kernel, context, pickled, size, precision, particles, padded, processors, shared, inbox):
+def _open(kernel, context, pickled, size, place, inbox):
     try:
         bridge = bridge_in(ctypes.string_at(pickled, size)) if size else None
-        if bridge is None or bridge.definition.options.bridge == "host" or not bridge.definition.options.on_gpu:
+        if bridge is None:
             return
-        interface, device = Interface(PRECISIONS[precision], padded), Device(processors, shared)
-        _sessions[kernel] = Session(bridge, context, particles, interface, device)
-        _deliver(inbox, CLAIM, b"")
+        place, structure = place.contents, bridge.fix_structure()
+        if structure.particles == place.particles and len(structure.exclusions) and not structure.periodic:
+            _deliver(inbox, EXCLUSIONS, structure.exclusions.astype(np.int32).tobytes())
+        if bridge.definition.options.bridge != "host" and bridge.definition.options.on_gpu:
+            _sessions[kernel] = Session(bridge, kernel, context, place)
+            _deliver(inbox, CLAIM, b"")
     except Exception as error:  # the host bridge will meet it again, and tell
         _log.info("an FMMForce is left to the host bridge: %s", error)
 
@@ -243,7 +276,7 @@ class _Callbacks(ctypes.Structure):
     """``Callbacks`` of ``fmm_openmm/plugin/kernel.h``."""
 
     _fields_ = (
-        ("open", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, *[_INT] * 5, _ADDRESS)),
+        ("open", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.POINTER(Place), _ADDRESS)),
         (
             "request",
             ctypes.CFUNCTYPE(

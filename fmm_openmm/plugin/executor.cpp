@@ -240,6 +240,11 @@ void Executor::upload(const std::string& buffer, const std::string& data, CUstre
     check(cuMemcpyHtoDAsync(addresses[index], data.data(), data.size(), stream), "copying " + buffer);
 }
 
+bool Executor::download(const std::string& buffer, void* data, int64_t bytes) const {
+    const int index = program.buffer(buffer);
+    return bytes == program.buffers[index].bytes && cuMemcpyDtoH(data, addresses[index], bytes) == CUDA_SUCCESS;
+}
+
 CUdeviceptr Executor::address(const std::string& buffer) const {
     return addresses[program.buffer(buffer)];
 }

@@ -28,6 +28,9 @@ public:
     // Queue overwriting a buffer; `data` may change as soon as this returns.
     void upload(const std::string& buffer, const std::string& data, CUstream stream);
 
+    // Copy a buffer to the host; false if it has another size.
+    bool download(const std::string& buffer, void* data, int64_t bytes) const;
+
     CUdeviceptr address(const std::string& buffer) const;
 
 private:

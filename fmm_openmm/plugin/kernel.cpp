@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "OpenMM.h"
+#include "openmm/common/ComputeForceInfo.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaKernelFactory.h"
 #include "openmm/internal/ContextImpl.h"
@@ -37,6 +39,24 @@ public:
     }
 private:
     NativeKernel& owner;
+};
+
+// The particles of an excluded pair belong to one molecule. OpenMM moves molecules into the box as wholes, so that the pair keeps
+// the distance of the coordinates that the user gave. Charges are not compared: they are looked up by the user's index, so
+// molecules with other charges may take each other's place.
+class NativeKernel::ExcludedPairs : public ComputeForceInfo {
+public:
+    explicit ExcludedPairs(const std::string& bytes) : pairs(bytes.size() / sizeof(int32_t)) {
+        std::memcpy(pairs.data(), bytes.data(), bytes.size());
+    }
+    int getNumParticleGroups() override {
+        return pairs.size() / 2;
+    }
+    void getParticlesInGroup(int index, std::vector<int>& particles) override {
+        particles = {pairs[2 * index], pairs[2 * index + 1]};
+    }
+private:
+    std::vector<int32_t> pairs;
 };
 
 template <class... Kinds>
@@ -94,19 +114,28 @@ void NativeKernel::release() {
 }
 
 void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
-    int processors, shared;
-    check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.getDevice()), "asking the device");
-    check(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, cuda.getDevice()),
+    char model[256];
+    Place place;
+    check(cuDeviceGetName(model, sizeof(model), cuda.getDevice()), "asking the device");
+    check(cuDeviceGetAttribute(&place.processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.getDevice()),
           "asking the device");
-    const int precision = cuda.getUseDoublePrecision() ? 2 : (cuda.getUseMixedPrecision() ? 1 : 0);
+    check(cuDeviceGetAttribute(&place.shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, cuda.getDevice()),
+          "asking the device");
+    place.model = model;
+    place.precision = cuda.getUseDoublePrecision() ? 2 : (cuda.getUseMixedPrecision() ? 1 : 0);
+    place.particles = cuda.getNumAtoms();
+    place.padded = cuda.getPaddedNumAtoms();
+    place.group = force.getForceGroup();
     const auto& pickled = force.getPickledFunction();
     Inbox claim;
     if (force.getParticles().empty())
-        python.open(this, &context.getOwner(), pickled.data(), pickled.size(), precision, cuda.getNumAtoms(),
-                    cuda.getPaddedNumAtoms(), processors, shared, &claim);
+        python.open(this, &context.getOwner(), pickled.data(), pickled.size(), &place, &claim);
     opened = claim.items.count(CLAIM);
+    if (claim.items.count(EXCLUSIONS))
+        for (auto* each : static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts)
+            each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
     if (opened) {
-        group = force.getForceGroup();
+        group = place.group;
         const System& system = context.getSystem();
         atomics = true;
         for (int i = 0; i < system.getNumForces(); i++)
@@ -170,6 +199,11 @@ double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     check(cuEventSynchronize(done), "computing");
     if (!std::isfinite(*energy)) explain();
     return *energy;
+}
+
+bool NativeKernel::readPotentials(void* data, int64_t bytes) {
+    ContextSelector selector(cuda);
+    return executor && cuStreamSynchronize(stream) == CUDA_SUCCESS && executor->download("potentials", data, bytes);
 }
 
 // Follow the Context's global parameters and box vectors, and changes of the force.

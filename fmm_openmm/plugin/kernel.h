@@ -11,18 +11,24 @@
 
 namespace fmm {
 
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS };
 
 // What Python hands over during a call.
 struct Inbox {
     std::map<int, std::string> items;
 };
 
+// Where a force is computed: of the Context its precision (0 single, 1 mixed, 2 double) and numbers of particles, of its first
+// device the model, multiprocessors and shared memory a block.
+struct Place {
+    int precision, particles, padded, processors, shared, group;
+    const char* model;
+};
+
 // Python's side (fmm_openmm/integration/native.py), which answers by fmm_deliver() into the inbox before it returns.
 struct Callbacks {
-    // Is this force ours? Delivers CLAIM if so.
-    void (*open)(void* session, void* context, const char* pickled, int64_t size, int precision, int particles, int padded,
-                 int processors, int shared, Inbox* inbox);
+    // Is this force ours? Delivers EXCLUSIONS, pairs of int32, unless these are periodic; and CLAIM if it is to be served here.
+    void (*open)(void* session, void* context, const char* pickled, int64_t size, const Place* place, Inbox* inbox);
     // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block
     // alone, if the latest program serves the shape as well. CHARGES: charges, or a program if these need another.
     // FAILURE: why the energy is not a number.
@@ -46,9 +52,13 @@ public:
     void initialize(const OpenMM::ContextImpl& context, const OpenMM::PythonForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
 
+    // The potentials of the last evaluation, in the program's precision; false if there are none of this size.
+    bool readPotentials(void* data, int64_t bytes);
+
 private:
     class Start;
     class Finish;
+    class ExcludedPairs;
     // A shape of the cell, and the parameter block for one size of it. Other sizes differ in the parameter block only.
     struct Shape {
         double box[9];

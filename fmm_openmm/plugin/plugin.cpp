@@ -41,6 +41,15 @@ void fmm_deliver(fmm::Inbox* inbox, int kind, const char* data, int64_t size) {
     inbox->items[kind] = std::string(data, size);
 }
 
+// The potentials of a kernel's last evaluation; 0 if there are none of this size.
+int fmm_potentials(fmm::NativeKernel* kernel, void* data, int64_t bytes) {
+    try {
+        return kernel->readPotentials(data, bytes);
+    } catch (const std::exception&) {
+        return 0;
+    }
+}
+
 // A definition has changed: kernels ask for their charges at the next evaluation.
 void fmm_changed() {
     __sync_fetch_and_add(&fmm::revision, 1);

@@ -117,8 +117,9 @@ def test_why_the_host_bridge_is_used(ions):
 
 
 def session_of(force, particles=4, **device) -> native.Session:
-    interface = native.Interface(device.get("precision", "mixed"), 32)
-    return native.Session(force._bridge, 0, particles, interface, native.Device(132, 227 * 1024))
+    precision = native.PRECISIONS.index(device.get("precision", "mixed"))
+    place = native.Place(precision, particles, 32, 132, 227 * 1024, 0, b"NVIDIA H200")
+    return native.Session(force._bridge, 0, 0, place)
 
 
 def test_a_program_is_asked_for_once(ions):
