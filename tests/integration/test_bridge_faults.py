@@ -59,9 +59,9 @@ def test_an_error_inside_a_step(ions, platform):
     assert energy_of(context) == before
 
 
-def test_a_bad_box_is_an_error(ions):
+def test_a_bad_box_is_an_error(ions, platform):
     box = fmm_box(ions.positions, [1.0, -1.0, 1.0, -1.0], ions.cell)
-    context = box.context()
+    context = box.context(platform)
     before = energy_of(context)
     context.setPeriodicBoxVectors(*np.diag([3.0, np.nan, 3.0]))
     with pytest.raises(openmm.OpenMMException, match=r"FMMForce: .*box_vectors"):
@@ -76,9 +76,9 @@ def test_a_bad_box_is_an_error(ions):
     assert energy_of(context) == before
 
 
-def test_bad_charges_are_refused_and_the_context_keeps_its_own(ions):
+def test_bad_charges_are_refused_and_the_context_keeps_its_own(ions, platform):
     force = fmm.use_fmm(ions.system, **TIGHT)
-    context = ions.context()
+    context = ions.context(platform)
     before = energy_of(context)
     for charge in (np.nan, -np.inf):
         with pytest.raises(ValueError, match=r"`charge` must be finite, got .* for particle 3"):
@@ -87,11 +87,11 @@ def test_bad_charges_are_refused_and_the_context_keeps_its_own(ions):
     assert energy_of(context) == before
 
 
-def test_a_parameter_that_makes_charges_infinite(ions):
+def test_a_parameter_that_makes_charges_infinite(ions, platform):
     ions.nonbonded.addGlobalParameter("a", 0.0)
     ions.nonbonded.addParticleParameterOffset("a", 2, 1.0, 0.0, 0.0)
     fmm.use_fmm(ions.system, **TIGHT)
-    context = ions.context()
+    context = ions.context(platform)
     before = energy_of(context)
     context.setParameter("a", np.nan)
     with pytest.raises(openmm.OpenMMException, match=r"FMMForce: .*finite, got nan for particle 2"):
@@ -140,16 +140,40 @@ def test_few_particles(count, platform):
     assert np.linalg.norm(forces - expected.forces) < 1e-5 * max(1.0, np.linalg.norm(expected.forces))
 
 
-def test_no_particles():
+def test_no_particles(platform):
     with pytest.raises(openmm.OpenMMException, match=r"no particles"):
-        energy_of(fmm_box(np.zeros((0, 3)), [], np.eye(3)).context())
+        energy_of(fmm_box(np.zeros((0, 3)), [], np.eye(3)).context(platform))
+
+
+CELLS = {
+    "rod": np.diag([100.0, 2, 2]),
+    "slab": np.diag([40.0, 40, 1.5]),
+    "tiny": 0.1 * np.eye(3),
+    "huge": 1e4 * np.eye(3),
+    "tilts of a half": np.array([[3.0, 0, 0], [1.5, 3.0, 0], [-1.5, 1.5, 3.0]]),
+}
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.02])
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_cells_of_any_size_and_shape(cell, spread, platform):
+    """Particles anywhere, or all close together; some of them are a thousand cells away."""
+    random = np.random.default_rng(4)
+    charges = random.normal(size=40)
+    near = random.uniform(0, spread, (40, 3)) @ cell
+    far = near + 1000 * random.integers(-1, 2, (40, 3)) @ cell
+    expected = ewald_sum(near, charges, cell)
+    for positions in (near, far):
+        energy, forces = fmm_box(positions, charges, cell).energy_and_forces(platform)
+        assert energy == pytest.approx(expected.energy, rel=2e-6)
+        assert np.linalg.norm(forces - expected.forces) < 2e-6 * np.linalg.norm(expected.forces)
 
 
 @pytest.mark.parametrize("value", [-1e-17, 0.0, 2.0, np.nextafter(2.0, 0)])
-def test_particles_on_box_faces(value):
+def test_particles_on_box_faces(value, platform):
     positions = np.array([[value, value, value], [1.0, 0.9, 1.3], [value, 0.5, value], [0.4, value, 1.6]])
     charges = [1.0, -1.0, 0.5, -0.5]
-    energy = fmm_box(positions, charges, 2.0 * np.eye(3)).energy_and_forces()[0]
+    energy = fmm_box(positions, charges, 2.0 * np.eye(3)).energy_and_forces(platform)[0]
     assert energy == pytest.approx(ewald_sum(positions, charges, 2.0 * np.eye(3)).energy, rel=1e-5)
 
 
@@ -192,10 +216,10 @@ def test_threads_and_contexts_are_independent(water, ions, platform):
     assert not failures and not any(thread.is_alive() for thread in threads)
 
 
-def test_an_error_keeps_nothing_alive(ions):
+def test_an_error_keeps_nothing_alive(ions, platform):
     """OpenMM never frees the exception it was given."""
     box = fmm_box(ions.positions, [1.0, -1.0, 1.0, -1.0], ions.cell)
-    context = box.context()
+    context = box.context(platform)
     context.setPositions(np.full((4, 3), np.nan))
     with pytest.raises(openmm.OpenMMException):
         context.getState(energy=True)
@@ -206,9 +230,9 @@ def test_an_error_keeps_nothing_alive(ions):
     assert [each() for each in watched] == [None, None, None]
 
 
-def test_an_error_in_one_context_leaves_the_others(ions):
+def test_an_error_in_one_context_leaves_the_others(ions, platform):
     box = fmm_box(ions.positions, [1.0, -1.0, 1.0, -1.0], ions.cell)
-    good, bad = box.context(), box.context()
+    good, bad = box.context(platform), box.context(platform)
     before = energy_of(good)
     bad.setPositions(np.full((4, 3), np.nan))
     with pytest.raises(openmm.OpenMMException):

@@ -17,6 +17,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.integration import bridge
+from tests.endurance import resident_kilobytes
 from tests.integration.boxes import Box, energy_of
 
 TIGHT = {"tolerance": 1e-6}
@@ -250,12 +251,6 @@ def test_atm_force(ions, platform):
 
 
 # nothing piles up
-
-
-def resident_kilobytes() -> int:
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads memory use from /proc")

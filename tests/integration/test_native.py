@@ -16,9 +16,16 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm import tuning
+from fmm_openmm.backends.cuda import serial
+from fmm_openmm.backends.cuda.program import Buffer
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.integration import native, plugin
-from tests.integration.boxes import energy_of, relative_difference
+from fmm_openmm.oracle.ewald import ewald_sum
+from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates
+from fmm_openmm.tuning import Winner
+from tests import endurance
+from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.conftest import usable_platforms
 from tests.test_program import Reader
 
@@ -118,7 +125,7 @@ def test_why_the_host_bridge_is_used(ions):
 
 def session_of(force, particles=4, **device) -> native.Session:
     precision = native.PRECISIONS.index(device.get("precision", "mixed"))
-    place = native.Place(precision, particles, 32, 132, 227 * 1024, 0, b"NVIDIA H200")
+    place = native.Place(precision, particles, 32, 132, 227 * 1024, 0, device.get("model", b"NVIDIA H200"))
     return native.Session(force._bridge, 0, 0, place)
 
 
@@ -157,6 +164,19 @@ def test_an_energy_that_is_not_a_number_is_explained(ions):
     assert session.explain(ions.cell, bad) == "`positions`: particles 1 and 3 coincide and are not excluded"
     session.bridge.definition.add_exclusion(3, 1)
     assert session.explain(ions.cell, bad) == "the energy is not a number"
+
+
+def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):
+    monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path))
+    force = fmm.FMMForce.from_nonbonded(water.nonbonded)
+    load = Load.of(force._definition.parameters.base, force._definition.structure.exclusions)
+    request = Request(force._definition.options.tolerance)
+    first, *_, winner = candidates(request, water.cell, load, CUDA_COST)[:6]
+    for model, expected in ((b"NVIDIA H200", winner), (b"another", first)):
+        tuning.store({tuning.key("NVIDIA H200", request, water.cell, load): Winner.of(winner, load.particles, 1e-5)})
+        session = session_of(force, load.particles, model=model)
+        session.program(water.cell, {})
+        assert session.parameters_for(water.cell) == expected
 
 
 def test_a_wrong_number_of_particles_is_named(ions):
@@ -256,6 +276,60 @@ def test_follows_the_reordering_of_atoms(water):
     expected_energy, expected = coulomb(context_of(moved), fmm.find_fmm(moved.system)[0])
     assert energy == pytest.approx(expected_energy, abs=0.02)
     assert relative_difference(forces, expected) < 1e-5
+
+
+@on_gpu
+@pytest.mark.parametrize("bridge", ["native", "host"])
+def test_excluded_pairs_that_nothing_else_binds(bridge):
+    """OpenMM keeps both particles of an excluded pair in one image, across the faces of the box, and particles of other charges
+    may swap places in its order: the interaction left out stays that of the coordinates the user gave."""
+    random = np.random.default_rng(2)
+    cell = 3 * np.eye(3)
+    sites = np.stack(np.meshgrid(*3 * [np.arange(4)], indexing="ij"), -1).reshape(-1, 1, 3) * 0.75
+    positions = (sites + random.uniform(-0.12, 0.12, (64, 2, 3))).reshape(-1, 3)
+    charges, pairs = random.normal(scale=0.2, size=128), np.arange(128).reshape(-1, 2)
+    system, force, others = openmm.System(), fmm.FMMForce(tolerance=1e-6, bridge=bridge), openmm.NonbondedForce()
+    system.setDefaultPeriodicBoxVectors(*cell)
+    others.setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
+    for charge in charges:
+        system.addParticle(20.0)
+        force.addParticle(charge)
+        others.addParticle(0.0, 0.1, 0.1)
+    for pair in pairs:
+        force.addExclusion(*map(int, pair))
+    force.setForceGroup(7)
+    system.addForce(force)
+    system.addForce(others)
+    integrator = openmm.LangevinMiddleIntegrator(100.0, 1.0, 0.001)
+    context = context_of(Box(system, positions), "double", integrator)
+    for steps in (0, 600):
+        integrator.step(steps)
+        now = context.getState(positions=True).getPositions(asNumpy=True)._value
+        expected = ewald_sum(now, charges, cell, pairs)
+        energy, forces = coulomb(context, force)
+        assert energy == pytest.approx(expected.energy, abs=1e-4)
+        assert relative_difference(forces, expected.forces) < 2e-6
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_potentials_without_the_host(chains, precision):
+    """Those of the host bridge, from the evaluation on the device."""
+    chains.nonbonded.addGlobalParameter("a", 0.5)
+    chains.nonbonded.addParticleParameterOffset("a", 3, 0.2, 0.0, 0.0)
+    found = []
+    for bridge in ("native", "host"):
+        mine = copy.deepcopy(chains)
+        force = converted(mine, bridge=bridge, precision="double" if precision == "double" else "single")
+        context = context_of(mine, precision)
+        force.setForceGroup(3)  # without effect on the Context
+        context.setParameter("a", -1.0)
+        found.append((force.getPotentialsInContext(context), force.getEnergyParameterDerivativesInContext(context)["a"]))
+        assert (force._bridge._solver is None) == (bridge == "native")
+    (potentials, derivative), (expected, host_derivative) = found
+    assert relative_difference(potentials, expected) < ROUNDING[precision]
+    assert derivative == pytest.approx(host_derivative, rel=10 * ROUNDING[precision])
+    assert derivative == pytest.approx(0.2 * potentials[3], rel=1e-12)
 
 
 @on_gpu
@@ -422,6 +496,129 @@ def test_too_little_memory(ions):
     del taken, context
     cupy.get_default_memory_pool().free_all_blocks()
     assert np.isfinite(coulomb(context_of(ions), force)[0])
+
+
+@on_gpu
+def test_a_failure_while_a_simulation_runs(water, monkeypatch):
+    """Another shape of the box may need a program that cannot be made: an error, and the Context goes on once it can."""
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    force = converted(water, bridge="native")
+    context = context_of(water, "double")
+    before = coulomb(context, force)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(native.Session, "program", fail)
+        context.setPeriodicBoxVectors(*(np.diag([1.3, 1.0, 1.0]) @ water.cell))
+        for _ in range(2):
+            with pytest.raises(openmm.OpenMMException, match="FMMForce: MemoryError: no room"):
+                coulomb(context, force)
+    assert coulomb(context, force)[0] != before
+    context.setPeriodicBoxVectors(*water.cell)
+    assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-9)
+
+
+@on_gpu
+def test_memory_that_runs_out_while_a_simulation_runs(water, monkeypatch):
+    def hungry(*arguments):
+        program = build(*arguments)
+        program.buffers["hunger"] = Buffer((2**42,), np.dtype(np.uint8))
+        return program
+
+    force = converted(water, bridge="native")
+    context = context_of(water, "double")
+    before, build = coulomb(context, force)[0], native.build
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "build", hungry)
+        context.setPeriodicBoxVectors(*(np.diag([2.0, 1.0, 1.0]) @ water.cell))
+        for _ in range(2):
+            with pytest.raises(openmm.OpenMMException, match=r"FMMForce: allocating \d+ MiB: .*memory"):
+                coulomb(context, force)
+        context.setPeriodicBoxVectors(*water.cell)
+        with pytest.raises(openmm.OpenMMException, match="memory"):
+            coulomb(context, force)
+    assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-9)
+
+
+@on_gpu
+def test_kernels_that_do_not_compile(water, monkeypatch):
+    expected = both_bridges(water, "mixed")[1][0]
+    monkeypatch.setattr(serial, "source_of", lambda *_: "#error no such luck")
+    force = converted(mine := copy.deepcopy(water))
+    context = context_of(mine)
+    found = force.getFMMParametersInContext(context)
+    assert found["bridge"] == "host" and "no such luck" in found["bridge_reason"]
+    assert coulomb(context, force)[0] == pytest.approx(expected, rel=1e-9)
+    converted(water, bridge="native")
+    with pytest.raises(openmm.OpenMMException, match="no such luck"):
+        context_of(water)
+
+
+@on_gpu
+@pytest.mark.parametrize("damage", ["empty", "cut", "noise"])
+def test_a_damaged_kernel_cache(water, damage, tmp_path, monkeypatch):
+    """OpenMM keeps compiled kernels in a folder. Whatever becomes of it, forces are right."""
+    monkeypatch.setenv("OPENMM_CACHE_DIR", str(tmp_path))
+    force = converted(water)
+    context = context_of(water, TempDirectory=str(tmp_path))
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+    energy, forces = coulomb(context, force)
+    del context
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        content = path.read_bytes()
+        path.write_bytes({"empty": b"", "cut": content[: len(content) // 2], "noise": bytes(len(content))}[damage])
+    context = context_of(water, TempDirectory=str(tmp_path))
+    again, same = coulomb(context, force)
+    assert again == pytest.approx(energy, rel=1e-6)
+    assert relative_difference(same, forces) < 1e-5
+
+
+@on_gpu
+@pytest.mark.parametrize("index", ["1", "0,1", "1,0"])
+def test_other_devices_and_several(water, index):
+    """On several devices OpenMM shares its own work; the FMM is computed on the first that is named."""
+    if len(openmm_devices()) < 2:
+        pytest.skip("needs two GPUs")
+    force = converted(water, bridge="native")
+    whole = {"energy": True, "forces": True}
+    found = []
+    for device in ("0", index):
+        context = context_of(water, DeviceIndex=device)
+        assert force.getFMMParametersInContext(context)["bridge"] == "native"
+        found.append((*coulomb(context, force), context.getState(**whole), force.getPotentialsInContext(context)))
+    (energy, forces, state, potentials), (other_energy, other_forces, other_state, other_potentials) = found
+    assert other_energy == pytest.approx(energy, rel=1e-9)
+    assert relative_difference(other_forces, forces) < 1e-6
+    assert relative_difference(other_potentials, potentials) < 1e-6
+    assert other_state.getPotentialEnergy()._value == pytest.approx(state.getPotentialEnergy()._value, rel=1e-6)
+    assert relative_difference(other_state.getForces(asNumpy=True)._value, state.getForces(asNumpy=True)._value) < 1e-5
+    context.getIntegrator().step(300)
+    assert np.isfinite(energy_of(context))
+
+
+def openmm_devices() -> list:
+    cupy = pytest.importorskip("cupy")
+    return list(range(cupy.cuda.runtime.getDeviceCount()))
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return endurance.sample()
+
+
+@on_gpu
+@pytest.mark.parametrize("case", endurance.CASES)
+def test_nothing_piles_up(case, sample):
+    """A fifth of the repetitions of ``python -m tests.endurance``, of steps a fiftieth."""
+    pytest.importorskip("cupy")
+    repetitions = {"steps": 2000, "contexts": 10}.get(case, 100)
+    outcome = endurance.run(endurance.CASES[case], sample, repetitions)
+    assert outcome.device <= endurance.DEVICE_LIMIT
+    assert outcome.host <= endurance.HOST_LIMIT
+    assert outcome.difference is None or outcome.difference < 0.01
 
 
 @on_gpu

@@ -1,0 +1,171 @@
+"""Long runs inside OpenMM's CUDA platform: nothing piles up on device or host, and energies stay those of a fresh Context.
+
+    python -m tests.endurance [CASE ...]
+
+needs an NVIDIA GPU and CuPy. ``tests/integration/test_native.py`` runs the same cases with fewer repetitions.
+"""
+
+import copy
+import gc
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+import openmm
+
+import fmm_openmm as fmm
+from fmm_openmm.bench.systems import Sample, water_box
+
+DEVICE_LIMIT, HOST_LIMIT = 2048, 8192
+"""Most growth, kilobytes: what drivers allocate in steps passes, a leak in every repetition does not."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Growth of memory in kilobytes over all repetitions, and what the energy lacks from a fresh Context's, kJ/mol a
+    square root of the number of particles; None where no Context lives through them."""
+
+    device: int
+    host: int
+    difference: float | None
+
+
+class Steps:
+    """Steps of Langevin dynamics in one Context."""
+
+    repetitions = 100_000
+
+    def __init__(self, sample: Sample):
+        self.system = copy.deepcopy(sample.system)
+        for force in self.forces():
+            self.system.addForce(force)
+        self.fmm = fmm.use_fmm(self.system, tolerance=1e-5, bridge="native")
+        self.context = context_of(self.system)
+        self.context.setPositions(sample.positions)
+        self.context.setVelocitiesToTemperature(300.0, 1)
+
+    def forces(self) -> list[openmm.Force]:
+        """Beside those of the sample."""
+        return []
+
+    def repeat(self, count: int) -> None:
+        """So many repetitions."""
+        self.context.getIntegrator().step(count)
+
+    def difference(self) -> float:
+        """As in :class:`Outcome`."""
+        state = self.context.getState(positions=True, energy=True)
+        fresh = copy.deepcopy(self.system)
+        fresh.setDefaultPeriodicBoxVectors(*state.getPeriodicBoxVectors())
+        context = context_of(fresh)
+        context.setPositions(state.getPositions())
+        expected = context.getState(energy=True).getPotentialEnergy()
+        return abs((state.getPotentialEnergy() - expected)._value) / fresh.getNumParticles() ** 0.5
+
+
+class Barostat(Steps):
+    """Isotropic moves of a barostat: another parameter block each."""
+
+    repetitions = 1000
+
+    def forces(self):
+        return [openmm.MonteCarloBarostat(1.0, 300.0, 1)]
+
+
+class Shapes(Steps):
+    """Anisotropic moves: another lattice operator each."""
+
+    repetitions = 1000
+
+    def forces(self):
+        return [openmm.MonteCarloAnisotropicBarostat(openmm.Vec3(1, 1, 1), 300.0, True, True, True, 1)]
+
+
+class Updates(Steps):
+    """Other charges, and a step."""
+
+    repetitions = 1000
+
+    def repeat(self, count: int) -> None:
+        charge = self.fmm.getParticleParameters(0)
+        for k in range(count):
+            self.fmm.setParticleParameters(0, charge * (1 + 1e-3 * (k % 7)))
+            self.fmm.updateParametersInContext(self.context)
+            self.context.getIntegrator().step(1)
+        self.fmm.setParticleParameters(0, charge)
+        self.fmm.updateParametersInContext(self.context)
+
+
+class Contexts(Steps):
+    """Contexts, each made, evaluated and given back."""
+
+    repetitions = 200
+
+    def __init__(self, sample: Sample):
+        super().__init__(sample)
+        self.context, self._positions = None, sample.positions
+
+    def repeat(self, count: int) -> None:
+        for _ in range(count):
+            context = context_of(self.system)
+            context.setPositions(self._positions)
+            context.getState(energy=True)
+            del context
+            gc.collect()
+
+    def difference(self) -> None:
+        return None
+
+
+CASES = {each.__name__.lower(): each for each in (Steps, Barostat, Shapes, Updates, Contexts)}
+
+
+def context_of(system: openmm.System) -> openmm.Context:
+    """On the CUDA platform in mixed precision."""
+    integrator = openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002)
+    integrator.setRandomNumberSeed(1)
+    return openmm.Context(system, integrator, openmm.Platform.getPlatformByName("CUDA"), {"Precision": "mixed"})
+
+
+def resident_kilobytes() -> int:
+    """Host memory of this process."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def taken_kilobytes() -> int:
+    """Device memory of all processes."""
+    from cupy.cuda import runtime
+
+    free, total = runtime.memGetInfo()
+    return (total - free) // 1024
+
+
+def run(case: type[Steps], sample: Sample, repetitions: int) -> Outcome:
+    """The case, with a tenth of the repetitions before the growth is measured."""
+    made = case(sample)
+    made.repeat(max(2, repetitions // 10))
+    before = taken_kilobytes(), resident_kilobytes()
+    made.repeat(repetitions)
+    return Outcome(taken_kilobytes() - before[0], resident_kilobytes() - before[1], made.difference())
+
+
+def sample() -> Sample:
+    """2,800 particles: water."""
+    return water_box(3.0, picoseconds=1.0)
+
+
+def main(names) -> None:
+    water, failed = sample(), False
+    for name in names or CASES:
+        case, start = CASES[name], time.perf_counter()
+        outcome = run(case, water, case.repetitions)
+        print(f"{name}: {case.repetitions:,} in {time.perf_counter() - start:.0f} s, {outcome}", flush=True)
+        failed |= outcome.device > DEVICE_LIMIT or outcome.host > HOST_LIMIT or (outcome.difference or 0) > 0.01
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
