@@ -616,13 +616,11 @@ def sample():
 @on_gpu
 @pytest.mark.parametrize("case", endurance.CASES)
 def test_nothing_piles_up(case, sample):
-    """A fifth of the repetitions of ``python -m tests.endurance``, of steps a fiftieth."""
+    """``python -m tests.endurance`` with fewer repetitions; nothing else may use the GPU meanwhile."""
     pytest.importorskip("cupy")
     repetitions = {"steps": 2000, "contexts": 10}.get(case, 100)
     outcome = endurance.run(endurance.CASES[case], sample, repetitions)
-    assert outcome.device <= endurance.DEVICE_LIMIT
-    assert outcome.host <= endurance.HOST_LIMIT
-    assert outcome.difference is None or outcome.difference < 0.01
+    assert not outcome.failures(endurance.CASES[case]), outcome
 
 
 @on_gpu
