@@ -256,28 +256,49 @@ class BoxLattice:
         _, v, d = self.smith
         return np.ravel_multi_index(tuple(np.moveaxis(np.mod(index @ v, d), -1, 0)), tuple(d))
 
+    @property
+    def span(self) -> np.ndarray:
+        """Boxes along each axis that can hold particles, shape (3,) int64."""
+        return np.diag(self.counts)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is one image only."""
+        return False
+
+    def slots_of(self, span: np.ndarray) -> np.ndarray:
+        """FFT slot of every box with ``0 <= index < span``, first axis fastest, int64."""
+        z, y, x = np.meshgrid(*[np.arange(n) for n in span[::-1]], indexing="ij")
+        return self.slot(np.stack([x, y, z], -1).reshape(-1, 3))
+
     @cached_property
     def slots(self) -> np.ndarray:
         """FFT slot of every box in memory order, shape (size,) int64."""
-        z, y, x = np.meshgrid(*[np.arange(n) for n in np.diag(self.counts)[::-1]], indexing="ij")
-        return self.slot(np.stack([x, y, z], -1).reshape(-1, 3))
+        return self.slots_of(np.diag(self.counts))
 
 
 class OpenLattice(BoxLattice):
     """Cubic boxes in empty space: ``span`` boxes along each axis, within a periodic lattice so much larger that a circular
-    convolution over it is the plain one, and that no box has a near one through the boundary.
+    convolution over it is the plain one, and that no box has a near one through the boundary. Its lengths are even.
 
     Every particle must lie in a box with ``0 <= index < span``; no other box has an image, and there is no background.
-
-    Attributes:
-        span: shape (3,) int64.
     """
 
     def __init__(self, span: np.ndarray, near_radius: float):
         reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
-        lengths = [next(m for m in count(max(2 * n - 1, n + reach)) if _is_smooth(m)) for n in map(int, span)]
+        lengths = [2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if _is_smooth(m)) for n in map(int, span)]
         super().__init__(np.diag(lengths).astype(np.int64), np.eye(3), near_radius)
-        object.__setattr__(self, "span", np.array(span, np.int64))
+        object.__setattr__(self, "_span", np.array(span, np.int64))
+
+    @property
+    def span(self) -> np.ndarray:
+        """Boxes along each axis, shape (3,) int64."""
+        return self._span
+
+    @property
+    def is_open(self) -> bool:
+        """True."""
+        return True
 
     @property
     def background(self) -> float:

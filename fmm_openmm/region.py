@@ -61,9 +61,10 @@ class Region:
             return replace(self, corner=_corner(low, high, self.lattice.span, self.width))
         return None
 
-    def relative(self, positions: np.ndarray) -> np.ndarray:
-        """Positions (n, 3) in nm such that the boxes of the stages are these."""
-        return positions - (self.corner + ORIGIN * self.width)
+    @property
+    def origin(self) -> np.ndarray:
+        """What the stages take for the origin, shape (3,), nm, so that their boxes are these."""
+        return self.corner + ORIGIN * self.width
 
 
 def choose_region(request: Request, positions: np.ndarray, load: Load, cost: CostModel) -> Region:

@@ -69,7 +69,7 @@ class CoulombSolver:
         boundary: "periodic" or "open".
         precision: "single", "double", or "auto": single for tolerances down to 5e-6.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
-            else "cpu", with one warning that says why. With an open boundary "auto" is "cpu".
+            else "cpu", with one warning that says why.
         order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`. With an open boundary
             the grid follows the particles and cannot be given.
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give. Without
@@ -80,7 +80,7 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: levels > 0, or backend "cuda" with an open boundary or without CuPy or a GPU.
+        UnsupportedError: levels > 0, or backend "cuda" without CuPy or a GPU.
     """
 
     def __init__(
@@ -105,8 +105,7 @@ class CoulombSolver:
         self._charges = check_charges(charges)
         if self._open:
             self._cell(box_vectors)
-            _check_open(grid, backend)
-            backend = "cpu" if backend == "auto" else backend
+            _check_open(grid)
         else:
             self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
@@ -170,7 +169,8 @@ class CoulombSolver:
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may lie on the device (any
                 CuPy array): then so do the results, in the precision of the solver, the energy with shape (1,); nothing
-                waits for the device, and instead of errors there are NaNs.
+                waits for the device, and instead of errors there are NaNs. With an open boundary the extent of the particles
+                is read back before anything is queued, to see that the boxes cover them.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
                 another shape rebuilds the lattice operator. With an open boundary None; particles that leave the space that
                 the boxes cover rebuild it.
@@ -200,20 +200,18 @@ class CoulombSolver:
     def _evaluated(self, positions, cell: np.ndarray | None) -> CoulombResult:
         on_device = hasattr(positions, "__cuda_array_interface__")
         if on_device and self._backend != "cuda":
-            positions, on_device = check_positions(positions.get(), len(self._charges)), False
+            positions, on_device = check_positions(_on_host(positions), len(self._charges)), False
         if cell is None:
-            return self._evaluated_open(positions)
-        stages = self._stages_for(cell)
-        width = box_width(cell, stages.lattice.counts)
+            stages, region = self._stages_in(positions)
+            width, origin = region.width, region.origin
+            enormous = ENORMOUS * min(max(1.0, width), 2e3)  # boxes may be as wide as space is empty
+        else:
+            stages, origin, enormous = self._stages_for(cell), None, ENORMOUS
+            width = box_width(cell, stages.lattice.counts)
         if on_device:
-            return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
-        return self._result(*stages.evaluate(positions, width), width, ENORMOUS, positions, cell)
-
-    def _evaluated_open(self, positions) -> CoulombResult:
-        stages, region = self._stages_in(positions)
-        width = region.width
-        enormous = ENORMOUS * min(max(1.0, width), 2e3)  # boxes may be as wide as space is empty
-        return self._result(*stages.evaluate(region.relative(positions), width), width, enormous, positions, None)
+            return CoulombResult(*(array.copy() for array in stages.compute(positions, width, origin)))
+        relative = positions if origin is None else positions - origin
+        return self._result(*stages.evaluate(relative, width), width, enormous, positions, cell)
 
     def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
         """What the stages return, in kJ/mol and nm."""
@@ -233,6 +231,7 @@ class CoulombSolver:
         self._use("cpu")
 
     def _use(self, backend: str) -> None:
+        self._planned = None
         self._backend, self._make_stages = backend, backend_class(backend)
         self._cost = CUDA_COST if backend == "cuda" else CPU_COST
         if not self._open:
@@ -266,9 +265,11 @@ class CoulombSolver:
         self._stages = [stages, *self._stages[:1]]
         return stages
 
-    def _stages_in(self, positions: np.ndarray) -> tuple[Stages, Region]:
+    def _stages_in(self, positions) -> tuple[Stages, Region]:
         """Stages whose boxes cover the positions, and where these are; the two used last are kept."""
-        low, high = positions.min(0), positions.max(0)
+        low, high = (_on_host(bound).astype(np.float64) for bound in (positions.min(0), positions.max(0)))
+        if not np.isfinite(high - low).all():  # they lie on the device
+            check_positions(_on_host(positions), len(self._charges))
         for stages, kept in zip(self._stages, self._regions, strict=True):
             region = kept.around(low, high)
             if region:
@@ -277,7 +278,7 @@ class CoulombSolver:
                 break
         else:
             region = self._planned.around(low, high) if self._planned else None
-            region = region or choose_region(self._request, positions, self._load, self._cost)
+            region = region or choose_region(self._request, _on_host(positions), self._load, self._cost)
             stages = self._made(region.parameters, region.lattice)
         self._stages, self._regions = [stages, *self._stages[:1]], [region, *self._regions[:1]]
         self._parameters = region.parameters
@@ -310,9 +311,12 @@ class CoulombSolver:
         return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"
 
 
-def _check_open(grid, backend: str) -> None:
+def _on_host(array) -> np.ndarray:
+    """A NumPy or CuPy array as a NumPy array."""
+    return array.get() if hasattr(array, "get") else array
+
+
+def _check_open(grid) -> None:
     """Refuse what does not go with an open boundary."""
     if grid is not None:
         raise ValueError(f"`grid` must be None with `boundary='open'`, where the boxes follow the particles, got {grid!r}")
-    if backend == "cuda":
-        raise UnsupportedError("`boundary='open'` is not available with `backend='cuda'`: use 'cpu'")

@@ -91,7 +91,7 @@ forward(const real* __restrict__ grids /* (TERMS, D0, D1, D2) */, real2* __restr
     Roots& roots = *reinterpret_cast<Roots*>(b + LINES * HALF);
     real* grid = reinterpret_cast<real*>(b);  // until b is needed
     roots.fill(-1);
-    for (int k = threadIdx.x; k < LINES * D2; k += blockDim.x) grid[k] = grids[blockIdx.x * (long long)BOXES + k];
+    for (int k = threadIdx.x; k < LINES * D2; k += blockDim.x) grid[k] = grids[blockIdx.x * (long long)POINTS + k];
     __syncthreads();
     constexpr int S = D2 / radix(D2);
     for (int t = threadIdx.x; t < LINES * S; t += blockDim.x) {
@@ -130,6 +130,6 @@ inverse(const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */, real* __r
             power += n;
             if (power >= D2) power -= D2;
         }
-        grids[blockIdx.x * (long long)BOXES + t] = sum;
+        grids[blockIdx.x * (long long)POINTS + t] = sum;
     }
 }

@@ -121,8 +121,8 @@ __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane,
 #pragma unroll
         for (int l = m; l <= ORDER; l++) {
             const real2 value = sum[m - FIRST][l - FIRST];
-            moments[term(l, m) * (long long)BOXES] = value.x;
-            if (m > 0) moments[term(l, -m) * (long long)BOXES] = value.y;
+            moments[term(l, m) * (long long)POINTS] = value.x;
+            if (m > 0) moments[term(l, -m) * (long long)POINTS] = value.y;
         }
     return second;
 }
@@ -134,7 +134,7 @@ p2m(const int* __restrict__ count /* (BOXES) */, const int* __restrict__ region_
     const Parameters* __restrict__ parameters,
     int* number /* (parts): lists of crowded blocks */, int* __restrict__ start /* (BOXES + 1) */,
     int* __restrict__ sorted /* (parts): numbers */, int* __restrict__ place /* (n, CORNERS): inverse of sorted */,
-    real4* xq /* (parts + 1): x, y, z, charge */, real* __restrict__ moments /* (TERMS, BOXES) in FFT order */,
+    real4* xq /* (parts + 1): x, y, z, charge */, real* __restrict__ moments /* (TERMS, POINTS) in FFT order */,
     double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
     __shared__ Shared s;
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];

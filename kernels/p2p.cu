@@ -146,9 +146,12 @@ __device__ __forceinline__ int3 excluded_image(const Located& a, const Located& 
     return shift;
 }
 
-// Where a wrapped box index lies that leaves its range by at most the reach of the near stencil.
+// Number of a box index that leaves its range by at most the reach of the near stencil; -1 if there is no such box.
 __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
-#if C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
+#if OPEN
+    const bool inside = i0 >= 0 && i0 < N0 && i1 >= 0 && i1 < N1 && i2 >= 0 && i2 < N2;
+    return inside ? box_number(i0, i1, i2) : -1;
+#elif C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
     i0 += i0 < 0 ? N0 : (i0 >= N0 ? -N0 : 0);
     i1 += i1 < 0 ? N1 : (i1 >= N1 ? -N1 : 0);
     i2 += i2 < 0 ? N2 : (i2 >= N2 ? -N2 : 0);
@@ -183,8 +186,10 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
         if (row < NEAR) {
             const int4 n = __ldg(offset + row);
             const int number = near_number(h0 + n.x, h1 + n.y, h2 + n.z);
-            from = start[number];
-            length = start[number + 1] - from;
+            if (!OPEN || number >= 0) {
+                from = start[number];
+                length = start[number + 1] - from;
+            }
         }
         int inclusive = length;
 #pragma unroll

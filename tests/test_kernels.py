@@ -18,11 +18,12 @@ FIXED |= {"LISTED": 32, "REGION": 32, "P2M_LANES": 4, "L2P_WARPS": 4, "L2P_BOXES
 FIXED |= {"CONVOLVE_WARPS": 16, "DFT_THREADS": 512}
 FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
 FIXED |= {"D0": 14, "D1": 15, "D2": 16, "ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
-CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR")
+CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR", "OPEN")
 VARIANTS = {
-    "float 5": ("float", 5, 0, 448, 1, 0, 81),
-    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93),
-    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179),
+    "float 5": ("float", 5, 0, 448, 1, 0, 81, 0),
+    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93, 0),
+    "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1),
+    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0),
 }
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 CASES = {  # by version of CUDA and architecture; all variants on the oldest, the newest and what is measured on

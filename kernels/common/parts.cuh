@@ -87,6 +87,7 @@ __device__ __forceinline__ void place_particle(int i, double x, double y, double
                                                const Parameters* __restrict__ parameters, Located* __restrict__ located,
                                                real4* __restrict__ fraction, const Lists& lists) {
     const double* inverse = parameters->inverse;
+    const int last[3] = {N0, N1, N2};
     Located at;
     at.sides = 0;
     real u[3];
@@ -94,13 +95,13 @@ __device__ __forceinline__ void place_particle(int i, double x, double y, double
     for (int axis = 0; axis < 3; axis++) {
         double s = x * inverse[axis] + y * inverse[3 + axis] + z * inverse[6 + axis] + ORIGIN;
         double cell = floor(s);
-        u[axis] = real(s - cell);
+        // not finite, absurdly far or outside the boxes: all such particles go to one box, and their result is NaN
+        const bool found = OPEN ? s >= SMOOTHING && s <= last[axis] - SMOOTHING : fabs(cell) < 1e9;
+        u[axis] = found ? real(s - cell) : real(nan(""));
         int side = 0;
         if (SMOOTHED) side = u[axis] < real(SMOOTHING) ? -1 : (u[axis] > real(1 - SMOOTHING) ? 1 : 0);
-        // not finite or absurdly far: all such particles go to one box, and their result is NaN
-        at.box[axis] = fabs(cell) < 1e9 ? int(cell) : 0;
+        at.box[axis] = found ? int(cell) : 0;
         at.sides |= (side + 1) << (2 * axis);
-        if (!(fabs(cell) < 1e9)) u[axis] = real(nan(""));
     }
     located[i] = at;
     fraction[i] = real4{u[0], u[1], u[2], charge};

@@ -12,12 +12,14 @@
 //   POSITION    type of the positions given               ORIGIN     where the origin lies in its box
 //   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
 //   N0, N1, N2  diagonal of the counts matrix, C10, C20, C21 its lower triangle
+//   OPEN        whether there are no periodic images: then N0, N1, N2 boxes lie in a corner of a larger Fourier grid
 #pragma once
 #include "real.cuh"
 
 typedef unsigned long long uint64;
 
 #define BOXES (N0 * N1 * N2)
+#define POINTS (D0 * D1 * D2)   // points of a Fourier grid, at least one for each box
 #define CORNERS (SMOOTHED ? 8 : 1)
 
 // What changes from call to call without a new graph. Rows of boxes and columns of inverse as in BoxLattice.
@@ -40,17 +42,19 @@ __device__ __forceinline__ int side_of(int sides, int axis) {
     return ((sides >> (2 * axis)) & 3) - 1;
 }
 
-// Box number in memory order of an unwrapped box index: first axis fastest.
+// Box number in memory order of a box index: first axis fastest. The index is unwrapped, or without images within its range.
 __device__ __forceinline__ int floor_div(int a, int b) {
     int q = a / b;
     return q - (a - q * b < 0);
 }
 
 __device__ __forceinline__ int box_number(int i0, int i1, int i2) {
+#if !OPEN
     int w = floor_div(i2, N2);
     i2 -= w * N2; i1 -= w * C21; i0 -= w * C20;
     w = floor_div(i1, N1);
     i1 -= w * N1; i0 -= w * C10;
     i0 -= floor_div(i0, N0) * N0;
+#endif
     return i0 + N0 * (i1 + N1 * i2);
 }

@@ -81,6 +81,8 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
     """Whether what was made for one lattice, tables and compiled kernels, serves another."""
     return (
         np.array_equal(made_for.counts, lattice.counts)
+        and made_for.is_open == lattice.is_open
+        and np.array_equal(made_for.span, lattice.span)
         and np.array_equal(made_for.near, lattice.near)
         and bool(np.abs(made_for.boxes - lattice.boxes).max() <= SLACK)
     )

@@ -163,7 +163,7 @@ class Builder:
     """What the stage functions are given: the facts of the problem, and ways to add buffers, kernels and steps.
 
     Attributes:
-        n, boxes, terms, parts: numbers of particles, of boxes, of terms of an expansion, and of parts at most.
+        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an expansion, of parts at most.
         corners: parts a particle has at most.
         usual_parts: number of parts of evenly spread particles.
         real, complex: types of the far and near field.
@@ -171,7 +171,7 @@ class Builder:
 
     def __init__(self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device):
         self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
-        self.n, self.boxes, self.terms = n, lattice.size, (order + 1) ** 2
+        self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
         self.corners = 8 if smoothing > 0 else 1
         self.parts = n * self.corners
         self.usual_parts = n * (1 + 2 * smoothing) ** 3

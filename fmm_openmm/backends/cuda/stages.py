@@ -106,21 +106,22 @@ class CudaStages(Stages):
         self.lattice, self._width, self._set_up = lattice, None, False
         return True
 
-    def compute(self, positions, width: float):
+    def compute(self, positions, width: float, origin=None):
         """Queue an evaluation on the current stream.
 
         Args:
             positions: shape (n, 3), nm.
             width: mean box width, nm.
+            origin: of the boxes, shape (3,), nm, if it is not that of the positions.
 
         Returns:
             energy (1,), forces (n, 3), potentials (n,), fields (n, 3) in OpenMM units, on the device; overwritten by the
             next evaluation.
         """
         with self._device:
-            return self._attempt(lambda: self._compute(positions, width))
+            return self._attempt(lambda: self._compute(positions, width, origin))
 
-    def _compute(self, positions, width: float):
+    def _compute(self, positions, width: float, origin):
         self._follow()
         if width != self._width:
             self._buffers["parameters"].set(parameter_block(self.lattice.counts, self.lattice.boxes, width))
@@ -128,7 +129,10 @@ class CudaStages(Stages):
         if not self._set_up:
             self.queue(SETUP)
             self._set_up = True
-        self.positions[...] = cupy.asarray(positions)
+        if origin is None:
+            self.positions[...] = cupy.asarray(positions)
+        else:
+            cupy.subtract(cupy.asarray(positions), cupy.asarray(origin), out=self.positions)
         if self._graph is None:
             evaluate(self, self.positions, width)  # compiles, and sets up what must not happen during capture
             with self._stream:

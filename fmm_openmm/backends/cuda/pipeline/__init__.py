@@ -57,7 +57,7 @@ def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.n
 
 
 def _shared(b: Builder, charges, minimum_image: bool) -> None:
-    counts = b.lattice.counts
+    counts, span = b.lattice.counts, b.lattice.span
     b.macros(
         REAL="float" if b.real == np.float32 else "double",
         POSITION="double",
@@ -67,9 +67,11 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         SMOOTHING=repr(float(b.smoothing)),
         MINIMUM_IMAGE=int(minimum_image),
         NEAR=len(b.lattice.near),
-        **{f"N{k}": int(counts[k, k]) for k in range(3)},
+        OPEN=int(b.lattice.is_open),
+        **{f"N{k}": int(span[k]) for k in range(3)},
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
     b.buffer("parameters", 38, np.float64)
     b.table("charges", charges, b.real)
-    b.table("slots", b.lattice.slots, np.int32)
+    b.table("slots", b.lattice.slots_of(span), np.int32)
+    b.buffer("moments", (b.terms, *b.lattice.fft_shape), b.real)

@@ -16,7 +16,6 @@ def p2m(b: Builder) -> None:
     b.buffer("sorted", b.parts, np.int32)
     b.buffer("place", b.parts, np.int32)
     b.buffer("xq", (b.parts + 1, 4), b.real)
-    b.buffer("moments", (b.terms, *b.lattice.fft_shape), b.real)
     lanes = 1 if b.boxes >= 64 * b.device.multiprocessors else 4
     blocks = -(-b.boxes * lanes // 32)
     b.macros(P2M_LANES=lanes)

@@ -3,7 +3,9 @@
 import numpy as np
 
 from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables
+from fmm_openmm.backends.cuda.pipeline.near import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.expansions.free_space import free_space_operator
 
 TRACE_SIDE = 2
 """Stream of the trace term, which needs only the moments."""
@@ -18,7 +20,23 @@ DFT_BOXES, DFT_LENGTH = 10000, 32
 
 
 def operator(b: Builder) -> None:
-    """Terms of the lattice operator in Fourier space."""
+    """Terms of the lattice operator in Fourier space, and the near boxes' places."""
+    if b.lattice.is_open:
+        _free_space(b)
+    else:
+        _periodic(b)
+
+
+def _free_space(b: Builder) -> None:
+    """Depends on the numbers of boxes only, so it comes with the program. Moments outside the span stay zero."""
+    terms = free_space_operator(b.lattice, 2 * b.order)
+    b.table("operator", terms.reshape(len(terms), -1), b.real)
+    b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
+    b.stage(SETUP)
+    b.memset("moments")
+
+
+def _periodic(b: Builder) -> None:
     tables = OperatorTables.of(b.lattice, b.order, 1e-5 if b.real == np.float32 else 1e-12)
     waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
     b.stage(SETUP, operator_weights=0, operator_terms=0)
@@ -56,21 +74,25 @@ def convolution(b: Builder) -> None:
     b.buffer("spectrum", (b.terms, *half), b.complex)
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
-    b.buffer("sums", 5, np.float64)
     blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
     share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
     dft = (2 * waves + sum(shape)) * b.complex.itemsize
-    small = b.boxes <= DFT_BOXES and max(shape) <= DFT_LENGTH and dft <= b.device.shared
+    small = np.prod(shape) <= DFT_BOXES and max(shape) <= DFT_LENGTH and dft <= b.device.shared
     if small:
         b.stage("lattice", file="dft", forward=dft, inverse=dft)
         b.launch("forward", b.terms, DFT_THREADS, "moments", "spectrum")
     else:
         b.transform("moments", "spectrum")
-    b.record("transformed")
-    b.wait("transformed", TRACE_SIDE)
-    squares = np.int32(b.program.buffers["square"].shape[0])
-    b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
-    b.record("traced", TRACE_SIDE)
+    if b.lattice.is_open:  # there is no background
+        b.table("sums", np.zeros(5), np.float64)
+        b.record("traced")
+    else:
+        b.buffer("sums", 5, np.float64)
+        b.record("transformed")
+        b.wait("transformed", TRACE_SIDE)
+        squares = np.int32(b.program.buffers["square"].shape[0])
+        b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
+        b.record("traced", TRACE_SIDE)
     b.launch(
         "convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum"
     )  # fmt: skip

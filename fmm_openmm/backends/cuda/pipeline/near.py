@@ -4,6 +4,7 @@ import numpy as np
 
 from fmm_openmm.backends.cpu.exclusions import near_table, partners
 from fmm_openmm.backends.cuda.program import Builder
+from fmm_openmm.box import BoxLattice
 
 NEAR_SIDE = 1
 """Stream of p2p, which needs only the sorted parts."""
@@ -15,21 +16,26 @@ P2P_SOURCES = 20 * 512
 """Bytes of sources a box of p2p may hold at a time: 32 times a whole number of sources."""
 
 
+def nearest_first(lattice: BoxLattice) -> np.ndarray:
+    """The near stencil by distance, shape (m, 3): excluded partners are in the first boxes."""
+    return lattice.near[np.argsort(np.linalg.norm(lattice.near @ lattice.boxes, axis=1), kind="stable")]
+
+
 def p2p(b: Builder, pairs) -> None:
     """The near field at the parts."""
     lattice = b.lattice
     table, reach = near_table(lattice)
     start, partner = partners(pairs, b.n)
-    # nearest boxes first: excluded partners are there
-    order = np.argsort(np.linalg.norm(lattice.near @ lattice.boxes, axis=1), kind="stable")
-    row_of = np.append(np.argsort(order), -1)[table]
+    near = nearest_first(lattice)
+    row_of = np.full_like(table, -1)
+    row_of[tuple((near + reach).T)] = np.arange(len(near))
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
     expected = len(lattice.near) * b.usual_parts / b.boxes
     many, most = expected + 2.5 * expected**0.5, P2P_SOURCES // (4 * b.real.itemsize)
     b.macros(P2P_WARPS=P2P_WARPS, WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
-    b.table("offsets", np.pad(lattice.near[order], ((0, 0), (0, 1))), np.int32)
+    b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
