@@ -7,7 +7,7 @@ import numpy as np
 
 from fmm_openmm.backends import backend_class, choose_backend, warn_of_fallback
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
-from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
+from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import ionic_fraction, net_charge
 from fmm_openmm.parameters import (
@@ -268,7 +268,7 @@ class CoulombSolver:
     def _stages_in(self, positions) -> tuple[Stages, Region]:
         """Stages whose boxes cover the positions, and where these are; the two used last are kept."""
         low, high = (_on_host(bound).astype(np.float64) for bound in (positions.min(0), positions.max(0)))
-        if not np.isfinite(high - low).all():  # they lie on the device
+        if not max(np.abs(low).max(), np.abs(high).max()) <= FARTHEST:  # they lie on the device
             check_positions(_on_host(positions), len(self._charges))
         for stages, kept in zip(self._stages, self._regions, strict=True):
             region = kept.around(low, high)

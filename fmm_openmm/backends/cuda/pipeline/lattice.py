@@ -29,7 +29,7 @@ def operator(b: Builder) -> None:
 
 def _free_space(b: Builder) -> None:
     """Depends on the numbers of boxes only, so it comes with the program. Moments outside the span stay zero."""
-    terms = free_space_operator(b.lattice, 2 * b.order)
+    terms = free_space_operator(b.lattice, 2 * b.order) / b.lattice.size  # which the FFTs leave out
     b.table("operator", terms.reshape(len(terms), -1), b.real)
     b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
