@@ -21,6 +21,10 @@ CROWDED = 60.0
 STEP = 1.12
 """Ratio of one width to the next that is considered."""
 
+GROWTH = 0.2
+"""How much farther than the particles new boxes reach along an axis on which the old ones were too few: a particle that flies
+away would need new ones all the time."""
+
 SHRINKAGE = 8.0
 """Times more boxes than the particles need, from which new ones are chosen."""
 
@@ -57,9 +61,14 @@ class Region:
             return None
         if (low - edge >= self.corner).all() and (high + edge <= self.corner + size).all():
             return self
-        if (high - low + 2 * edge + 2 * ORIGIN * self.width <= size).all():
+        if not self.outgrown(high - low).any():
             return replace(self, corner=_corner(low, high, self.lattice.span, self.width))
         return None
+
+    def outgrown(self, extent: np.ndarray) -> np.ndarray:
+        """The axes along which particles of this extent, shape (3,), nm, need more boxes, shape (3,) bool."""
+        edge = self.parameters.smoothing + ORIGIN
+        return extent + 2 * edge * self.width > self.lattice.span * self.width
 
     @property
     def origin(self) -> np.ndarray:
@@ -67,7 +76,9 @@ class Region:
         return self.corner + ORIGIN * self.width
 
 
-def choose_region(request: Request, positions: np.ndarray, load: Load, cost: CostModel) -> Region:
+def choose_region(
+    request: Request, positions: np.ndarray, load: Load, cost: CostModel, kept: Region | None = None
+) -> Region:
     """The cheapest boxes and parameters whose estimated error meets the request.
 
     Args:
@@ -75,10 +86,15 @@ def choose_region(request: Request, positions: np.ndarray, load: Load, cost: Cos
         positions: shape (n, 3), nm.
         load: the system; what is empty is seen in the positions.
         cost: cost model of the backend.
+        kept: boxes that were used before.
     """
     widths: dict = {}
-    grids = list(_grids(positions, widths))
-    longest = float(np.ptp(positions, axis=0).max())
+    low, high = positions.min(0), positions.max(0)
+    extent = high - low
+    if kept:
+        extent *= 1.0 + GROWTH * kept.outgrown(extent)
+    grids = list(_grids(positions, extent, widths))
+    longest = float(extent.max())
 
     def cheapest(precision: str) -> tuple[FMMParameters, float]:
         model = cost.double or cost if precision == "double" else cost
@@ -93,7 +109,7 @@ def choose_region(request: Request, positions: np.ndarray, load: Load, cost: Cos
     if request.precision == "auto" and rounding > 0.5 * request.tolerance:
         chosen, _ = cheapest("double")
     width, span = widths[chosen.grid][0], np.diag(chosen.counts)
-    corner = _corner(positions.min(0), positions.max(0), span, width)
+    corner = _corner(low, high, span, width)
     return Region(chosen, OpenLattice(span, chosen.near_radius), width, corner)
 
 
@@ -121,11 +137,10 @@ def _corner(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -
     return (low + high) / 2 - (span / 2 + ORIGIN) * width
 
 
-def _grids(positions: np.ndarray, widths: dict):
-    """Candidates from small boxes to those of which all are near, none with more than ``MOST_BOXES``;
-    ``widths`` gets the width and the particles in a filled box of each."""
-    low, high = positions.min(0), positions.max(0)
-    extent = high - low
+def _grids(positions: np.ndarray, extent: np.ndarray, widths: dict):
+    """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those of which all are near, none
+    with more than ``MOST_BOXES``; ``widths`` gets the width and the particles in a filled box of each."""
+    low = positions.min(0)
     longest = float(extent.max())
     if longest == 0.0:
         longest = 1.0

@@ -29,6 +29,10 @@ from fmm_openmm.units import COULOMB_CONSTANT
 _evaluation = threading.Lock()
 """One evaluation at a time: each uses all cores, and not every threading layer of Numba may be entered twice."""
 
+EXAMINED = 64
+"""Evaluations of positions on the device, with an open boundary, after which the boxes are compared with their extent again:
+particles that leave show at once, boxes that have become too many do not."""
+
 ENORMOUS = 2e8
 """Potential in units of the largest charge per box width that only particles at the same place have."""
 
@@ -121,6 +125,7 @@ class CoulombSolver:
         self._stages: list[Stages] = []
         self._regions: list[Region] = []  # with an open boundary, of each of the stages
         self._planned: Region | None = None  # chosen for the positions given here
+        self._unexamined = 0  # evaluations since the extent of the particles was looked at
         self._parameters: FMMParameters | None = None
         self._use(backend)
         if self._open and positions is not None:
@@ -169,8 +174,8 @@ class CoulombSolver:
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may lie on the device (any
                 CuPy array): then so do the results, in the precision of the solver, the energy with shape (1,); nothing
-                waits for the device, and instead of errors there are NaNs. With an open boundary the extent of the particles
-                is read back before anything is queued, to see that the boxes cover them.
+                waits for the device, and instead of errors there are NaNs. With an open boundary
+                the energy is read back, which tells whether the boxes cover the particles; bad positions are errors.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
                 another shape rebuilds the lattice operator. With an open boundary None; particles that leave the space that
                 the boxes cover rebuild it.
@@ -202,16 +207,31 @@ class CoulombSolver:
         if on_device and self._backend != "cuda":
             positions, on_device = check_positions(_on_host(positions), len(self._charges)), False
         if cell is None:
-            stages, region = self._stages_in(positions)
-            width, origin = region.width, region.origin
-            enormous = ENORMOUS * min(max(1.0, width), 2e3)  # boxes may be as wide as space is empty
-        else:
-            stages, origin, enormous = self._stages_for(cell), None, ENORMOUS
-            width = box_width(cell, stages.lattice.counts)
+            return self._evaluated_open(positions, on_device)
+        stages = self._stages_for(cell)
+        width = box_width(cell, stages.lattice.counts)
         if on_device:
-            return CoulombResult(*(array.copy() for array in stages.compute(positions, width, origin)))
-        relative = positions if origin is None else positions - origin
-        return self._result(*stages.evaluate(relative, width), width, enormous, positions, cell)
+            return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
+        return self._result(*stages.evaluate(positions, width), width, ENORMOUS, positions, cell)
+
+    def _evaluated_open(self, positions, on_device: bool) -> CoulombResult:
+        self._unexamined += 1
+        if on_device and self._regions and self._unexamined < EXAMINED:
+            result = self._in_region(positions, self._stages[0], self._regions[0])
+            if np.isfinite(result.energy.get()).all():
+                return result
+        self._unexamined = 0
+        stages, region = self._stages_in(positions)
+        if on_device:
+            return self._in_region(positions, stages, region)
+        enormous = ENORMOUS * min(max(1.0, region.width), 2e3)  # boxes may be as wide as space is empty
+        found = stages.evaluate(positions - region.origin, region.width)
+        return self._result(*found, region.width, enormous, positions, None)
+
+    @staticmethod
+    def _in_region(positions, stages: Stages, region: Region) -> CoulombResult:
+        """On the device; not a number if a particle lies outside."""
+        return CoulombResult(*(array.copy() for array in stages.compute(positions, region.width, region.origin)))
 
     def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
         """What the stages return, in kJ/mol and nm."""
@@ -278,7 +298,8 @@ class CoulombSolver:
                 break
         else:
             region = self._planned.around(low, high) if self._planned else None
-            region = region or choose_region(self._request, _on_host(positions), self._load, self._cost)
+            kept = self._regions[0] if self._regions else None
+            region = region or choose_region(self._request, _on_host(positions), self._load, self._cost, kept)
             stages = self._made(region.parameters, region.lattice)
         self._stages, self._regions = [stages, *self._stages[:1]], [region, *self._regions[:1]]
         self._parameters = region.parameters
