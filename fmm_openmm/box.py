@@ -176,15 +176,17 @@ class BoxLattice:
         counts: shape (3, 3) int64, lower triangular.
         boxes: box vectors over the mean box width, shape (3, 3) float64, determinant 1.
         near_radius: near means box centres within this many box widths.
+        filled: fraction of the boxes that hold particles, roughly: nothing but speed depends on it.
     """
 
     counts: np.ndarray
     boxes: np.ndarray
     near_radius: float
+    filled: float = 1.0
 
     @classmethod
-    def from_cell(cls, cell: np.ndarray, counts: np.ndarray, near_radius: float) -> "BoxLattice":
-        return cls(counts, np.linalg.solve(counts.astype(float), cell) / box_width(cell, counts), near_radius)
+    def from_cell(cls, cell: np.ndarray, counts: np.ndarray, near_radius: float, filled: float = 1.0) -> "BoxLattice":
+        return cls(counts, np.linalg.solve(counts.astype(float), cell) / box_width(cell, counts), near_radius, filled)
 
     def same_shape(self, cell: np.ndarray) -> bool:
         """Whether the boxes of ``cell`` differ from these by a uniform scaling only."""
@@ -284,10 +286,10 @@ class OpenLattice(BoxLattice):
     Every particle must lie in a box with ``0 <= index < span``; no other box has an image, and there is no background.
     """
 
-    def __init__(self, span: np.ndarray, near_radius: float):
+    def __init__(self, span: np.ndarray, near_radius: float, filled: float = 1.0):
         reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
         lengths = [2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if _is_smooth(m)) for n in map(int, span)]
-        super().__init__(np.diag(lengths).astype(np.int64), np.eye(3), near_radius)
+        super().__init__(np.diag(lengths).astype(np.int64), np.eye(3), near_radius, filled)
         object.__setattr__(self, "_span", np.array(span, np.int64))
 
     @property

@@ -108,9 +108,10 @@ def choose_region(
     chosen, rounding = cheapest(request.resolve_precision(load.ionic))
     if request.precision == "auto" and rounding > 0.5 * request.tolerance:
         chosen, _ = cheapest("double")
-    width, span = widths[chosen.grid][0], np.diag(chosen.counts)
+    (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
     corner = _corner(low, high, span, width)
-    return Region(chosen, OpenLattice(span, chosen.near_radius), width, corner)
+    filled = min(1.0, len(positions) / (per_box * span.prod()))
+    return Region(chosen, OpenLattice(span, chosen.near_radius, filled), width, corner)
 
 
 def _rounding(width: float, radius: float, per_box: float, smoothing: float, net: float) -> float:

@@ -280,8 +280,8 @@ class CoulombSolver:
                 self._stages.remove(stages)
                 break
         else:
-            parameters = self.parameters_for(cell)
-            stages = self._made(parameters, BoxLattice.from_cell(cell, parameters.counts, parameters.near_radius))
+            p, filled = self.parameters_for(cell), self._load.filled
+            stages = self._made(p, BoxLattice.from_cell(cell, p.counts, p.near_radius, filled))
         self._stages = [stages, *self._stages[:1]]
         return stages
 

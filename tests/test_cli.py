@@ -272,13 +272,17 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_a_system_without_box_can_be_converted_but_not_run(succeed, fail, folder, tmp_path):
+def test_a_system_without_box_is_in_empty_space(succeed, fail, folder, tmp_path):
     lines = (folder / "water.pdb").read_text().splitlines(keepends=True)
     (folder / "open.pdb").write_text("".join(line for line in lines if not line.startswith("CRYST1")))
     argv = ("open.pdb", "--forcefield", FORCE_FIELD)
     assert succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None
-    assert "open boundary is not available" in fail("run", *argv)
-    assert "validate needs a periodic box: give one with --box" in fail("validate", *argv)
+    result = succeed("run", *argv, "--steps", "5", "--interval", "5", "--minimize", "5", "--json")
+    assert result["fmm"]["bridge"] == "host"
+    assert "--ensemble npt needs a periodic box: give one with --box" in fail("run", *argv, "--ensemble", "npt")
+    result = succeed("validate", *argv, "--json", "--plot", str(tmp_path / "errors.png"))
+    assert (result["reference"], result["passed"], result["pme"]) == ("the sum over all pairs", True, None)
+    assert "`reference` must be 'direct' or 'nocutoff'" in fail("validate", *argv, "--reference", "pme")
 
 
 # validate

@@ -66,6 +66,7 @@ def _described(element: ET.Element, content: dict) -> dict:
         "net_charge": round(float(tables["charges"].rows.sum()), 9),
         "exclusions": len(tables["exclusions"]),
         "exclusions_periodic": content["exclusions_periodic"],
+        "boundary": content["boundary"],
         "global_parameters": dict(content["global_parameters"]),
         "parameter_offsets": len(tables["offset_scales"]),
         "made_by_use_fmm": content["original"] is not None,

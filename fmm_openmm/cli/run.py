@@ -63,6 +63,8 @@ def run(args, terminal) -> Outcome:
     drawing = figure(args.plot)
     with terminal.progress("reading") as advance:
         molecules = inputs.load(args)
+        if args.ensemble == "npt" and not molecules.system.usesPeriodicBoundaryConditions():
+            raise ValueError("--ensemble npt needs a periodic box: give one with --box")
         force = use_fmm(molecules.system, **fmm_options(args))
         advance(description="preparing")
         simulation = prepared(args, molecules)

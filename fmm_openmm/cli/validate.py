@@ -1,18 +1,20 @@
 """Compare FMM, and PME as the System sets it, with a converged sum.
 
 Electrostatics alone, exceptions excluded. The reference is an Ewald sum, or,
-in large systems, PME in double precision at a tight tolerance.
+in large systems, PME in double precision at a tight tolerance. Without a box
+it is the sum over all pairs, and there is no PME.
 """
 
 from dataclasses import asdict
 
 import numpy as np
 
-from fmm_openmm import UnsupportedError, validate
+from fmm_openmm import validate
 from fmm_openmm.cli import inputs
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.convert.openmm_system import nonbonded_force
+from fmm_openmm.integration.validation import REFERENCES
 
 EWALD_LIMIT = 50_000
 """Particles up to which "auto" takes the Ewald sum: about half a minute."""
@@ -21,7 +23,7 @@ EWALD_LIMIT = 50_000
 def add_arguments(parser) -> None:
     """FILE, the reference, the tolerance of PME and the FMM options."""
     inputs.add_arguments(parser)
-    parser.add_argument("--reference", choices=("auto", "ewald", "pme"), default="auto")
+    parser.add_argument("--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto")
     parser.add_argument("--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)")
     add_plot_argument(parser)
     add_fmm_arguments(parser)
@@ -35,14 +37,14 @@ def run(args, terminal) -> Outcome:
     with terminal.progress("reading") as advance:
         molecules = inputs.load(args)
         force = nonbonded_force(molecules.system)
-        if not force.usesPeriodicBoundaryConditions():
-            raise UnsupportedError("validate needs a periodic box: give one with --box")
         if args.pme_tolerance is not None:
             force.setEwaldErrorTolerance(args.pme_tolerance)
         reference = args.reference
-        if reference == "auto":
+        if reference == "auto" and force.usesPeriodicBoundaryConditions():
             reference = "ewald" if len(molecules.positions) <= EWALD_LIMIT else "pme"
-        advance(description=f"FMM, PME and the reference ({reference})")
+        elif reference == "auto":
+            reference = "direct"
+        advance(description=f"FMM and the reference ({reference})")
         report = validate(molecules.system, molecules.positions, reference=reference, **fmm_options(args))
     terminal.say(report.summary())
     if drawing:
@@ -56,6 +58,8 @@ def draw(drawing, report) -> None:
     axes = drawing.add_subplot()
     places, width = np.arange(2), 0.35
     for shift, entry in ((-width / 2, report.fmm), (width / 2, report.pme)):
+        if entry is None:
+            continue
         errors = [entry.relative_rms_force_error, entry.relative_energy_error]
         axes.bar(places + shift, errors, width, label=entry.method)
     axes.axhline(report.tolerance, color="k", linewidth=1, linestyle=":", label="tolerance of FMM's forces")

@@ -23,6 +23,7 @@ import openmm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
+from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
 
 _live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
@@ -102,9 +103,10 @@ class HostBridge:
         try:
             if self.definition.options.bridge == "native":
                 raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
+            is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             result = self.evaluate(
                 state.getPositions(asNumpy=True)._value,
-                state.getPeriodicBoxVectors(asNumpy=True)._value,
+                None if is_open else state.getPeriodicBoxVectors(asNumpy=True)._value,
                 dict(state.getParameters()),
             )
         except (ValueError, UnsupportedError) as error:
@@ -118,7 +120,7 @@ class HostBridge:
 
         Args:
             positions: shape (n, 3), nm.
-            box_vectors: shape (3, 3), nm.
+            box_vectors: shape (3, 3), nm; of no effect in empty space.
             values: the Context's global parameters, by name.
         """
         with self._lock:
@@ -128,17 +130,21 @@ class HostBridge:
                     f"the FMMForce has {len(charges)} particles, but the System has {len(positions)}: add one particle "
                     "to the force for each of the System before a Context is made"
                 )
-            return self._loaded_solver(charges, box_vectors, positions).compute(positions, box_vectors)
+            cell = self._structure.cell(box_vectors)
+            return self._loaded_solver(charges, cell, positions).compute(positions, cell)
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
         """Charges, shape (n,), e, and structure of the Context that has these global parameters."""
         with self._lock:
             return self.parameters_in(values).charges(values), self._structure
 
-    def solver_in(self, positions, box_vectors, values) -> CoulombSolver:
-        """The solver that serves a Context with these positions, box vectors and global parameters."""
+    def in_use(self, positions, box_vectors, values) -> tuple[FMMParameters, str]:
+        """The solver's parameters and backend in a Context with these positions, box vectors and global parameters."""
         with self._lock:
-            return self._loaded_solver(self.parameters_in(values).charges(values), box_vectors, positions)
+            charges = self.parameters_in(values).charges(values)
+            cell = self._structure.cell(box_vectors)
+            solver = self._loaded_solver(charges, cell, positions)
+            return solver.parameters_for(cell), solver.backend
 
     def parameters_in(self, values) -> Parameters:
         """Charges and offsets of the Context that has these global parameters."""
@@ -167,11 +173,12 @@ class HostBridge:
         if isinstance(self._definition, Definition):
             self._definition = self._definition.pack()
 
-    def _loaded_solver(self, charges, box_vectors, positions) -> CoulombSolver:
+    def _loaded_solver(self, charges, cell, positions) -> CoulombSolver:
         if self._solver is None:
             self._solver = CoulombSolver(
                 charges,
-                box_vectors,
+                cell,
+                boundary=self._structure.boundary,
                 exclusions=self._structure.exclusions,
                 exclusions_periodic=self._structure.periodic,
                 positions=positions,

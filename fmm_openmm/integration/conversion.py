@@ -1,4 +1,4 @@
-"""From PME to FMM and back: what changes in the NonbondedForce, and how it is undone exactly."""
+"""From PME or NoCutoff to FMM and back: what changes in the NonbondedForce, and how it is undone exactly."""
 
 from dataclasses import dataclass
 
@@ -36,10 +36,11 @@ class Original:
     def without_coulomb(self) -> "Original":
         """The same with charges 0, and no Ewald sum that would run for nothing.
 
-        LJPME keeps its method, whose dispersion grid does not depend on charges. The others become CutoffPeriodic: the
+        LJPME keeps its method, whose dispersion grid does not depend on charges. PME and Ewald become CutoffPeriodic: the
         same Lennard-Jones interaction, and exceptions are evaluated alike.
         """
-        method = self.method if self.method == openmm.NonbondedForce.LJPME else openmm.NonbondedForce.CutoffPeriodic
+        ewald = self.method in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
+        method = openmm.NonbondedForce.CutoffPeriodic if ewald else self.method
         return Original(method, np.zeros_like(self.charges), np.zeros_like(self.charge_scales))
 
     def apply(self, force: openmm.NonbondedForce) -> None:

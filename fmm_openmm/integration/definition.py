@@ -69,17 +69,23 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What a solver is built for: the particle count and the excluded pairs.
+    """What a solver is built for: the particle count, the excluded pairs and the boundary.
 
     Attributes:
         particles: number of particles.
         exclusions: shape (m, 2), int32.
         periodic: whether an excluded pair means its minimum image.
+        boundary: "periodic" or "open".
     """
 
     particles: int
     exclusions: np.ndarray
     periodic: bool
+    boundary: str
+
+    def cell(self, box_vectors: np.ndarray) -> np.ndarray | None:
+        """What the solver is told of a Context's box vectors: nothing in open space."""
+        return None if self.boundary == "open" else box_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +134,19 @@ class Definition:
         charges: :class:`Table` (n, 1), e.
         exclusions: :class:`Table` (m, 2).
         exclusions_periodic: bool.
+        boundary: "periodic" or "open".
         global_parameters: list of (name, default).
         offset_targets: :class:`Table` (k, 2): global parameter, particle.
         offset_scales: :class:`Table` (k, 1).
         original: the packed :class:`fmm_openmm.integration.conversion.Original` of a converted NonbondedForce, or None.
-        structure_version: counts the changes of the particle count and the exclusions.
+        structure_version: counts the changes of the particle count, the exclusions and the boundary.
     """
 
     def __init__(self, options: Options):
         self.options = options
         self.charges, self.exclusions, self.offset_targets, self.offset_scales = (Table(*kind) for kind in TABLES.values())
         self.exclusions_periodic = False
+        self.boundary = "periodic"
         self.global_parameters: list[tuple[str, float]] = []
         self.original: dict | None = None
         self.structure_version = 0
@@ -163,7 +171,7 @@ class Definition:
                     f"exclusion {bad[0]} of the FMMForce names particles {pairs[bad[0]].tolist()}, "
                     f"but it has {particles} particles"
                 )
-            self._structure = Structure(particles, pairs, self.exclusions_periodic)
+            self._structure = Structure(particles, pairs, self.exclusions_periodic, self.boundary)
         return self._structure
 
     @property
@@ -217,6 +225,18 @@ class Definition:
             self.exclusions_periodic = bool(flag)
             self._restructure()
 
+    def set_boundary(self, boundary: str) -> None:
+        if boundary == "open" and self.options.grid is not None:
+            raise ValueError(
+                f"`grid` must be None without periodic boundary conditions, where the boxes follow the particles, "
+                f"got {self.options.grid}"
+            )
+        if boundary == "open" and self.options.bridge == "native":
+            raise UnsupportedError("`bridge='native'` needs periodic boundary conditions: use 'auto' or 'host'")
+        if boundary != self.boundary:
+            self.boundary = boundary
+            self._restructure()
+
     def add_global_parameter(self, name: str, default) -> int:
         if not isinstance(name, str) or not name:
             raise TypeError(f"`name` of a global parameter must be a string, got {name!r}")
@@ -257,6 +277,7 @@ class Definition:
             "format": FORMAT,
             "options": asdict(self.options),
             "exclusions_periodic": self.exclusions_periodic,
+            "boundary": self.boundary,
             "global_parameters": self.global_parameters,
             **{name: getattr(self, name).pack() for name in TABLES},
             "original": self.original,
@@ -275,6 +296,7 @@ class Definition:
         for name, table in cls.tables_of(content).items():
             setattr(definition, name, table)
         definition.exclusions_periodic = content["exclusions_periodic"]
+        definition.boundary = content["boundary"]
         definition.global_parameters = [tuple(item) for item in content["global_parameters"]]
         definition.original = content["original"]
         definition._excluded = None
@@ -298,6 +320,7 @@ def content_of(packed: str | dict) -> dict:
             f"this FMMForce was written in format {content.get('format')!r} by another version of fmm_openmm; "
             f"this version reads formats up to {FORMAT}"
         )
+    content.setdefault("boundary", "periodic")  # the only one in format 1
     unknown = content["options"].keys() - {each.name for each in fields(Options)}
     if unknown:
         raise ValueError(f"this FMMForce was written by a newer version of fmm_openmm: unknown option {min(unknown)!r}")

@@ -1,4 +1,4 @@
-"""``FMMForce``: periodic Coulomb interaction by the fast multipole method, as an ``openmm.Force``."""
+"""``FMMForce``: Coulomb interaction by the fast multipole method, as an ``openmm.Force``."""
 
 import pickle
 import warnings
@@ -24,7 +24,8 @@ class FMMForce(openmm.PythonForce):
 
     with tin-foil boundary and, for a net charge, a uniform neutralising background, as OpenMM's PME has them. Of an
     excluded pair the bare interaction at the distance of the coordinates as they are is removed, or at the minimum
-    image after ``setExclusionsUsePeriodicBoundaryConditions(True)``.
+    image after ``setExclusionsUsePeriodicBoundaryConditions(True)``. After ``setUsesPeriodicBoundaryConditions(False)`` the
+    particles are in empty space: n = 0 alone, for any net charge, as with OpenMM's NoCutoff.
 
     Fill it like any force of OpenMM and add it to a System; charges are ``charge = base + sum(scale * parameter)`` over
     the parameter offsets. Where it differs from a ``NonbondedForce``:
@@ -89,7 +90,7 @@ class FMMForce(openmm.PythonForce):
             native.activate()
             defaults = {REVISION: 0.0, **dict(self._definition.global_parameters)}
             built = openmm.PythonForce(self._bridge, defaults)
-            built.setUsesPeriodicBoundaryConditions(True)
+            built.setUsesPeriodicBoundaryConditions(self._definition.boundary == "periodic")
             built.setName(self._name)
             built.setForceGroup(self._group)
             handle = self.__dict__["this"] = built.this
@@ -275,16 +276,21 @@ class FMMForce(openmm.PythonForce):
         self._definition.set_offset(index, parameter, int(particleIndex), chargeScale)
         self._edited()
 
-    # what a PythonForce could do and an FMMForce cannot
+    # boundary
 
     def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None:
-        """Always periodic.
+        """Whether there are periodic images (the default), or the particles are in empty space.
 
         Raises:
-            UnsupportedError: for False.
+            ValueError: for False, if the force was given a ``grid``.
+            UnsupportedError: for False, if it was given ``bridge="native"``.
         """
-        if not periodic:
-            raise UnsupportedError("an FMMForce without periodic boundary conditions is not available: use a large box")
+        self._definition.set_boundary("periodic" if periodic else "open")
+        if self._is_taken:
+            super().setUsesPeriodicBoundaryConditions(bool(periodic))
+        self._restructured()
+
+    # what a PythonForce could do and an FMMForce cannot
 
     def setParticles(self, particles) -> None:
         """Not available.
@@ -338,8 +344,8 @@ class FMMForce(openmm.PythonForce):
             parameters, backend, bridge = session.parameters_for(box_vectors), "cuda", "native"
         else:
             positions = state.getPositions(asNumpy=True)._value
-            solver = self._bridge.solver_in(positions, box_vectors, dict(state.getParameters()))
-            parameters, backend, bridge = solver.parameters_for(box_vectors), solver.backend, "host"
+            parameters, backend = self._bridge.in_use(positions, box_vectors, dict(state.getParameters()))
+            bridge = "host"
         names = ("order", "grid", "near_radius", "smoothing", "levels", "precision", "expected_error")
         found = {name: getattr(parameters, name) for name in names}
         return found | {"backend": backend, "bridge": bridge, "bridge_reason": reason}
@@ -410,7 +416,7 @@ class FMMForce(openmm.PythonForce):
 
     @classmethod
     def from_nonbonded(cls, nonbonded_force: openmm.NonbondedForce, **options) -> "FMMForce":
-        """A force with the charges and charge offsets of a NonbondedForce; every exception becomes an exclusion.
+        """A force with the charges, charge offsets and boundary of a NonbondedForce; every exception becomes an exclusion.
 
         The NonbondedForce is left as it is. It must evaluate its exceptions itself, and nothing else of Coulomb:
         :func:`use_fmm` arranges that.
@@ -421,6 +427,7 @@ class FMMForce(openmm.PythonForce):
         """
         made = cls(**options)
         definition = made._definition
+        definition.set_boundary("periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open")
         for particle in range(nonbonded_force.getNumParticles()):
             definition.add_particle(nonbonded_force.getParticleParameters(particle)[0])
         for exception in range(nonbonded_force.getNumExceptions()):

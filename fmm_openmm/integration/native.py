@@ -211,6 +211,8 @@ def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
         return None, "it was asked for"
     if not options.on_gpu:
         return None, f"the backend is {options.backend!r}"
+    if bridge.definition.boundary == "open":
+        return None, "there are no periodic boundary conditions"
     name = context.getPlatform().getName()
     return None, f"the Context is on the {name} platform" if name != "CUDA" else activate() or "the plugin was not loaded"
 
@@ -226,7 +228,8 @@ def _open(kernel, context, pickled, size, place, inbox):
         place, structure = place.contents, bridge.fix_structure()
         if structure.particles == place.particles and len(structure.exclusions) and not structure.periodic:
             _deliver(inbox, EXCLUSIONS, structure.exclusions.astype(np.int32).tobytes())
-        if bridge.definition.options.bridge != "host" and bridge.definition.options.on_gpu:
+        options = bridge.definition.options
+        if options.bridge != "host" and options.on_gpu and structure.boundary == "periodic":
             _sessions[kernel] = Session(bridge, kernel, context, place)
             _deliver(inbox, CLAIM, b"")
     except Exception as error:  # the host bridge will meet it again, and tell

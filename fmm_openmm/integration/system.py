@@ -1,4 +1,4 @@
-"""``use_fmm`` and ``restore_pme``: FMM in place of PME in a System, and back."""
+"""``use_fmm`` and ``restore_pme``: FMM in place of PME or NoCutoff in a System, and back."""
 
 import openmm
 
@@ -6,7 +6,7 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion import Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
 
-_EWALD = (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald, openmm.NonbondedForce.LJPME)
+_REACTION_FIELD = (openmm.NonbondedForce.CutoffPeriodic, openmm.NonbondedForce.CutoffNonPeriodic)
 _METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
 _OTHER_ELECTROSTATICS = (
     "AmoebaMultipoleForce",
@@ -17,17 +17,17 @@ _OTHER_ELECTROSTATICS = (
 
 
 def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **options) -> FMMForce:
-    """Replace PME by the fast multipole method, in place.
+    """Replace PME, or the sum over all pairs of NoCutoff, by the fast multipole method, in place.
 
     The charges of the System's NonbondedForce and the charge part of its particle parameter offsets move to a new
     :class:`FMMForce` of the same force group. Lennard-Jones and exceptions, with their charge products and offsets,
-    stay where they are; PME and Ewald become CutoffPeriodic, LJPME stays for its dispersion. A Context made before
-    sees the change after ``context.reinitialize()``.
+    stay where they are; PME and Ewald become CutoffPeriodic, LJPME stays for its dispersion, and NoCutoff for its
+    Lennard-Jones interaction. A Context made before sees the change after ``context.reinitialize()``.
 
     Args:
-        system: with one NonbondedForce that uses PME, LJPME or Ewald.
-        allow_reaction_field: also accept CutoffPeriodic, whose reaction field is replaced by the full periodic Coulomb
-            interaction: another physics.
+        system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff.
+        allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic, whose reaction field is replaced by the full
+            Coulomb interaction, periodic or in empty space: another physics. Lennard-Jones stays cut off.
         options: those of :class:`FMMForce`, such as ``tolerance=5e-4``.
 
     Returns:
@@ -98,10 +98,10 @@ def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> ope
             raise UnsupportedError(
                 f"{kind} {force.getName()!r} has electrostatics of its own, which fmm_openmm does not replace: keep PME"
             )
-        if kind in ("GBSAOBCForce", "CustomGBForce") and force.usesPeriodicBoundaryConditions():
+        if kind in ("GBSAOBCForce", "CustomGBForce") and force.getNonbondedMethod() != force.NoCutoff:
             raise UnsupportedError(
-                f"{kind} {force.getName()!r} is an implicit solvent with periodic boundary conditions, whose Coulomb "
-                "interaction must be cut off like its own: keep the NonbondedForce, or remove the implicit solvent"
+                f"{kind} {force.getName()!r} is an implicit solvent with a cutoff, and the Coulomb interaction must be cut off "
+                "like its own: keep the NonbondedForce, set both to NoCutoff, or remove the implicit solvent"
             )
         if isinstance(force, openmm.NonbondedForce):
             found.append(force)
@@ -122,14 +122,11 @@ def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> ope
 def _check_nonbonded(force: openmm.NonbondedForce, system: openmm.System, allow_reaction_field: bool) -> None:
     method = force.getNonbondedMethod()
     name = f"NonbondedForce {force.getName()!r}"
-    if method in (openmm.NonbondedForce.NoCutoff, openmm.NonbondedForce.CutoffNonPeriodic):
+    if method in _REACTION_FIELD and not allow_reaction_field:
+        full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
-            f"{name} uses {_METHODS[method]}, and an open boundary is not available: use PME in a periodic box"
-        )
-    if method not in _EWALD and not allow_reaction_field:
-        raise UnsupportedError(
-            f"{name} uses {_METHODS[method]}, whose reaction field is another physics than the full periodic Coulomb "
-            "interaction: set its method to PME, or pass allow_reaction_field=True to replace it"
+            f"{name} uses {_METHODS[method]}, whose reaction field is another physics than the full Coulomb interaction: set "
+            f"its method to {full}, or pass allow_reaction_field=True to replace it"
         )
     if not force.getIncludeDirectSpace():
         raise UnsupportedError(

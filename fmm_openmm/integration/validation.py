@@ -1,4 +1,7 @@
-"""``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a System."""
+"""``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a System.
+
+In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this package's own.
+"""
 
 from dataclasses import dataclass
 
@@ -9,9 +12,13 @@ from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition, Options
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import ewald_sum
 from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombSolver
+
+REFERENCES = {"periodic": ("ewald", "pme"), "open": ("direct", "nocutoff")}
+"""By boundary, the default first."""
 
 CONVERGED = 1e-7
 """``ewaldErrorTolerance`` of PME as the reference; its own relative force error is then a few 1e-6."""
@@ -70,7 +77,7 @@ class ValidationReport:
         reference: name of the reference.
         reference_energy: kJ/mol.
         fmm: the FMM beside the reference.
-        pme: OpenMM's PME at the System's own tolerance and cutoff beside the reference.
+        pme: OpenMM's PME at the System's own tolerance and cutoff beside the reference; None in empty space.
     """
 
     particles: int
@@ -79,7 +86,7 @@ class ValidationReport:
     reference: str
     reference_energy: float
     fmm: Comparison
-    pme: Comparison
+    pme: Comparison | None
 
     @property
     def energy(self) -> float:
@@ -107,35 +114,38 @@ class ValidationReport:
         return self.relative_rms_force_error <= self.tolerance
 
     def summary(self) -> str:
-        """A table of both methods, and who is closer."""
-        closer = min(self.fmm, self.pme, key=lambda each: each.relative_rms_force_error)
+        """A table of the methods, and who is closer."""
+        methods = [each for each in (self.fmm, self.pme) if each]
+        closer = min(methods, key=lambda each: each.relative_rms_force_error)
         lines = [
             f"{self.particles} particles, Coulomb interaction alone, against {self.reference}: "
             f"{self.reference_energy:.6f} kJ/mol",
             f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}{'RMS force error':>17}{'largest, kJ/mol/nm':>20}",
         ]
-        for each in (self.fmm, self.pme):
+        for each in methods:
             lines.append(
                 f"{each.method:12}{each.energy:20.6f}{each.relative_energy_error:15.2e}"
                 f"{each.relative_rms_force_error:17.2e}{each.max_force_error:20.2e}"
             )
         verdict = "meets" if self.passed else "MISSES"
-        lines.append(f"FMM {verdict} its tolerance of {self.tolerance:g}; {closer.method} has the smaller force error.")
+        comparison = f"; {closer.method} has the smaller force error" if self.pme else ""
+        lines.append(f"FMM {verdict} its tolerance of {self.tolerance:g}{comparison}.")
         return "\n".join(lines)
 
 
-def validate(system: openmm.System, positions, reference: str = "ewald", **fmm_options) -> ValidationReport:
+def validate(system: openmm.System, positions, reference: str | None = None, **fmm_options) -> ValidationReport:
     """Compare FMM and PME with a converged sum.
 
-    The charges are those of the System's FMMForce, or else of its NonbondedForce, with parameter offsets at their
-    defaults; the box is the System's default. Nothing in the System changes.
+    The charges and the boundary are those of the System's FMMForce, or else of its NonbondedForce, with parameter offsets
+    at their defaults; the box is the System's default. Nothing in the System changes.
 
     Args:
         system: with a NonbondedForce, or converted by :func:`fmm_openmm.use_fmm`.
         positions: shape (n, 3), nm. Molecules must be whole: PME's energy of an exception across the box face depends
             on its splitting parameter.
-        reference: "ewald", an Ewald sum converged to rounding (about half a minute for 50,000 particles on two cores),
-            or "pme", the Reference platform's PME at a tight tolerance.
+        reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged to rounding (about half a
+            minute for 50,000 particles on two cores), or "pme", the Reference platform's PME at a tight tolerance; without
+            them "direct" (the default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
         fmm_options: those of :class:`fmm_openmm.FMMForce`. Without any, those of the System's FMMForce.
 
     Raises:
@@ -144,35 +154,32 @@ def validate(system: openmm.System, positions, reference: str = "ewald", **fmm_o
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    check_choice(reference, ("pme", "ewald"), "reference")
+    check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")
     definition, nonbonded = _source(system)
+    boundary = definition.boundary
+    reference = reference or REFERENCES[boundary][0]
+    if reference not in REFERENCES[boundary]:
+        names = " or ".join(map(repr, REFERENCES[boundary]))
+        raise ValueError(f"`reference` must be {names} with the {boundary} boundary of this System, got {reference!r}")
     options = Options(**fmm_options) if fmm_options else definition.options
     charges = definition.parameters.charges(dict(definition.global_parameters))
     structure = definition.structure
     positions = check_positions(positions, structure.particles)
-    cell = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
-
+    cell = structure.cell(np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()]))
     solver = CoulombSolver(
         charges,
         cell,
         exclusions=structure.exclusions,
+        boundary=boundary,
         exclusions_periodic=structure.periodic,
         positions=positions,
         **options.for_solver(),
     )
     fmm = solver.compute(positions)
-    tilted = np.tril(cell, -1).any()
-    narrow = (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
-    tolerance = nonbonded.getEwaldErrorTolerance()
-    cutoff = min(nonbonded.getCutoffDistance()._value, narrow)
-    pme = _pme(charges, structure, positions, cell, cutoff, tolerance)
-    if reference == "ewald":
-        name = "an Ewald sum"
-        result = ewald_sum(positions, charges, cell, structure.exclusions, structure.periodic)
-        exact = result.energy, result.forces
+    if boundary == "open":
+        name, exact, pme = *_open_reference(reference, charges, structure, positions), None
     else:
-        name = f"PME at {CONVERGED:g} in double precision"
-        exact = _pme(charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED)
+        name, exact, pme = _periodic_reference(reference, charges, structure, positions, cell, nonbonded)
     return ValidationReport(
         particles=structure.particles,
         tolerance=options.tolerance,
@@ -180,8 +187,33 @@ def validate(system: openmm.System, positions, reference: str = "ewald", **fmm_o
         reference=name,
         reference_energy=float(exact[0]),
         fmm=Comparison.of(f"FMM {options.tolerance:g}", (fmm.energy, fmm.forces), exact),
-        pme=Comparison.of(f"PME {tolerance:g}", pme, exact),
+        pme=pme,
     )
+
+
+def _open_reference(reference: str, charges, structure, positions) -> tuple[str, tuple]:
+    """Name, and energy and forces, of the sum over all pairs."""
+    if reference == "direct":
+        result = direct_sum(positions, charges, structure.exclusions)
+        return "the sum over all pairs", (result.energy, result.forces)
+    return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
+
+
+def _periodic_reference(reference: str, charges, structure, positions, cell, nonbonded) -> tuple[str, tuple, Comparison]:
+    """Name, and energy and forces, of the converged sum; PME beside it."""
+    tilted = np.tril(cell, -1).any()
+    narrow = (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
+    tolerance = nonbonded.getEwaldErrorTolerance()
+    cutoff = min(nonbonded.getCutoffDistance()._value, narrow)
+    pme = _by_openmm(charges, structure, positions, cell, cutoff, tolerance)
+    if reference == "ewald":
+        name = "an Ewald sum"
+        result = ewald_sum(positions, charges, cell, structure.exclusions, structure.periodic)
+        exact = result.energy, result.forces
+    else:
+        name = f"PME at {CONVERGED:g} in double precision"
+        exact = _by_openmm(charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED)
+    return name, exact, Comparison.of(f"PME {tolerance:g}", pme, exact)
 
 
 def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
@@ -198,22 +230,26 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     )
 
 
-def _pme(charges, structure, positions, cell, cutoff: float, tolerance: float) -> tuple[float, np.ndarray]:
-    """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform in float64.
+def _by_openmm(
+    charges, structure, positions, cell=None, cutoff: float = 1.0, tolerance: float = CONVERGED
+) -> tuple[float, np.ndarray]:
+    """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform in float64: by PME, or by
+    NoCutoff where there is no cell.
 
     Virtual sites are particles like any other here, so forces stay where they act.
     """
     system, force = openmm.System(), openmm.NonbondedForce()
-    system.setDefaultPeriodicBoxVectors(*cell)
     for charge in charges:
         system.addParticle(1.0)
         force.addParticle(charge, 0.1, 0.0)
     for first, second in structure.exclusions.tolist():
         force.addException(first, second, 0.0, 0.1, 0.0)
     force.setExceptionsUsePeriodicBoundaryConditions(structure.periodic)
-    force.setNonbondedMethod(openmm.NonbondedForce.PME)
-    force.setCutoffDistance(cutoff)
-    force.setEwaldErrorTolerance(tolerance)
+    if cell is not None:
+        system.setDefaultPeriodicBoxVectors(*cell)
+        force.setNonbondedMethod(openmm.NonbondedForce.PME)
+        force.setCutoffDistance(cutoff)
+        force.setEwaldErrorTolerance(tolerance)
     system.addForce(force)
     platform = openmm.Platform.getPlatformByName("Reference")
     context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)

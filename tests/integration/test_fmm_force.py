@@ -133,11 +133,8 @@ def test_the_gpu_backend_is_refused_where_there_is_none(ions):
         assert fmm.use_fmm(ions.system, backend="cuda").getNumParticles() == 4
 
 
-def test_only_periodic_and_all_particles():
+def test_only_all_particles():
     force = pair_force()
-    force.setUsesPeriodicBoundaryConditions(True)
-    with pytest.raises(fmm.UnsupportedError, match=r"periodic boundary conditions"):
-        force.setUsesPeriodicBoundaryConditions(False)
     with pytest.raises(fmm.UnsupportedError, match=r"charge 0"):
         force.setParticles([0])
 

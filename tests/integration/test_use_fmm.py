@@ -282,9 +282,8 @@ def constant_potential(box):
 
 REFUSALS = [
     (second_nonbonded, fmm.UnsupportedError, "holds 2 NonbondedForces .*'the other'"),
-    (method(openmm.NonbondedForce.NoCutoff), fmm.UnsupportedError, "NonbondedForce.* uses NoCutoff.* use PME"),
-    (method(openmm.NonbondedForce.CutoffNonPeriodic), fmm.UnsupportedError, "uses CutoffNonPeriodic"),
-    (method(openmm.NonbondedForce.CutoffPeriodic), fmm.UnsupportedError, "reaction field.*allow_reaction_field=True"),
+    (method(openmm.NonbondedForce.CutoffNonPeriodic), fmm.UnsupportedError, "uses CutoffNonPeriodic.*method to NoCutoff"),
+    (method(openmm.NonbondedForce.CutoffPeriodic), fmm.UnsupportedError, "reaction field.*to PME.*allow_reaction_field=True"),
     (lambda box: box.system.addForce(openmm.AmoebaMultipoleForce()), fmm.UnsupportedError, "AmoebaMultipoleForce"),
     (lambda box: box.system.addForce(openmm.HippoNonbondedForce()), fmm.UnsupportedError, "HippoNonbondedForce"),
     (constant_potential, fmm.UnsupportedError, "ConstantPotentialForce.*keep PME"),

@@ -65,7 +65,7 @@ def test_offsets_at_their_defaults(ions):
 
 
 def test_bad_input(ions):
-    with pytest.raises(ValueError, match=r"`reference` must be one of 'pme', 'ewald', got 'truth'"):
+    with pytest.raises(ValueError, match=r"`reference` must be one of None, 'ewald', 'pme', 'direct', 'nocutoff', got 'truth'"):
         fmm.validate(ions.system, ions.positions, reference="truth")
     with pytest.raises(ValueError, match=r"`positions` must have shape \(n, 3\) with n = 4"):
         fmm.validate(ions.system, ions.positions[:3])

@@ -165,7 +165,7 @@ class Builder:
     Attributes:
         n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an expansion, of parts at most.
         corners: parts a particle has at most.
-        usual_parts: number of parts of evenly spread particles.
+        crowd: number of parts in a box that holds any, on average.
         real, complex: types of the far and near field.
     """
 
@@ -174,7 +174,7 @@ class Builder:
         self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
         self.corners = 8 if smoothing > 0 else 1
         self.parts = n * self.corners
-        self.usual_parts = n * (1 + 2 * smoothing) ** 3
+        self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)
         self.real = np.dtype(dtype)
         self.complex = np.result_type(self.real, np.complex64)
         self.program = Program()

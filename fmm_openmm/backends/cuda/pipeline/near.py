@@ -32,7 +32,7 @@ def p2p(b: Builder, pairs) -> None:
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
-    expected = len(lattice.near) * b.usual_parts / b.boxes
+    expected = len(lattice.near) * b.crowd
     many, most = expected + 2.5 * expected**0.5, P2P_SOURCES // (4 * b.real.itemsize)
     b.macros(P2P_WARPS=P2P_WARPS, WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)

@@ -12,8 +12,7 @@ GATHER_BLOCK = 256
 
 def sort(b: Builder, interface: Interface | None) -> At:
     """Parts of particles, listed by box. Returns the ticket of gather, which is zeroed here."""
-    mean = b.usual_parts / b.boxes
-    listed = max(32, 8 * int(np.ceil((mean + 4 * mean**0.5) / 8)))
+    listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
     region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
     b.stage("sort", locate=0, survey=0)
     b.macros(REGION=region, LISTED=listed)
