@@ -4,7 +4,8 @@
 lower-triangular matrix. For a rectangular cell it is diagonal and this is the usual grid; in a triclinic cell the
 off-diagonal integers keep the boxes nearly cubic. Box indices i and i + m @ counts are the same box. With the Smith
 normal form ``U counts V = diag(d)`` this finite group is Z_d1 x Z_d2 x Z_d3, on which a sum over all boxes and all their
-periodic images is a plain three-dimensional circular convolution.
+periodic images is a plain three-dimensional circular convolution. As Z_mn is Z_m x Z_n for coprime m and n, long and thin
+groups become as compact as they can be.
 """
 
 from dataclasses import dataclass
@@ -101,6 +102,44 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
         if a[t, t] < 0:
             a[t], u[t] = -a[t], -u[t]
     return u.astype(np.int64), v.astype(np.int64), np.diag(a).astype(np.int64)
+
+
+def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The group of ``index @ v mod d`` as one of three cycles whose lengths are as equal as they get, the longest last.
+
+    Cycles are split into cycles of prime powers, and those for different primes joined again, by
+    ``n = sum_q n_q (length / q) mod length`` (I. J. Good, doi:10.1111/j.2517-6161.1958.tb00300.x).
+
+    Returns:
+        v: shape (3, 3) int64, reduced modulo the lengths.  lengths: shape (3,) int64.
+    """
+    powers: dict[int, list] = {}
+    for axis, length in enumerate(d.tolist()):
+        for prime, power in _prime_powers(length).items():
+            powers.setdefault(prime, []).append((power, axis))
+    lengths, parts = [1, 1, 1], ([], [], [])
+    for of_one_prime in sorted((sorted(each, reverse=True) for each in powers.values()), reverse=True):
+        shortest = sorted(range(3), key=lengths.__getitem__)
+        for cycle, (power, axis) in zip(shortest, of_one_prime, strict=False):
+            lengths[cycle] *= power
+            parts[cycle].append((power, axis))
+    order = sorted(range(3), key=lengths.__getitem__)
+    columns = [sum(((lengths[k] // power) * v[:, axis] for power, axis in parts[k]), np.zeros(3, np.int64)) for k in order]
+    lengths = np.array([lengths[k] for k in order], np.int64)
+    return np.mod(np.stack(columns, 1), lengths), lengths
+
+
+def _prime_powers(n: int) -> dict[int, int]:
+    """The largest power of each prime that divides n."""
+    powers, prime = {}, 2
+    while n > 1:
+        if prime * prime > n:
+            prime = n
+        while n % prime == 0:
+            powers[prime] = powers.get(prime, 1) * prime
+            n //= prime
+        prime += 1
+    return powers
 
 
 def _is_smooth(n: int) -> bool:
@@ -224,20 +263,18 @@ class BoxLattice:
         return (np.abs(offsets) <= reach).all(-1) & np.isin(offsets @ digits, self.near @ digits)
 
     @cached_property
-    def smith(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """U, V, d of :func:`smith_normal_form`, V reduced modulo d, which is all that its use needs.
+    def cycles(self) -> tuple[np.ndarray, np.ndarray]:
+        """V (3, 3) and d (3,): boxes are the same if their ``index @ V mod d`` is.
 
         For a rectangular cell the plain grid, its axes reversed: then the slots are the box numbers.
         """
         if not np.tril(self.counts, -1).any():
-            reverse = np.eye(3, dtype=np.int64)[::-1]
-            return reverse, reverse, np.diag(self.counts)[::-1]
-        u, v, d = smith_normal_form(self.counts)
-        return u, np.mod(v, d), d
+            return np.eye(3, dtype=np.int64)[::-1], np.diag(self.counts)[::-1]
+        return compact_cycles(*smith_normal_form(self.counts)[1:])
 
     @property
     def fft_shape(self) -> tuple[int, int, int]:
-        return tuple(self.smith[2].tolist())
+        return tuple(self.cycles[1].tolist())
 
     def home(self, index: np.ndarray) -> np.ndarray:
         """The representative of each box index inside the cell, 0 <= index < diag(counts); shape (..., 3) int64."""
@@ -255,7 +292,7 @@ class BoxLattice:
 
     def slot(self, index: np.ndarray) -> np.ndarray:
         """Place of each box index (..., 3) in the flattened FFT array of shape ``fft_shape``."""
-        _, v, d = self.smith
+        v, d = self.cycles
         return np.ravel_multi_index(tuple(np.moveaxis(np.mod(index @ v, d), -1, 0)), tuple(d))
 
     @property

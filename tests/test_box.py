@@ -11,6 +11,7 @@ from fmm_openmm.box import (
     box_width,
     check_box_vectors,
     choose_counts,
+    compact_cycles,
     counts_matrix,
     deformation,
     near_stencil,
@@ -54,6 +55,28 @@ def test_smith_normal_form(counts):
     exact = u.astype(object) @ counts.astype(object) @ v.astype(object)
     np.testing.assert_array_equal(exact, np.diag(d))
     assert d.min() > 0 and d.prod() == np.diag(counts).prod()
+
+
+@SETTINGS
+@given(st.lists(st.integers(1, 60), min_size=3, max_size=3), st.integers(0, 1000))
+def test_compact_cycles_are_the_same_group(d, seed):
+    """No two elements of the group fall together, and the map stays linear."""
+    x = np.stack(np.unravel_index(np.random.default_rng(seed).permutation(np.prod(d))[:5000], d), 1)
+    v, lengths = compact_cycles(np.eye(3, dtype=np.int64), np.array(d))
+    y = np.mod(x @ v, lengths)
+    assert lengths.prod() == np.prod(d)
+    assert len(np.unique(y, axis=0)) == len(x)
+    np.testing.assert_array_equal(np.mod((x[1:] + x[:-1]) % d @ v, lengths), np.mod(y[1:] + y[:-1], lengths))
+    assert (np.diff(lengths) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("d", "lengths"),
+    [((1, 1, 504), (7, 8, 9)), ((1, 2, 504), (8, 9, 14)), ((1, 8, 64), (1, 8, 64)), ((2, 2, 6048), (14, 32, 54)),
+     ((1, 1, 1), (1, 1, 1)), ((1, 1, 101), (1, 1, 101)), ((4, 6, 10), (4, 6, 10))],
+)  # fmt: skip
+def test_compact_cycles(d, lengths):
+    assert tuple(compact_cycles(np.eye(3, dtype=np.int64), np.array(d))[1]) == lengths
 
 
 @SETTINGS

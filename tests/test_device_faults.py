@@ -179,16 +179,15 @@ def test_faults_of_cuda_are_explained():
     from fmm_openmm.backends.cuda.faults import missing, out_of_memory
 
     full_driver = RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")  # CUDADriverError needs a driver to be made
-    full_plan = RuntimeError("CUFFT_ALLOC_FAILED")
     runtime = cupy.cuda.runtime.CUDARuntimeError
-    full = [cupy.cuda.memory.OutOfMemoryError(1000, 2000, 3000), runtime(2), full_driver, full_plan]
+    full = [cupy.cuda.memory.OutOfMemoryError(1000, 2000, 3000), runtime(2), full_driver]
     for error in full:
         text = re.escape(f"`backend='cuda'` needs 1,234 bytes of device memory here: {error}")
         with pytest.raises(MemoryError, match=f"^{text}$"):
             raise out_of_memory(error, 1234)
     source = cupy.cuda.compiler.CompileException("sort.cu(3): error\nand more", "", "sort.cu", (), "nvrtc")
-    for error in (source, runtime(209), ImportError("no libcufft")):
+    for error in (source, runtime(209), ImportError("no libnvrtc")):
         assert out_of_memory(error, 1) is None
-        assert re.fullmatch(r"`backend='cuda'` cannot be set up here: (sort.cu\(3\): error|cuda\w+: .*|no libcufft)",
+        assert re.fullmatch(r"`backend='cuda'` cannot be set up here: (sort.cu\(3\): error|cuda\w+: .*|no libnvrtc)",
                             str(missing(error)))  # fmt: skip
     assert missing(ValueError("a bug")) is out_of_memory(ValueError("a bug"), 1) is None

@@ -18,11 +18,14 @@ COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
 SIGNATURE = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL)
 
 
-def program(order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None):
+def program(order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=227 * 1024):
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
-    lattice = BoxLattice.from_cell(CELL, COUNTS, 2.0) if span is None else OpenLattice(np.array(span), 2.0)
-    return build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, 227 * 1024), interface)
+    if grid is not None:
+        lattice = BoxLattice(np.diag(grid), np.eye(3), 2.0)
+    else:
+        lattice = BoxLattice.from_cell(CELL, COUNTS, 2.0) if span is None else OpenLattice(np.array(span), 2.0)
+    return build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, shared), interface)
 
 
 def signatures():
@@ -39,8 +42,6 @@ def accesses(built, step):
     """The buffers a step reads and those it writes, by its kernel's signature."""
     if isinstance(step, p.Memset):
         return set(), {step.buffer}
-    if isinstance(step, p.Transform):
-        return {step.source}, {step.target}
     if isinstance(step, p.Launch):
         parameters = signatures()[built.kernels[step.kernel].file, step.kernel]
         pointers = [(a.buffer, "const" in text) for a, text in zip(step.arguments, parameters, strict=True) if "*" in text]
@@ -54,6 +55,12 @@ CASES = {
     "open": (4, 0.05, np.float32, None, (7, 6, 9)),
     "mixed in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64)),
     "double in OpenMM": (9, 0.0, np.float64, p.Interface("double", 64)),
+    "planes": (4, 0.0, np.float64, None, None, (36, 30, 40)),
+    "axes apart": (4, 0.0, np.float32, None, None, (36, 30, 40), 8000),
+    "sums along one axis": (4, 0.0, np.float32, None, None, (36, 30, 17)),
+    "sums along two": (4, 0.0, np.float32, None, None, (36, 19, 17)),
+    "sums along all": (4, 0.0, np.float32, None, None, (23, 19, 17)),
+    "lines too long": (4, 0.0, np.float32, None, None, (36, 1, 30), 200),
 }
 EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer")
 
@@ -61,6 +68,24 @@ EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer")
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def built(request):
     return program(*request.param)
+
+
+TRANSFORMS = {
+    "float": ["forward", "inverse"],
+    "planes": ["forward_planes", "forward0", "inverse0", "inverse_planes"],
+    "axes apart": ["forward_planes", "forward1", "forward0", "inverse0", "inverse1", "inverse_planes"],
+    "sums along one axis": ["forward_planes", "sums", "sums", "inverse_planes"],
+    "sums along two": ["forward_planes", "sums", "sums", "sums", "sums", "inverse_planes"],
+    "sums along all": ["sums_forward", "sums", "sums", "sums", "sums", "sums_inverse"],
+    "lines too long": ["sums_forward", "sums", "sums", "sums_inverse"],
+}
+
+
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_grids_are_transformed_as_they_fit(case):
+    steps = program(*CASES[case]).steps_of("lattice")
+    kernels = [step.kernel for step in steps if isinstance(step, p.Launch)]
+    assert [kernel for kernel in kernels if kernel not in ("convolve", "trace")] == TRANSFORMS[case]
 
 
 def test_stages_are_in_order(built):
@@ -179,7 +204,7 @@ def test_serialises(built):
     assert steps == len(built.steps)
     for step in built.steps:
         kind, phase, stream = reader.integers(3)
-        assert kind == (p.Launch, p.Memset, p.Transform, p.Record, p.Wait).index(type(step))
+        assert kind == (p.Launch, p.Memset, p.Record, p.Wait).index(type(step))
         assert (phase, stream) == (p.PHASES.get(step.stage, 0), step.stream)
         if kind == 0:
             kernel, *launch, count = reader.integers(5)
@@ -194,11 +219,6 @@ def test_serialises(built):
             assert count == len(step.arguments)
         elif kind == 1:
             assert buffers[reader.integer()][0] == step.buffer
-        elif kind == 2:
-            forward, double, batch, *shape, source, target = reader.integers(8)
-            real = built.buffers[step.source if step.forward else step.target]
-            assert (forward, double, batch, *shape) == (step.forward, real.dtype == np.float64, *real.shape)
-            assert (buffers[source][0], buffers[target][0]) == (step.source, step.target)
         else:
             assert 0 <= reader.integer() < events
     assert reader.at == len(data)

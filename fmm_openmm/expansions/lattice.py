@@ -110,7 +110,7 @@ def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
-    _, v, d = lattice.smith
+    v, d = lattice.cycles
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
     # the phase of box i is i V (kappa / d): its wave vector in coordinates of the reciprocal lattice of the boxes

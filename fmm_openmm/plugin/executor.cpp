@@ -1,27 +1,13 @@
 #include "executor.h"
 
-#include <algorithm>
 #include <future>
 
 #include "openmm/common/ContextSelector.h"
-
-// Of cuFFT, which OpenMM's CUDA platform has loaded; its header would need one more package to be installed.
-extern "C" {
-int cufftPlanMany(int* plan, int rank, int* n, int* inembed, int istride, int idist, int* onembed, int ostride, int odist,
-                  int type, int batch);
-int cufftSetStream(int plan, CUstream stream);
-int cufftExecR2C(int plan, void* in, void* out);
-int cufftExecC2R(int plan, void* in, void* out);
-int cufftExecD2Z(int plan, void* in, void* out);
-int cufftExecZ2D(int plan, void* in, void* out);
-int cufftDestroy(int plan);
-}
 
 using OpenMM::OpenMMException;
 
 namespace fmm {
 
-static const int R2C = 0x2a, C2R = 0x2c, D2Z = 0x6a, Z2D = 0x6c;
 static const size_t ALIGNMENT = 256;
 
 // OpenMM puts definitions of its own before a source; these are also names of ours.
@@ -46,10 +32,6 @@ CUstream makeStream() {
     return stream;
 }
 
-static void checkFFT(int result, const std::string& doing) {
-    if (result != 0) throw OpenMMException("FMMForce: " + doing + ": cuFFT error " + std::to_string(result));
-}
-
 Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : context(context), program(bytes) {
     try {
         allocate();
@@ -62,19 +44,6 @@ Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : con
         for (int i = 0; i < program.events; i++) {
             events.push_back(nullptr);
             check(cuEventCreate(&events.back(), CU_EVENT_DISABLE_TIMING), "making an event");
-        }
-        for (const auto& step : program.steps) {
-            if (step.kind != Step::TRANSFORM) continue;
-            int real[3], half[3];
-            std::copy(step.shape, step.shape + 3, real);
-            std::copy(step.shape, step.shape + 3, half);
-            half[2] = half[2] / 2 + 1;
-            int *in = step.forward ? real : half, *out = step.forward ? half : real;
-            const int type = step.forward ? (step.isDouble ? D2Z : R2C) : (step.isDouble ? Z2D : C2R);
-            int plan;
-            checkFFT(cufftPlanMany(&plan, 3, real, in, 1, in[0] * in[1] * in[2], out, 1, out[0] * out[1] * out[2], type,
-                                   step.batch), "planning an FFT");
-            plans[&step] = plan;
         }
     } catch (...) {
         release();
@@ -89,7 +58,6 @@ Executor::~Executor() {
 void Executor::release() {
     for (CUgraphExec graph : graphs)
         if (graph) cuGraphExecDestroy(graph);
-    for (auto& plan : plans) cufftDestroy(plan.second);
     for (CUevent event : events)
         if (event) cuEventDestroy(event);
     for (CUstream stream : side)
@@ -166,7 +134,7 @@ void Executor::evaluate(CUstream stream, bool exporting) {
 }
 
 CUgraphExec Executor::capture(CUstream stream, bool exporting) {
-    // once step by step, because libraries load code at first use, which must not happen while a graph is captured
+    // once step by step, because the driver may load code at first use, which must not happen while a graph is captured
     queue(Step::EVALUATE, stream);
     CUgraph captured;
     check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
@@ -200,14 +168,6 @@ void Executor::queue(int phase, CUstream caller) {
             case Step::MEMSET:
                 check(cuMemsetD8Async(addresses[step.buffer], 0, program.buffers[step.buffer].bytes, stream), "clearing");
                 break;
-            case Step::TRANSFORM: {
-                const int plan = plans[&step];
-                auto run = step.forward ? (step.isDouble ? cufftExecD2Z : cufftExecR2C)
-                                        : (step.isDouble ? cufftExecZ2D : cufftExecC2R);
-                checkFFT(cufftSetStream(plan, stream), "an FFT");
-                checkFFT(run(plan, (void*) addresses[step.source], (void*) addresses[step.target]), "an FFT");
-                break;
-            }
             case Step::RECORD:
                 check(cuEventRecord(events[step.event], stream), "recording an event");
                 break;

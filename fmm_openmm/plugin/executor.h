@@ -1,6 +1,5 @@
-// Runs a program inside OpenMM's CUDA context: memory, compiled kernels, FFT plans, and the CUDA graph of an evaluation.
+// Runs a program inside OpenMM's CUDA context: memory, compiled kernels, and the CUDA graph of an evaluation.
 #pragma once
-#include <map>
 #include <string>
 #include <vector>
 
@@ -48,7 +47,6 @@ private:
     std::vector<CUdeviceptr> addresses;
     std::vector<CUmodule> modules;
     std::vector<CUfunction> functions;
-    std::map<const Step*, int> plans;
     std::vector<CUstream> side;
     std::vector<CUevent> events;
     CUgraphExec graphs[2] = {nullptr, nullptr};    // an evaluation without and with adding its forces

@@ -164,7 +164,7 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     delegate->initialize(context, force);
 }
 
-// What can fail fails here, before anything is computed: memory, compilation, FFT plans. The box is the default one.
+// What can fail fails here, before anything is computed: memory, compilation. The box is the default one.
 void NativeKernel::prepare() {
     stream = makeStream();
     check(cuEventCreate(&begun, CU_EVENT_DISABLE_TIMING), "making an event");

@@ -28,13 +28,12 @@ struct Argument {
 };
 
 struct Step {
-    enum Kind { LAUNCH, MEMSET, TRANSFORM, RECORD, WAIT };
+    enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
     enum Phase { EVALUATE, EXPORT, SETUP };
     int kind, phase, stream;
     int kernel, grid[2], block;
     std::vector<Argument> arguments;
     int buffer;
-    int forward, isDouble, batch, shape[3], source, target;
     int event;
 };
 
@@ -74,7 +73,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 2) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 3) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler
@@ -114,14 +113,6 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
                 break;
             case Step::MEMSET:
                 step.buffer = integer();
-                break;
-            case Step::TRANSFORM:
-                step.forward = integer();
-                step.isDouble = integer();
-                step.batch = integer();
-                for (int& length : step.shape) length = integer();
-                step.source = integer();
-                step.target = integer();
                 break;
             default:
                 step.event = integer();

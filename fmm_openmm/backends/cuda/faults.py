@@ -4,8 +4,8 @@ from cupy.cuda.compiler import CompileException
 
 from fmm_openmm.errors import UnsupportedError
 
-OUT_OF_MEMORY = ("out of memory", "CUFFT_ALLOC_FAILED", "MemoryAllocation")
-"""In the texts of CUDA's runtime, its driver, cuFFT and CuPy's memory pool."""
+OUT_OF_MEMORY = ("out of memory", "MemoryAllocation")
+"""In the texts of CUDA's runtime, its driver and CuPy's memory pool."""
 
 MISSING = (RuntimeError, ImportError, OSError, CompileException)
 """Raised while stages are made where a library, the compiler, the driver or the device is not good enough."""

@@ -37,7 +37,7 @@ class OperatorTables:
         offsets: one of each pair of opposite offsets, in rows along the first axis, shape (m, 4) int32; the last column is
             1 for near offsets, and 2 more where a row starts.
         aliases: reciprocal lattice vectors of the boxes, shape (k, 4) int32.
-        group: V and d of the Smith form and the lengths of the half grid, shape (15,) int32.
+        group: V and d of the lattice's cycles and the lengths of the half grid, shape (15,) int32.
     """
 
     alpha: float
@@ -66,7 +66,7 @@ class OperatorTables:
         reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
         corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
         aliases = _within(reciprocal, (cut + corner) * (1 + SLACK))
-        _, v, d = lattice.smith
+        v, d = lattice.cycles
         shape = lattice.fft_shape
         return cls(
             alpha,

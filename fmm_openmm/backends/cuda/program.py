@@ -112,15 +112,6 @@ class Memset(Step):
 
 
 @dataclass(frozen=True)
-class Transform(Step):
-    """A batch of three-dimensional real FFTs, unnormalised: ``forward`` real (batch, shape) to half-complex, else back."""
-
-    forward: bool
-    source: str
-    target: str
-
-
-@dataclass(frozen=True)
 class Record(Step):
     """Marks this point of the stream with the event of a name."""
 
@@ -206,10 +197,6 @@ class Builder:
 
     def memset(self, buffer: str) -> None:
         self._add(Memset, 0, buffer)
-
-    def transform(self, source: str, target: str) -> None:
-        """Of a real buffer (batch, shape) to its half-complex one, or back."""
-        self._add(Transform, 0, self.program.buffers[source].dtype == self.real, source, target)
 
     def record(self, event: str, stream: int = 0) -> None:
         self._add(Record, stream, event)

@@ -2,10 +2,10 @@
 
 import struct
 
-from fmm_openmm.backends.cuda.program import PHASES, At, Launch, Memset, Program, Record, Transform, Wait
+from fmm_openmm.backends.cuda.program import PHASES, At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
-MAGIC, VERSION = b"FMMprog\0", 2
+MAGIC, VERSION = b"FMMprog\0", 3
 """First bytes of a serialised program, and the version of its format."""
 
 
@@ -24,9 +24,8 @@ def serialise(program: Program) -> bytes:
                   0 launch     kernel, grid x, grid y, block, argument count, then for each argument
                                buffer and byte offset, or -1 and the scalar's bytes
                   1 memset     buffer
-                  2 transform  forward, double, batch, three lengths, source, target
-                  3 record     event
-                  4 wait       event
+                  2 record     event
+                  3 wait       event
 
     :data:`fmm_openmm.backends.cuda.program.PHASES` tells the phases.
     """
@@ -54,7 +53,7 @@ def serialise(program: Program) -> bytes:
         put(name.encode(), 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
-        put((Launch, Memset, Transform, Record, Wait).index(type(step)), PHASES.get(step.stage, 0), step.stream)
+        put((Launch, Memset, Record, Wait).index(type(step)), PHASES.get(step.stage, 0), step.stream)
         if isinstance(step, Launch):
             put(kernels.index(step.kernel), *step.grid, step.block, len(step.arguments))
             for argument in step.arguments:
@@ -65,10 +64,6 @@ def serialise(program: Program) -> bytes:
                     put(-1, argument.tobytes())
         elif isinstance(step, Memset):
             put(buffers.index(step.buffer))
-        elif isinstance(step, Transform):
-            real = program.buffers[step.source if step.forward else step.target]
-            put(step.forward, real.dtype.itemsize == 8, *real.shape)
-            put(buffers.index(step.source), buffers.index(step.target))
         else:
             put(events.index(step.event))
     return b"".join(out)

@@ -6,25 +6,12 @@ All work of an evaluation is queued without waiting for the device. The first ev
 
 import cupy
 import numpy as np
-from cupy.cuda import cufft
 
 from fmm_openmm.backends.cuda.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.loader import device_name, load
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import (
-    OUTPUTS,
-    SETUP,
-    At,
-    Device,
-    Launch,
-    Memset,
-    Program,
-    Record,
-    Step,
-    Transform,
-    Wait,
-)
+from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP, At, Device, Launch, Memset, Program, Record, Step, Wait
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.stages import Stages
@@ -204,10 +191,6 @@ class CudaStages(Stages):
                 return lambda: kernel(grid, (block,), arguments, shared_mem=shared)
             case Memset(buffer=name):
                 return lambda: buffers[name].data.memset_async(0, buffers[name].nbytes)
-            case Transform(forward=forward, source=source, target=target):
-                plan = _plan(forward, *((buffers[source], buffers[target]) if forward else (buffers[target], buffers[source])))
-                direction = cufft.CUFFT_FORWARD if forward else cufft.CUFFT_INVERSE
-                return lambda: plan.fft(buffers[source], buffers[target], direction)
             case Record(event=name):
                 event = events.setdefault(name, cupy.cuda.Event(disable_timing=True))
                 return lambda: event.record()
@@ -225,18 +208,3 @@ def _compiled(program: Program) -> dict:
         if kernel.shared:
             kernels[name].max_dynamic_shared_size_bytes = kernel.shared
     return kernels
-
-
-def _plan(forward: bool, real: cupy.ndarray, spectrum: cupy.ndarray) -> cufft.PlanNd:
-    """A batch of real transforms between arrays (batch, shape) and (batch, half shape)."""
-    single = real.dtype == np.float32
-    (batch, *shape), half = real.shape, spectrum.shape[1:]
-    layouts = ((tuple(shape), real[0].size), (half, spectrum[0].size))
-    (input_shape, input_size), (output_shape, output_size) = layouts if forward else layouts[::-1]
-    if forward:
-        kind = cufft.CUFFT_R2C if single else cufft.CUFFT_D2Z
-    else:
-        kind = cufft.CUFFT_C2R if single else cufft.CUFFT_Z2D
-    return cufft.PlanNd(
-        tuple(shape), input_shape, 1, input_size, output_shape, 1, output_size, kind, batch, "C", 3, output_shape[2]
-    )  # fmt: skip

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables
+from fmm_openmm.backends.cuda.pipeline.dft import Fourier
 from fmm_openmm.backends.cuda.pipeline.near import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.expansions.free_space import free_space_operator
@@ -12,11 +13,6 @@ TRACE_SIDE = 2
 
 CONVOLVE_WARPS = 16
 """A block of convolve."""
-
-DFT_THREADS = 512
-
-DFT_BOXES, DFT_LENGTH = 10000, 32
-"""Largest grid, and length along an axis, that is not left to cuFFT."""
 
 
 def operator(b: Builder) -> None:
@@ -62,27 +58,20 @@ def _periodic(b: Builder) -> None:
 
 def convolution(b: Builder) -> None:
     """Local expansions from the moments, and the sums of the trace term."""
-    shape = b.lattice.fft_shape
-    half = (*shape[:2], shape[2] // 2 + 1)
+    fourier = Fourier.of(b)
+    half, shape = fourier.half, fourier.shape
     waves = int(np.prod(half))
     operator_terms = (2 * b.order + 1) ** 2
     size = b.real.itemsize * 32
     staged = (2 * b.terms + operator_terms) * size <= b.device.shared
     b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size, trace=0)
-    b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS, DFT_THREADS=DFT_THREADS)
-    b.macros(**{f"D{k}": shape[k] for k in range(3)})
+    b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS)
     b.buffer("spectrum", (b.terms, *half), b.complex)
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
     blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
     share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
-    dft = (2 * waves + sum(shape)) * b.complex.itemsize
-    small = np.prod(shape) <= DFT_BOXES and max(shape) <= DFT_LENGTH and dft <= b.device.shared
-    if small:
-        b.stage("lattice", file="dft", forward=dft, inverse=dft)
-        b.launch("forward", b.terms, DFT_THREADS, "moments", "spectrum")
-    else:
-        b.transform("moments", "spectrum")
+    fourier.forward(b)
     if b.lattice.is_open:  # there is no background
         b.table("sums", np.zeros(5), np.float64)
         b.record("traced")
@@ -96,7 +85,6 @@ def convolution(b: Builder) -> None:
     b.launch(
         "convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum"
     )  # fmt: skip
-    if small:
-        b.launch("inverse", b.terms, DFT_THREADS, "local_spectrum", "local")
-    else:
-        b.transform("local_spectrum", "local")
+    if fourier.sums:
+        b.wait("traced")
+    fourier.inverse(b)

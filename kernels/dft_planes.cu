@@ -1,0 +1,67 @@
+// dft_planes: real Fourier transforms along the last two axes of grids (ROWS = D1), or along the last alone (ROWS = 1). Part of
+// the stage lattice; conventions as in dft.cu.
+//
+// A block owns DFT_PAIRS pairs of neighbouring planes of a grid, in shared memory. Bound by memory.
+#include "common/planes.cuh"
+
+#define PLANES (D0 * D1 / ROWS)
+#define PAIRS ((PLANES + 1) / 2)
+
+extern __shared__ char memory[];
+
+// Pair number q of all: its term, its first plane, and whether it has a second one.
+struct Pair {
+    long long term;
+    int plane;
+    bool both, exists;
+
+    __device__ explicit Pair(int q)
+        : term(q / PAIRS), plane(q % PAIRS * 2), both(plane + 1 < PLANES), exists(q < TERMS * PAIRS) {}
+};
+
+extern "C" __global__ void __launch_bounds__(DFT_THREADS)
+forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */, const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
+               real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
+    real2* tile = reinterpret_cast<real2*>(memory);   // (DFT_PAIRS, ROWS, PITCH)
+    planes_forward<DFT_PAIRS>(roots + D0 + D1 - ROWS, tile, [&](int pair, int row, int column) {
+        const Pair own(blockIdx.x * DFT_PAIRS + pair);
+        if (!own.exists) return real2{0, 0};
+        const real* from = grids + ((own.term * PLANES + own.plane) * ROWS + row) * D2 + column;
+        return real2{from[0], own.both ? from[ROWS * D2] : real(0)};
+    });
+    __syncthreads();
+    for (int t = threadIdx.x; t < DFT_PAIRS * ROWS * HALF; t += blockDim.x) {
+        const int k2 = t % HALF, k1 = t / HALF % ROWS, pair = t / (HALF * ROWS);
+        const Pair own(blockIdx.x * DFT_PAIRS + pair);
+        if (!own.exists) return;
+        real2 a, b;
+        separate(tile, pair, k1, k2, a, b);
+        real2* to = spectra + ((own.term * PLANES + own.plane) * ROWS + k1) * HALF + k2;
+        to[0] = a;
+        if (own.both) to[ROWS * HALF] = b;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(DFT_THREADS)
+inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+               const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
+               real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
+    real2* tile = reinterpret_cast<real2*>(memory);   // (DFT_PAIRS, ROWS, PITCH)
+    planes_inverse<DFT_PAIRS>(
+        roots + D0 + D1 - ROWS, tile,
+        [&](int pair, int k1, int k2, real2& a, real2& b) {
+            const Pair own(blockIdx.x * DFT_PAIRS + pair);
+            a = b = real2{0, 0};
+            if (!own.exists) return;
+            const real2* from = spectra + ((own.term * PLANES + own.plane) * ROWS + k1) * HALF + k2;
+            a = from[0];
+            if (own.both) b = from[ROWS * HALF];
+        },
+        [&](int pair, int row, int n, real2 z) {
+            const Pair own(blockIdx.x * DFT_PAIRS + pair);
+            if (!own.exists) return;
+            real* to = grids + ((own.term * PLANES + own.plane) * ROWS + row) * D2 + n;
+            to[0] = z.x;
+            if (own.both) to[ROWS * D2] = z.y;
+        });
+}
