@@ -232,6 +232,10 @@ class BoxLattice:
         other = BoxLattice.from_cell(cell, self.counts, self.near_radius)
         return bool(np.abs(other.boxes - self.boxes).max() < 1e-12)
 
+    def coarsened(self, levels: int) -> "BoxLattice":
+        """The lattice of boxes ``2^levels`` times as wide, of which the counts must be multiples; its unit is their width."""
+        return BoxLattice(self.counts >> levels, self.boxes, self.near_radius)
+
     @property
     def size(self) -> int:
         """Number of boxes in the cell."""

@@ -15,6 +15,9 @@ from fmm_openmm.driver import evaluate
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
 """The stages in order, as they are timed; exclusions are part of p2p."""
 
+LEVEL_STAGES = ("m2m", "m2l", "l2l")
+"""Those that only levels below the root grid need."""
+
 
 @dataclass
 class Parts:
@@ -109,11 +112,26 @@ class Stages(ABC):
     def p2m(self, parts: Parts) -> Moments:
         """``M_a = sum q R_a(x)`` over the parts of each box. Overwrites the moments."""
 
+    def m2m(self, parts: Parts, moments: Moments) -> list[Moments]:
+        """Moments of every level, of the root grid first, those of the leaves last: ``moments`` themselves.
+
+        Each level's are in widths of its own boxes; the sums over all parts are those of the leaves. Overwrites."""
+        return [moments]
+
     @abstractmethod
     def lattice_m2l(self, moments: Moments) -> np.ndarray:
-        """Local expansions of all boxes, shape (boxes, terms): the convolution of the moments with the lattice operator.
+        """Local expansions of the root grid's boxes, shape (boxes, terms): the convolution of the moments with the lattice
+        operator.
 
         Overwrites the local expansions."""
+
+    def l2l(self, local: np.ndarray, level: int) -> np.ndarray:
+        """Local expansions of a level's boxes from those of the level above, each in its own box widths. Overwrites."""
+        raise NotImplementedError("a single level")
+
+    def m2l(self, moments: Moments, local: np.ndarray, level: int) -> np.ndarray:
+        """``local`` of a level with what its interactions (:attr:`fmm_openmm.octree.Octree.interactions`) add."""
+        raise NotImplementedError("a single level")
 
     @abstractmethod
     def l2p(self, parts: Parts, moments: Moments, local: np.ndarray) -> Accumulator:
@@ -124,7 +142,8 @@ class Stages(ABC):
 
             Phi += 2 pi / (3 V) (Q |x|^2 - 2 x.D + S)
 
-        with 1 / V the lattice's ``background``, 0 in empty space.
+        with 1 / V the lattice's ``background``, 0 in empty space. With levels x is relative to the centres of the root grid's
+        boxes here, whose lattice sum it belongs to.
         """
 
     @abstractmethod

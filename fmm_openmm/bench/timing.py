@@ -10,7 +10,7 @@ from numba import get_num_threads
 
 from fmm_openmm.backends import backend_class, choose_backend
 from fmm_openmm.driver import evaluate
-from fmm_openmm.stages import STAGES, Stages
+from fmm_openmm.stages import LEVEL_STAGES, STAGES, Stages
 
 _STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p"}
 
@@ -35,7 +35,7 @@ class StageClock:
 
     def __init__(self, stages: Stages):
         self._stages = stages
-        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.seconds = dict.fromkeys((*STAGES, *LEVEL_STAGES), 0.0)
 
     def __getattr__(self, name):
         def timed(*arguments):
@@ -62,7 +62,7 @@ def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[s
         runs.append(clock.seconds)
 
     median_seconds(run)
-    return {stage: float(np.median([seconds[stage] for seconds in runs[1:]])) for stage in STAGES}
+    return {stage: float(np.median([seconds[stage] for seconds in runs[1:]])) for stage in runs[0]}
 
 
 def hardware() -> str:

@@ -3,13 +3,19 @@
 import numpy as np
 
 from fmm_openmm.backends.reference.exclusions import exclusions
+from fmm_openmm.backends.reference.l2l import l2l
 from fmm_openmm.backends.reference.l2p import l2p
 from fmm_openmm.backends.reference.lattice import lattice_m2l
+from fmm_openmm.backends.reference.m2l import m2l
+from fmm_openmm.backends.reference.m2m import m2m
 from fmm_openmm.backends.reference.p2m import p2m
 from fmm_openmm.backends.reference.p2p import p2p
 from fmm_openmm.backends.reference.sort import gather, sort
+from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.expansions.translations import OPERATORS
+from fmm_openmm.octree import Octree
 from fmm_openmm.stages import Stages
 
 
@@ -17,22 +23,34 @@ class ReferenceStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`.
 
     Args:
-        lattice: box lattice.
+        lattice: lattice of the boxes that hold the particles, the leaves.
         order: expansion order.
         smoothing: width of the transition regions in box widths.
         charges: shape (n,), e.
         pairs: excluded pairs, shape (k, 2), each once.
         minimum_image: whether a pair's nearest image is excluded, instead of the image given by the positions.
         dtype: of the stages; this backend always computes in float64.
+        levels: levels of boxes below the root grid.
+        m2l: the operator that moves expansions between boxes, a name in :data:`fmm_openmm.expansions.translations.OPERATORS`.
     """
 
     def __init__(
-        self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype=np.float64
+        self,
+        lattice: BoxLattice,
+        order: int,
+        smoothing: float,
+        charges,
+        pairs,
+        minimum_image: bool,
+        dtype=np.float64,
+        levels: int = 0,
+        m2l: str = "p4",
     ):
         self.lattice, self.order, self.smoothing = lattice, order, smoothing
         self.charges, self.minimum_image = charges, minimum_image
         self.pairs = np.concatenate([pairs, pairs[:, ::-1]])
-        self.operator = lattice_operator(lattice, order)
+        self.octree, self.translations = Octree(lattice, levels), OPERATORS[m2l]
+        self.operator = lattice_operator(self.octree.root, order)
 
     def set_charges(self, charges):
         self.charges = charges
@@ -44,10 +62,21 @@ class ReferenceStages(Stages):
     def p2m(self, parts):
         return p2m(parts, self.order)
 
+    def m2m(self, parts, moments):
+        return m2m(moments, self.octree, self.order, self.translations)
+
     def lattice_m2l(self, moments):
-        return lattice_m2l(moments, self.operator, self.lattice, self.order)
+        return lattice_m2l(moments, self.operator, self.octree.root, self.order)
+
+    def l2l(self, local, level):
+        return l2l(local, self.octree.lattices[level], self.order, self.translations)
+
+    def m2l(self, moments, local, level):
+        return m2l(moments.boxes, local, self.octree, self.octree.lattices[level], self.translations)
 
     def l2p(self, parts, moments, local):
+        if self.octree.levels:
+            local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
         return l2p(parts, moments, local, self.lattice, self.order)
 
     def exclusions(self, parts, out):
