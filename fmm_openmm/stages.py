@@ -130,7 +130,8 @@ class Stages(ABC):
         raise NotImplementedError("a single level")
 
     def m2l(self, moments: Moments, local: np.ndarray, level: int) -> np.ndarray:
-        """``local`` of a level with what its interactions (:attr:`fmm_openmm.octree.Octree.interactions`) add."""
+        """``local`` of a level with what its interactions (:attr:`fmm_openmm.octree.Octree.interactions`) add; at the leaves
+        also with :func:`fmm_openmm.backends.trace.trace_shift`."""
         raise NotImplementedError("a single level")
 
     @abstractmethod
@@ -142,8 +143,7 @@ class Stages(ABC):
 
             Phi += 2 pi / (3 V) (Q |x|^2 - 2 x.D + S)
 
-        with 1 / V the lattice's ``background``, 0 in empty space. With levels x is relative to the centres of the root grid's
-        boxes here, whose lattice sum it belongs to.
+        with 1 / V the lattice's ``background``, 0 in empty space.
         """
 
     @abstractmethod

@@ -1,31 +1,52 @@
 """The fast CPU backend: Numba kernels on all cores and SciPy's FFT, float32 or float64, one file a stage."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fmm_openmm.backends.cpu.exclusions import exclusions, near_table, partners
+from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
+from fmm_openmm.backends.cpu.m2l import Interactions, m2l
+from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
+from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.octree import Octree
 from fmm_openmm.stages import Stages
 
 
 class CpuStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``.
 
-    Moments and local expansions have shape (terms, boxes) in FFT order.
+    Moments and local expansions have shape (terms, boxes) in FFT order where particles and the root grid meet them, (boxes,
+    terms) in memory order on the levels between.
     """
 
-    def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype):
+    def __init__(
+        self,
+        lattice: BoxLattice,
+        order: int,
+        smoothing: float,
+        charges,
+        pairs,
+        minimum_image: bool,
+        dtype,
+        levels: int = 0,
+        m2l: str = "p4",
+    ):
         self.lattice, self.order, self.smoothing, self.dtype = lattice, order, smoothing, np.dtype(dtype)
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
         self.table, self.reach = near_table(lattice)
         accuracy = 1e-10 if self.dtype == np.float32 else 1e-17
-        self.operator = lattice_operator(lattice, order, accuracy).reshape((2 * order + 1) ** 2, -1).astype(dtype)
+        self.octree, self.translation = Octree(lattice, levels), m2l
+        self.interactions = Interactions.of(self.octree, order, m2l, dtype) if levels else None
+        self.operator = lattice_operator(self.octree.root, order, accuracy).reshape((2 * order + 1) ** 2, -1).astype(dtype)
 
     def set_charges(self, charges):
         self.charges = charges
@@ -37,8 +58,34 @@ class CpuStages(Stages):
     def p2m(self, parts):
         return p2m(parts, self.lattice.slots, self.order)
 
+    def m2m(self, parts, moments):
+        if not self.octree.levels:
+            return [moments]
+        self.filled = filled_boxes(np.diff(parts.start) > 0, self.octree)
+        root, *finer = m2m(np.ascontiguousarray(moments.boxes[:, self.lattice.slots].T), self.octree, self.order)
+        return [replace(moments, boxes=boxes) for boxes in (self._in_fft_order(root, self.octree.root), *finer)]
+
     def lattice_m2l(self, moments):
-        return lattice_m2l(moments.boxes, self.operator, self.lattice, self.order)
+        return lattice_m2l(moments.boxes, self.operator, self.octree.root, self.order)
+
+    def l2l(self, local, level):
+        if level == 1:
+            local = np.ascontiguousarray(local[:, self.octree.root.slots].T)
+        return l2l(local, self.octree.lattices[level], self.order)
+
+    def m2l(self, moments, local, level):
+        m2l(moments.boxes, local, self.filled[level], self.octree, self.interactions, level, self.order, self.translation)
+        if level < self.octree.levels:
+            return local
+        local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
+        return self._in_fft_order(local, self.lattice)
+
+    @staticmethod
+    def _in_fft_order(boxes, lattice):
+        """Expansions (boxes, terms) in memory order as (terms, boxes) in FFT order."""
+        out = np.empty(boxes.shape[::-1], boxes.dtype)
+        out[:, lattice.slots] = boxes.T
+        return out
 
     def l2p(self, parts, moments, local):
         return l2p(parts, moments, local, self.lattice, self.order)

@@ -72,11 +72,12 @@ class ReferenceStages(Stages):
         return l2l(local, self.octree.lattices[level], self.order, self.translations)
 
     def m2l(self, moments, local, level):
-        return m2l(moments.boxes, local, self.octree, self.octree.lattices[level], self.translations)
+        local = m2l(moments.boxes, local, self.octree, self.octree.lattices[level], self.translations)
+        if level == self.octree.levels:
+            local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
+        return local
 
     def l2p(self, parts, moments, local):
-        if self.octree.levels:
-            local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
         return l2p(parts, moments, local, self.lattice, self.order)
 
     def exclusions(self, parts, out):

@@ -1,0 +1,223 @@
+r"""m2l: moments of a level's boxes to local expansions of those they interact with.
+
+One thread owns a tile: ``LANES`` boxes of one parity, that is with the same interactions. For each offset it gathers the moments
+of the boxes there, and all lanes are moved by the same shift, in vectorised order. Boxes without particles are left out.
+
+``p4``        the dense matrix of the shift, an entry of which is made from the irregular harmonics of the shift when it is used:
+              (p + 1)^4 multiplications a lane and offset
+``rotation``  see ``expansions/translations.py``: four times the matrix J, of which a quarter are not zero, six turns about z and
+              the translation along z, about 2 (p + 1)^3 in all
+
+Both read moments that fit the caches and are bound by the arithmetic.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import prange
+
+from fmm_openmm.backends.cpu.sort import home
+from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
+from fmm_openmm.expansions.harmonics import coupling, degrees
+from fmm_openmm.expansions.translations import Rotation, exchange, irregular
+from fmm_openmm.octree import Octree, parities
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """The offsets of each parity, and what the operators need of each offset.
+
+    Attributes:
+        parity: of the boxes of every level but the root, shape (boxes,) each.
+        offsets: those that occur, shape (k, 3) int64.
+        start, which: rows of ``offsets`` of parity c are ``which[start[c]:start[c + 1]]``.
+        tables: arrays of the operator.
+    """
+
+    parity: dict[int, np.ndarray]
+    offsets: np.ndarray
+    start: np.ndarray
+    which: np.ndarray
+    tables: tuple[np.ndarray, ...]
+
+    @classmethod
+    def of(cls, octree: Octree, order: int, m2l: str, dtype) -> "Interactions":
+        lists, offsets = octree.interactions, octree.offsets
+        digits = (1, 1 << 20, 1 << 40)
+        number = offsets @ digits
+        by_number = np.argsort(number)
+        which = [by_number[np.searchsorted(number[by_number], each @ digits)] for each in lists]
+        start = np.cumsum([0, *map(len, which)])
+        parity = {level: parities(octree.lattices[level]) for level in range(1, octree.levels + 1)}
+        tables = _TABLES[m2l](-(offsets @ octree.leaf.boxes), order, dtype)
+        return cls(parity, offsets, start, np.concatenate(which), tables)
+
+
+def _p4_tables(shifts: np.ndarray, order: int, dtype) -> tuple[np.ndarray, ...]:
+    """The terms T of every shift (k, (2 order + 1)^2), entries of the coupling, the sign of each term."""
+    index, weight = coupling(order)
+    sign = (-1.0) ** degrees(order)
+    terms = np.ascontiguousarray(irregular(shifts, 2 * order).T)
+    return terms.astype(dtype), index, weight.astype(dtype), sign.astype(dtype)
+
+
+def _rotation_tables(shifts: np.ndarray, order: int, dtype) -> tuple[np.ndarray, ...]:
+    """Cosines and sines of m phi and m theta (k, 4, order + 1), ``n! / r^(n + 1)`` (k, 2 order + 1), and the entries of J and
+    of its transpose, by row: start, column, value."""
+    frames = [Rotation.of(shift) for shift in shifts]
+    m, n = np.arange(order + 1), np.arange(2 * order + 1)
+    factorials = np.cumprod(np.maximum(1.0, n))
+    turns = np.array([[f(m * angle) for angle in (frame.phi, frame.theta) for f in (np.cos, np.sin)] for frame in frames])
+    radial = np.array([factorials / frame.r ** (n + 1.0) for frame in frames])
+    matrix = np.zeros(((order + 1) ** 2,) * 2)
+    for l, block in enumerate(exchange(order)):
+        matrix[l * l : (l + 1) ** 2, l * l : (l + 1) ** 2] = block
+    return turns.astype(dtype), radial.astype(dtype), *_by_row(matrix, dtype), *_by_row(matrix.T, dtype)
+
+
+def _by_row(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    row, column = np.nonzero(matrix)
+    return np.searchsorted(row, np.arange(len(matrix) + 1)), column, matrix[row, column].astype(dtype)
+
+
+@inline
+def _gather(moments, counts, filled, targets, begin, used, offset, source, tile):
+    """Moments (terms, LANES) of the boxes at ``offset`` from the targets; whether any holds particles."""
+    n0, n1 = counts[0, 0], counts[1, 1]
+    found = False
+    for w in range(LANES):
+        box = targets[begin + (w if w < used else 0)]
+        i0, i1, i2 = home(box % n0 + offset[0], box // n0 % n1 + offset[1], box // (n0 * n1) + offset[2], counts)
+        source[w] = i0 + n0 * (i1 + n1 * i2)
+        found = found or filled[source[w]]
+    if found:
+        for w in range(LANES):
+            for a in range(len(tile)):
+                tile[a, w] = moments[source[w], a]
+    return found
+
+
+@kernel
+def _m2l_p4(moments, counts, filled, targets, tiles, parity, offsets, start, which, harmonics, index, weight, sign, local):
+    real = moments.dtype.type
+    terms = moments.shape[1]
+    for t in prange(len(tiles) - 1):
+        begin, used = tiles[t], tiles[t + 1] - tiles[t]
+        source, row = np.empty(LANES, np.int64), np.empty(LANES, moments.dtype)
+        tile, total = np.empty((terms, LANES), moments.dtype), np.zeros((terms, LANES), moments.dtype)
+        for k in range(start[parity[t]], start[parity[t] + 1]):
+            e = which[k]
+            if not _gather(moments, counts, filled, targets, begin, used, offsets[e], source, tile):
+                continue
+            for a in range(terms):
+                row[:] = real(0.0)
+                for b in range(terms):
+                    matrix = weight[a, b, 0] * harmonics[e, index[a, b, 0]] + weight[a, b, 1] * harmonics[e, index[a, b, 1]]
+                    for w in range(LANES):
+                        row[w] += matrix * tile[b, w]
+                for w in range(LANES):
+                    total[a, w] += row[w]
+        for w in range(used):
+            for a in range(terms):
+                local[targets[begin + w], a] += sign[a] * total[a, w]
+
+
+@inline
+def _turn(tile, order, cosine, sine, sense):
+    """In place: real and imaginary parts of the terms of m turn by the angle m g, or back if ``sense`` is -1."""
+    for l in range(1, order + 1):
+        for m in range(1, l + 1):
+            c, s = cosine[m], sense * sine[m]
+            a, b = l * l + l + m, l * l + l - m
+            for w in range(LANES):
+                x, y = tile[a, w], tile[b, w]
+                tile[a, w], tile[b, w] = c * x - s * y, s * x + c * y
+
+
+@inline
+def _matrix(start, column, value, tile, out):
+    """``out = matrix tile``, the matrix given by its rows."""
+    for a in range(len(tile)):
+        for w in range(LANES):
+            out[a, w] = value[start[a]] * tile[column[start[a]], w]
+        for k in range(start[a] + 1, start[a + 1]):
+            for w in range(LANES):
+                out[a, w] += value[k] * tile[column[k], w]
+
+
+@inline
+def _along_z(tile, order, radial, out):
+    """``out_lm = (-1)^(l+m) (2 - [m = 0]) sum_j radial_(l+j) tile_jm``."""
+    real = tile.dtype.type
+    for m in range(-order, order + 1):
+        k = abs(m)
+        for l in range(k, order + 1):
+            a = l * l + l + m
+            for w in range(LANES):
+                out[a, w] = real(0.0)
+            for j in range(k, order + 1):
+                b = j * j + j + m
+                for w in range(LANES):
+                    out[a, w] += radial[l + j] * tile[b, w]
+            factor = real((1 if (l + k) % 2 == 0 else -1) * (2 if k else 1))
+            for w in range(LANES):
+                out[a, w] *= factor
+
+
+@kernel
+def _m2l_rotation(
+    moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, radial,
+    row, column, value, transposed_row, transposed_column, transposed_value, order, local,
+):  # fmt: skip
+    real = moments.dtype.type
+    terms = moments.shape[1]
+    for t in prange(len(tiles) - 1):
+        begin, used = tiles[t], tiles[t + 1] - tiles[t]
+        source = np.empty(LANES, np.int64)
+        tile, other = np.empty((terms, LANES), moments.dtype), np.empty((terms, LANES), moments.dtype)
+        total = np.zeros((terms, LANES), moments.dtype)
+        for k in range(start[parity[t]], start[parity[t] + 1]):
+            e = which[k]
+            if not _gather(moments, counts, filled, targets, begin, used, offsets[e], source, tile):
+                continue
+            _turn(tile, order, turns[e, 0], turns[e, 1], real(-1.0))
+            _matrix(row, column, value, tile, other)
+            _turn(other, order, turns[e, 2], turns[e, 3], real(1.0))
+            _matrix(row, column, value, other, tile)
+            _along_z(tile, order, radial[e], other)
+            _matrix(transposed_row, transposed_column, transposed_value, other, tile)
+            _turn(tile, order, turns[e, 2], turns[e, 3], real(-1.0))
+            _matrix(transposed_row, transposed_column, transposed_value, tile, other)
+            _turn(other, order, turns[e, 0], turns[e, 1], real(1.0))
+            for a in range(terms):
+                for w in range(LANES):
+                    total[a, w] += other[a, w]
+        for w in range(used):
+            for a in range(terms):
+                local[targets[begin + w], a] += total[a, w]
+
+
+_TABLES = {"p4": _p4_tables, "rotation": _rotation_tables}
+
+
+def m2l(moments, local, filled, octree: Octree, interactions: Interactions, level: int, order: int, name: str) -> None:
+    """Adds to ``local``; see :meth:`fmm_openmm.stages.Stages.m2l`.
+
+    Args:
+        moments, local: shape (boxes, terms).
+        filled: whether boxes hold particles, shape (boxes,).
+        name: of the operator.
+    """
+    counts, parity = octree.lattices[level].counts, interactions.parity[level]
+    targets = np.flatnonzero(filled)
+    targets = targets[np.argsort(parity[targets], kind="stable")]
+    first = np.searchsorted(parity[targets], np.arange(9))
+    tiles = np.concatenate([np.arange(first[c], first[c + 1], LANES) for c in range(8)])
+    arguments = (
+        moments, counts, filled, targets, np.append(tiles, len(targets)), parity[targets[tiles]],
+        interactions.offsets, interactions.start, interactions.which, *interactions.tables,
+    )  # fmt: skip
+    if name == "p4":
+        _m2l_p4(*arguments, local)
+    else:
+        _m2l_rotation(*arguments, order, local)
