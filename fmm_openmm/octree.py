@@ -1,8 +1,8 @@
 """Levels of boxes: the root grid, and below it boxes of half the width, each box halved along its three box vectors.
 
 Level 0 is the root grid, ``levels`` the leaves. A box has eight children, told apart by their ``parity``: box i of a level is
-the child of parity ``i mod 2`` of box ``i // 2`` of the level above. All levels have boxes of one shape, so in widths of its own
-boxes every level is the same lattice with other counts, and near means the same stencil.
+the child of parity ``i mod 2`` of box ``i // 2`` of the level above. All levels have boxes of one shape, so in widths of its
+own boxes every level is the same lattice with other counts, and near means the same stencil.
 
 Two boxes of a level interact by m2l if their parents are near and they are not; parents that are not near have interacted
 above, and at the root all images that are not near in one convolution.

@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
-from fmm_openmm.checks import check_integer, check_number
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.checks import check_choice, check_integer, check_number
 from fmm_openmm.expansions.error import (
     charged_fraction,
     estimate_error,
@@ -20,6 +19,8 @@ from fmm_openmm.expansions.error import (
     net_charge,
     single_noise,
 )
+from fmm_openmm.expansions.translations import OPERATORS
+from fmm_openmm.octree import is_nested
 
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
@@ -41,6 +42,12 @@ dominate the error."""
 
 IONIC_SLACK = 0.25
 """Growth of the ionic fraction that parameters outlast when charges change."""
+
+MOST_LEVELS = 10
+"""Below one box there are a thousand million leaves then."""
+
+ROTATION_ORDER = 13
+"""Order from which m2l by rotation is the faster one on a CPU."""
 
 DEFORMATION_LIMIT = 1.08
 """Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`, from which another grid is chosen."""
@@ -66,12 +73,16 @@ class CostModel:
     box: float = 0.0
     double: "CostModel | None" = None
 
-    def __call__(self, parts: float, filled: float, boxes: int, near: int, order: int) -> float:
+    def __call__(self, parts: float, filled: float, boxes: int, near: int, order: int, levels: int = 0) -> float:
         terms = (order + 1) ** 2
+        root = boxes / 8**levels
+        interactions = 8 / 7 * (boxes - root) * filled * 7 * near  # a box has eight times as many near ones as its parent
         return (
             self.pair * parts * (parts / (filled * boxes) * near)
             + parts * (self.part + self.part_term * terms)
-            + boxes * (self.box_term * terms + self.box_term2 * terms * terms + filled * (self.box_near * near + self.box))
+            + root * (self.box_term * terms + self.box_term2 * terms * terms)
+            + interactions * self.box_term2 * terms * terms
+            + boxes * filled * (self.box_near * near + self.box)
         )
 
 
@@ -95,11 +106,13 @@ class FMMParameters:
         order: expansion order p.
         near_radius: near means box centres within this many box widths.
         grid: integer matrix of the box lattice, shape (3, 3), ``box_vectors = grid @ boxes``; diagonal for a
-            rectangular cell. With an open boundary the number of cubic boxes that cover the particles, as a diagonal.
+            rectangular cell. With an open boundary the number of cubic boxes that cover the particles, as a diagonal. With
+            levels that of the root grid.
         smoothing: width of the transition regions, box widths.
-        levels: levels below the root grid, 0.
+        levels: levels below the root grid: the leaves are ``2^levels`` times narrower than its boxes.
         precision: "single" or "double".
         expected_error: the relative RMS force error these should give (``docs/accuracy.md``).
+        m2l: operator between boxes of the levels below the root grid, "p4" or "rotation"; None without any.
     """
 
     order: int
@@ -109,11 +122,12 @@ class FMMParameters:
     levels: int
     precision: str
     expected_error: float
+    m2l: str | None = None
 
     @property
     def counts(self) -> np.ndarray:
-        """``grid`` as an int64 array."""
-        return np.array(self.grid, dtype=np.int64)
+        """``2^levels grid``, of the leaves, as an int64 array."""
+        return np.array(self.grid, dtype=np.int64) << self.levels
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,6 @@ class Request:
 
     Raises:
         ValueError, TypeError: a value out of range, named with what came.
-        UnsupportedError: levels other than 0.
     """
 
     tolerance: float = TOLERANCE
@@ -132,6 +145,7 @@ class Request:
     near_radius: float | None = None
     smoothing: float | None = None
     levels: int | None = None
+    m2l: str | None = None
 
     def __post_init__(self):
         if self.precision not in ("auto", "single", "double"):
@@ -150,14 +164,24 @@ class Request:
             check_number(self.smoothing, "smoothing", 0.0, 0.2)
         if self.grid is not None:
             counts_matrix(self.grid)
-        if self.levels is not None and check_integer(self.levels, "levels", 0, 20) != 0:
-            raise UnsupportedError(f"`levels` must be 0, got {self.levels}: only the single-level method is available")
+        if self.levels is not None:
+            check_integer(self.levels, "levels", 0, MOST_LEVELS)
+        if self.m2l is not None:
+            check_choice(self.m2l, tuple(OPERATORS), "m2l")
+            if not self.levels:
+                raise ValueError(f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}")
 
     def resolve_precision(self, ionic: float) -> str:
         """ "single" or "double": single where it was asked for, or allowed and rounding is well below the tolerance."""
         if self.precision != "auto":
             return self.precision
         return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * single_noise(ionic, self.smoothings[-1])) else "double"
+
+    def operator(self, order: int) -> str | None:
+        """The ``m2l`` for expansions of that order; None without levels below the root grid."""
+        if not self.levels:
+            return None
+        return self.m2l or ("p4" if order < ROTATION_ORDER else "rotation")
 
     @property
     def smoothings(self) -> tuple[float, ...]:
@@ -218,14 +242,14 @@ def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
 
 
 def _grids(request: Request, cell: np.ndarray, load: Load):
-    """Candidate box lattices, by number of particles in a filled box."""
+    """Candidate root grids, by number of particles in a filled box."""
     if request.grid is not None:
         yield counts_matrix(request.grid)
         return
     seen = set()
-    volume = float(np.prod(np.diag(cell)))
+    volume, across = float(np.prod(np.diag(cell))), 2 ** (request.levels or 0)
     for per_box in (1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 12.0, 14.0, 17.0, 20.0, 30.0):
-        counts = choose_counts(cell, np.cbrt(volume * min(1.0, per_box * load.filled / load.particles)))
+        counts = choose_counts(cell, across * np.cbrt(volume * min(1.0, per_box * load.filled / load.particles)))
         if counts.tobytes() not in seen:
             seen.add(counts.tobytes())
             yield counts
@@ -252,11 +276,11 @@ def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel =
     grids = (
         Grid(
             counts,
-            load.particles / (load.filled * float(np.prod(np.diag(counts)))),
-            partial(BoxLattice.from_cell, cell, counts),
+            load.particles / (load.filled * float(np.prod(np.diag(leaves)))),
+            partial(BoxLattice.from_cell, cell, leaves),
             deformation(cell, counts),
         )
-        for counts in _grids(request, cell, load)
+        for counts, leaves in ((grid, grid << (request.levels or 0)) for grid in _grids(request, cell, load))
     )
     return search(replace(request, precision=precision), grids, load, cost)
 
@@ -267,8 +291,8 @@ class Grid:
 
     Attributes:
         counts: integer matrix of the parameters' ``grid``, shape (3, 3).
-        per_box: mean number of particles in a box that holds any.
-        lattice: the box lattice with a given near radius.
+        per_box: mean number of particles in a leaf that holds any.
+        lattice: the lattice of the leaves with a given near radius.
         deformation: of the boxes, as in :func:`fmm_openmm.box.deformation`.
     """
 
@@ -288,10 +312,13 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
             "ask for `precision='double'`"
         )
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
+    levels = request.levels or 0
     found, most_accurate = [], None
     for grid in grids:
         for radius in radii:
             lattice = grid.lattice(radius)
+            if levels and not is_nested(lattice):
+                continue
             distances = far_distances(lattice)
             filled = load.particles / (grid.per_box * lattice.size)
             limit = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius)
@@ -299,19 +326,36 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
             for smoothing in request.smoothings:
                 parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
                 for order in orders:
-                    truncation = estimate_error(
-                        distances, order, smoothing, load.charged * grid.per_box, grid.deformation, load.ionic
-                    )
-                    error = np.hypot(noise[smoothing], truncation)
-                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order)
+                    truncation = [
+                        estimate_error(
+                            distances, order, smoothing, load.charged * grid.per_box * 8**above, grid.deformation, load.ionic
+                        )
+                        for above in range(levels + 1)
+                    ]
+                    error = np.linalg.norm([noise[smoothing], *truncation])
+                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels)
                     candidate = seconds, float(error), order, radius, smoothing, grid.counts
                     if most_accurate is None or error < most_accurate[1]:
                         most_accurate = candidate
                     if error <= request.tolerance:
                         found.append(candidate)
                         break
+    if most_accurate is None:
+        raise ValueError(
+            f"`near_radius` must be larger with `levels` for boxes of this shape, got {request.near_radius!r}: "
+            "near boxes must have near parents"
+        )
     return [
-        FMMParameters(order, radius, tuple(map(tuple, counts.tolist())), smoothing, 0, request.precision, error)
+        FMMParameters(
+            order,
+            radius,
+            tuple(map(tuple, counts.tolist())),
+            smoothing,
+            levels,
+            request.precision,
+            error,
+            request.operator(order),
+        )
         for _, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
     ]
 
@@ -333,8 +377,8 @@ def adapt_parameters(
     The grid stays while its boxes are nearly cubes, and so do order and near radius while the estimate allows them: a
     function of ``chosen`` and the present cell only, whatever the cell was in between.
     """
-    counts = chosen.counts
-    if request.grid is None and deformation(cell, counts) > DEFORMATION_LIMIT:
+    counts = chosen.grid
+    if request.grid is None and deformation(cell, np.array(counts)) > DEFORMATION_LIMIT:
         return choose_parameters(request, cell, load, cost)
     fixed = replace(request, grid=counts, order=chosen.order, near_radius=chosen.near_radius, smoothing=chosen.smoothing)
     same = choose_parameters(fixed, cell, load, cost)

@@ -74,8 +74,8 @@ class CoulombSolver:
         precision: "single", "double", or "auto": single for tolerances down to 5e-6.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
             else "cpu", with one warning that says why.
-        order, grid, near_radius, smoothing, levels: explicit parameters, see :class:`FMMParameters`. With an open boundary
-            the grid follows the particles and cannot be given.
+        order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see :class:`FMMParameters`. With an open
+            boundary the grid follows the particles and cannot be given. With ``levels`` above 0 the backend "auto" is "cpu".
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give. Without
             effect with an open boundary, where there is one image.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
@@ -84,7 +84,7 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: levels > 0, or backend "cuda" without CuPy or a GPU.
+        UnsupportedError: levels > 0 with an open boundary or backend "cuda", or this without CuPy or a GPU.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class CoulombSolver:
         levels: int | None = None,
         exclusions_periodic: bool = False,
         positions=None,
+        m2l: str | None = None,
     ):
         self._open = check_choice(boundary, ("periodic", "open"), "boundary") == "open"
         check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend")
@@ -114,7 +115,8 @@ class CoulombSolver:
             self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         self._minimum_image = bool(exclusions_periodic) and not self._open
-        self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels)
+        self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels, m2l)
+        backend = _backend_of_levels(backend, self._request.levels, self._open)
         self._automatic = backend == "auto"
         backend = choose_backend() if self._automatic else backend
         backend_class(backend)  # refuses what this machine cannot do
@@ -311,7 +313,10 @@ class CoulombSolver:
         order, smoothing = parameters.order, parameters.smoothing
         if len(self._stages) == 2 and self._stages[1].adopt(lattice, order, smoothing, dtype):
             return self._stages[1]
-        return self._make_stages(lattice, order, smoothing, self._charges, self._exclusions, self._minimum_image, dtype)
+        arguments = lattice, order, smoothing, self._charges, self._exclusions, self._minimum_image, dtype
+        if parameters.levels:
+            return self._make_stages(*arguments, parameters.levels, parameters.m2l)
+        return self._make_stages(*arguments)
 
     def _cell(self, box_vectors) -> np.ndarray | None:
         """The box vectors in use; None with an open boundary."""
@@ -341,3 +346,14 @@ def _check_open(grid) -> None:
     """Refuse what does not go with an open boundary."""
     if grid is not None:
         raise ValueError(f"`grid` must be None with `boundary='open'`, where the boxes follow the particles, got {grid!r}")
+
+
+def _backend_of_levels(backend: str, levels: int | None, open_boundary: bool) -> str:
+    """The backend, "cpu" for "auto" with levels below the root grid; refuse what does not go with these."""
+    if not levels:
+        return backend
+    if open_boundary:
+        raise UnsupportedError(f"`levels` must be 0 with `boundary='open'`, got {levels}")
+    if backend == "cuda":
+        raise UnsupportedError(f"`levels` must be 0 with `backend='cuda'`, got {levels}: use 'cpu'")
+    return "cpu" if backend == "auto" else backend

@@ -11,7 +11,7 @@ SOURCE = Path(find_spec(PACKAGE).origin).parent
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank, as in the document.
 BASE = ["units", "errors", "version", "cache"]
-SHAPE = [*BASE, "checks", "box"]
+SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions", "parameters"]
 PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
 SOLVER = [*PIPELINE, "region", "tuning", "solver"]
@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "cache": [],
     "checks": BASE,
     "box": [*BASE, "checks"],
+    "octree": ["box"],
     "parameters": DATA,
     "expansions": SHAPE,
     "driver": [],

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.parameters import (
     CPU_COST,
     SINGLE_FLOOR,
@@ -152,9 +151,10 @@ def test_auto_precision(tolerance, ionic, precision):
         ({"smoothing": 0.5}, ValueError, r"^`smoothing` must lie between 0 and "),
         ({"grid": 0}, ValueError, r"^`grid` must be three integers or a 3x3 integer matrix, got 0$"),
         ({"grid": (0, 4, 4)}, ValueError, r"^`grid` must be lower triangular with a diagonal of at least 1, got "),
-        ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 20, got -1$"),
+        ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 10, got -1$"),
         ({"levels": 1.5}, TypeError, r"^`levels` must be an integer, got 1.5$"),
-        ({"levels": 2}, UnsupportedError, r"^`levels` must be 0, got 2: only the single-level method is available$"),
+        ({"levels": 2, "m2l": "fft"}, ValueError, r"^`m2l` must be one of 'p4', 'rotation', got 'fft'$"),
+        ({"m2l": "p4"}, ValueError, r"^`m2l` must be None without `levels` below the root grid, got 'p4'$"),
     ],
     ids=str,
 )

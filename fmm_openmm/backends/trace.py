@@ -1,7 +1,8 @@
 r"""The trace term with levels: it belongs to the root grid's lattice sum, so to positions relative to its boxes' centres.
 
-With a the centre of a leaf relative to that of its box of the root grid, and Q, D, S the sums of ``l2p`` relative to the leaves,
-the sums relative to the root grid are ``D' = D + sum_boxes q a`` and ``S' = S + sum_boxes (2 a.d + |a|^2 q)``, and at x in the leaf
+With a the centre of a leaf relative to that of its box of the root grid, and Q, D, S the sums of ``l2p``, which are relative to
+the leaves, the sums relative to the root grid are ``D' = D + sum q a`` and ``S' = S + sum (2 a.d + |a|^2 q)`` over all leaves
+of charge q and dipole moment d, and at x in a leaf
 
     Q |x + a|^2 - 2 (x + a).D' + S' = (Q |x|^2 - 2 x.D + S)  +  (Q |a|^2 - 2 a.D' + S' - S)  +  2 x.(Q a - (D' - D))
 

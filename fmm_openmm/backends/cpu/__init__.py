@@ -24,7 +24,8 @@ class CpuStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``.
 
     Moments and local expansions have shape (terms, boxes) in FFT order where particles and the root grid meet them, (boxes,
-    terms) in memory order on the levels between.
+    terms) in memory order on the levels between. These are float64 throughout: what the lattice sum of a coarse root grid
+    leaves out as near is large, and comes back by m2l.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class CpuStages(Stages):
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
         self.table, self.reach = near_table(lattice)
-        accuracy = 1e-10 if self.dtype == np.float32 else 1e-17
         self.octree, self.translation = Octree(lattice, levels), m2l
-        self.interactions = Interactions.of(self.octree, order, m2l, dtype) if levels else None
-        self.operator = lattice_operator(self.octree.root, order, accuracy).reshape((2 * order + 1) ** 2, -1).astype(dtype)
+        self.interactions = Interactions.of(self.octree, order, m2l) if levels else None
+        single = self.dtype == np.float32 and not levels
+        operator = lattice_operator(self.octree.root, order, 1e-10 if single else 1e-17)
+        self.operator = operator.reshape(len(operator), -1).astype(np.float32 if single else np.float64)
 
     def set_charges(self, charges):
         self.charges = charges
@@ -62,7 +64,8 @@ class CpuStages(Stages):
         if not self.octree.levels:
             return [moments]
         self.filled = filled_boxes(np.diff(parts.start) > 0, self.octree)
-        root, *finer = m2m(np.ascontiguousarray(moments.boxes[:, self.lattice.slots].T), self.octree, self.order)
+        leaves = np.ascontiguousarray(moments.boxes[:, self.lattice.slots].T, np.float64)
+        root, *finer = m2m(leaves, self.octree, self.order)
         return [replace(moments, boxes=boxes) for boxes in (self._in_fft_order(root, self.octree.root), *finer)]
 
     def lattice_m2l(self, moments):
@@ -78,7 +81,7 @@ class CpuStages(Stages):
         if level < self.octree.levels:
             return local
         local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
-        return self._in_fft_order(local, self.lattice)
+        return self._in_fft_order(local, self.lattice).astype(self.dtype)
 
     @staticmethod
     def _in_fft_order(boxes, lattice):

@@ -9,9 +9,9 @@ from fmm_openmm.octree import PARITIES, children, from_parent
 
 def l2l(local: np.ndarray, lattice: BoxLattice, order: int) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.Stages.l2l`; shape (boxes, terms), ``lattice`` that of the children."""
-    out = np.empty((lattice.size, local.shape[1]), local.dtype)
+    out = np.empty((lattice.size, local.shape[1]))
     for parity, shift in zip(PARITIES, from_parent(lattice.boxes), strict=True):
         view = children(out, lattice.counts, parity)
-        matrix = (to_child(order)[:, None] * m2m_matrix(shift, order)).astype(local.dtype)
+        matrix = to_child(order)[:, None] * m2m_matrix(shift, order)
         view[:] = (local @ matrix).reshape(view.shape)
     return out

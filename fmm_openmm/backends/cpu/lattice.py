@@ -70,4 +70,6 @@ def lattice_m2l(moments: np.ndarray, operator: np.ndarray, lattice: BoxLattice, 
     pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
     _convolve(pairs, operator, index, weight.astype(dtype), degrees(order))
     spectrum = pairs.reshape(*spectrum.shape, 2).view(spectrum.dtype)[..., 0]
-    return scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=axes, workers=-1, overwrite_x=True).reshape(len(moments), -1)
+    return scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=axes, workers=-1, overwrite_x=True).reshape(
+        len(moments), -1
+    )

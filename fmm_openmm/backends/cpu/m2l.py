@@ -1,14 +1,12 @@
 r"""m2l: moments of a level's boxes to local expansions of those they interact with.
 
-One thread owns a tile: ``LANES`` boxes of one parity, that is with the same interactions. For each offset it gathers the moments
-of the boxes there, and all lanes are moved by the same shift, in vectorised order. Boxes without particles are left out.
+One thread owns a tile: some boxes of one parity, that is with the same interactions. For each offset it gathers the moments of
+the boxes there, and all lanes are moved by the same shift, in vectorised order. Boxes without particles are left out.
 
-``p4``        the dense matrix of the shift, an entry of which is made from the irregular harmonics of the shift when it is used:
-              (p + 1)^4 multiplications a lane and offset
-``rotation``  see ``expansions/translations.py``: four times the matrix J, of which a quarter are not zero, six turns about z and
-              the translation along z, about 2 (p + 1)^3 in all
-
-Both read moments that fit the caches and are bound by the arithmetic.
+``p4``        the dense matrix of the shift, each entry made from the shift's irregular harmonics when it is used: (p + 1)^4
+              multiplications a lane and offset
+``rotation``  see ``expansions/translations.py``: four times the matrix J, a quarter of which is not zero, four turns about z
+              and the translation along z, about 2 (p + 1)^3 in all
 """
 
 from dataclasses import dataclass
@@ -21,6 +19,11 @@ from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.expansions.harmonics import coupling, degrees
 from fmm_openmm.expansions.translations import Rotation, exchange, irregular
 from fmm_openmm.octree import Octree, parities
+
+TILE = {"p4": 4 * LANES, "rotation": LANES}
+"""Boxes treated at once: many where an entry of a matrix serves them all, few where two expansions a box should stay cached."""
+
+WIDE = TILE["p4"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,7 @@ class Interactions:
     tables: tuple[np.ndarray, ...]
 
     @classmethod
-    def of(cls, octree: Octree, order: int, m2l: str, dtype) -> "Interactions":
+    def of(cls, octree: Octree, order: int, m2l: str) -> "Interactions":
         lists, offsets = octree.interactions, octree.offsets
         digits = (1, 1 << 20, 1 << 40)
         number = offsets @ digits
@@ -49,19 +52,17 @@ class Interactions:
         which = [by_number[np.searchsorted(number[by_number], each @ digits)] for each in lists]
         start = np.cumsum([0, *map(len, which)])
         parity = {level: parities(octree.lattices[level]) for level in range(1, octree.levels + 1)}
-        tables = _TABLES[m2l](-(offsets @ octree.leaf.boxes), order, dtype)
+        tables = _TABLES[m2l](-(offsets @ octree.leaf.boxes), order)
         return cls(parity, offsets, start, np.concatenate(which), tables)
 
 
-def _p4_tables(shifts: np.ndarray, order: int, dtype) -> tuple[np.ndarray, ...]:
+def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
     """The terms T of every shift (k, (2 order + 1)^2), entries of the coupling, the sign of each term."""
     index, weight = coupling(order)
-    sign = (-1.0) ** degrees(order)
-    terms = np.ascontiguousarray(irregular(shifts, 2 * order).T)
-    return terms.astype(dtype), index, weight.astype(dtype), sign.astype(dtype)
+    return np.ascontiguousarray(irregular(shifts, 2 * order).T), index, weight, (-1.0) ** degrees(order)
 
 
-def _rotation_tables(shifts: np.ndarray, order: int, dtype) -> tuple[np.ndarray, ...]:
+def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
     """Cosines and sines of m phi and m theta (k, 4, order + 1), ``n! / r^(n + 1)`` (k, 2 order + 1), and the entries of J and
     of its transpose, by row: start, column, value."""
     frames = [Rotation.of(shift) for shift in shifts]
@@ -72,26 +73,26 @@ def _rotation_tables(shifts: np.ndarray, order: int, dtype) -> tuple[np.ndarray,
     matrix = np.zeros(((order + 1) ** 2,) * 2)
     for l, block in enumerate(exchange(order)):
         matrix[l * l : (l + 1) ** 2, l * l : (l + 1) ** 2] = block
-    return turns.astype(dtype), radial.astype(dtype), *_by_row(matrix, dtype), *_by_row(matrix.T, dtype)
+    return turns, radial, *_by_row(matrix), *_by_row(matrix.T)
 
 
-def _by_row(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     row, column = np.nonzero(matrix)
-    return np.searchsorted(row, np.arange(len(matrix) + 1)), column, matrix[row, column].astype(dtype)
+    return np.searchsorted(row, np.arange(len(matrix) + 1)), column, matrix[row, column]
 
 
 @inline
 def _gather(moments, counts, filled, targets, begin, used, offset, source, tile):
-    """Moments (terms, LANES) of the boxes at ``offset`` from the targets; whether any holds particles."""
+    """Moments (terms, lanes) of the boxes at ``offset`` from the targets; whether any holds particles."""
     n0, n1 = counts[0, 0], counts[1, 1]
     found = False
-    for w in range(LANES):
+    for w in range(len(source)):
         box = targets[begin + (w if w < used else 0)]
         i0, i1, i2 = home(box % n0 + offset[0], box // n0 % n1 + offset[1], box // (n0 * n1) + offset[2], counts)
         source[w] = i0 + n0 * (i1 + n1 * i2)
         found = found or filled[source[w]]
     if found:
-        for w in range(LANES):
+        for w in range(len(source)):
             for a in range(len(tile)):
                 tile[a, w] = moments[source[w], a]
     return found
@@ -99,23 +100,22 @@ def _gather(moments, counts, filled, targets, begin, used, offset, source, tile)
 
 @kernel
 def _m2l_p4(moments, counts, filled, targets, tiles, parity, offsets, start, which, harmonics, index, weight, sign, local):
-    real = moments.dtype.type
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
-        source, row = np.empty(LANES, np.int64), np.empty(LANES, moments.dtype)
-        tile, total = np.empty((terms, LANES), moments.dtype), np.zeros((terms, LANES), moments.dtype)
+        source, row = np.empty(WIDE, np.int64), np.empty(WIDE)
+        tile, total = np.empty((terms, WIDE)), np.zeros((terms, WIDE))
         for k in range(start[parity[t]], start[parity[t] + 1]):
             e = which[k]
             if not _gather(moments, counts, filled, targets, begin, used, offsets[e], source, tile):
                 continue
             for a in range(terms):
-                row[:] = real(0.0)
+                row[:] = 0.0
                 for b in range(terms):
                     matrix = weight[a, b, 0] * harmonics[e, index[a, b, 0]] + weight[a, b, 1] * harmonics[e, index[a, b, 1]]
-                    for w in range(LANES):
+                    for w in range(WIDE):
                         row[w] += matrix * tile[b, w]
-                for w in range(LANES):
+                for w in range(WIDE):
                     total[a, w] += row[w]
         for w in range(used):
             for a in range(terms):
@@ -148,18 +148,17 @@ def _matrix(start, column, value, tile, out):
 @inline
 def _along_z(tile, order, radial, out):
     """``out_lm = (-1)^(l+m) (2 - [m = 0]) sum_j radial_(l+j) tile_jm``."""
-    real = tile.dtype.type
     for m in range(-order, order + 1):
         k = abs(m)
         for l in range(k, order + 1):
             a = l * l + l + m
             for w in range(LANES):
-                out[a, w] = real(0.0)
+                out[a, w] = 0.0
             for j in range(k, order + 1):
                 b = j * j + j + m
                 for w in range(LANES):
                     out[a, w] += radial[l + j] * tile[b, w]
-            factor = real((1 if (l + k) % 2 == 0 else -1) * (2 if k else 1))
+            factor = (1.0 if (l + k) % 2 == 0 else -1.0) * (2.0 if k else 1.0)
             for w in range(LANES):
                 out[a, w] *= factor
 
@@ -169,26 +168,25 @@ def _m2l_rotation(
     moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, radial,
     row, column, value, transposed_row, transposed_column, transposed_value, order, local,
 ):  # fmt: skip
-    real = moments.dtype.type
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
         source = np.empty(LANES, np.int64)
-        tile, other = np.empty((terms, LANES), moments.dtype), np.empty((terms, LANES), moments.dtype)
-        total = np.zeros((terms, LANES), moments.dtype)
+        tile, other = np.empty((terms, LANES)), np.empty((terms, LANES))
+        total = np.zeros((terms, LANES))
         for k in range(start[parity[t]], start[parity[t] + 1]):
             e = which[k]
             if not _gather(moments, counts, filled, targets, begin, used, offsets[e], source, tile):
                 continue
-            _turn(tile, order, turns[e, 0], turns[e, 1], real(-1.0))
+            _turn(tile, order, turns[e, 0], turns[e, 1], -1.0)
             _matrix(row, column, value, tile, other)
-            _turn(other, order, turns[e, 2], turns[e, 3], real(1.0))
+            _turn(other, order, turns[e, 2], turns[e, 3], 1.0)
             _matrix(row, column, value, other, tile)
             _along_z(tile, order, radial[e], other)
             _matrix(transposed_row, transposed_column, transposed_value, other, tile)
-            _turn(tile, order, turns[e, 2], turns[e, 3], real(-1.0))
+            _turn(tile, order, turns[e, 2], turns[e, 3], -1.0)
             _matrix(transposed_row, transposed_column, transposed_value, tile, other)
-            _turn(other, order, turns[e, 0], turns[e, 1], real(1.0))
+            _turn(other, order, turns[e, 0], turns[e, 1], 1.0)
             for a in range(terms):
                 for w in range(LANES):
                     total[a, w] += other[a, w]
@@ -212,7 +210,7 @@ def m2l(moments, local, filled, octree: Octree, interactions: Interactions, leve
     targets = np.flatnonzero(filled)
     targets = targets[np.argsort(parity[targets], kind="stable")]
     first = np.searchsorted(parity[targets], np.arange(9))
-    tiles = np.concatenate([np.arange(first[c], first[c + 1], LANES) for c in range(8)])
+    tiles = np.concatenate([np.arange(first[c], first[c + 1], TILE[name]) for c in range(8)])
     arguments = (
         moments, counts, filled, targets, np.append(tiles, len(targets)), parity[targets[tiles]],
         interactions.offsets, interactions.start, interactions.which, *interactions.tables,

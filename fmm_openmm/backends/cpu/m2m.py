@@ -10,9 +10,9 @@ def m2m(leaves: np.ndarray, octree: Octree, order: int) -> list[np.ndarray]:
     """Moments (boxes, terms) of every level, the root first."""
     pyramid = [leaves]
     for lattice in octree.lattices[:0:-1]:
-        boxes = np.zeros((lattice.size // 8, leaves.shape[1]), leaves.dtype)
+        boxes = np.zeros((lattice.size // 8, leaves.shape[1]))
         for parity, shift in zip(PARITIES, from_parent(lattice.boxes), strict=True):
-            matrix = (to_parent(order)[:, None] * m2m_matrix(shift, order)).astype(leaves.dtype)
+            matrix = to_parent(order)[:, None] * m2m_matrix(shift, order)
             boxes += children(pyramid[0], lattice.counts, parity).reshape(boxes.shape) @ matrix.T
         pyramid.insert(0, boxes)
     return pyramid

@@ -24,4 +24,6 @@ def lattice_m2l(moments: Moments, operator: np.ndarray, lattice: BoxLattice, ord
         matrix_row = weight[a, :, 0, None] * operator[index[a, :, 0]] + weight[a, :, 1, None] * operator[index[a, :, 1]]
         local[a] = (matrix_row * m).sum(0)
     local *= phase.conj()
-    return scipy.fft.irfftn(local.reshape(half), lattice.fft_shape, axes=axes).reshape(len(grid), -1)[:, lattice.slots].T
+    return (
+        scipy.fft.irfftn(local.reshape(half), lattice.fft_shape, axes=axes).reshape(len(grid), -1)[:, lattice.slots].T
+    )
