@@ -127,16 +127,16 @@ def test_single_precision(m2l):
 def test_levels_equal_one_level_to_truncation(root, boxes):
     """With a net charge, so that the trace term counts. The difference is the truncation error, and falls with the order."""
     differences = []
-    for order in (4, 8, 12):
+    for order in (3, 6, 9):
         one, *several = [solved("cpu", boxes, root, levels, order) for levels in (0, 1, 2)]
         differences.append([relative(found, expected) for each in several for found, expected in zip(each, one, strict=True)])
-    bound = np.array([4e-3, 1e-4, 2e-6])
+    bound = np.array([1e-2, 5e-4, 2e-5])
     assert (np.max(differences, axis=1) < bound).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_orders_of_both_operators(backend):
-    for order in (1, 2, 3, 11) if backend == "reference" else (1, 2, 3, 7, 13):
+    for order in (1, 2, 3, 8) if backend == "reference" else (1, 2, 3, 7, 13):
         a, b = (solved(backend, "skewed", "one", 2, order, m2l) for m2l in OPERATORS)
         assert max(relative(found, expected) for found, expected in zip(a, b, strict=True)) < 1e-12
 
