@@ -29,12 +29,11 @@ gather(int n, const Located* __restrict__ located, const real4* __restrict__ fra
     double mine = 0;
     if (i < n) {
         const Located at = located[i];
-        double phi = 0, ex = 0, ey = 0, ez = 0;
+        real phi = 0, ex = 0, ey = 0, ez = 0;
         for_each_corner(at, [&](int corner) {
-            const int k = place[i * CORNERS + corner];
+            const int k = place[entry_of(8 * i + corner, n)];
             const real4 a = far[k], b = near[k];
-            const double p = double(a.x) + double(b.x);
-            const double fx = double(a.y) + double(b.y), fy = double(a.z) + double(b.z), fz = double(a.w) + double(b.w);
+            const real p = a.x + b.x, fx = a.y + b.y, fy = a.z + b.z, fz = a.w + b.w;
 #if SMOOTHED
             const Part part = part_of(at, fraction[i], corner, parameters);
             phi += part.weight * p;
@@ -45,13 +44,13 @@ gather(int n, const Located* __restrict__ located, const real4* __restrict__ fra
             phi = p; ex = fx; ey = fy; ez = fz;
 #endif
         });
-        const double q = charges[i];
-        phi *= parameters->potential;
-        ex *= parameters->field; ey *= parameters->field; ez *= parameters->field;
-        potentials[i] = real(phi);
-        fields[3 * i] = real(ex); fields[3 * i + 1] = real(ey); fields[3 * i + 2] = real(ez);
-        forces[3 * i] = real(q * ex); forces[3 * i + 1] = real(q * ey); forces[3 * i + 2] = real(q * ez);
-        mine = 0.5 * q * phi;
+        const real q = charges[i], scale = real(parameters->field);
+        phi *= real(parameters->potential);
+        ex *= scale; ey *= scale; ez *= scale;
+        potentials[i] = phi;
+        fields[3 * i] = ex; fields[3 * i + 1] = ey; fields[3 * i + 2] = ez;
+        forces[3 * i] = q * ex; forces[3 * i + 1] = q * ey; forces[3 * i + 2] = q * ez;
+        mine = 0.5 * double(q) * double(phi);
     }
     const double block = block_sum(mine);
     if (threadIdx.x == 0) {

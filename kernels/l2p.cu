@@ -75,10 +75,13 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
     const int* __restrict__ slot /* (BOXES) */, const real* __restrict__ local /* (TERMS, POINTS) in FFT order */,
     const double* __restrict__ sums /* (5) */, real4* __restrict__ far /* (parts): potential, field */) {
     __shared__ Shared s;
-    const int first = blockIdx.x * L2P_BOXES, column = threadIdx.x % L2P_BOXES, used = min(L2P_BOXES, BOXES - first);
+    const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first), lane = threadIdx.x % PARTS;
+    const int begin = start[first], last = start[first + used], column = threadIdx.x % L2P_BOXES;
+    if (begin == last) return;
+    real4 next = xq[min(begin + lane, last - 1)];
     if (threadIdx.x <= used) s.begin[threadIdx.x] = start[first + threadIdx.x];
     if (column < used) {
-        const real* from = local + slot[first + column];
+        const real* from = local + (ORDERED ? first + column : slot[first + column]);
 #pragma unroll 8
         for (int a = threadIdx.x / L2P_BOXES; a < TERMS; a += THREADS / L2P_BOXES)
             s.expansion[a][column] = from[a * (long long)POINTS];
@@ -87,10 +90,10 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
     const real charge = factor * real(sums[0]), square = factor * real(sums[4]);
     const real dipole_x = 2 * factor * real(sums[1]), dipole_y = 2 * factor * real(sums[2]), dipole_z = 2 * factor * real(sums[3]);
     __syncthreads();
-    const int last = s.begin[used];
-    for (int from = s.begin[0]; from < last; from += PARTS) {
-        const int k = from + threadIdx.x % PARTS;
-        const real4 part = xq[min(k, last - 1)];
+    for (int from = begin; from < last; from += PARTS) {
+        const int k = from + lane;
+        const real4 part = next;
+        next = xq[min(k + PARTS, last - 1)];
         int b = 0;
 #pragma unroll
         for (int half = L2P_BOXES / 2; half > 0; half /= 2) b += b + half < used && s.begin[b + half] <= k ? half : 0;
@@ -106,13 +109,13 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
             case 2: sum = evaluate_share<2>(part, expansion); break;
             default: sum = evaluate_share<3>(part, expansion);
         }
-        if (from > s.begin[0]) __syncthreads();  // the shares of the parts before these have been added up
-        if (share > 0) s.share[share - 1][threadIdx.x % PARTS] = sum;
+        if (from > begin) __syncthreads();  // the shares of the parts before these have been added up
+        if (share > 0) s.share[share - 1][lane] = sum;
         __syncthreads();
         if (share > 0) continue;
 #pragma unroll
         for (int w = 0; w < L2P_WARPS - 1; w++) {
-            const real4 other = s.share[w][threadIdx.x];
+            const real4 other = s.share[w][lane];
             sum.x += other.x; sum.y += other.y; sum.z += other.z; sum.w += other.w;
         }
 #endif

@@ -32,7 +32,7 @@ extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* 
     x += low.x; y += low.y; z += low.z;
 #endif
     const int particle = atom_index[i];
-    const Lists lists = {count, arrived, next};
+    const Lists lists = {n, count, arrived, next};
     place_particle(particle, x, y, z, charges[particle], parameters, located, fraction, lists);
 }
 

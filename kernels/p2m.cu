@@ -1,21 +1,24 @@
 // p2m: the parts of each box in order of their numbers, and the moments M_a = sum Q R_a(x) of the box.
 //
-// A block owns GROUP boxes. Its threads first put the boxes' parts in order, one part a thread, which makes all later sums
-// repeatable. Then P2M_LANES lanes own a box: each warp sums up its share of the orders m in registers, over the parts of all
-// its boxes at once. Bound by instruction issue, while boxes wait for the fullest of 32; in small systems by latency.
+// A block owns GROUP boxes. Its threads put the boxes' parts in order, which makes all later sums repeatable. Then P2M_LANES
+// lanes own a box: each warp sums up its share of the orders m in registers, over the parts of all its boxes at once, from shared
+// memory. Bound by instruction issue and latency alike, while boxes wait for the fullest; in small systems by latency.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
 #define WARPS 4
 #define THREADS (32 * WARPS)
 #define GROUP (32 / P2M_LANES)
-#define DEPTH 32                    // parts of a box that shared memory holds
+#define DEPTH (LISTED < 48 ? LISTED : 48)   // parts of a box that shared memory holds
+#define ITEMS 2                             // parts of a thread at a time
 
 struct Shared {
-    real4 part[DEPTH][GROUP];       // the first parts of each box
-    int list[DEPTH * GROUP];        // numbers of the block's parts as they arrived, if there are no more
-    int begin[GROUP + 1];           // number of the block's parts before those of a box
-    int before[WARPS];              // number of parts in boxes before the block's, shares of the warps
+    real4 part[DEPTH][GROUP];           // the first parts of each box, in order
+    int list[GROUP][DEPTH + 4];         // numbers of each box's parts as they arrived, filled up with a larger one
+    unsigned short entry[GROUP * DEPTH]; // where in the lists each part of the block is
+    int begin[GROUP + 1];               // number of the block's parts before those of a box
+    int before[WARPS];                  // number of parts in boxes before the block's, shares of the warps
+    bool crowded;                       // whether a box has more than DEPTH parts
 };
 
 template <class Value>
@@ -29,19 +32,25 @@ __device__ __forceinline__ Value warp_sum(Value value) {
 __device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ count, const int* __restrict__ region_count) {
     const int first = blockIdx.x * GROUP, region = first / REGION, lane = threadIdx.x % 32;
     int before = 0;
-    for (int r = threadIdx.x; r < region; r += THREADS) before += region_count[r];
+#pragma unroll
+    for (int r = 0; r < (BOXES - 1) / REGION; r += THREADS)
+        if (r + threadIdx.x < region) before += region_count[r + threadIdx.x];
     for (int b = region * REGION + threadIdx.x; b < first; b += THREADS) before += count[b];
     before = warp_sum(before);
     if (lane == 0) s.before[threadIdx.x / 32] = before;
     if (threadIdx.x < 32) {
         int inclusive = lane < GROUP && first + lane < BOXES ? count[first + lane] : 0;
+        const bool crowded = __any_sync(FULL, inclusive > DEPTH);
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
             const int other = __shfl_up_sync(FULL, inclusive, d);
             if (lane >= d) inclusive += other;
         }
         if (lane < GROUP) s.begin[lane + 1] = inclusive;
-        if (lane == 0) s.begin[0] = 0;
+        if (lane == 0) {
+            s.begin[0] = 0;
+            s.crowded = crowded;
+        }
     }
     __syncthreads();
     before = 0;
@@ -58,25 +67,74 @@ __device__ __forceinline__ int owner(const Shared& s, int t) {
     return b;
 }
 
-// Writes the numbers of the block's parts, box by box as they arrived.
-__device__ __forceinline__ void copy_lists(const Shared& s, const int* __restrict__ arrived, const int* __restrict__ next,
-                                           int* list) {
-    const int* boxes = arrived + blockIdx.x * GROUP * LISTED;
-    for (int t = threadIdx.x; t < s.begin[GROUP]; t += THREADS) {
-        const int b = owner(s, t), k = t - s.begin[b];
-        if (k < LISTED) list[t] = boxes[b * LISTED + k];
-    }
-    if (threadIdx.x < GROUP && s.begin[threadIdx.x] + LISTED < s.begin[threadIdx.x + 1]) {
-        int part = boxes[threadIdx.x * LISTED + LISTED - 1];
-        for (int t = s.begin[threadIdx.x] + LISTED; t < s.begin[threadIdx.x + 1]; t++) list[t] = part = next[entry_of(part)];
+// Copies the lists of boxes that are not crowded.
+__device__ __forceinline__ void copy_lists(Shared& s, const int* __restrict__ arrived) {
+#pragma unroll
+    for (int from = 0; from < GROUP * DEPTH; from += THREADS) {
+        const int e = from + threadIdx.x, b = e / DEPTH, k = e % DEPTH;
+        if (e >= GROUP * DEPTH) break;
+        const int begin = s.begin[b];
+        const bool used = begin + k < s.begin[b + 1];
+        s.list[b][k] = used ? arrived[(blockIdx.x * GROUP + b) * LISTED + k] : 0x7fffffff;
+        if (used) s.entry[begin + k] = e;
     }
 }
 
-// Sum over the lanes of a box.
-__device__ __forceinline__ real group_sum(real value) {
+// How many numbers of a box's list are below `own`.
+__device__ __forceinline__ int rank_in(const int* list, int count, int own) {
+    int rank = 0;
+#pragma unroll 2
+    for (int k = 0; k < count; k += 4) {
+        const int4 number = *reinterpret_cast<const int4*>(list + k);
+        rank += (number.x < own) + (number.y < own) + (number.z < own) + (number.w < own);
+    }
+    return rank;
+}
+
+// The same for lists of any length: writes the numbers of the block's parts box by box as they arrived.
+__device__ __forceinline__ void copy_long_lists(const Shared& s, int n, const int* __restrict__ arrived,
+                                                const int* __restrict__ next, int* number) {
+    for (int b = threadIdx.x / 32; b < GROUP; b += WARPS) {
+        const int begin = s.begin[b], count = s.begin[b + 1] - begin;
+        const int* list = arrived + (blockIdx.x * GROUP + b) * LISTED;
+        for (int k = threadIdx.x % 32; k < min(count, LISTED); k += 32) number[begin + k] = list[k];
+        if (threadIdx.x % 32 > 0 || count <= LISTED) continue;
+        int part = list[LISTED - 1];
+#pragma unroll 1
+        for (int k = LISTED; k < count; k++) number[begin + k] = part = next[entry_of(part, n)];
+    }
+}
+
+// Sums over the lanes of a box: lane i gets those of the values i, i + P2M_LANES, ..., in the first places.
+template <int SIZE>
+__device__ __forceinline__ void sum_over_lanes(real (&value)[SIZE], int lane) {
 #pragma unroll
-    for (int d = 1; d < P2M_LANES; d *= 2) value += __shfl_xor_sync(FULL, value, d);
-    return value;
+    for (int d = 1; d < P2M_LANES; d *= 2) {
+        const bool upper = lane & d;
+#pragma unroll
+        for (int k = 0; k < SIZE / d; k += 2) {
+            const real give = upper ? value[k] : value[k + 1], keep = upper ? value[k + 1] : value[k];
+            value[k / 2] = keep + __shfl_xor_sync(FULL, give, d);
+        }
+    }
+}
+
+// Number of terms of the orders first <= m < last.
+__host__ __device__ constexpr int terms_of(int first, int last) {
+    return first == last ? 0 : (first > 0 ? 2 : 1) * (ORDER + 1 - first) + terms_of(first + 1, last);
+}
+
+// Calls visit(k, l, m) for the terms of the orders FIRST <= m < LAST, k = 0, 1, ...; m < 0 for imaginary parts.
+template <int FIRST, int LAST, class Visit>
+__device__ __forceinline__ void for_each_term(Visit visit) {
+    int k = 0;
+#pragma unroll
+    for (int m = FIRST; m < LAST; m++)
+#pragma unroll
+        for (int l = m; l <= ORDER; l++) {
+            visit(k++, l, m);
+            if (m > 0) visit(k++, l, -m);
+        }
 }
 
 // Moments of a box, terms of the orders of warp WARP; each of its lanes takes every P2M_LANES-th part. Returns the lane's
@@ -85,78 +143,83 @@ template <int WARP>
 __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count, const real4* xq,
                                              real* __restrict__ moments) {
     constexpr int FIRST = first_order(WARP, WARPS), LAST = first_order(WARP + 1, WARPS);
-    real2 sum[LAST - FIRST + 1][ORDER + 1 - FIRST] = {};
+    real sum[(terms_of(FIRST, LAST) + P2M_LANES - 1) / P2M_LANES * P2M_LANES] = {};
     double second = 0;
 #pragma unroll 1
     for (int k = lane; k < count; k += P2M_LANES) {
         const real4 part = k < DEPTH ? s.part[k][box] : xq[k];
         const real r2 = part.x * part.x + part.y * part.y + part.z * part.z;
         if (WARP == WARPS - 1) second += double(part.w) * double(r2);
-        real2 power = {part.w, 0};
+        real2 power[LAST + 1];
+        power[0] = real2{part.w, 0};
 #pragma unroll
-        for (int m = 0; m < LAST; m++) {
-            if (m >= FIRST) {
-                real q[ORDER + 1];
-                degree_factors<ORDER>(m, part.z, r2, q);
-#pragma unroll
-                for (int l = m; l <= ORDER; l++) {
-                    sum[m - FIRST][l - FIRST].x += power.x * q[l];
-                    if (m > 0) sum[m - FIRST][l - FIRST].y += power.y * q[l];
-                }
-            }
-            power = next_power(m, part.x, part.y, power);
-        }
+        for (int m = 1; m < LAST; m++) power[m] = next_power(m - 1, part.x, part.y, power[m - 1]);
+        real q[ORDER + 1];
+        for_each_term<FIRST, LAST>([&](int k, int l, int m) {
+            if (l == m) degree_factors<ORDER>(m, part.z, r2, q);
+            sum[k] += m < 0 ? power[-m].y * q[l] : power[m].x * q[l];
+        });
     }
-#pragma unroll
-    for (int m = FIRST; m < LAST; m++)
-#pragma unroll
-        for (int l = m; l <= ORDER; l++) {
-            real2& value = sum[m - FIRST][l - FIRST];
-            value.x = group_sum(value.x);
-            if (m > 0) value.y = group_sum(value.y);
-        }
+    sum_over_lanes(sum, lane);
     if (moments == nullptr) return second;
-#pragma unroll
-    for (int m = FIRST; m < LAST; m++)
-#pragma unroll
-        for (int l = m; l <= ORDER; l++) {
-            const real2 value = sum[m - FIRST][l - FIRST];
-            moments[term(l, m) * (long long)POINTS] = value.x;
-            if (m > 0) moments[term(l, -m) * (long long)POINTS] = value.y;
-        }
+    for_each_term<FIRST, LAST>([&](int k, int l, int m) {
+        if (lane == k % P2M_LANES) moments[term(l, m) * (long long)POINTS] = sum[k / P2M_LANES];
+    });
     return second;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-p2m(const int* __restrict__ count /* (BOXES) */, const int* __restrict__ region_count /* (REGIONS) */,
-    const int* __restrict__ arrived /* (BOXES, LISTED) */, const int* __restrict__ next /* (n, CORNERS) */,
+p2m(int n, const int* __restrict__ count /* (BOXES) */, const int* __restrict__ region_count /* (REGIONS) */,
+    const int* __restrict__ arrived /* (BOXES, LISTED) */, const int* __restrict__ next /* (CORNERS, n) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ slot /* (BOXES) */,
     const Parameters* __restrict__ parameters,
     int* number /* (parts): lists of crowded blocks */, int* __restrict__ start /* (BOXES + 1) */,
-    int* __restrict__ sorted /* (parts): numbers */, int* __restrict__ place /* (n, CORNERS): inverse of sorted */,
+    int* __restrict__ sorted /* (parts): numbers */, int* __restrict__ place /* (CORNERS, n): inverse of sorted */,
     real4* xq /* (parts + 1): x, y, z, charge */, real* __restrict__ moments /* (TERMS, POINTS) in FFT order */,
     double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
     __shared__ Shared s;
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];
-    const auto arrange = [&](int* list) {
-        copy_lists(s, arrived, next, list);
+    const auto settle = [&](int b, int rank, int own, const Located& at, const real4& u) {
+        const Part part = part_of(at, u, SMOOTHED ? own & 7 : 0, parameters);
+        const real4 value = {part.x, part.y, part.z, u.w * part.weight};
+        const int k = first + s.begin[b] + rank;
+        sorted[k] = own;
+        place[entry_of(own, n)] = k;
+        xq[k] = value;
+        if (rank < DEPTH) s.part[rank][b] = value;
+    };
+    if (!s.crowded) {
+        copy_lists(s, arrived);
+        __syncthreads();
+        for (int from = threadIdx.x; from < parts; from += ITEMS * THREADS) {
+            int box[ITEMS], own[ITEMS];
+            Located at[ITEMS];
+            real4 u[ITEMS];
+#pragma unroll
+            for (int k = 0; k < ITEMS; k++) {
+                const int e = s.entry[min(from + k * THREADS, parts - 1)];
+                box[k] = e / DEPTH;
+                own[k] = s.list[box[k]][e % DEPTH];
+                at[k] = located[own[k] >> 3];
+                u[k] = fraction[own[k] >> 3];
+            }
+#pragma unroll
+            for (int k = 0; k < ITEMS; k++) {
+                if (from + k * THREADS >= parts) break;
+                const int many = s.begin[box[k] + 1] - s.begin[box[k]];
+                settle(box[k], rank_in(s.list[box[k]], many, own[k]), own[k], at[k], u[k]);
+            }
+        }
+    } else {
+        copy_long_lists(s, n, arrived, next, number + first);
         __syncthreads();
         for (int t = threadIdx.x; t < parts; t += THREADS) {
-            const int b = owner(s, t), last = s.begin[b + 1], own = list[t], i = own >> 3, corner = SMOOTHED ? own & 7 : 0;
-            const real4 u = fraction[i];
-            const Part part = part_of(located[i], u, corner, parameters);
-            const real4 value = {part.x, part.y, part.z, u.w * part.weight};
+            const int b = owner(s, t), own = number[first + t], last = s.begin[b + 1];
             int rank = 0;
-            for (int j = s.begin[b]; j < last; j++) rank += list[j] < own;
-            const int k = first + s.begin[b] + rank;
-            sorted[k] = own;
-            place[entry_of(own)] = k;
-            xq[k] = value;
-            if (rank < DEPTH) s.part[rank][b] = value;
+            for (int j = s.begin[b]; j < last; j++) rank += number[first + j] < own;
+            settle(b, rank, own, located[own >> 3], fraction[own >> 3]);
         }
-    };
-    if (parts <= DEPTH * GROUP) arrange(s.list);
-    else arrange(number + first);
+    }
     if (threadIdx.x < GROUP && blockIdx.x * GROUP + threadIdx.x < BOXES)
         start[blockIdx.x * GROUP + threadIdx.x] = first + s.begin[threadIdx.x];
     if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
@@ -168,7 +231,7 @@ p2m(const int* __restrict__ count /* (BOXES) */, const int* __restrict__ region_
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = lane / P2M_LANES, member = lane % P2M_LANES;
     const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine], many = s.begin[mine + 1] - begin;
     const real4* own = xq + first + begin;
-    real* to = member == 0 && box < BOXES ? moments + slot[box] : nullptr;
+    real* to = box < BOXES ? moments + slot[box] : nullptr;
     switch (warp) {
         case 0: moments_of<0>(s, mine, member, many, own, to); break;
         case 1: moments_of<1>(s, mine, member, many, own, to); break;

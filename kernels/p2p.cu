@@ -162,8 +162,8 @@ __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * P2P_WARPS, (sizeof(real) == 4 ? 24 : 12) / P2P_WARPS)
-p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts + 1) */,
-    const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (n, CORNERS) */,
+p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts + 1) */,
+    const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (CORNERS, n) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
     const real4* __restrict__ shift /* (NEAR): offset in box widths */,
     const short* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
@@ -253,7 +253,7 @@ p2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
                         int row = -1;
                         if (abs(n0) <= REACH0 && abs(n1) <= REACH1 && abs(n2) <= REACH2)
                             row = row_of[n0 + REACH0 + (2 * REACH0 + 1) * (n1 + REACH1 + (2 * REACH1 + 1) * (n2 + REACH2))];
-                        const int part = place[j * CORNERS + corner];
+                        const int part = place[entry_of(8 * j + corner, n)];
                         if (row >= 0) {
                             const int source = s.begin[row] + part - s.first[row] - window;
                             if (source >= 0 && source < WINDOW) {

@@ -5,7 +5,8 @@
 //
 //   survey   a warp a region: counts the parts of REGION boxes together, if boxes are too many for p2m to add up
 //
-// p2m puts each box's parts in order of their numbers. Bound by memory latency: an atomic a part whose answer is needed.
+// p2m puts each box's parts in order of their numbers. Bound by memory latency: positions, then an atomic whose answer is
+// needed, one for all parts of a warp that go into the same box.
 #include "common/types.cuh"
 #include "common/parts.cuh"
 
@@ -13,10 +14,10 @@ extern "C" __global__ void locate(int n, const POSITION* __restrict__ positions 
                                   const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
                                   Located* __restrict__ located, real4* __restrict__ fraction /* (n): u, charge */,
                                   int* __restrict__ count /* (BOXES), zeroed */,
-                                  int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (n, CORNERS) */) {
+                                  int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, n) */) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const Lists lists = {count, arrived, next};
+    const Lists lists = {n, count, arrived, next};
     place_particle(i, positions[3 * i], positions[3 * i + 1], positions[3 * i + 2], charges[i], parameters, located, fraction,
                    lists);
 }

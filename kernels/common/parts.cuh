@@ -62,24 +62,29 @@ __device__ __forceinline__ Part part_of(const Located& at, const real4& fraction
     return part;
 }
 
-// The parts of each box, in no particular order. The last of the LISTED entries of a box heads the list of those that found no
-// other: entry_of a part tells where `next` holds the number of the one before it.
-struct Lists {
-    int* count;     // (BOXES)
-    int* arrived;   // (BOXES, LISTED) part numbers
-    int* next;      // (n, CORNERS) part numbers
-};
-
-// Where a part has its entry in arrays (n, CORNERS).
-__device__ __forceinline__ int entry_of(int part) {
-    return SMOOTHED ? part : part >> 3;
+// Where a part has its entry in arrays (CORNERS, n).
+__device__ __forceinline__ int entry_of(int part, int n) {
+    return SMOOTHED ? (part & 7) * n + (part >> 3) : part >> 3;
 }
 
+// The parts of each box, in no particular order. The last of the LISTED entries of a box heads the list of those that found no
+// other: `next` holds the number of the part before a part.
+struct Lists {
+    int n;
+    int* count;     // (BOXES)
+    int* arrived;   // (BOXES, LISTED) part numbers
+    int* next;      // (CORNERS, n) part numbers
+};
+
+// The lanes of a warp whose parts go into the same box share an atomic.
 __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
-    const int arrival = atomicAdd(&lists.count[box], 1);
+    const unsigned peers = __match_any_sync(__activemask(), box), lane = threadIdx.x % 32, leader = __ffs(peers) - 1;
+    int arrival = 0;
+    if (lane == leader) arrival = atomicAdd(&lists.count[box], __popc(peers));
+    arrival = __shfl_sync(peers, arrival, leader) + __popc(peers & ((1u << lane) - 1));
     int* list = lists.arrived + box * LISTED;
     if (arrival < LISTED - 1) list[arrival] = part;
-    else lists.next[entry_of(part)] = atomicExch(&list[LISTED - 1], part);
+    else lists.next[entry_of(part, lists.n)] = atomicExch(&list[LISTED - 1], part);
 }
 
 // Where particle i is: its home box and coordinates in it; its parts go into their boxes' lists. x, y, z in nm.

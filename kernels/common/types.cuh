@@ -6,7 +6,7 @@
 //   P2P_WARPS   boxes a block of p2p                      CONVOLVE_WARPS  warps a block of convolve
 //   LISTED      parts that a box's list holds            REGION      boxes that are also counted together
 //   P2M_LANES   lanes a box in p2m                       L2P_WARPS   warps (1 or 4) that share a part's terms in l2p
-//   L2P_BOXES   boxes a block of l2p
+//   L2P_BOXES   boxes a block of l2p                     ORDERED     whether every box's slot is its number
 //   DFT_THREADS threads a block of dft at most           D0, D1, D2  lengths of the Fourier transforms
 //   DFT_ROWS    rows of a plane there: D1, or 1          DFT_PITCH  values a row takes in shared memory
 //   DFT_PAIRS   pairs of planes a block of dft_planes    DFT_COLUMNS0 .. columns along an axis a block of dft_columns

@@ -58,6 +58,7 @@ def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.n
 
 def _shared(b: Builder, charges, minimum_image: bool) -> None:
     counts, span = b.lattice.counts, b.lattice.span
+    slots = b.lattice.slots_of(span)
     b.macros(
         REAL="float" if b.real == np.float32 else "double",
         POSITION="double",
@@ -66,6 +67,7 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         SMOOTHED=int(b.smoothing > 0),
         SMOOTHING=repr(float(b.smoothing)),
         MINIMUM_IMAGE=int(minimum_image),
+        ORDERED=int(np.array_equal(slots, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
         OPEN=int(b.lattice.is_open),
         **{f"N{k}": int(span[k]) for k in range(3)},
@@ -73,5 +75,5 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
     )
     b.buffer("parameters", 38, np.float64)
     b.table("charges", charges, b.real)
-    b.table("slots", b.lattice.slots_of(span), np.int32)
+    b.table("slots", slots, np.int32)
     b.buffer("moments", (b.terms, *b.lattice.fft_shape), b.real)

@@ -16,13 +16,13 @@ def p2m(b: Builder) -> None:
     b.buffer("sorted", b.parts, np.int32)
     b.buffer("place", b.parts, np.int32)
     b.buffer("xq", (b.parts + 1, 4), b.real)
-    lanes = 1 if b.boxes >= 64 * b.device.multiprocessors else 4
+    lanes = 2 if b.boxes >= 64 * b.device.multiprocessors else 8
     blocks = -(-b.boxes * lanes // 32)
     b.macros(P2M_LANES=lanes)
     b.buffer("square", blocks, np.float64)
     regions = "region_count" if "region_count" in b.program.buffers else "count"  # regions of one box
     b.launch(
-        "p2m", blocks, 128, "count", regions, "arrived", "next", "located", "fraction", "slots", "parameters",
+        "p2m", blocks, 128, np.int32(b.n), "count", regions, "arrived", "next", "located", "fraction", "slots", "parameters",
         "number", "start", "sorted", "place", "xq", "moments", "square",
     )  # fmt: skip
     b.record("sorted")

@@ -42,8 +42,8 @@ def p2p(b: Builder, pairs) -> None:
     b.buffer("near", (b.parts, 4), b.real)
     b.wait("sorted", NEAR_SIDE)
     b.launch(
-        "p2p", -(-b.boxes // P2P_WARPS), 32 * P2P_WARPS, "start", "xq", "sorted", "place", "located", "fraction", "offsets",
-        "shifts", "row_of", "partner_start", "partner", "parameters", "near", stream=NEAR_SIDE,
+        "p2p", -(-b.boxes // P2P_WARPS), 32 * P2P_WARPS, np.int32(b.n), "start", "xq", "sorted", "place", "located", "fraction",
+        "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "near", stream=NEAR_SIDE,
     )  # fmt: skip
     b.record("near", NEAR_SIDE)
     b.wait("near")
