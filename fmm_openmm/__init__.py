@@ -5,6 +5,7 @@ from importlib import import_module
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
+from fmm_openmm.sums import SumParameters
 from fmm_openmm.version import VERSION
 
 __version__ = VERSION
@@ -20,7 +21,7 @@ _LAZY = {
     "ValidationReport": "fmm_openmm.integration",
 }
 
-__all__ = ["CoulombResult", "CoulombSolver", "FMMParameters", "UnsupportedError", *_LAZY]
+__all__ = ["CoulombResult", "CoulombSolver", "FMMParameters", "SumParameters", "UnsupportedError", *_LAZY]
 
 
 def __getattr__(name):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fmm_openmm.backends import backend_class, choose_backend, warn_of_fallback
+from fmm_openmm.backends import backend_class, choose_backend, open_sum, warn_of_fallback
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
@@ -23,6 +23,7 @@ from fmm_openmm.parameters import (
 )
 from fmm_openmm.region import Region, choose_region
 from fmm_openmm.stages import Stages
+from fmm_openmm.sums import METHODS, SumParameters, choose_sum
 from fmm_openmm.tuning import choose_tuned
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -81,10 +82,13 @@ class CoulombSolver:
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
             droplets, slabs and single molecules much faster; without them the cell is taken to be filled. With an open
             boundary the parameters are chosen for them, else for those of the first evaluation.
+        method: "fmm"; or with an open boundary "direct", every pair, or "treecode", an octree whose far cells act through
+            their moments. ``order`` is that of the moments then; other explicit parameters belong to the FMM.
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: levels > 0 with an open boundary or backend "cuda", or this without CuPy or a GPU.
+        UnsupportedError: levels > 0 with an open boundary or backend "cuda", this without CuPy or a GPU, or a method that does
+            not go with the rest.
     """
 
     def __init__(
@@ -104,10 +108,14 @@ class CoulombSolver:
         exclusions_periodic: bool = False,
         positions=None,
         m2l: str | None = None,
+        method: str = "fmm",
     ):
         self._open = check_choice(boundary, ("periodic", "open"), "boundary") == "open"
+        self._method = check_choice(method, METHODS, "method")
         check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend")
         self._charges = check_charges(charges)
+        if method != "fmm":
+            _check_method(method, boundary, backend)
         if self._open:
             self._cell(box_vectors)
             _check_open(grid)
@@ -128,14 +136,14 @@ class CoulombSolver:
         self._regions: list[Region] = []  # with an open boundary, of each of the stages
         self._planned: Region | None = None  # chosen for the positions given here
         self._unexamined = 0  # evaluations since the extent of the particles was looked at
-        self._parameters: FMMParameters | None = None
+        self._parameters: FMMParameters | SumParameters | None = None
         self._use(backend)
-        if self._open and positions is not None:
+        if method == "fmm" and self._open and positions is not None:
             self._planned = choose_region(self._request, positions, self._load, self._cost)
             self._parameters = self._planned.parameters
 
     @property
-    def parameters(self) -> FMMParameters:
+    def parameters(self) -> FMMParameters | SumParameters:
         """What is used for the box vectors given at creation, and the error it expects. With an open boundary what was used
         last; a ``ValueError`` if there are no positions yet to choose it for."""
         if self._parameters is None:
@@ -163,12 +171,11 @@ class CoulombSolver:
             # other kinds of charges, or far more net charge in open space: the old choice would miss the tolerance
             if not self._load.covers(ionic) or (self._open and net > 2 * self._load.net + 20):
                 load = replace(self._load, ionic=ionic, net=net)
-                if not self._open:
-                    self._parameters = self._choose(load)
-                self._load, self._stages, self._regions, self._planned = load, [], [], None
+                self._plan(load)
+                self._load, self._stages, self._regions, self._planned, self._sum = load, [], [], None, None
             self._charges = charges
-            for stages in self._stages:
-                stages.set_charges(charges)
+            for each in (*self._stages, *filter(None, [self._sum])):
+                each.set_charges(charges)
 
     def compute(self, positions, box_vectors=None) -> CoulombResult:
         """Energy, forces, potentials and fields.
@@ -200,7 +207,7 @@ class CoulombSolver:
                     return self._evaluated(positions, cell)
                 except (MemoryError, UnsupportedError) as error:
                     fault = error.with_traceback(None)  # which holds device memory
-                self._stages, self._regions = [], []
+                self._stages, self._regions, self._sum = [], [], None
                 if not (kept and isinstance(fault, MemoryError)):  # what other shapes held may be enough
                     self._fall_back(fault)
 
@@ -208,6 +215,8 @@ class CoulombSolver:
         on_device = hasattr(positions, "__cuda_array_interface__")
         if on_device and self._backend != "cuda":
             positions, on_device = check_positions(_on_host(positions), len(self._charges)), False
+        if self._method != "fmm":
+            return self._summed(positions, on_device)
         if cell is None:
             return self._evaluated_open(positions, on_device)
         stages = self._stages_for(cell)
@@ -215,6 +224,20 @@ class CoulombSolver:
         if on_device:
             return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
         return self._result(*stages.evaluate(positions, width), width, ENORMOUS, positions, cell)
+
+    def _summed(self, positions, on_device: bool) -> CoulombResult:
+        """By a method without boxes."""
+        p = self._parameters
+        if self._sum is None:
+            dtype = np.float32 if p.precision == "single" else np.float64
+            self._sum = open_sum(self._backend, p.method)(self._charges, self._exclusions, dtype, *p.settings)
+        potentials, fields = self._sum.evaluate(positions)
+        if not on_device:
+            return self._result(_on_host(potentials), _on_host(fields), 1.0, ENORMOUS, positions, None)
+        potentials *= COULOMB_CONSTANT
+        fields *= COULOMB_CONSTANT
+        charges = self._sum.charges
+        return CoulombResult((0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields)
 
     def _evaluated_open(self, positions, on_device: bool) -> CoulombResult:
         self._unexamined += 1
@@ -253,11 +276,17 @@ class CoulombSolver:
         self._use("cpu")
 
     def _use(self, backend: str) -> None:
-        self._planned = None
+        self._planned, self._sum = None, None
         self._backend, self._make_stages = backend, backend_class(backend)
         self._cost = CUDA_COST if backend == "cuda" else CPU_COST
-        if not self._open:
-            self._parameters = self._choose(self._load)
+        self._plan(self._load)
+
+    def _plan(self, load: Load) -> None:
+        """Choose the parameters, as far as they do not depend on positions."""
+        if self._method != "fmm":
+            self._parameters = choose_sum(self._method, self._request, load)
+        elif not self._open:
+            self._parameters = self._choose(load)
 
     def _choose(self, load: Load) -> FMMParameters:
         device = self._make_stages.device()
@@ -340,6 +369,14 @@ class CoulombSolver:
 def _on_host(array) -> np.ndarray:
     """A NumPy or CuPy array as a NumPy array."""
     return array.get() if hasattr(array, "get") else array
+
+
+def _check_method(method: str, boundary: str, backend: str) -> None:
+    """Refuse what does not go with a method without boxes."""
+    if boundary != "open":
+        raise UnsupportedError(f"`method={method!r}` needs `boundary='open'`, got {boundary!r}")
+    if backend == "reference":
+        raise UnsupportedError(f"`method={method!r}` is not available with `backend='reference'`: use 'cpu' or 'cuda'")
 
 
 def _check_open(grid) -> None:

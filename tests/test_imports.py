@@ -14,7 +14,7 @@ BASE = ["units", "errors", "version", "cache"]
 SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions", "parameters"]
 PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
-SOLVER = [*PIPELINE, "region", "tuning", "solver"]
+SOLVER = [*PIPELINE, "region", "sums", "tuning", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -32,8 +32,9 @@ MAY_IMPORT = {
     "backends": PIPELINE,
     "oracle": SHAPE,
     "region": DATA,
+    "sums": DATA,
     "tuning": DATA,
-    "solver": [*PIPELINE, "region", "tuning"],
+    "solver": [*PIPELINE, "region", "sums", "tuning"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "kernels": [],

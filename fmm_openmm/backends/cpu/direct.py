@@ -25,7 +25,7 @@ class DirectSum:
 
     def set_charges(self, charges) -> None:
         """Replace the charges, shape (n,), e."""
-        self._charges = np.asarray(charges, self.dtype)
+        self.charges = np.asarray(charges, self.dtype)
 
     def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64.
@@ -34,7 +34,7 @@ class DirectSum:
             positions: shape (n, 3), nm.
         """
         sums = np.empty((len(positions), 4))
-        _direct(*np.ascontiguousarray(positions.T), self._charges, *self._partners, sums)
+        _direct(*np.ascontiguousarray(positions.T), self.charges, *self._partners, sums)
         return sums[:, 0].copy(), sums[:, 1:].copy()
 
 

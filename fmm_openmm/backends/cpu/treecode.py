@@ -44,7 +44,7 @@ class Treecode:
 
     def set_charges(self, charges) -> None:
         """Replace the charges, shape (n,), e."""
-        self._charges = np.asarray(charges, np.float64)
+        self.charges = np.asarray(charges, np.float64)
 
     def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64.
@@ -56,7 +56,7 @@ class Treecode:
         n = len(positions)
         place = np.empty(n, np.int64)
         place[tree.order] = np.arange(n)
-        x, charges = positions[tree.order], self._charges[tree.order]
+        x, charges = positions[tree.order], self.charges[tree.order]
         leaves = np.flatnonzero(tree.children == 0)
         leaves = leaves[np.argsort(tree.first[leaves])]
         leaf_of = np.repeat(leaves, tree.last[leaves] - tree.first[leaves])

@@ -27,12 +27,12 @@ class DirectSum:
     def __init__(self, charges, pairs, dtype):
         self.dtype = np.dtype(dtype)
         self._kernels = load("direct", {"REAL": real_type(dtype), "TILE": TILE})
-        self._charges = cupy.asarray(charges, np.float64)
+        self.charges = cupy.asarray(charges, np.float64)
         self._partners = partner_lists(pairs, len(charges))
 
     def set_charges(self, charges) -> None:
         """Replace the charges, shape (n,), e."""
-        self._charges = cupy.asarray(charges, np.float64)
+        self.charges = cupy.asarray(charges, np.float64)
 
     def evaluate(self, positions):
         """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64 on the device.
@@ -40,8 +40,8 @@ class DirectSum:
         Args:
             positions: shape (n, 3), nm.
         """
-        n = len(self._charges)
-        high, low = split(self._kernels, positions, self._charges, None, self.dtype)
+        n = len(self.charges)
+        high, low = split(self._kernels, positions, self.charges, None, self.dtype)
         tiles = -(-n // TILE)
         processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
         shares = min(tiles, -(-BLOCKS * processors // tiles))

@@ -33,12 +33,12 @@ class Treecode:
         macros = {"REAL": real_type(dtype), "ORDER": order, "THETA": repr(float(theta)), "WALK_THREADS": THREADS}
         self._kernels = load("treecode", macros)
         self._shared = load("direct", {"REAL": real_type(dtype), "TILE": 128})
-        self._charges = cupy.asarray(charges, np.float64)
+        self.charges = cupy.asarray(charges, np.float64)
         self._pairs = cupy.asarray(pairs, np.int64).reshape(-1, 2)
 
     def set_charges(self, charges) -> None:
         """Replace the charges, shape (n,), e."""
-        self._charges = cupy.asarray(charges, np.float64)
+        self.charges = cupy.asarray(charges, np.float64)
 
     def evaluate(self, positions):
         """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64 on the device.
@@ -53,7 +53,7 @@ class Treecode:
         place = cupy.empty(n, np.int64)
         place[tree.order] = cupy.arange(n)
         partners = partner_lists(place[self._pairs], n)
-        high, low = split(self._shared, positions, self._charges, order, self.dtype)
+        high, low = split(self._shared, positions, self.charges, order, self.dtype)
         cells = _cells(tree, self.dtype)
         leaves = cupy.flatnonzero(tree.children == 0)
         moments = self._moments(tree, cells, leaves, high, low)
