@@ -325,13 +325,22 @@ class OpenLattice(BoxLattice):
     convolution over it is the plain one, and that no box has a near one through the boundary. Its lengths are even.
 
     Every particle must lie in a box with ``0 <= index < span``; no other box has an image, and there is no background.
+
+    Args:
+        span: shape (3,) int64, multiples of ``2^levels``.
+        levels: levels above this lattice, up to the root grid, the one whose lengths are chosen; the others follow it.
     """
 
-    def __init__(self, span: np.ndarray, near_radius: float, filled: float = 1.0):
+    def __init__(self, span: np.ndarray, near_radius: float, filled: float = 1.0, levels: int = 0):
         reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
-        lengths = [2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if _is_smooth(m)) for n in map(int, span)]
-        super().__init__(np.diag(lengths).astype(np.int64), np.eye(3), near_radius, filled)
+        root = (int(n) >> levels for n in span)
+        lengths = [2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if _is_smooth(m)) for n in root]
+        super().__init__(np.diag(lengths).astype(np.int64) << levels, np.eye(3), near_radius, filled)
         object.__setattr__(self, "_span", np.array(span, np.int64))
+        object.__setattr__(self, "_levels", levels)
+
+    def coarsened(self, levels: int) -> "OpenLattice":
+        return OpenLattice(self.span >> levels, self.near_radius, self.filled, self._levels - levels)
 
     @property
     def span(self) -> np.ndarray:

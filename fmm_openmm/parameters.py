@@ -303,7 +303,7 @@ class Grid:
 
 
 def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[FMMParameters]:
-    """:func:`candidates` on the given grids; the precision must be resolved."""
+    """:func:`candidates` on the given grids; the precision must be resolved. The truncation errors of all levels add up."""
     noise = {s: single_noise(load.ionic, s) if request.precision == "single" else 0.0 for s in request.smoothings}
     reachable = min(noise.values())
     if reachable > request.tolerance:
@@ -315,6 +315,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
     levels = request.levels or 0
     found, most_accurate = [], None
     for grid in grids:
+        charged = load.charged * grid.per_box
         for radius in radii:
             lattice = grid.lattice(radius)
             if levels and not is_nested(lattice):
@@ -326,13 +327,11 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
             for smoothing in request.smoothings:
                 parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
                 for order in orders:
-                    truncation = [
-                        estimate_error(
-                            distances, order, smoothing, load.charged * grid.per_box * 8**above, grid.deformation, load.ionic
-                        )
+                    truncation = sum(
+                        estimate_error(distances, order, smoothing, charged * 8**above, grid.deformation, load.ionic)
                         for above in range(levels + 1)
-                    ]
-                    error = np.linalg.norm([noise[smoothing], *truncation])
+                    )
+                    error = np.hypot(noise[smoothing], truncation)
                     seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels)
                     candidate = seconds, float(error), order, radius, smoothing, grid.counts
                     if most_accurate is None or error < most_accurate[1]:

@@ -57,7 +57,7 @@ class Region:
         are too few, or far too many."""
         edge = self.parameters.smoothing * self.width
         size = self.lattice.span * self.width
-        if self.lattice.span.prod() > SHRINKAGE * _span(high - low, self.width).prod():
+        if self.lattice.span.prod() > SHRINKAGE * _span(high - low, self.width, self.parameters.levels).prod():
             return None
         if (low - edge >= self.corner).all() and (high + edge <= self.corner + size).all():
             return self
@@ -93,7 +93,8 @@ def choose_region(
     extent = high - low
     if kept:
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
-    grids = list(_grids(positions, extent, widths))
+    levels = request.levels or 0
+    grids = list(_grids(positions, extent, levels, widths))
     longest = float(extent.max())
 
     def cheapest(precision: str) -> tuple[FMMParameters, float]:
@@ -111,7 +112,7 @@ def choose_region(
     (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
     corner = _corner(low, high, span, width)
     filled = min(1.0, len(positions) / (per_box * span.prod()))
-    return Region(chosen, OpenLattice(span, chosen.near_radius, filled), width, corner)
+    return Region(chosen, OpenLattice(span, chosen.near_radius, filled, levels), width, corner)
 
 
 def _rounding(width: float, radius: float, per_box: float, smoothing: float, net: float) -> float:
@@ -128,9 +129,9 @@ def _rounding(width: float, radius: float, per_box: float, smoothing: float, net
     return float(np.hypot(coarse, NET_NOISE / smoothing**0.5 / (1.0 / x + width / radius)))
 
 
-def _span(extent: np.ndarray, width: float) -> np.ndarray:
-    """Boxes along each axis that cover particles of the given extent."""
-    return np.ceil(extent / width + 1.0).astype(np.int64)
+def _span(extent: np.ndarray, width: float, levels: int = 0) -> np.ndarray:
+    """Boxes along each axis that cover particles of the given extent; multiples of ``2^levels``."""
+    return np.ceil((extent / width + 1.0) / 2**levels).astype(np.int64) << levels
 
 
 def _corner(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -> np.ndarray:
@@ -138,7 +139,7 @@ def _corner(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -
     return (low + high) / 2 - (span / 2 + ORIGIN) * width
 
 
-def _grids(positions: np.ndarray, extent: np.ndarray, widths: dict):
+def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict):
     """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those of which all are near, none
     with more than ``MOST_BOXES``; ``widths`` gets the width and the particles in a filled box of each."""
     low = positions.min(0)
@@ -151,22 +152,22 @@ def _grids(positions: np.ndarray, extent: np.ndarray, widths: dict):
         width *= STEP
     found = 0
     while width < longest:
-        span = _span(extent, width)
+        span = _span(extent, width, levels)
         per_box = _companions(positions, low, span, width)
         if per_box > CROWDED and found > 2:
             break
         if per_box > 1.4 or found:
             found += 1
-            yield _grid(span, per_box, width, widths)
+            yield _grid(span, per_box, width, levels, widths)
         width *= STEP
-    span = _span(extent, longest)
-    yield _grid(span, _companions(positions, low, span, longest), longest, widths)
+    span = _span(extent, longest, levels)
+    yield _grid(span, _companions(positions, low, span, longest), longest, levels, widths)
 
 
-def _grid(span: np.ndarray, per_box: float, width: float, widths: dict) -> Grid:
-    counts = np.diag(span)
-    widths[tuple(map(tuple, counts.tolist()))] = width, per_box
-    return Grid(counts, per_box, partial(OpenLattice, span))
+def _grid(span: np.ndarray, per_box: float, width: float, levels: int, widths: dict) -> Grid:
+    root = np.diag(span >> levels)
+    widths[tuple(map(tuple, root.tolist()))] = width, per_box
+    return Grid(root, per_box, partial(OpenLattice, span, levels=levels))
 
 
 def _companions(positions: np.ndarray, low: np.ndarray, span: np.ndarray, width: float) -> float:

@@ -87,8 +87,8 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: levels > 0 with an open boundary or backend "cuda", this without CuPy or a GPU, or a method that does
-            not go with the rest.
+        UnsupportedError: levels > 0 with backend "cuda", this without CuPy or a GPU, or a method that does not go with the
+            rest.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class CoulombSolver:
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         self._minimum_image = bool(exclusions_periodic) and not self._open
         self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels, m2l)
-        backend = _backend_of_levels(backend, self._request.levels, self._open)
+        backend = _backend_of_levels(backend, self._request.levels)
         self._automatic = backend == "auto"
         backend = choose_backend() if self._automatic else backend
         backend_class(backend)  # refuses what this machine cannot do
@@ -385,12 +385,10 @@ def _check_open(grid) -> None:
         raise ValueError(f"`grid` must be None with `boundary='open'`, where the boxes follow the particles, got {grid!r}")
 
 
-def _backend_of_levels(backend: str, levels: int | None, open_boundary: bool) -> str:
+def _backend_of_levels(backend: str, levels: int | None) -> str:
     """The backend, "cpu" for "auto" with levels below the root grid; refuse what does not go with these."""
     if not levels:
         return backend
-    if open_boundary:
-        raise UnsupportedError(f"`levels` must be 0 with `boundary='open'`, got {levels}")
     if backend == "cuda":
         raise UnsupportedError(f"`levels` must be 0 with `backend='cuda'`, got {levels}: use 'cpu'")
     return "cpu" if backend == "auto" else backend

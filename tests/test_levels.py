@@ -1,18 +1,23 @@
 """Levels below the root grid: the tree, the accuracy promise, and agreement with the single level."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, box_width
+from fmm_openmm.box import BoxLattice, OpenLattice, box_width
 from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions.translations import OPERATORS
 from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
-from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.parameters import CPU_COST
 from tests.systems import build, charge_arrays
 from tests.test_box import DODECAHEDRON, OCTAHEDRON
+from tests.test_open import droplet
 from tests.test_oracle import SKEWED, random_charges, relative
 
 BACKENDS = {"cpu": CpuStages, "reference": ReferenceStages}
@@ -177,6 +182,39 @@ def test_every_cell_shape(shape):
         result = CoulombSolver(q, cell, pairs, 1e-5, levels=levels, backend="cpu").compute(x)
         assert relative(result.forces, expected.forces) <= 1e-5
         assert relative(result.potentials, expected.potentials) <= 1e-4
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
+@pytest.mark.parametrize("net", [0.0, 5.0])
+def test_promise_in_empty_space(net, tolerance, levels, monkeypatch):
+    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(CPU_COST, pair=1e-7))  # a far field, in small systems too
+    x, q, pairs = droplet(300, net)
+    expected = direct_sum(x, q, pairs)
+    solver = CoulombSolver(q, None, pairs, tolerance, boundary="open", levels=levels, backend="cpu")
+    for moved in (x, x + np.array([0.3, 0.0, -0.2])):
+        result = solver.compute(moved)
+        assert relative(result.forces, expected.forces) <= tolerance
+        assert abs(result.energy - expected.energy) <= tolerance * abs(expected.energy)
+    p = solver.parameters
+    assert p.levels == levels and (p.counts == np.array(p.grid) * 2**levels).all()
+
+
+def test_boxes_in_empty_space_stay_while_the_particles_do():
+    x, q, pairs = droplet(60)
+    solver = CoulombSolver(q, None, pairs, boundary="open", levels=3, backend="cpu")
+    solver.compute(x)
+    before = solver._stages[0]
+    solver.compute(x + 1e-3)
+    assert solver._stages[0] is before
+
+
+def test_open_lattices_of_all_levels():
+    octree = Octree(OpenLattice(np.array([8, 12, 4]), 2.64, levels=2), 2)
+    assert [lattice.span.tolist() for lattice in octree.lattices] == [[2, 3, 1], [4, 6, 2], [8, 12, 4]]
+    for above, below in zip(octree.lattices, octree.lattices[1:], strict=False):
+        np.testing.assert_array_equal(below.counts, 2 * above.counts)
+    assert all(lattice.background == 0.0 for lattice in octree.lattices)
 
 
 def test_forces_are_the_gradient_of_the_energy():

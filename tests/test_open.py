@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.fft
 
-import fmm_openmm as fmm
 import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import OpenLattice
@@ -345,7 +344,6 @@ def test_sparse_systems_get_few_boxes():
     [
         ({"box_vectors": np.eye(3)}, ValueError, r"`box_vectors` must be None with `boundary='open'`"),
         ({"grid": (4, 4, 4)}, ValueError, r"`grid` must be None with `boundary='open'`, where the boxes follow .*\(4, 4, 4\)"),
-        ({"levels": 1}, fmm.UnsupportedError, r"`levels` must be 0 with `boundary='open'`, got 1"),
         ({"positions": np.zeros((3, 3))}, ValueError, r"`positions` must have shape \(n, 3\) with n = 2"),
     ],
     ids=str,
