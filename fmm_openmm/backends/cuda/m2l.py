@@ -1,0 +1,337 @@
+r"""M2L of one level of an octree in a periodic cube, by operators of several kinds, chosen by name.
+
+A level is a grid of ``side^3`` boxes, whose 8 children-to-a-parent structure needs an even side. Boxes are near within
+``separation`` along every axis. The interaction list of a box holds the children of its parent's near boxes that are not near
+itself, 189 for separation 1 and 875 for separation 2, periodic images as they come:
+
+    Lambda(target) = sum over the list of A(target - source) M(source)          (A as in expansions/translations.py)
+
+Lengths are in box widths of the level. The operators:
+
+``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
+``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
+``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
+``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import factorial
+
+import cupy
+import numpy as np
+
+from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.expansions.harmonics import degrees, term_count
+from fmm_openmm.expansions.translations import Rotation, irregular
+
+WARP = 32
+UNIT = 8.0
+"""Lengths in the kernels are in box widths over this, so that terms of any order fit into float32."""
+
+RESIDENT_WARPS = {4: 16, 8: 8}
+"""Of ``p4_symmetric`` on a multiprocessor, by bytes of a real: registers suffice for these."""
+
+KEPT_TERMS = {4: 84, 8: 12}
+"""Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
+
+ROLLED_FROM = {4: 14, 8: 8}
+"""Order from which unrolled code of ``rotation`` is too long for the instruction cache or needs too many registers."""
+
+ENOUGH_WARPS = 4096
+"""The interaction lists are shared out among warps until there are about so many."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What an operator is made for.
+
+    Attributes:
+        order: expansion order p, 1 to 20.
+        side: boxes along each axis, even.
+        separation: 1 or 2.
+        dtype: of moments and local expansions, float32 or float64.
+    """
+
+    order: int
+    side: int
+    separation: int = 1
+    dtype: type = np.float32
+
+    def __post_init__(self):
+        if not 1 <= self.order <= 20:
+            raise ValueError(f"`order` must lie between 1 and 20, got {self.order}")
+        if self.side < 2 or self.side % 2:
+            raise ValueError(f"`side` must be even and positive, got {self.side}")
+        if self.separation not in (1, 2):
+            raise ValueError(f"`separation` must be 1 or 2, got {self.separation}")
+
+    @property
+    def terms(self) -> int:
+        return term_count(self.order)
+
+    @property
+    def boxes(self) -> int:
+        return self.side**3
+
+    @property
+    def half(self) -> int:
+        """Parents along each axis."""
+        return self.side // 2
+
+    @property
+    def groups(self) -> int:
+        """Warps that hold the boxes of one child position."""
+        return -(-(self.half**3) // WARP)
+
+    @property
+    def bytes_of_real(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+    def module(self, stage: str, **macros) -> cupy.RawModule:
+        """The compiled kernels of ``kernels/<stage>.cu``."""
+        real = "float" if self.bytes_of_real == 4 else "double"
+        return load(stage, {"REAL": real, "ORDER": self.order, **macros})
+
+
+Operator = Callable[[cupy.ndarray, cupy.ndarray], None]
+"""Reads moments and overwrites local expansions, both shape (terms, boxes) with x fastest, contiguous, of the level's dtype."""
+
+
+def m2l(name: str, level: Level) -> Operator:
+    """The operator of that name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in OPERATORS:
+        raise ValueError(f"`name` must be one of {', '.join(OPERATORS)}, got {name!r}")
+    return _Slabs(level, OPERATORS[name](level))
+
+
+class _Slabs:
+    """An operator on boxes in slabs (``kernels/common/levels.cuh``), between changes of their order."""
+
+    def __init__(self, level: Level, operator):
+        self._level, self._operator = level, operator
+        module = level.module("m2l", UNIT=UNIT)
+        self._to, self._from = module.get_function("to_slabs"), module.get_function("from_slabs")
+        self._moments = cupy.empty((8, level.groups, level.terms, WARP), level.dtype)
+        self._sums = cupy.empty((operator.shares, *self._moments.shape), level.dtype)
+
+    def __call__(self, moments: cupy.ndarray, local: cupy.ndarray) -> None:
+        half, grid = np.int32(self._level.half), (-(-self._level.boxes // 256), self._level.terms)
+        self._to((8 * self._level.groups,), (8 * WARP,), (half, moments, self._moments))
+        self._operator(self._moments, self._sums)
+        self._from(grid, (256,), (half, np.int32(self._operator.shares), self._sums, local))
+
+
+class P4:
+    """``kernels/m2l_p4.cu``."""
+
+    shares = 1
+
+    def __init__(self, level: Level):
+        self._level, self._kernel = level, level.module("m2l_p4").get_function("m2l_p4")
+        self._list = cupy.asarray(interaction_list(level.separation))
+        self._harmonics = _harmonics(level, translations(level.separation))
+
+    def __call__(self, moments, sums):
+        count = np.int32(self._list.shape[1])
+        arguments = (np.int32(self._level.half), count, self._list, self._harmonics, moments, sums)
+        self._kernel((self._level.half**3, 8), (_threads_of_pairs(self._level),), arguments)
+
+
+class P4Dynamic:
+    """``kernels/m2l_p4_dynamic.cu``."""
+
+    shares = 1
+
+    def __init__(self, level: Level):
+        self._level = level
+        self._kernel = level.module("m2l_p4_dynamic", SEPARATION=level.separation).get_function("m2l_p4_dynamic")
+        self._harmonics = _harmonics(level, translations(level.separation))
+
+    def __call__(self, moments, sums):
+        arguments = (np.int32(self._level.half), self._harmonics, moments, sums)
+        self._kernel((self._level.half**3,), (_threads_of_pairs(self._level),), arguments)
+
+
+class P4Symmetric:
+    """``kernels/m2l_p4_symmetric.cu``."""
+
+    ROWS = 8, 4
+    """Terms of a warp: registers hold so many for each of the 8 sources of a group."""
+
+    STAGING = 8
+    """Cost of passing moments through shared memory, in terms of a block."""
+
+    def __init__(self, level: Level):
+        self._level = level
+        blocks, warps, rows = min(
+            ((-(-level.terms // (rows * warps)), warps, rows) for rows in self.ROWS for warps in (8, 4, 2, 1)),
+            key=lambda shape: shape[0] * (shape[1] * shape[2] + self.STAGING),
+        )
+        self._blocks, self._warps, padded = blocks, warps, blocks * warps * rows
+        macros = {"ROWS": rows, "WARPS": warps, "PADDED": padded, "BLOCKS": RESIDENT_WARPS[level.bytes_of_real] // warps}
+        module = level.module("m2l_p4_symmetric", **macros)
+        self._kernel = module.get_function("m2l_p4_symmetric")
+        vectors, group, sources = symmetric_list(level.separation)
+        self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
+        self._matrix = cupy.empty((len(vectors), level.terms, padded), level.dtype)
+        grid = -(-padded // 128), level.terms, len(vectors)
+        module.get_function("matrices")(grid, (128,), (_harmonics(level, vectors), self._matrix))
+        self.shares = _shares(level, 8 * level.groups * blocks * warps, group.shape[1])
+
+    def __call__(self, moments, sums):
+        sizes = [np.int32(n) for n in (self._level.half, self._group.shape[1], self._list.shape[1])]
+        arguments = (*sizes[:2], self._group, sizes[2], self._list, self._matrix, moments, sums)
+        self._kernel((self._level.groups * self._blocks, 8, self.shares), (WARP * self._warps,), arguments)
+
+
+class ByRotation:
+    """``kernels/m2l_rotation.cu``."""
+
+    def __init__(self, level: Level):
+        self._level = level
+        orders = range(level.order + 2)
+        kept = [(level.order + 1 - m) * (level.order + 2 - m) - (level.order + 1 if m == 0 else 0) for m in orders]
+        keep = next(m for m in orders if kept[m] <= KEPT_TERMS[level.bytes_of_real])
+        memory = level.bytes_of_real * ((2 * level.terms - kept[keep]) * WARP + 6 * (level.order + 1))
+        self._warps = _warps_of_block(memory)
+        self._memory = self._warps * memory
+        rolled = int(level.order >= ROLLED_FROM[level.bytes_of_real])
+        module = level.module("m2l_rotation", KEEP=keep, WARPS=self._warps, ROLLED=rolled)
+        self._kernel = module.get_function("m2l_rotation")
+        self._kernel.max_dynamic_shared_size_bytes = self._memory
+        self._list = cupy.asarray(interaction_list(level.separation))
+        self._translations = cupy.asarray(along_z(level.separation, level.order), level.dtype)
+        self.shares = _shares(level, 8 * level.groups * self._warps, self._list.shape[1] // self._warps)
+
+    def __call__(self, moments, sums):
+        count = np.int32(self._list.shape[1])
+        arguments = (np.int32(self._level.half), count, self._list, self._translations, moments, sums)
+        self._kernel((self._level.groups, 8, self.shares), (WARP * self._warps,), arguments, shared_mem=self._memory)
+
+
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "rotation": ByRotation}
+
+
+def _threads_of_pairs(level: Level) -> int:
+    """One for every (l, m >= 0), in full warps."""
+    return -(-(level.order + 1) * (level.order + 2) // 2 // WARP) * WARP
+
+
+def _shares(level: Level, warps: int, most: int) -> int:
+    """How many blocks share an interaction list."""
+    return max(1, min(ENOUGH_WARPS // warps, most))
+
+
+def _warps_of_block(memory: int) -> int:
+    """Of at most 4, the number that lets most warps live on a multiprocessor, each with so many bytes of shared memory."""
+    attributes = cupy.cuda.Device().attributes
+    most, total = attributes["MaxSharedMemoryPerBlockOptin"], attributes["MaxSharedMemoryPerMultiprocessor"]
+    fitting = [warps for warps in (4, 3, 2, 1) if warps * memory <= most]
+    if not fitting:
+        raise MemoryError(f"needs {memory} bytes of shared memory a block, the device has {most}")
+    return max(fitting, key=lambda warps: total // (warps * memory + 1024) * warps)
+
+
+# Tables
+
+
+@cache
+def _sources(separation: int) -> tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...]:
+    """Every entry of the eight lists: (parent's offset and child position of the source), (source - target), target's child.
+
+    Sorted so that neighbouring sources follow each other.
+    """
+    found = []
+    near = range(-separation, separation + 1)
+    for target in range(8):
+        for child in range(8):
+            for pz in near:
+                for py in near:
+                    for px in near:
+                        offset = tuple(
+                            2 * p + (child >> axis & 1) - (target >> axis & 1) for axis, p in enumerate((px, py, pz))
+                        )
+                        if max(map(abs, offset)) > separation:
+                            found.append(((px, py, pz, child), offset, target))
+    return tuple(found)
+
+
+def translations(separation: int) -> np.ndarray:
+    """Vectors from source to target, box widths, for the cube of offsets (source - target) up to ``2 separation + 1``.
+
+    Shape ``(span^3, 3)`` float64, x fastest. Those of near boxes, which no list refers to, are replaced.
+    """
+    reach = 2 * separation + 1
+    z, y, x = np.meshgrid(*[np.arange(-reach, reach + 1)] * 3, indexing="ij")
+    offsets = np.stack([x, y, z], -1).reshape(-1, 3)
+    near = np.abs(offsets).max(1) <= separation
+    return np.where(near[:, None], reach, -offsets).astype(float)
+
+
+def interaction_list(separation: int) -> np.ndarray:
+    """Lists of the eight child positions: source parent x, y, z, and child + 8 * (number of the translation).
+
+    Shape ``(8, count, 4)`` int32.
+    """
+    reach = 2 * separation + 1
+    span = 2 * reach + 1
+
+    def entry(source, offset):
+        dx, dy, dz = (d + reach for d in offset)
+        return *source[:3], source[3] + 8 * ((dz * span + dy) * span + dx)
+
+    rows = [entry(source, offset) for source, offset, _ in _sources(separation)]
+    return np.array(rows, np.int32).reshape(8, -1, 4)
+
+
+def symmetric_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The lists sorted by the absolute values of the translations.
+
+    Returns:
+        vectors: the distinct ones, shape ``(matrices, 3)`` float64.
+        group: shape ``(8, groups, 2)`` int32: the group's first source; its vector * 4 + log2 of its size; largest first.
+        sources: as :func:`interaction_list`, with the signs of the translation (bit set: negative) in place of its number.
+    """
+    groups: list[dict] = [{} for _ in range(8)]
+    for source, offset, target in _sources(separation):
+        signs = sum((d > 0) << axis for axis, d in enumerate(offset))  # the translation is target - source
+        key = tuple(map(abs, offset))
+        groups[target].setdefault(key, []).append((*source[:3], source[3] + 8 * signs))
+    vectors = sorted(groups[0])
+    number = {vector: n for n, vector in enumerate(vectors)}
+    group, sources = [], []
+    for lists in groups:
+        first = 0
+        for key, entries in sorted(lists.items(), key=lambda item: (-len(item[1]), item[0])):
+            group.append((first, 4 * number[key] + len(entries).bit_length() - 1))
+            sources += entries
+            first += len(entries)
+    return np.array(vectors, float), np.array(group, np.int32).reshape(8, -1, 2), np.array(sources, np.int32).reshape(8, -1, 4)
+
+
+def _harmonics(level: Level, vectors: np.ndarray) -> cupy.ndarray:
+    """Irregular harmonics of the vectors, those of degree n over ``UNIT^n``, shape ``(vectors, (2 order + 1)^2)``."""
+    top = 2 * level.order
+    scaled = irregular(vectors, top) / UNIT ** degrees(top)[:, None]
+    return cupy.asarray(np.ascontiguousarray(scaled.T), level.dtype)
+
+
+def along_z(separation: int, order: int) -> np.ndarray:
+    """Parameters of every translation by rotation, shape ``(translations, 6 (order + 1))`` float64.
+
+    ``exp(i m alpha)``, ``exp(i m theta)``, m = 0 ... order; ``n! / (R^(n+1) UNIT^n)``, n = 0 ... 2 order; a zero.
+    """
+    m, n = np.arange(order + 1), np.arange(2 * order + 1)
+    rows = []
+    for vector in translations(separation):
+        frame = Rotation.of(vector)
+        phases = np.exp(1j * np.outer([frame.phi + np.pi / 2, frame.theta], m))
+        powers = np.array([float(factorial(k)) for k in n]) / (frame.r ** (n + 1.0) * UNIT**n)
+        rows.append(np.concatenate([phases.ravel().view(float), powers, [0.0]]))
+    return np.array(rows)
