@@ -5,8 +5,9 @@ md: steps in OpenMM with charges zero, with PME and with FMM.
 scaling: growth of an evaluation's time with the number of atoms.
 nve: drift and residual of the total energy, PME and FMM.
 tune: the fastest parameters on this GPU, for later runs to use.
+operators: M2L of one level by each operator against order and depth, on a GPU.
 
-All but tune on water, all with the force error beside the time. Tables are Markdown.
+All but tune and operators on water, all with the force error beside the time. Tables are Markdown.
 A size is the edge of a box in nm, or this and the copies of the box that make
 the system: 6 or 6:3x3x5.
 """
@@ -30,6 +31,9 @@ BACKENDS = ("auto", "cuda", "cpu", "reference")
 
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
 """21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""
+
+ORDERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20]
+"""Of ``operators``."""
 
 NVE_GPU_SIZES, NVE_CPU_SIZES = "6 4.5:2x2x2", "3"
 
@@ -56,6 +60,9 @@ def add_arguments(parser) -> None:
                           help="write the results here as well; without FILE print them, and nothing else")  # fmt: skip
         each.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         add_plot_argument(each)
+        if name == "operators":
+            add_operator_arguments(each)
+            continue
         if name == "scaling":
             each.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
             each.add_argument("--max-atoms", type=float, metavar="N", help="largest system; memory may end it before")
@@ -84,6 +91,15 @@ def add_arguments(parser) -> None:
             each.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
 
 
+def add_operator_arguments(parser) -> None:
+    """Of ``operators``."""
+    parser.add_argument("--orders", type=int, nargs="+", default=ORDERS, metavar="P", help=f"1 to 20; default: {ORDERS}")
+    parser.add_argument("--depths", type=int, nargs="+", default=[3, 4, 5], metavar="D", help="default: 3 4 5")
+    parser.add_argument("--precision", choices=("single", "double"), nargs="+", default=["single", "double"])
+    parser.add_argument("--separation", type=int, choices=(1, 2), default=1, help="default: %(default)s")
+    parser.add_argument("--operators", nargs="+", metavar="NAME", help="default: all")
+
+
 def width(text: str) -> float | None:
     """A transition width, None for "auto"."""
     return None if text == "auto" else float(text)
@@ -97,7 +113,7 @@ def run(args, terminal) -> Outcome:
     for path in (args.json, args.plot):
         if isinstance(path, str) and not Path(path).absolute().parent.is_dir():
             raise FileNotFoundError(2, "no such folder", path)
-    for tolerance in np.atleast_1d(args.tolerance) if args.tolerance else ():
+    for tolerance in np.atleast_1d(getattr(args, "tolerance", None) or ()):
         check_number(float(tolerance), "tolerance", 1e-10, 0.1)
     machine = hardware()
     terminal.say(f"{machine}\n")
@@ -326,7 +342,83 @@ def tune(args, terminal, drawing) -> dict:
     return {"file": str(cache_file()), "rows": rows}
 
 
-BENCHMARKS = {"solver": solver, "md": md, "scaling": scaling, "nve": nve, "tune": tune}
+def operators(args, terminal, drawing) -> dict:
+    """Time of M2L by each operator against order and depth, with errors, shares of the GPU's limits and crossovers."""
+    from fmm_openmm.backends import backend_class
+
+    backend_class("cuda")  # refuses what this machine cannot do
+    from fmm_openmm.bench import operators as bench
+
+    names = args.operators or bench.NAMES
+    check_choices("--operators", names, bench.NAMES)
+    check_choices("--orders", args.orders, range(1, 21))
+    check_choices("--depths", args.depths, range(bench.BASE_DEPTH, 8))
+    combined = list(itertools.product(args.precision, args.depths, args.orders))
+    levels = [bench.Level(order, 2**depth, args.separation, bench.DTYPES[precision]) for precision, depth, order in combined]
+    terminal.say(f"Separation {args.separation}, {bench.COUNT[args.separation]} boxes a list; times in microseconds\n")
+    heading(terminal, ("precision", "depth", "order", "operator", "time", "error", "multiply-adds / limit", "bytes / limit"))
+    rows = []
+    with terminal.progress("operators", len(combined) * len(names)) as advance:
+        advance(0, description="compiling")
+        bench.compile_all(levels, names)
+        for row in bench.rows(args.orders, args.depths, args.precision, names, args.separation):
+            rows.append(row)
+            terminal.row(operator_cells(row))
+            advance(description=f"depth {row['depth']}, order {row['order']}, {row['operator']}")
+    crossovers, claims = bench.crossovers(rows), bench.claims(rows)
+    for each in crossovers:
+        terminal.say(
+            f"{each['precision']}, depth {each['depth']}: {each['faster']} is faster than {each['than']} "
+            f"from order {each['from_order']} on"
+        )
+    for each in claims:
+        terminal.say(
+            f"{each['precision']}, depth {each['depth']}, order {each['order']}: {each['measured']:.2f}; {each['claim']} "
+            f"({each['source']})"
+        )
+    if drawing:
+        order_lines(drawing, rows)
+    return {"separation": args.separation, "rows": rows, "crossovers": crossovers, "claims": claims}
+
+
+def check_choices(option: str, values, choices) -> None:
+    """Every value is one of the choices."""
+    for value in values:
+        if value not in choices:
+            raise ValueError(f"{option} must be among {', '.join(map(str, choices))}, got {value}")
+
+
+def operator_cells(row: dict) -> list[str]:
+    """A row of the table of ``operators``."""
+    cells = [row["precision"], str(row["depth"]), str(row["order"]), row["operator"]]
+    if "failure" in row:
+        return [*cells, row["failure"], *["-"] * 3]
+    shares = ("-" if row[name] is None else f"{row[name]:.3f}" for name in ("compute_share", "memory_share"))
+    return [*cells, f"{1e6 * row['seconds']:.1f}", "-" if row["error"] is None else f"{row['error']:.1e}", *shares]
+
+
+def order_lines(drawing, rows) -> None:
+    """Time against order at the largest depth that was measured, one panel a precision, one line an operator."""
+    depth = max((row["depth"] for row in rows if "seconds" in row), default=None)
+    precisions = list(dict.fromkeys(row["precision"] for row in rows))
+    panels = np.atleast_1d(drawing.subplots(1, len(precisions), sharey=True))
+    for axes, precision in zip(panels, precisions, strict=True):
+        for name in dict.fromkeys(row["operator"] for row in rows):
+            points = [
+                (row["order"], 1e3 * row["seconds"])
+                for row in rows
+                if (row["precision"], row["operator"], row["depth"]) == (precision, name, depth) and "seconds" in row
+            ]
+            if points:
+                axes.semilogy(*zip(*points, strict=True), "o-", label=name)
+        axes.set_title(f"depth {depth}, {precision}")
+        axes.set_xlabel("order")
+        if axes.lines:
+            axes.legend()
+    panels[0].set_ylabel("M2L, ms")
+
+
+BENCHMARKS = {"solver": solver, "md": md, "scaling": scaling, "nve": nve, "tune": tune, "operators": operators}
 
 
 def chosen_platform(args):

@@ -1,0 +1,183 @@
+"""Time of M2L on one level of a periodic octree: each operator against order and depth, and against what the device can do.
+
+The moments of a level repeat those of depth 3, so that its local expansions repeat too: every time comes with the error
+against ``p4`` at depth 3 in float64. ``fft`` is the stage lattice of a root grid of as many boxes, with a near stencil of the
+same reach: it sums over *all* boxes that are not near and all their images, and has no error here.
+"""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import cupy
+import numpy as np
+
+from fmm_openmm.backends import backend_class
+from fmm_openmm.backends.cuda.m2l import OPERATORS, Level, m2l
+from fmm_openmm.bench import device
+from fmm_openmm.bench.solver import limits
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
+
+BASE_DEPTH = 3
+CHARGES = 5
+"""Of the moments, a box."""
+
+COUNT = {1: 189, 2: 875}
+"""Boxes of an interaction list by separation."""
+
+FFT_RADIUS = {1: 1.75, 2: 3.5}
+"""Near radius of the root grid by separation: 27 and 179 boxes."""
+
+DTYPES = {"single": np.float32, "double": np.float64}
+NAMES = (*OPERATORS, "fft")
+
+ROTATION_OVER_P4 = {
+    "claim": "at increased precision a far field by rotation is 2.47 times as fast as an O(p^4) one, and its lead grows with p",
+    "source": "Lengvenis et al., IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075",
+}
+COMPUTE_BOUND = {
+    "claim": "with symmetries the O(p^4) operator is compute-bound, at 0.3 of the bound or more for 3 <= p <= 20",
+    "source": "Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857",
+}
+
+
+def multiply_adds(name: str, order: int) -> int:
+    """Multiply-adds of one pair of boxes: the entries of its matrices that are not zero by symmetry."""
+    if name != "rotation":
+        return term_count(order) ** 2
+    flips = sum(
+        (l + m + k) % 2 == imaginary for l in range(order + 1) for imaginary in (0, 1) for m in range(imaginary, l + 1)
+        for k in range(imaginary, l + 1)
+    )  # fmt: skip
+    turns = sum(4 * l for l in range(order + 1))
+    columns = sum((1 if m == 0 else 2) * (order + 1 - m) ** 2 for m in range(order + 1))
+    return 4 * (flips + turns) + columns
+
+
+def compile_all(levels, names) -> None:
+    """Fill CuPy's cache of compiled kernels, on all cores."""
+    small = {Level(level.order, 2, level.separation, level.dtype) for level in levels}
+    longest_first = sorted(itertools.product(small, set(names) - {"fft"}), key=lambda case: -case[0].order)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda case: m2l(case[1], case[0]), longest_first))
+
+
+@cache
+def _base_moments(order: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    shape = CHARGES, 8**BASE_DEPTH
+    return (regular(rng.uniform(-0.5, 0.5, (*shape, 3)), order) * rng.normal(size=shape)).sum(1)
+
+
+@cache
+def _base_local(order: int, separation: int) -> np.ndarray:
+    level = Level(order, 2**BASE_DEPTH, separation, np.float64)
+    moments = cupy.asarray(_base_moments(order))
+    local = cupy.empty_like(moments)
+    m2l("p4", level)(moments, local)
+    return local.get()
+
+
+def _repeated(base: np.ndarray, depth: int) -> cupy.ndarray:
+    """Expansions (terms, boxes) of depth 3, repeated along each axis."""
+    side, times = 2**BASE_DEPTH, 2 ** (depth - BASE_DEPTH)
+    grid = cupy.asarray(base).reshape(-1, side, side, side)
+    return cupy.ascontiguousarray(cupy.tile(grid, (1, times, times, times)).reshape(len(base), -1))
+
+
+def _error(found: cupy.ndarray, order: int, depth: int, separation: int) -> float:
+    """Largest of the degrees, each relative to its norm, terms weighted with the norms of their harmonics."""
+    expected = _repeated(_base_local(order, separation), depth)
+    weight = 1.0 / irregular_norm(order)
+    wrong, right = (
+        np.bincount(degrees(order), weight * (values**2).sum(1).get()) for values in (found - expected, expected)
+    )  # fmt: skip
+    return float(np.sqrt(wrong / right).max())
+
+
+def measure(name: str, order: int, depth: int, precision: str, separation: int = 1) -> dict:
+    """One row: time in seconds, error, and work against the device's limits.
+
+    ``compute_share`` is the rate of multiply-adds that the operator needs over that of a loop of nothing else,
+    ``memory_share`` the bytes of moments and local expansions over the time and a copy's bandwidth. A row that cannot be has a
+    ``failure`` in their place.
+    """
+    row = {"operator": name, "order": order, "depth": depth, "precision": precision, "separation": separation}
+    level = Level(order, 2**depth, separation, DTYPES[precision])
+    try:
+        seconds, error = _fft(level) if name == "fft" else _operator(name, level, depth)
+    except (MemoryError, cupy.cuda.memory.OutOfMemoryError):
+        return row | {"failure": "memory"}
+    finally:
+        cupy.get_default_memory_pool().free_all_blocks()
+    best = limits("cuda", precision)
+    work = None if name == "fft" else multiply_adds(name, order) * COUNT[separation] * level.boxes
+    return row | {
+        "seconds": seconds,
+        "error": error,
+        "compute_share": work and work / seconds / best.multiply_adds,
+        "memory_share": 2 * level.terms * level.boxes * level.bytes_of_real / seconds / best.bandwidth,
+    }
+
+
+def _operator(name: str, level: Level, depth: int) -> tuple[float, float]:
+    operator = m2l(name, level)
+    moments = _repeated(_base_moments(level.order), depth).astype(level.dtype)
+    local = cupy.full_like(moments, np.nan)
+    operator(moments, local)
+    error = _error(local, level.order, depth, level.separation)
+    return device.median_seconds(lambda: operator(moments, local)), error
+
+
+def _fft(level: Level) -> tuple[float, None]:
+    counts = np.diag([level.side] * 3)
+    lattice = BoxLattice.from_cell(np.eye(3) * level.side, counts, FFT_RADIUS[level.separation])
+    rng = np.random.default_rng(0)
+    positions = cupy.asarray(rng.uniform(0, level.side, (level.boxes, 3)))
+    charges, no_pairs = rng.normal(size=level.boxes), np.empty((0, 2), np.int64)
+    stages = backend_class("cuda")(lattice, level.order, 0.0, charges, no_pairs, False, level.dtype)
+    stages.compute(positions, 1.0)
+    return device.median_seconds(lambda: stages.queue("lattice")), None
+
+
+def rows(orders, depths, precisions, names=NAMES, separation: int = 1):
+    """:func:`measure` of every combination, one after the other."""
+    for precision, depth, order, name in itertools.product(precisions, depths, orders, names):
+        yield measure(name, order, depth, precision, separation)
+
+
+def crossovers(found: list[dict]) -> list[dict]:
+    """From which order on an operator is faster than another up to the last order, where it is not so from the first."""
+    times: dict = {}
+    for row in found:
+        if "seconds" in row:
+            key = row["precision"], row["depth"]
+            times.setdefault(key, {}).setdefault(row["operator"], {})[row["order"]] = row["seconds"]
+    out = []
+    for (precision, depth), of in times.items():
+        for fast, slow in itertools.permutations(of, 2):
+            orders = sorted(set(of[fast]) & set(of[slow]))
+            wins = [order for order in orders if of[fast][order] < of[slow][order]]
+            from_on = next((order for n, order in enumerate(orders) if set(orders[n:]) <= set(wins)), None)
+            if from_on is not None and from_on != orders[0]:
+                out.append({"precision": precision, "depth": depth, "faster": fast, "than": slow, "from_order": from_on})
+    return out
+
+
+def claims(found: list[dict]) -> list[dict]:
+    """What the literature says of the operators beside what was measured."""
+    done = {(row["operator"], row["order"], row["depth"], row["precision"]): row for row in found if "seconds" in row}
+    out = []
+    for (name, order, depth, precision), row in done.items():
+        symmetric = done.get(("p4_symmetric", order, depth, precision))
+        if name == "rotation" and symmetric:
+            out.append(
+                ROTATION_OVER_P4
+                | {"order": order, "depth": depth, "precision": precision, "measured": symmetric["seconds"] / row["seconds"]}
+            )
+        if name == "p4_symmetric" and 3 <= order <= 20:
+            out.append(
+                COMPUTE_BOUND | {"order": order, "depth": depth, "precision": precision, "measured": row["compute_share"]}
+            )
+    return out
