@@ -8,8 +8,7 @@
 //
 // A block owns WAVES wave vectors, one a lane; a warp takes one (l, m) after the other. Moments, and the operator if it
 // fits, lie in shared memory. Bound by shared-memory reads, six for four entries.
-//
-//   trace   sums Q, D, S of the trace term: Q and D are the moments' k = 0 components
+// In rectangular cells mirrored.cu takes its place.
 #include "common/types.cuh"
 
 #define WAVES 32
@@ -102,25 +101,5 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
         const real factor = mu == 0 ? 1 : 2;
         local[(l * l + l + mu) * (long long)waves + wave] = turned(real2{factor * c.x, factor * c.y}, -l);
         if (mu > 0) local[(l * l + l - mu) * (long long)waves + wave] = turned(real2{factor * s.x, factor * s.y}, -l);
-    }
-}
-
-extern "C" __global__ void trace(const real2* __restrict__ spectrum /* (TERMS, waves) of the moments */, int waves,
-                                 const double* __restrict__ square /* (squares) */, int squares, double* __restrict__ sums /* (5): Q, D, S */) {
-    __shared__ double partial[1024];
-    double s = 0;
-    for (int b = threadIdx.x; b < squares; b += blockDim.x) s += square[b];
-    partial[threadIdx.x] = s;
-    __syncthreads();
-    for (int half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-        sums[0] = spectrum[0].x;
-        sums[1] = 2 * spectrum[3 * (long long)waves].x;   // R_11 = (x + i y) / 2
-        sums[2] = 2 * spectrum[1 * (long long)waves].x;
-        sums[3] = spectrum[2 * (long long)waves].x;
-        sums[4] = partial[0];
     }
 }

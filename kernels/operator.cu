@@ -10,6 +10,10 @@
 //
 // over the aliases G of k and over one of each pair of opposite offsets n. The weights w do not depend on the wave vector.
 //
+// In rectangular cells (MIRRORED) S is even or odd along each axis, and one of all mirrored offsets is enough: the product over
+// the axes of cos k n, or sin k n where a term is odd, replaces (cos, sin)(k.r_n). x is odd for real parts of odd m and imaginary
+// parts of even m, y for imaginary parts, z for odd l + m; two odd axes are i^2.
+//
 //   operator_weights  a thread an offset and a pair of columns: the weights; and, a thread each, aliases and near shifts
 //   operator_terms    a block owns OPERATOR_WAVES wave vectors and the columns m and 2 p - m of the terms, together at most 2 p + 2
 //                     slots whatever m is. A thread keeps these, real and imaginary, of one wave vector in registers. Along
@@ -17,7 +21,7 @@
 //                     bound by reading it, 16 bytes for two multiply-adds.
 //
 // Macros, from fmm_openmm/backends/cuda/operator.py: ALPHA; CUT, the longest alias; OPERATOR_WAVES, wave vectors a block; OFFSET_TILE,
-// offsets a tile, with which a row starts anew.
+// offsets a tile, with which a row starts anew; MIRRORED, whether the cell is rectangular.
 //
 // All in double, for a float operator too: the halves of Ewald's sum cancel, in high degrees and for large near stencils.
 #include "common/types.cuh"
@@ -59,6 +63,43 @@ struct Columns {
     __device__ int degree(int slot) const { return slot < second ? m + slot : TOP - m + slot - second; }
     __device__ bool used(int slot) const { return slot < slots && degree(slot) <= TOP; }
 };
+
+// What weights are multiplied by: real and imaginary parts, of even and odd l - m.
+struct Waves {
+    double real_part[2], imaginary_part[2];
+};
+
+#if MIRRORED
+// Of an offset along the axes; along a row of offsets only x changes.
+class Phases {
+    double2 x, y, z;
+
+public:
+    __device__ void move(int4 n, const uint64 (&turn)[3], double2 step) {
+        x = n.w & 2 ? cos_sin(n.x * turn[0]) : product(x, step);
+        if (!(n.w & 2)) return;
+        y = cos_sin(n.y * turn[1]);
+        z = cos_sin(n.z * turn[2]);
+    }
+    __device__ Waves waves(int m) const {
+        const double even = m % 2 ? x.y * y.x : x.x * y.x, odd = m % 2 ? x.x * y.y : -x.y * y.y;
+        return {{even * z.x, m % 2 ? -even * z.y : even * z.y}, {odd * z.x, m % 2 ? -odd * z.y : odd * z.y}};
+    }
+};
+#else
+class Phases {
+    double2 phase;
+
+public:
+    __device__ void move(int4 n, const uint64 (&turn)[3], double2 step) {
+        phase = n.w & 2 ? cos_sin(n.x * turn[0] + n.y * turn[1] + n.z * turn[2]) : product(phase, step);
+    }
+    __device__ Waves waves(int m) const {
+        const double even = m % 2 ? phase.y : phase.x, odd = m % 2 ? phase.x : phase.y;
+        return {{even, odd}, {even, odd}};
+    }
+};
+#endif
 
 __device__ __forceinline__ double coefficient(int l, int m) {
     return double((l - 1) * (l - 1) - m * m) / double((2 * l - 1) * (2 * l - 3));
@@ -112,7 +153,8 @@ operator_weights(int offset_count, int alias_count, const int4* __restrict__ off
         if (columns.used(slot)) {
             const int l = columns.degree(slot), m = columns.order(slot);
             if (l == m) {
-                double scale = 2 / sqrt(r2);                          // twice: both offsets of the pair
+                const int images = MIRRORED ? 1 << ((i.x != 0) + (i.y != 0) + (i.z != 0)) : 2;
+                double scale = images / sqrt(r2);
                 for (int k = 1; k <= m; k++) scale *= 2 * k - 1;
                 diagonal = product({scale, 0}, power(x / r2, y / r2, m));
                 z1 = 1; z2 = 0;
@@ -158,7 +200,7 @@ operator_terms(int waves, int offset_count, int alias_count,
     // real space
     const uint64 turn[3] = {turn_from(fraction[0]), turn_from(fraction[1]), turn_from(fraction[2])};
     const double2 step = cos_sin(turn[0]);
-    double2 phase = {1, 0};
+    Phases phases;
     weights += (long long)blockIdx.y * offset_count * SLOTS;
     for (int first = 0; first < offset_count; first += OFFSET_TILE) {
         const int count = min(OFFSET_TILE, offset_count - first);
@@ -168,14 +210,14 @@ operator_terms(int waves, int offset_count, int alias_count,
         __syncthreads();
         for (int o = 0; o < count; o++) {
             const int4 n = offset[o];
-            phase = n.w & 2 ? cos_sin(n.x * turn[0] + n.y * turn[1] + n.z * turn[2]) : product(phase, step);
-            const double even = columns.m % 2 ? phase.y : phase.x, odd = columns.m % 2 ? phase.x : phase.y;
+            phases.move(n, turn, step);
+            const Waves wave_of = phases.waves(columns.m);
 #pragma unroll
             for (int slot = 0; slot < SLOTS; slot++) {
                 if (slot % 2 == 0 && slot >= columns.slots) break;
                 const double2 w = weight[o][slot];
-                sum[slot].x += w.x * (slot % 2 ? odd : even);
-                sum[slot].y += w.y * (slot % 2 ? odd : even);
+                sum[slot].x += w.x * wave_of.real_part[slot % 2];
+                sum[slot].y += w.y * wave_of.imaginary_part[slot % 2];
             }
         }
     }

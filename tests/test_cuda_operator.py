@@ -17,6 +17,7 @@ except UnsupportedError as reason:
 import cupy
 
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.operator import stored
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, At, Device
 
@@ -24,6 +25,7 @@ CUBE = np.eye(3)
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])
 LATTICES = {
     "cube": (np.diag([6, 6, 6]), CUBE),
+    "cuboid": (np.diag([4, 5, 7]), np.diag([1.0, 1.1, 0.95])),
     "oblique": (np.diag([4, 5, 6]), OBLIQUE),
     "long": (np.diag([9, 1, 2]), OBLIQUE),
     "one": (np.diag([1, 1, 1]), OBLIQUE),
@@ -67,7 +69,8 @@ def operator_of(stages):
 
 def assert_equal(found, lattice, order, accuracy):
     """Relative to each degree's largest entry, or to S of the nearest far boxes where these cancel by symmetry."""
-    expected = lattice_operator(lattice, order).reshape(found.shape)
+    expected = stored(lattice_operator(lattice, order), lattice).reshape(len(found), -1)
+    found = found.reshape(expected.shape)
     l = np.arange(2 * order + 1)
     around = np.stack(np.meshgrid(*3 * [np.arange(-8, 9)], indexing="ij"), -1).reshape(-1, 3)
     reach = np.linalg.norm(around[~lattice.is_near(around)] @ lattice.boxes, axis=1).min()
@@ -94,19 +97,24 @@ def test_equals_the_definition_for_all_radii(order, radius, dtype):
     assert_equal(set_up(lattice, order, dtype), lattice, order, ACCURACY[dtype])
 
 
+def stretched(boxes, largest):
+    return boxes * (1 + largest * np.array([0.9, -0.9, 0.5]))
+
+
 def deformed(boxes, largest):
     return boxes + largest * np.array([[0.9, 0, 0], [-0.9, -0.8, 0], [0.9, 0.9, 0.9]])
 
 
 @pytest.mark.parametrize("dtype", ACCURACY)
-@pytest.mark.parametrize("name", ["oblique", "one", "skewed"])
+@pytest.mark.parametrize("name", ["cuboid", "oblique", "one", "skewed"])
 def test_another_shape_is_adopted(name, dtype):
     counts, boxes = LATTICES[name]
     first = lattice_of(counts, boxes, 2.64)
     stages = stages_of(first, 6, dtype)
     operator_of(stages)
+    change = stretched if name == "cuboid" else deformed
     for largest in (0.002, 0.0):
-        other = lattice_of(counts, deformed(boxes, largest), 2.64)
+        other = lattice_of(counts, change(boxes, largest), 2.64)
         assert stages.adopt(other, 6, 0.0, dtype)
         assert_equal(operator_of(stages), other, 6, ACCURACY[dtype])
         np.testing.assert_allclose(

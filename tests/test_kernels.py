@@ -15,18 +15,18 @@ STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
 FIXED |= {"LISTED": 40, "REGION": 32, "ORDERED": 0, "P2M_LANES": 2, "L2P_WARPS": 4, "L2P_BOXES": 8, "P2P_WARPS": 2}
-FIXED |= {"CONVOLVE_WARPS": 16, "D0": 16, "D1": 169, "D2": 15, "DFT_PITCH": 15, "DFT_PAIRS": 2}
+FIXED |= {"CONVOLVE_WARPS": 16, "MIRRORED_WARPS": 8, "D0": 16, "D1": 169, "D2": 15, "DFT_PITCH": 15, "DFT_PAIRS": 2}
 FIXED |= {"DFT_COLUMNS0": 16, "DFT_COLUMNS1": 16}
 FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
 FIXED |= {"SEPARATION": 1, "UNIT": 8.0, "WARPS": 2, "ROWS": 8, "BLOCKS": 4, "PADDED": 176}
 FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
 CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR", "OPEN", "DFT_ROWS", "DFT_THREADS")
-CHOSEN += ("KEEP", "ROLLED")
+CHOSEN += ("KEEP", "ROLLED", "MIRRORED", "MIRRORED_WAVES")
 VARIANTS = {
-    "float 5": ("float", 5, 0, 448, 1, 0, 81, 0, 1, 1024, 0, 0),
-    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93, 0, 169, 1024, 2, 0),
-    "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 0, 0),
-    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 10, 1),
+    "float 5": ("float", 5, 0, 448, 1, 0, 81, 0, 1, 1024, 0, 0, 1, 8),
+    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93, 0, 169, 1024, 2, 0, 0, 8),
+    "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 0, 0, 1, 8),
+    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 10, 1, 1, 4),
 }
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 CASES = {  # by version of CUDA and architecture; all variants on the oldest, the newest and what is measured on

@@ -1,25 +1,34 @@
 """The tables of the lattice operator on the GPU, through the formula of ``kernels/operator.cu`` in NumPy. Needs no GPU."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.backends.cuda.operator import OFFSET_TILE, SLACK, OperatorTables
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.backends.cuda.operator import OFFSET_TILE, SLACK, OperatorTables, mirrored, serves, stored, stored_shape
+from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.lattice import lattice_operator
 
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])
-COUNTS = {
-    "cube": np.diag([4, 4, 4]),
-    "long": np.diag([7, 1, 2]),
-    "dodecahedron": np.array([[4, 0, 0], [0, 4, 0], [2, 2, 3]]),
-    "sheared": np.array([[27, 0, 0], [4, 2, 0], [-7, -2, 3]]),
+CUBOID = np.diag([1.0, 1.1, 0.95])
+LATTICES = {
+    "cube": (np.diag([4, 4, 4]), OBLIQUE),
+    "long": (np.diag([7, 1, 2]), OBLIQUE),
+    "dodecahedron": (np.array([[4, 0, 0], [0, 4, 0], [2, 2, 3]]), OBLIQUE),
+    "sheared": (np.array([[27, 0, 0], [4, 2, 0], [-7, -2, 3]]), OBLIQUE),
+    "rectangular": (np.diag([4, 5, 2]), CUBOID),
 }
 
 
+def lattice_of(counts, boxes, radius=1.87):
+    return BoxLattice.from_cell(counts @ boxes, counts, radius)
+
+
 def operator(tables, boxes, order):
-    """The operator of box vectors ``boxes``, shape (terms, waves)."""
+    """The operator of box vectors ``boxes``, shape (terms, waves stored)."""
     l = degrees(2 * order)
     v, d, shape = tables.group[:9].reshape(3, 3).astype(float), tables.group[9:12], tables.group[12:]
     kappa = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1).reshape(-1, 3)
@@ -32,8 +41,18 @@ def operator(tables, boxes, order):
     share = np.where(tables.offsets[:, 3] & 1, -gammainc(half, argument), gammaincc(half, argument)) / r2**half
     weights = 2 * regular(x, 2 * order) * irregular_norm(2 * order)[:, None] * share[l]
     weights[(l + 1) // 2 % 2 == 1] *= -1
-    phase = 2 * np.pi * (tables.offsets[:, :3] @ fraction.T)
-    out = np.where(l[:, None] % 2, weights @ np.sin(phase), weights @ np.cos(phase))
+    if (tables.offsets[:, :3] >= 0).all():  # mirrored
+        weights *= 2.0 ** ((tables.offsets[:, :3] != 0).sum(1) - 1)
+        m = np.arange(len(l)) - l * l - l
+        odd = np.stack([(m + (m < 0)) % 2, m < 0, (l + m) % 2], 1)
+        angle = 2 * np.pi * tables.offsets[:, :3, None] * fraction.T
+        factor = np.stack([np.cos(angle), np.sin(angle)])
+        out = np.empty((len(l), len(kappa)))
+        for t, axes in enumerate(odd):
+            out[t] = (1, 1, -1, -1)[axes.sum()] * (weights[t] @ factor[axes, :, range(3)].prod(0))
+    else:
+        phase = 2 * np.pi * (tables.offsets[:, :3] @ fraction.T)
+        out = np.where(l[:, None] % 2, weights @ np.sin(phase), weights @ np.cos(phase))
 
     double_factorials = np.cumprod([1.0] + [2.0 * k - 1 for k in range(1, 2 * order + 1)])
     factor = (4 * np.pi * irregular_norm(2 * order) / double_factorials[l])[:, None]
@@ -53,18 +72,18 @@ def operator(tables, boxes, order):
     (2, 1.87, 1e-5, 1e-7), (6, 2.64, 1e-5, 1e-7), (5, 4.64, 1e-5, 1e-7), (2, 1.87, 1e-12, 1e-13), (8, 2.91, 1e-12, 1e-13),
 ])  # fmt: skip
 @pytest.mark.parametrize("deformed", [False, True])
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", LATTICES)
 def test_the_formula_equals_the_definition(name, deformed, order, radius, accuracy, error):
     """Also in a deformed cell, for which the tables were not made."""
-    counts = COUNTS[name]
-    lattice = BoxLattice.from_cell(counts @ OBLIQUE, counts, radius)
+    counts, boxes = LATTICES[name]
+    lattice = lattice_of(counts, boxes, radius)
     tables = OperatorTables.of(lattice, order, accuracy)
     if deformed:
         near = lattice.near
-        boxes = lattice.boxes + 0.9 * SLACK * np.array([[-1, 0, 0], [1, -1, 0], [-1, 1, -1]])
-        lattice = BoxLattice.from_cell(counts @ boxes, counts, radius)
+        boxes = lattice.boxes + 0.9 * SLACK * np.array([[-1, 0, 0], [1, -1, 0], [-1, 1, -1]]) * (boxes != 0)
+        lattice = lattice_of(counts, boxes, radius)
         lattice.__dict__["near"] = near  # as it was
-    expected = lattice_operator(lattice, order).reshape(len(degrees(2 * order)), -1)
+    expected = stored(lattice_operator(lattice, order), lattice).reshape(len(degrees(2 * order)), -1)
     found = operator(tables, lattice.boxes, order)
     far = tables.offsets[tables.offsets[:, 3] % 2 == 0, :3]
     reach = np.linalg.norm(far @ lattice.boxes, axis=1).min()
@@ -74,14 +93,54 @@ def test_the_formula_equals_the_definition(name, deformed, order, radius, accura
         assert np.abs(found[rows] - expected[rows]).max() < error * scale
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", LATTICES)
 def test_rows_are_consecutive(name):
-    lattice = BoxLattice.from_cell(COUNTS[name] @ OBLIQUE, COUNTS[name], 2.64)
+    lattice = lattice_of(*LATTICES[name], 2.64)
     offsets = OperatorTables.of(lattice, 4, 1e-5).offsets
     starts = np.flatnonzero(offsets[:, 3] & 2)
     assert {*range(0, len(offsets), OFFSET_TILE)} <= {*starts.tolist()}
     for row in np.split(offsets[:, :3], starts[1:]):
         np.testing.assert_array_equal(row, row[0] + np.outer(np.arange(len(row)), [1, 0, 0]))
-    both = {tuple(i) for i in offsets[:, :3].tolist()} | {tuple(i) for i in (-offsets[:, :3]).tolist()}
-    assert len(both) == 2 * len(offsets)
-    assert {tuple(i) for i in lattice.near.tolist()} <= both | {(0, 0, 0)}
+    images = np.array(list(product((-1, 1), repeat=3)) if mirrored(lattice) else [(1, 1, 1), (-1, -1, -1)])
+    everything = np.unique((offsets[:, None, :3] * images).reshape(-1, 3), axis=0)
+    multiplicity = 2 ** (offsets[:, :3] != 0).sum(1) if mirrored(lattice) else np.full(len(offsets), 2)
+    assert len(everything) == multiplicity.sum()
+    assert {*map(tuple, lattice.near.tolist())} <= {*map(tuple, everything.tolist())} | {(0, 0, 0)}
+
+
+@pytest.mark.parametrize("counts", [(4, 5, 6), (1, 2, 3), (5, 1, 8)])
+def test_an_octant_gives_all_in_rectangular_cells(counts):
+    """Mirrored wave vectors have the same operator, up to the signs of ``kernels/mirrored.cu``."""
+    order = 3
+    lattice = lattice_of(np.diag(counts), CUBOID)
+    assert mirrored(lattice)
+    operator = lattice_operator(lattice, order)
+    octant = stored(operator, lattice)
+    assert octant.shape[1:] == stored_shape(lattice)
+    l = degrees(2 * order)
+    m = np.arange(len(l)) - l * l - l
+    y, z = np.where(m < 0, -1.0, 1.0), (-1.0) ** (l + m)
+    found = np.full_like(operator, np.nan)
+    for mirror_z in (False, True):
+        for mirror_y in (False, True):
+            sign = np.where(mirror_y, y, 1.0) * np.where(mirror_z, z, 1.0)
+            k0, k1 = (np.arange(octant.shape[axis]) * (-1 if mirror else 1) for axis, mirror in ((1, mirror_z), (2, mirror_y)))
+            found[:, (k0 % operator.shape[1])[:, None], k1 % operator.shape[2]] = sign[:, None, None, None] * octant
+    np.testing.assert_allclose(found, operator, rtol=0, atol=1e-12 * np.abs(operator).max())
+
+
+def test_a_cell_that_is_no_longer_rectangular_needs_more_than_an_octant():
+    counts = np.diag([4, 5, 6])
+    rectangular, skewed = lattice_of(counts, np.eye(3)), lattice_of(counts, np.eye(3) + 0.001 * np.tri(3, k=-1))
+    assert not mirrored(skewed)
+    assert stored_shape(skewed) == (6, 5, 3)
+    assert serves(skewed, rectangular)
+    assert not serves(rectangular, skewed)
+    assert serves(rectangular, lattice_of(counts, np.diag([1.0, 1.0, 1.01])))
+
+
+def test_empty_space_is_mirrored():
+    lattice, order = OpenLattice(np.array([3, 4, 2]), 1.87), 3
+    assert mirrored(lattice)
+    octant = free_space_octant(lattice, 2 * order)
+    np.testing.assert_array_equal(octant, stored(lattice_operator(lattice, order), lattice))

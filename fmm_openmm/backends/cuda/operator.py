@@ -34,10 +34,10 @@ class OperatorTables:
     Attributes:
         alpha: splitting parameter, over the box width.
         cut: aliases count up to this length, over the box width.
-        offsets: one of each pair of opposite offsets, in rows along the first axis, shape (m, 4) int32; the last column is
-            1 for near offsets, and 2 more where a row starts.
+        offsets: one of each pair of opposite offsets, if :func:`mirrored` one of all that mirroring gives, in rows along the
+            first axis, shape (m, 4) int32; the last column is 1 for near offsets, and 2 more where a row starts.
         aliases: reciprocal lattice vectors of the boxes, shape (k, 4) int32.
-        group: V and d of the lattice's cycles and the lengths of the half grid, shape (15,) int32.
+        group: V and d of the lattice's cycles and :func:`stored_shape`, shape (15,) int32.
     """
 
     alpha: float
@@ -48,7 +48,7 @@ class OperatorTables:
 
     @property
     def waves(self) -> int:
-        """Number of wave vectors of the half grid."""
+        """Number of wave vectors for which the operator is stored."""
         return int(np.prod(self.group[12:]))
 
     @classmethod
@@ -56,10 +56,13 @@ class OperatorTables:
         """Tables for the lattice, with sums truncated below ``accuracy`` of S at the nearest far boxes."""
         everything = _within(lattice.boxes, lattice.near_radius + 3.0)
         reach = np.linalg.norm(everything[~lattice.is_near(everything)] @ lattice.boxes, axis=1).min()
-        alpha, real_cut, cut = _split(2 * order, accuracy, float(reach))
+        images = 8 if mirrored(lattice) else 2
+        alpha, real_cut, cut = _split(2 * order, accuracy, float(reach), images)
         near_cut = np.linalg.norm(lattice.near @ lattice.boxes, axis=1).max() * (1 + 1e-9)
         offsets = _within(lattice.boxes, max(real_cut * (1 + SLACK), near_cut))
-        offsets = offsets[len(offsets) // 2 + 1 :]
+        offsets = offsets[len(offsets) // 2 + 1 :]  # those after the origin: its opposites come before it
+        if images == 8:
+            offsets = offsets[(offsets >= 0).all(1)]
         place = np.arange(len(offsets))
         previous = np.roll(offsets, 1, 0) + np.array([1, 0, 0])
         start = (place % OFFSET_TILE == 0) | (offsets != previous).any(1)
@@ -67,14 +70,40 @@ class OperatorTables:
         corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
         aliases = _within(reciprocal, (cut + corner) * (1 + SLACK))
         v, d = lattice.cycles
-        shape = lattice.fft_shape
         return cls(
             alpha,
             cut,
             np.column_stack([offsets, lattice.is_near(offsets) + 2 * start]).astype(np.int32),
             np.column_stack([aliases, np.zeros(len(aliases))]).astype(np.int32),
-            np.array([*v.ravel(), *d, *shape[:2], shape[2] // 2 + 1], np.int32),
+            np.array([*v.ravel(), *d, *stored_shape(lattice)], np.int32),
         )
+
+
+def mirrored(lattice: BoxLattice) -> bool:
+    """Whether mirroring x, y or z leaves the boxes and their periodic images as they are: in rectangular cells.
+
+    The operator is then the same at mirrored wave vectors, up to the signs in ``expansions/free_space.py``.
+    """
+    return not np.tril(lattice.counts, -1).any() and not np.tril(lattice.boxes, -1).any()
+
+
+def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
+    """Lengths of the grid of wave vectors for which the operator is stored: an octant if :func:`mirrored`, else the half grid.
+
+    The octant has half of every length and one more, so that its wave vectors are the first of the half grid along each axis.
+    """
+    d1, d2, d3 = lattice.fft_shape
+    return (d1 // 2 + 1, d2 // 2 + 1, d3 // 2 + 1) if mirrored(lattice) else (d1, d2, d3 // 2 + 1)
+
+
+def stored(operator: np.ndarray, lattice: BoxLattice) -> np.ndarray:
+    """What is stored of an operator as :func:`fmm_openmm.expansions.lattice.lattice_operator` returns it.
+
+    Returns:
+        shape ``((2 order + 1)^2, *stored_shape(lattice))``, the layout of the device's buffer ``operator``.
+    """
+    n1, n2, _ = stored_shape(lattice)
+    return operator[:, :n1, :n2]
 
 
 def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
@@ -83,6 +112,7 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
         np.array_equal(made_for.counts, lattice.counts)
         and made_for.is_open == lattice.is_open
         and np.array_equal(made_for.span, lattice.span)
+        and mirrored(made_for) <= mirrored(lattice)
         and np.array_equal(made_for.near, lattice.near)
         and bool(np.abs(made_for.boxes - lattice.boxes).max() <= SLACK)
     )
@@ -96,12 +126,16 @@ def _within(vectors: np.ndarray, radius: float) -> np.ndarray:
     return numbers[np.linalg.norm(numbers @ vectors, axis=1) <= radius]
 
 
-def _split(top: int, accuracy: float, reach: float) -> tuple[float, float, float]:
-    """The splitting parameter of least work, and the radii it needs in real and reciprocal space."""
+def _split(top: int, accuracy: float, reach: float, images: int) -> tuple[float, float, float]:
+    """The splitting parameter of least work, and the radii it needs in real and reciprocal space.
+
+    Args:
+        images: offsets that are added up as one.
+    """
 
     def work(split):
         _, real_cut, cut = split
-        return 2 / 3 * np.pi * real_cut**3 + ALIAS_COST * 4 / 3 * np.pi * ((cut + np.pi) / (2 * np.pi)) ** 3
+        return 4 / 3 * np.pi * real_cut**3 / images + ALIAS_COST * 4 / 3 * np.pi * ((cut + np.pi) / (2 * np.pi)) ** 3
 
     alphas = np.arange(0.4, min(1.45, CANCELLATION / reach), 0.05)
     return min(((alpha, *truncation_radii(top, accuracy, alpha, reach)) for alpha in alphas), key=work)

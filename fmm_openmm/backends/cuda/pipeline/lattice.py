@@ -2,17 +2,20 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables
+from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables, mirrored, stored_shape
 from fmm_openmm.backends.cuda.pipeline.dft import Fourier
 from fmm_openmm.backends.cuda.pipeline.near import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP, Builder
-from fmm_openmm.expansions.free_space import free_space_operator
+from fmm_openmm.expansions.free_space import free_space_octant
 
 TRACE_SIDE = 2
 """Stream of the trace term, which needs only the moments."""
 
 CONVOLVE_WARPS = 16
 """A block of convolve."""
+
+MIRRORED_WARPS, MIRRORED_TILES = 8, 7
+"""A block of convolve_mirrored, and the row tiles of a warp at most."""
 
 
 def operator(b: Builder) -> None:
@@ -25,8 +28,8 @@ def operator(b: Builder) -> None:
 
 def _free_space(b: Builder) -> None:
     """Depends on the numbers of boxes only, so it comes with the program. Moments outside the span stay zero."""
-    terms = free_space_operator(b.lattice, 2 * b.order) / b.lattice.size  # which the FFTs leave out
-    b.table("operator", terms.reshape(len(terms), -1), b.real)
+    terms = free_space_octant(b.lattice, 2 * b.order) / b.lattice.size  # which the FFTs leave out
+    b.table("operator", terms, b.real)
     b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
     b.memset("moments")
@@ -37,12 +40,13 @@ def _periodic(b: Builder) -> None:
     waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
     b.stage(SETUP, operator_weights=0, operator_terms=0)
     b.macros(ALPHA=float(tables.alpha), CUT=float(tables.cut), OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE)
+    b.macros(MIRRORED=int(mirrored(b.lattice)))
     b.table("operator_offsets", tables.offsets, np.int32)
     b.table("operator_aliases", tables.aliases, np.int32)
     b.table("operator_group", tables.group, np.int32)
     b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
     b.buffer("operator_vectors", (aliases, 3), np.float64)
-    b.buffer("operator", ((2 * b.order + 1) ** 2, waves), b.real)
+    b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.lattice)), b.real)
     b.buffer("shifts", (len(b.lattice.near), 4), b.real)
     threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
     sizes = np.int32(offsets), np.int32(aliases)
@@ -61,30 +65,51 @@ def convolution(b: Builder) -> None:
     fourier = Fourier.of(b)
     half, shape = fourier.half, fourier.shape
     waves = int(np.prod(half))
-    operator_terms = (2 * b.order + 1) ** 2
-    size = b.real.itemsize * 32
-    staged = (2 * b.terms + operator_terms) * size <= b.device.shared
-    b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size, trace=0)
-    b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS)
     b.buffer("spectrum", (b.terms, *half), b.complex)
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
-    blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
-    share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
     fourier.forward(b)
     if b.lattice.is_open:  # there is no background
         b.table("sums", np.zeros(5), np.float64)
         b.record("traced")
     else:
+        b.stage("lattice", file="trace", trace=0)
         b.buffer("sums", 5, np.float64)
         b.record("transformed")
         b.wait("transformed", TRACE_SIDE)
         squares = np.int32(b.program.buffers["square"].shape[0])
         b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
         b.record("traced", TRACE_SIDE)
-    b.launch(
-        "convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum"
-    )  # fmt: skip
+    (_convolve_mirrored if mirrored(b.lattice) else _convolve)(b, waves)
     if fourier.sums:
         b.wait("traced")
     fourier.inverse(b)
+
+
+def _convolve(b: Builder, waves: int) -> None:
+    """Rows of the matrices are shared among blocks where there are few wave vectors."""
+    size, operator_terms = 32 * b.real.itemsize, (2 * b.order + 1) ** 2
+    staged = (2 * b.terms + operator_terms) * size <= b.device.shared
+    b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size)
+    b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS)
+    blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
+    share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
+    b.launch("convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum")
+
+
+def _convolve_mirrored(b: Builder, waves: int) -> None:
+    """Few wave vectors a block where there are few, or where more leave no room for two blocks or take many registers."""
+    stored, pairs = int(np.prod(stored_shape(b.lattice))), (b.order + 1) * (b.order + 2) // 2
+    row_tiles = -(-pairs // 8)
+    each = ((2 * b.order + 1) * (3 * b.order + 1) + 64 * row_tiles + 2) * b.complex.itemsize
+    fits = [
+        n
+        for n in (8, 4, 2)
+        if 2 * n * each <= b.device.shared
+        and -(-row_tiles * n // MIRRORED_WARPS) <= MIRRORED_TILES
+        and stored >= n * b.device.multiprocessors
+    ]
+    per_block = max(fits, default=1)
+    b.stage("lattice", file="mirrored", convolve_mirrored=per_block * each)
+    b.macros(MIRRORED_WARPS=MIRRORED_WARPS, MIRRORED_WAVES=per_block)
+    b.launch("convolve_mirrored", -(-stored // per_block), 32 * MIRRORED_WARPS, "spectrum", "operator", "local_spectrum")

@@ -1,0 +1,293 @@
+// mirrored: the convolution of lattice.cu in rectangular cells, where wave vectors mirrored in y and z share one matrix.
+//
+// Mirroring a wave vector multiplies term (l, m) of the operator, of the moments and of the local expansions by
+//
+//     y: 1, -1 for imaginary parts          z: (-1)^(l + m)
+//
+// With these signs put on the moments and on the results, (k0, k1, k2), (k0, -k1, k2), (-k0, k1, k2) and (-k0, -k1, k2) are
+// four right-hand sides of one real symmetric matrix: eight real columns, as many as a product of tensor cores has.
+// The operator is stored for one octant of wave vectors, D0 / 2 + 1, D1 / 2 + 1, D2 / 2 + 1 of them along the axes.
+//
+// Rows and columns are ordered by pairs (l, m), each the real and the imaginary part. With negative orders stored too,
+// T_l,-m = (-1)^m conj(T_lm), the four entries between two pairs need two complex terms of degree l + j,
+//
+//     cc = Re P + Re Q    cs = Im P - Im Q    sc = Im P + Im Q    ss = Re Q - Re P    with P = T_m+k, Q = (-1)^k T_m-k
+//
+// A block owns MIRRORED_WAVES wave vectors of the octant, a warp a share of the row tiles of one. Operator, moments and then
+// results lie in shared memory. A lane makes the four entries between one pair of rows and one of columns, its part of a
+// 16 x 8 tile, and multiplies tiles by columns on tensor cores: doubles as they are, floats as three products of TF32
+// numbers (H. Ootomo and R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022), doi:10.1177/10943420221090256).
+// Bound by making the tiles, and by latency between its three phases.
+#include "common/types.cuh"
+
+#define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
+#define ROW_TILES ((PAIRS + 7) / 8)
+#define PADDED_PAIRS (8 * ROW_TILES)                 // in whole tiles
+#define SHARE (MIRRORED_WARPS / MIRRORED_WAVES)      // warps a wave vector
+#define TILES ((ROW_TILES + SHARE - 1) / SHARE)      // row tiles a warp
+#define SPAN (3 * ORDER + 1)                         // orders -ORDER .. 2 ORDER of a degree
+#define OPERATOR_PAIRS ((2 * ORDER + 1) * (ORDER + 1))
+#define OPERATOR_SIZE ((2 * ORDER + 1) * SPAN)
+#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)                // 2: other banks for the next wave vector
+#define ROUNDS(items, workers) (((items) + (workers) - 1) / (workers))
+#define H0 (D0 / 2 + 1)
+#define H1 (D1 / 2 + 1)
+#define H2 (D2 / 2 + 1)
+#define STORED (H0 * H1 * H2)
+#define HALF ((long long)D0 * D1 * H2)
+
+#ifdef __CUDA_ARCH__
+#define ARCHITECTURE __CUDA_ARCH__
+#else
+#define ARCHITECTURE 0
+#endif
+
+// x, or -x where the sign bit of `sign` is set
+__device__ __forceinline__ float flipped(float x, unsigned sign) {
+    return __uint_as_float(__float_as_uint(x) ^ (sign & 0x80000000u));
+}
+
+__device__ __forceinline__ double flipped(double x, unsigned sign) {
+    return __hiloint2double(__double2hiint(x) ^ int(sign & 0x80000000u), __double2loint(x));
+}
+
+// i^turn z
+__device__ __forceinline__ real2 turned(real2 z, int turn) {
+    return {flipped(turn & 1 ? z.y : z.x, unsigned(turn + 1) << 30), flipped(turn & 1 ? z.x : z.y, unsigned(turn) << 30)};
+}
+
+// Degree and order of the pairs, as l << 8 | m.
+struct Pairs {
+    int packed[OPERATOR_PAIRS] = {};
+    __device__ constexpr Pairs() {
+        for (int l = 0, number = 0; l <= 2 * ORDER; l++)
+            for (int m = 0; m <= l; m++) packed[number++] = l << 8 | m;
+    }
+};
+__constant__ constexpr Pairs all_pairs;
+
+struct Pair {
+    int l, m;
+    __device__ explicit Pair(int number) : l(all_pairs.packed[number] >> 8), m(all_pairs.packed[number] & 255) {}
+    __device__ int real_part() const { return l * l + l + m; }
+    __device__ int imaginary_part() const { return l * l + l - m; }
+};
+
+// A mirror image of a stored wave vector: bit 0 of its number mirrors y, bit 1 z.
+struct Image {
+    int number;
+    bool distinct;      // from the images of lower numbers
+    long long place;    // in the half grid
+    __device__ Image(int wave, int number) : number(number) {
+        const int k0 = wave / (H1 * H2), k1 = wave / H2 % H1;
+        const bool y = number & 1 && k1 > 0 && 2 * k1 < D1, z = number & 2 && k0 > 0 && 2 * k0 < D0;
+        distinct = number == y + 2 * z;
+        place = ((z ? D0 - k0 : k0) * D1 + (y ? D1 - k1 : k1)) * (long long)H2 + wave % H2;
+    }
+    // mirroring multiplies the real and the imaginary part of a pair by powers of i^2
+    __device__ int turn(const Pair& pair) const { return number & (pair.l + pair.m) << 1; }
+    __device__ int turn_imaginary() const { return (number & 1) << 1; }
+};
+
+// d += a b, a 16 x 8, b 8 x 8, in the tensor cores' layout: with lane = 4 g + t, a holds (g, t), (g + 8, t), (g, t + 4),
+// (g + 8, t + 4), b (t, g), (t + 4, g), and d (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+template <class T>
+__device__ __forceinline__ void multiply_plainly(T (&d)[4], const T (&a)[4], const T (&b)[2]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const T upper = __shfl_sync(FULL, a[k / 4 * 2], 4 * g + k % 4), lower = __shfl_sync(FULL, a[k / 4 * 2 + 1], 4 * g + k % 4);
+        const T even = __shfl_sync(FULL, b[k / 4], 8 * t + k % 4), odd = __shfl_sync(FULL, b[k / 4], 8 * t + 4 + k % 4);
+        d[0] += upper * even;
+        d[1] += upper * odd;
+        d[2] += lower * even;
+        d[3] += lower * odd;
+    }
+}
+
+__device__ __forceinline__ void multiply_add(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+#if ARCHITECTURE >= 800
+    const unsigned *x = reinterpret_cast<const unsigned*>(a), *y = reinterpret_cast<const unsigned*>(b);
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
+#else
+    multiply_plainly(d, a, b);
+#endif
+}
+
+__device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
+#if ARCHITECTURE >= 900
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3]) : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#elif ARCHITECTURE >= 800
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+            : "+d"(d[k % 2 * 2]), "+d"(d[k % 2 * 2 + 1]) : "d"(a[k]), "d"(b[k / 2]));
+#else
+    multiply_plainly(d, a, b);
+#endif
+}
+
+#if ARCHITECTURE >= 800
+// What a TF32 number holds of x.
+__device__ __forceinline__ float leading(float x) {
+    return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
+}
+
+// The same of floats: sums of two TF32 numbers, all but the product of both second ones.
+__device__ __forceinline__ void multiply_add_split(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+    float first[4], second[4], upper[2], lower[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        upper[i] = leading(b[i] + (b[i] - leading(b[i])));      // rounded to nearest, so that what is left out has any sign
+        lower[i] = b[i] - upper[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        first[i] = leading(a[i]);
+        second[i] = a[i] - first[i];
+    }
+    multiply_add(d, first, lower);
+    multiply_add(d, second, upper);
+    multiply_add(d, first, upper);
+}
+
+// sum += a b + c d. Tensor cores round down, so sums of many products are made outside of them.
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const float (&a)[4], const float (&b)[2], const float (&c)[4],
+                                             const float (&d)[2]) {
+    float part[4] = {0, 0, 0, 0};
+    multiply_add_split(part, a, b);
+    multiply_add_split(part, c, d);
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] += part[i];
+}
+#endif
+
+template <class T>
+__device__ __forceinline__ void multiply_add(T (&sum)[4], const T (&a)[4], const T (&b)[2], const T (&c)[4], const T (&d)[2]) {
+    multiply_add(sum, a, b);
+    multiply_add(sum, c, d);
+}
+
+// A lane's part of the columns of a tile, b, and what makes its part of the matrix.
+struct Column {
+    const char *sum, *difference;      // P and Q of row 0
+    real parity, b[2];
+    __device__ Column(const real2* order_0, const real* columns, int number) {
+        const Pair pair(min(number, PAIRS - 1));
+        sum = reinterpret_cast<const char*>(order_0 + pair.l * SPAN + pair.m);
+        difference = reinterpret_cast<const char*>(order_0 + pair.l * SPAN - pair.m);
+        parity = pair.m % 2 ? -1 : 1;
+        b[0] = columns[16 * number];
+        b[1] = columns[16 * number + 8];
+    }
+    __device__ __forceinline__ void entries(int row, real (&a)[4]) const {
+        const real2 p = *reinterpret_cast<const real2*>(sum + row), q = *reinterpret_cast<const real2*>(difference + row);
+        a[0] = p.x + parity * q.x;
+        a[1] = p.y + parity * q.y;
+        a[2] = p.y - parity * q.y;
+        a[3] = parity * q.x - p.x;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
+convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
+                  const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
+                  real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
+    constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;       // threads a wave vector
+    extern __shared__ char memory[];
+    real2* const terms = reinterpret_cast<real2*>(memory);                               // (MIRRORED_WAVES, OPERATOR_SIZE)
+    real2* const columns = terms + MIRRORED_WAVES * OPERATOR_SIZE;                       // (MIRRORED_WAVES, COLUMNS_SIZE)
+
+    // what this thread copies: the operator, and one image of the moments, of one wave vector
+    const int own = threadIdx.x % MIRRORED_WAVES, part = threadIdx.x / MIRRORED_WAVES;
+    const int wave = blockIdx.x * MIRRORED_WAVES + own;
+    const Image image(min(wave, STORED - 1), part % 4);
+    const bool copies = wave < STORED && image.distinct;
+    real2* const copy = columns + own * COLUMNS_SIZE + image.number;
+    moments += image.place;
+    local += image.place;
+    operator_terms += min(wave, STORED - 1);
+    constexpr int COLUMN_ROUNDS = ROUNDS(PADDED_PAIRS, PARTS / 4), OPERATOR_ROUNDS = ROUNDS(OPERATOR_PAIRS, PARTS);
+    real2 column[COLUMN_ROUNDS][2], term[OPERATOR_ROUNDS];      // all on their way before the first is used
+#pragma unroll
+    for (int i = 0; i < COLUMN_ROUNDS; i++) {
+        const Pair pair(min(part / 4 + i * (PARTS / 4), PAIRS - 1));
+        column[i][0] = moments[pair.real_part() * HALF];
+        column[i][1] = moments[pair.imaginary_part() * HALF];
+    }
+#pragma unroll
+    for (int i = 0; i < OPERATOR_ROUNDS; i++) {
+        const Pair pair(min(part + i * PARTS, OPERATOR_PAIRS - 1));
+        term[i] = {operator_terms[pair.real_part() * (long long)STORED], operator_terms[pair.imaginary_part() * (long long)STORED]};
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMN_ROUNDS; i++) {
+        const int number = part / 4 + i * (PARTS / 4);
+        const Pair pair(min(number, PAIRS - 1));
+        const int turn = pair.l + image.turn(pair);
+        const real2 c = turned(column[i][0], turn), s = turned(column[i][1], turn + image.turn_imaginary());
+        const real once = number < PAIRS ? 1 : 0, half = pair.m > 0 ? once : once / 2;      // P + Q counts order 0 twice
+        const bool used = i < PADDED_PAIRS / (PARTS / 4) || number < PADDED_PAIRS;
+        if (used) copy[8 * number] = {half * c.x, half * c.y};
+        if (used) copy[8 * number + 4] = {once * s.x, once * s.y};
+    }
+#pragma unroll
+    for (int i = 0; i < OPERATOR_ROUNDS; i++) {
+        const int number = part + i * PARTS;
+        const bool used = i < OPERATOR_PAIRS / PARTS || number < OPERATOR_PAIRS;
+        const Pair pair(min(number, OPERATOR_PAIRS - 1));
+        const real c = 2 * term[i].x, s = pair.m > 0 ? 2 * term[i].y : 0;
+        real2* const order_0 = terms + own * OPERATOR_SIZE + pair.l * SPAN + ORDER;
+        if (used) order_0[pair.m] = {c, s};
+        if (used && pair.m > 0 && pair.m <= ORDER) order_0[-pair.m] = {flipped(c, pair.m << 31), flipped(s, ~pair.m << 31)};
+    }
+    __syncthreads();
+
+    // what this warp computes: row tiles of one wave vector
+    const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4, warp = threadIdx.x / 32;
+    const int first = warp % SHARE * TILES;
+    const real2* const order_0 = terms + warp / SHARE * OPERATOR_SIZE + ORDER;
+    real2* const own_columns = columns + warp / SHARE * COLUMNS_SIZE;
+    int row[TILES];        // places in bytes
+    real sum[TILES][4] = {};
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const Pair pair(min((first + i) * 8 + group, PAIRS - 1));
+        row[i] = (pair.l * SPAN + pair.m) * sizeof(real2);
+    }
+#pragma unroll 1
+    for (int number = member; number < PADDED_PAIRS; number += 8) {
+        const real* const own_column = reinterpret_cast<const real*>(own_columns) + group;
+        const Column left(order_0, own_column, number), right(order_0, own_column, number + 4);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            real a[4], c[4];
+            left.entries(row[i], a);
+            right.entries(row[i], c);
+            multiply_add(sum[i], a, left.b, c, right.b);
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const int number = (first + i) * 8 + group;
+        if (number >= PAIRS) continue;
+        own_columns[8 * number + member] = {sum[i][0], sum[i][1]};
+        own_columns[8 * number + 4 + member] = {sum[i][2], sum[i][3]};
+    }
+    __syncthreads();
+    if (!copies) return;
+#pragma unroll
+    for (int i = 0; i < ROUNDS(PAIRS, PARTS / 4); i++) {
+        const int number = part / 4 + i * (PARTS / 4);
+        if (i == ROUNDS(PAIRS, PARTS / 4) - 1 && number >= PAIRS) break;
+        const Pair pair(number);
+        const int turn = image.turn(pair) - pair.l;
+        const real2 c = copy[8 * number], s = copy[8 * number + 4];
+        const real half = pair.m > 0 ? real(1) : real(0.5);
+        local[pair.real_part() * HALF] = turned(real2{half * c.x, half * c.y}, turn);
+        if (pair.m > 0) local[pair.imaginary_part() * HALF] = turned(s, turn + image.turn_imaginary());
+    }
+}
