@@ -172,9 +172,13 @@ def counts_matrix(grid) -> np.ndarray:
 
 def deformation(cell: np.ndarray, counts: np.ndarray) -> float:
     """Half the longest diagonal of a box over that of a cube of its volume: 1 for cubes, larger otherwise."""
-    boxes = np.linalg.solve(counts.astype(float), cell)
+    return float(_deformation(np.linalg.solve(counts.astype(float), cell)) / box_width(cell, counts))
+
+
+def _deformation(boxes: np.ndarray) -> np.ndarray:
+    """The longest diagonals of boxes, shape (..., 3, 3), over that of a cube of unit edge."""
     signs = np.array([[1, 1, 1], [1, 1, -1], [1, -1, 1], [-1, 1, 1]])
-    return float(np.linalg.norm(signs @ boxes, axis=1).max() / (np.sqrt(3.0) * box_width(cell, counts)))
+    return np.linalg.norm(signs @ boxes, axis=-1).max(-1) / np.sqrt(3.0)
 
 
 def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
@@ -189,19 +193,23 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     ranges = []
     for n in target:
         low, high = max(1, int(np.floor(0.87 * n))), max(1, int(np.ceil(1.13 * n)))
-        candidates = np.arange(low, high + 1)
-        nearest = np.argsort(np.abs(np.log(candidates / n)), kind="stable")[:7]
-        ranges.append(sorted(candidates[nearest].tolist()))
-    for diagonal in product(*ranges):
-        widths = np.diag(cell) / diagonal
-        counts = np.rint(np.tril(cell, -1) / widths).astype(np.int64) + np.diag(diagonal)
-        size = abs(np.log(box_width(cell, counts) / width))
-        score = 4.0 * (deformation(cell, counts) - 1.0) + size
-        if score < best_score:
-            lengths = smith_normal_form(counts)[2].tolist()
-            score += sum(map(_slowness, lengths))
-            if score < best_score and all(map(_is_smooth, lengths)):
-                best, best_score = counts, score
+        numbers = np.arange(low, high + 1)
+        nearest = np.argsort(np.abs(np.log(numbers / n)), kind="stable")[:7]
+        ranges.append(sorted(numbers[nearest].tolist()))
+    diagonals = np.array(list(product(*ranges)))
+    widths = np.diag(cell) / diagonals
+    candidates = np.rint(np.tril(cell, -1) / widths[:, None, :]).astype(np.int64)
+    candidates[:, range(3), range(3)] = diagonals
+    boxes = np.linalg.solve(candidates.astype(float), np.broadcast_to(cell, candidates.shape))
+    size = np.cbrt(widths.prod(1))
+    scores = 4.0 * (_deformation(boxes) / size - 1.0) + np.abs(np.log(size / width))
+    for k in np.argsort(scores.round(12), kind="stable"):
+        if scores[k] >= best_score:
+            break
+        lengths = smith_normal_form(candidates[k])[2].tolist()
+        score = scores[k] + sum(map(_slowness, lengths))
+        if score < best_score and all(map(_is_smooth, lengths)):
+            best, best_score = candidates[k], score
     if best is None:  # no smooth lengths nearby: powers of two are never far
         best = np.diag(2 ** np.maximum(0, np.rint(np.log2(target))).astype(np.int64))
     return best
