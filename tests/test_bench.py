@@ -10,6 +10,7 @@ from openmm import unit
 
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import md, nve, timing
+from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
 from fmm_openmm.bench.solver import compulsory_bytes, near_pairs, relative_error
 from fmm_openmm.bench.systems import Size, nonbonded, scale_particles, tiled, tiled_charges, water
@@ -221,6 +222,30 @@ def test_scaling(bench, monkeypatch):
     assert len(table) == len(result["rows"]) > 1
     assert np.isfinite(result["exponent"])
     assert all(row["force_error"] < 1e-3 for row in result["rows"])
+
+
+def test_open(bench, monkeypatch):
+    monkeypatch.setattr("fmm_openmm.bench.open.EDGE", EDGE)
+    monkeypatch.setattr("fmm_openmm.bench.open.PATIENCE", 0.0)
+    table, result = bench("open", "--max-atoms", "3e3", "--tolerance", "1e-3", "--backend", "cpu")
+    assert [(row["atoms"], row["method"]) for row in result["rows"]] == [
+        (999, "fmm"), (999, "direct"), (999, "treecode"), (3000, "fmm"), (3000, "treecode"),
+    ]  # fmt: skip
+    assert len(table) == 5
+    for row in result["rows"]:
+        assert row["seconds"] > 0
+        assert row["force_error"] is None or row["force_error"] <= 1e-3
+    assert result["rows"][0]["force_error"] is not None
+
+
+def test_where_one_method_overtakes_another():
+    def rows(method, *times):
+        return [{"method": method, "atoms": atoms, "seconds": t} for atoms, t in zip((10, 100, 1000), times, strict=True)]
+
+    found = crossover(rows("fmm", 4.0, 4.0, 4.0) + rows("direct", 1.0, 8.0, 64.0), "fmm", "direct")
+    assert found == pytest.approx(10 ** (1 + np.log(4) / np.log(8)))
+    assert crossover(rows("fmm", 4.0, 4.0, 4.0) + rows("direct", 1.0, 2.0, 3.0), "fmm", "direct") is None
+    assert crossover(rows("fmm", 4.0, 4.0, 4.0) + rows("direct", 5.0, 6.0, 7.0), "fmm", "direct") == 10
 
 
 def test_scaling_stops_where_memory_ends(bench, monkeypatch):

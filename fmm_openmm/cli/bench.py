@@ -3,6 +3,7 @@
 solver: an evaluation and its stages, against what the device can do.
 md: steps in OpenMM with charges zero, with PME and with FMM.
 scaling: growth of an evaluation's time with the number of atoms.
+open: direct sum, treecode and FMM in empty space.
 nve: drift and residual of the total energy, PME and FMM.
 tune: the fastest parameters on this GPU, for later runs to use.
 operators: M2L of one level by each operator against order and depth, on a GPU.
@@ -40,6 +41,9 @@ NVE_GPU_SIZES, NVE_CPU_SIZES = "6 4.5:2x2x2", "3"
 MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
 """Default end of ``scaling`` on each backend."""
 
+MOST_OPEN = {"cuda": 1e6, "cpu": 3e4}
+"""Default end of ``open`` on each backend."""
+
 
 def size(text: str):
     """A :class:`fmm_openmm.bench.systems.Size`."""
@@ -63,13 +67,13 @@ def add_arguments(parser) -> None:
         if name == "operators":
             add_operator_arguments(each)
             continue
-        if name == "scaling":
+        if name in ("scaling", "open"):
             each.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
             each.add_argument("--max-atoms", type=float, metavar="N", help="largest system; memory may end it before")
         else:
             each.add_argument("--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies")
             each.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
-        if name in ("solver", "scaling"):
+        if name in ("solver", "scaling", "open"):
             each.add_argument("--backend", choices=BACKENDS, default="auto")
         elif name != "tune":
             add_platform_argument(each)
@@ -265,6 +269,34 @@ def scaling(args, terminal, drawing) -> dict:
     return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "exponent": exponent, "stopped": stopped}
 
 
+def empty_space(args, terminal, drawing) -> dict:
+    """Time of direct sum, treecode and FMM in empty space against the number of atoms."""
+    from fmm_openmm.bench.open import crossover, measure
+
+    backend = choose_backend() if args.backend == "auto" else args.backend
+    if backend == "reference":
+        raise ValueError("--backend must be 'cuda' or 'cpu' here, got 'reference'")
+    most = MOST_OPEN[backend] if args.max_atoms is None else args.max_atoms
+    if not most >= 1000:
+        raise ValueError(f"--max-atoms must be at least 1000, got {most:g}")
+    terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, droplets of water\n")
+    heading(terminal, ("atoms", "method", "evaluation, us", "force error", "parameters"))
+    rows = []
+    with terminal.progress("open") as advance:
+        for row in measure(most, args.tolerance, backend):
+            advance(0, description=f"{row['atoms']} atoms, {row['method']} done")
+            rows.append(row)
+            error = "-" if row["force_error"] is None else f"{row['force_error']:.1e}"
+            terminal.row([str(row["atoms"]), row["method"], f"{1e6 * row['seconds']:.0f}", error, row["parameters"]])
+    pairs = (("fmm", "direct"), ("treecode", "direct"), ("fmm", "treecode"))
+    crossovers = {f"{faster} before {slower}": crossover(rows, faster, slower) for faster, slower in pairs}
+    for name, atoms in crossovers.items():
+        terminal.say(f"\n{name}: " + ("not found" if atoms is None else f"from {atoms:.2g} atoms on"))
+    if drawing:
+        lines(drawing, rows, ("method",), lambda row: 1e6 * row["seconds"], "evaluation, us")
+    return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "crossovers": crossovers}
+
+
 def nve(args, terminal, drawing) -> dict:
     """Drift and residual of the total energy in NVE, PME and FMM."""
     from fmm_openmm.bench.nve import METHODS, measure, sample_of
@@ -418,7 +450,15 @@ def order_lines(drawing, rows) -> None:
     panels[0].set_ylabel("M2L, ms")
 
 
-BENCHMARKS = {"solver": solver, "md": md, "scaling": scaling, "nve": nve, "tune": tune, "operators": operators}
+BENCHMARKS = {
+    "solver": solver,
+    "md": md,
+    "scaling": scaling,
+    "open": empty_space,
+    "nve": nve,
+    "tune": tune,
+    "operators": operators,
+}
 
 
 def chosen_platform(args):

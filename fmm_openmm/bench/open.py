@@ -1,0 +1,112 @@
+"""Direct sum, treecode and FMM in empty space: time of an evaluation against the number of atoms of a droplet of water."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from fmm_openmm.backends import choose_backend
+from fmm_openmm.bench import timing
+from fmm_openmm.bench.scaling import EDGE, copies_near
+from fmm_openmm.bench.solver import relative_error
+from fmm_openmm.bench.systems import tiled_charges, water
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.solver import CoulombSolver
+from fmm_openmm.sums import METHODS
+
+SIZES = (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
+
+PATIENCE = 0.3
+"""Seconds of an evaluation from which a quadratic method is not tried on larger droplets."""
+
+SITES = 3
+"""Particles of a molecule of water."""
+
+
+def droplet(atoms: float) -> ChargeSystem:
+    """The molecules nearest to the centre of a box of water, whole, about ``atoms`` particles."""
+    base = water(EDGE)
+    box = tiled_charges(base.charges, copies_near(max(1.0, 2.4 * atoms / len(base.charges))))
+    centre = box.box_vectors.sum(0) / 2
+    molecules = round(atoms / SITES)
+    first = SITES * np.sort(np.argsort(np.linalg.norm(box.positions[::SITES] - centre, axis=1))[:molecules])
+    chosen = (first[:, None] + np.arange(SITES)).ravel()
+    new = np.full(len(box), -1)
+    new[chosen] = np.arange(len(chosen))
+    exclusions = new[box.exclusions]
+    return ChargeSystem(box.charges[chosen], box.positions[chosen], None, exclusions[(exclusions >= 0).all(1)])
+
+
+def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
+    """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against the direct sum in float64
+    (None where that would take too long), parameters."""
+    backend = choose_backend() if backend == "auto" else backend
+    slow: set[str] = set()
+    exact_too_slow = False
+    for size in SIZES:
+        if size > 1.001 * most:
+            return
+        charges, exact = droplet(size), None
+        if not exact_too_slow:
+            begin = time.perf_counter()
+            exact = Evaluation(charges, backend, method="direct", precision="double").forces
+            exact_too_slow = time.perf_counter() - begin > PATIENCE
+        for method in METHODS:
+            if method in slow:
+                continue
+            evaluation = Evaluation(charges, backend, method=method, tolerance=tolerance)
+            seconds = evaluation.seconds()
+            if method == "direct" and seconds > PATIENCE:
+                slow.add(method)
+            yield {
+                "atoms": len(charges),
+                "method": method,
+                "seconds": seconds,
+                "force_error": None if exact is None else relative_error(evaluation.forces, exact),
+                "parameters": describe(evaluation.solver.parameters),
+            }
+
+
+class Evaluation:
+    """A solver in empty space on its positions; ``forces`` of the first evaluation, shape (n, 3), kJ/mol/nm."""
+
+    def __init__(self, charges: ChargeSystem, backend: str, **options):
+        self.solver = CoulombSolver(charges.charges, None, charges.exclusions, boundary="open", backend=backend, **options)
+        self._positions, self._device = charges.positions, None
+        if backend == "cuda":
+            from fmm_openmm.bench import device
+
+            self._device, self._positions = device, device.upload(charges.positions)
+        forces = self.solver.compute(self._positions).forces
+        self.forces = forces.get() if self._device else forces
+
+    def seconds(self) -> float:
+        """Median time of an evaluation, with positions and results on the device on a GPU."""
+
+        def run():
+            self.solver.compute(self._positions)
+
+        return self._device.median_seconds(run) if self._device else timing.median_seconds(run)
+
+
+def describe(parameters) -> str:
+    """What was chosen, in a few words."""
+    if hasattr(parameters, "theta"):
+        return "" if parameters.theta is None else f"order {parameters.order}, theta {parameters.theta:g}"
+    return f"order {parameters.order}, radius {parameters.near_radius:g}, {np.diag(parameters.grid).tolist()}"
+
+
+def crossover(rows: list[dict], faster: str, slower: str) -> float | None:
+    """The number of atoms from which a method is faster than another, by interpolation of logarithms; None if not found."""
+    times = {method: {row["atoms"]: row["seconds"] for row in rows if row["method"] == method} for method in (faster, slower)}
+    atoms = np.array(sorted(times[faster].keys() & times[slower].keys()), float)
+    if len(atoms) < 2:
+        return None
+    ratio = np.log([times[faster][n] / times[slower][n] for n in atoms])
+    ahead = np.flatnonzero(ratio < 0)
+    if len(ahead) == 0:
+        return None
+    k = ahead[0]
+    if k == 0:
+        return float(atoms[0])
+    return float(np.exp(np.interp(0.0, [ratio[k], ratio[k - 1]], np.log([atoms[k], atoms[k - 1]]))))
