@@ -28,7 +28,7 @@
 #define SPAN (3 * ORDER + 1)                         // orders -ORDER .. 2 ORDER of a degree
 #define OPERATOR_PAIRS ((2 * ORDER + 1) * (ORDER + 1))
 #define OPERATOR_SIZE ((2 * ORDER + 1) * SPAN)
-#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)                // 2: other banks for the next wave vector
+#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)          // 2: other banks for the next wave vector
 #define ROUNDS(items, workers) (((items) + (workers) - 1) / (workers))
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
