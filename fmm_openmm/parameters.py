@@ -46,7 +46,7 @@ IONIC_SLACK = 0.25
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""
 
-ROTATION_ORDER = 13
+ROTATION_ORDER = 9
 """Order from which m2l by rotation is the faster one on a CPU."""
 
 DEFORMATION_LIMIT = 1.08

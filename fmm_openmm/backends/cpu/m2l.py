@@ -63,22 +63,33 @@ def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
 
 
 def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
-    """Cosines and sines of m phi and m theta (k, 4, order + 1), ``n! / r^(n + 1)`` (k, 2 order + 1), and the entries of J and
-    of its transpose, by row: start, column, value."""
+    """Cosines and sines of m phi and m theta (k, 4, order + 1), then the entries by row of J, of its transpose, and of the
+    translation along z, the last for every shift."""
     frames = [Rotation.of(shift) for shift in shifts]
     m, n = np.arange(order + 1), np.arange(2 * order + 1)
-    factorials = np.cumprod(np.maximum(1.0, n))
     turns = np.array([[f(m * angle) for angle in (frame.phi, frame.theta) for f in (np.cos, np.sin)] for frame in frames])
-    radial = np.array([factorials / frame.r ** (n + 1.0) for frame in frames])
     matrix = np.zeros(((order + 1) ** 2,) * 2)
     for l, block in enumerate(exchange(order)):
         matrix[l * l : (l + 1) ** 2, l * l : (l + 1) ** 2] = block
-    return turns, radial, *_by_row(matrix), *_by_row(matrix.T)
+    radial = np.array([np.cumprod(np.maximum(1.0, n)) / frame.r ** (n + 1.0) for frame in frames])
+    l = degrees(order)
+    signed = np.arange(len(l)) - l * l - l
+    factor = (-1.0) ** (l + signed) * np.where(signed, 2.0, 1.0)
+    start, column, pattern = _by_row(np.where(np.equal.outer(signed, signed), factor[:, None], 0.0))
+    row = np.repeat(np.arange(len(l)), np.diff(start))
+    return turns, *_by_row(matrix), *_by_row(matrix.T), start, column, pattern * radial[:, l[row] + l[column]]
 
 
 def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    row, column = np.nonzero(matrix)
-    return np.searchsorted(row, np.arange(len(matrix) + 1)), column, matrix[row, column]
+    """The entries that are not 0, row by row: start of each row, column, value; each row filled up to a multiple of 4."""
+    columns, values = [], []
+    for each in matrix:
+        used = np.flatnonzero(each)
+        fill = -len(used) % 4
+        columns.append(np.append(used, np.full(fill, used[0])))
+        values.append(np.append(each[used], np.zeros(fill)))
+    start = np.cumsum([0, *map(len, columns)])
+    return start, np.concatenate(columns), np.concatenate(values)
 
 
 @inline
@@ -138,35 +149,18 @@ def _turn(tile, order, cosine, sine, sense):
 def _matrix(start, column, value, tile, out):
     """``out = matrix tile``, the matrix given by its rows."""
     for a in range(len(tile)):
-        for w in range(LANES):
-            out[a, w] = value[start[a]] * tile[column[start[a]], w]
-        for k in range(start[a] + 1, start[a + 1]):
+        for k in range(start[a], start[a + 1], 4):
+            v0, v1, v2, v3 = value[k], value[k + 1], value[k + 2], value[k + 3]
+            b0, b1, b2, b3 = column[k], column[k + 1], column[k + 2], column[k + 3]
             for w in range(LANES):
-                out[a, w] += value[k] * tile[column[k], w]
-
-
-@inline
-def _along_z(tile, order, radial, out):
-    """``out_lm = (-1)^(l+m) (2 - [m = 0]) sum_j radial_(l+j) tile_jm``."""
-    for m in range(-order, order + 1):
-        k = abs(m)
-        for l in range(k, order + 1):
-            a = l * l + l + m
-            for w in range(LANES):
-                out[a, w] = 0.0
-            for j in range(k, order + 1):
-                b = j * j + j + m
-                for w in range(LANES):
-                    out[a, w] += radial[l + j] * tile[b, w]
-            factor = (1.0 if (l + k) % 2 == 0 else -1.0) * (2.0 if k else 1.0)
-            for w in range(LANES):
-                out[a, w] *= factor
+                s = (v0 * tile[b0, w] + v1 * tile[b1, w]) + (v2 * tile[b2, w] + v3 * tile[b3, w])
+                out[a, w] = s if k == start[a] else out[a, w] + s
 
 
 @kernel
 def _m2l_rotation(
-    moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, radial,
-    row, column, value, transposed_row, transposed_column, transposed_value, order, local,
+    moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, row, column, value,
+    transposed_row, transposed_column, transposed_value, along_row, along_column, along_value, order, local,
 ):  # fmt: skip
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
@@ -182,7 +176,7 @@ def _m2l_rotation(
             _matrix(row, column, value, tile, other)
             _turn(other, order, turns[e, 2], turns[e, 3], 1.0)
             _matrix(row, column, value, other, tile)
-            _along_z(tile, order, radial[e], other)
+            _matrix(along_row, along_column, along_value[e], tile, other)
             _matrix(transposed_row, transposed_column, transposed_value, other, tile)
             _turn(tile, order, turns[e, 2], turns[e, 3], -1.0)
             _matrix(transposed_row, transposed_column, transposed_value, tile, other)
