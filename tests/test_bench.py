@@ -142,6 +142,14 @@ def test_stage_clock_changes_nothing(base):
     assert min(seconds.values()) > 0
 
 
+def test_stages_of_levels_are_timed(base):
+    solver = base.charges.solver(tolerance=1e-3, backend="cpu", order=2, grid=(2, 2, 2), near_radius=1.8, levels=1)
+    solver.compute(base.charges.positions)
+    seconds = timing.stage_seconds(solver._stages_for(base.charges.box_vectors), base.charges.positions, EDGE / 4)
+    assert list(seconds) == [*timing.STAGES, "m2m", "m2l", "l2l"]
+    assert min(seconds.values()) > 0
+
+
 # the commands
 
 

@@ -48,7 +48,7 @@ class StageClock:
 
 
 def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[str, float]:
-    """Median wall time of each stage on the host, seconds.
+    """Median wall time of each stage on the host, seconds; with levels also of those that only they need.
 
     Args:
         stages: of a backend that computes on the host.
@@ -62,7 +62,8 @@ def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[s
         runs.append(clock.seconds)
 
     median_seconds(run)
-    return {stage: float(np.median([seconds[stage] for seconds in runs[1:]])) for stage in runs[0]}
+    used = (*STAGES, *LEVEL_STAGES) if runs[0]["m2l"] else STAGES
+    return {stage: float(np.median([seconds[stage] for seconds in runs[1:]])) for stage in used}
 
 
 def hardware() -> str:
