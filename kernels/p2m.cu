@@ -143,7 +143,8 @@ template <int WARP>
 __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count, const real4* xq,
                                              real* __restrict__ moments) {
     constexpr int FIRST = first_order(WARP, WARPS), LAST = first_order(WARP + 1, WARPS);
-    real sum[(terms_of(FIRST, LAST) + P2M_LANES - 1) / P2M_LANES * P2M_LANES] = {};
+    constexpr int COUNT = FIRST < LAST ? terms_of(FIRST, LAST) : 1;  // low orders leave warps without work
+    real sum[(COUNT + P2M_LANES - 1) / P2M_LANES * P2M_LANES] = {};
     double second = 0;
 #pragma unroll 1
     for (int k = lane; k < count; k += P2M_LANES) {

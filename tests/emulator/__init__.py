@@ -1,0 +1,117 @@
+"""The GPU's programs on the host: kernels compiled by a C++ compiler, executed step by step, without CUDA or a GPU.
+
+Slow, and nothing like a GPU in its timing; but the same sources, the same macros, the same steps and buffers. What was never
+written is garbage, and writing beyond a buffer is noticed. Paths for newer architectures (tensor cores) are not covered.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.program import SETUP, At, Device, Launch, Memset, Program
+from fmm_openmm.backends.cuda.source import source_of
+from fmm_openmm.units import COULOMB_CONSTANT
+
+HEADER = Path(__file__).with_name("cuda.h")
+COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-fno-aggressive-loop-optimizations")
+GUARD = 64
+"""Bytes on either side of a buffer that nobody may write."""
+
+GARBAGE = 0xA5
+DEVICE = Device(4, 227 * 1024)
+
+_DYNAMIC = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
+
+
+def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctypes.CDLL:
+    """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels."""
+    source = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros))
+    entries = "".join(
+        f'extern "C" const char* launch_{name}(unsigned x, unsigned y, unsigned block, void** arguments) '
+        f"{{ return emulator::launch({name}, x, y, block, arguments); }}\n"
+        for name in kernels
+    )
+    text = f'// {" ".join(OPTIONS)}\n#include "{HEADER}"\n{source}\n{entries}'
+    path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if not path.with_suffix(".so").exists():
+        path.with_suffix(".cpp").write_text(text)
+        command = [COMPILER, *OPTIONS, "-o", str(path.with_suffix(".so")), str(path.with_suffix(".cpp"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+    return ctypes.CDLL(str(path.with_suffix(".so")))
+
+
+class Emulator:
+    """A program, its kernels compiled and its buffers made."""
+
+    def __init__(self, program: Program, folder: Path):
+        self.program = program
+        files: dict[str, list[str]] = {}
+        for name, kernel in program.kernels.items():
+            files.setdefault(kernel.file, []).append(name)
+        with ThreadPoolExecutor(2) as pool:
+            made = pool.map(lambda each: compiled(each[0], program.macros, each[1], folder), files.items())
+        libraries = dict(zip(files, made, strict=True))
+        self._functions = {}
+        for name, kernel in program.kernels.items():
+            self._functions[name] = getattr(libraries[kernel.file], f"launch_{name}")
+            self._functions[name].restype = ctypes.c_char_p
+        self._memory, self.buffers = {}, {}
+        for name, buffer in program.buffers.items():
+            self._memory[name] = memory = np.full(GUARD + buffer.nbytes + GUARD, GARBAGE, np.uint8)
+            self.buffers[name] = memory[GUARD : GUARD + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
+            if buffer.data is not None:
+                self.buffers[name][...] = buffer.data
+
+    def run(self, stages=None) -> None:
+        """The steps of some stages, or of all but the setup, in the order in which they are queued."""
+        for step in self.program.steps:
+            if step.stage not in stages if stages else step.stage == SETUP:
+                continue
+            if isinstance(step, Launch):
+                self._launch(step)
+            elif isinstance(step, Memset):
+                self.buffers[step.buffer][...] = 0
+
+    def _launch(self, step: Launch) -> None:
+        keep = []
+        for argument in step.arguments:
+            if isinstance(argument, At):
+                buffer = self.buffers[argument.buffer]
+                keep.append(ctypes.c_void_p(buffer.ctypes.data + argument.element * buffer.itemsize))
+            else:
+                keep.append(ctypes.create_string_buffer(argument.tobytes(), argument.nbytes))
+        arguments = (ctypes.c_void_p * len(keep))(*(ctypes.addressof(each) for each in keep))
+        fault = self._functions[step.kernel](*step.grid, step.block, arguments)
+        assert fault is None, f"{step.kernel}: {fault.decode()}"
+        for name, memory in self._memory.items():
+            edges = memory[:GUARD], memory[len(memory) - GUARD :]
+            assert all((edge == GARBAGE).all() for edge in edges), f"{step.kernel} wrote beyond {name}"
+
+
+class EmulatedStages:
+    """Arguments as for ``CudaStages``, and the folder for compiled kernels."""
+
+    def __init__(self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path):
+        self.lattice = lattice
+        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, DEVICE)
+        self.emulator = Emulator(program, folder)
+
+    def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (n,) and fields (n, 3), as ``Stages.evaluate``."""
+        buffers = self.emulator.buffers
+        buffers["positions"][...] = positions
+        buffers["parameters"][...] = parameter_block(self.lattice.counts, self.lattice.boxes, width)
+        self.emulator.run([SETUP])
+        self.emulator.run()
+        scale = width / COULOMB_CONSTANT
+        return buffers["potentials"].astype(float) * scale, buffers["fields"].astype(float) * (scale * width)

@@ -1,0 +1,67 @@
+"""The CUDA pipeline on the host, through ``tests/emulator``: every stage against the reference backend. Needs no GPU."""
+
+import numpy as np
+import pytest
+
+from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.driver import evaluate
+from tests.emulator import COMPILER, EmulatedStages
+
+if COMPILER is None:
+    pytest.skip("needs a C++ compiler", allow_module_level=True)
+
+CELLS = {
+    "cube": (np.eye(3) * 3.0, (6, 6, 6)),
+    "skewed": (np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]), [[6, 0, 0], [1, 5, 0], [-2, 2, 5]]),
+    "cuboid": (np.diag([3.0, 2, 1]), (9, 6, 3)),
+    "one box": (np.diag([3.0, 1, 1]), (1, 1, 1)),
+}
+SPANS = {"open": (5, 4, 6), "open, one box": (1, 1, 1)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+def charges_in(low, high, n=150, seed=3):
+    rng = np.random.default_rng(seed)
+    pairs = np.sort(rng.integers(0, n, (n, 2)), 1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    return rng.uniform(low, high, (n, 3)), rng.normal(size=n), pairs
+
+
+def check(lattice, width, positions, charges, pairs, order, smoothing, minimum_image, dtype, folder):
+    arguments = lattice, order, smoothing, charges, pairs, minimum_image
+    expected = evaluate(ReferenceStages(*arguments), positions, width)
+    found = EmulatedStages(*arguments, dtype, folder).evaluate(positions, width)
+    accuracy = 1e-12 if dtype == np.float64 else 2e-5
+    for a, b in zip(found, expected, strict=True):
+        assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "order", "smoothing", "minimum_image"),
+    [
+        ("cube", np.float32, 5, 0.0, False),
+        ("cube", np.float64, 4, 0.1, True),
+        ("skewed", np.float64, 4, 0.0, True),
+        ("skewed", np.float32, 3, 0.1, False),
+        ("cuboid", np.float64, 6, 0.0, False),
+        ("one box", np.float64, 3, 0.1, False),
+    ],
+)
+def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimum_image, folder):
+    vectors, grid = CELLS[cell]
+    counts = counts_matrix(grid)
+    lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+    check(lattice, width, *charges_in(-2, 3), order, smoothing, minimum_image, dtype, folder)
+
+
+@pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])
+@pytest.mark.parametrize("span", SPANS)
+def test_agrees_in_empty_space(span, dtype, smoothing, folder):
+    lattice = OpenLattice(np.array(SPANS[span]), 1.87)
+    system = charges_in(0.15, np.array(SPANS[span]) - 0.35)
+    check(lattice, 1.0, *system, 4, smoothing, False, dtype, folder)
