@@ -197,7 +197,7 @@ __device__ __forceinline__ void back(const Frame& frame, const real2* alpha, con
     if constexpr (L < ORDER) back<L + 1>(frame, alpha, theta, local);
 }
 
-extern "C" __global__ void __launch_bounds__(WARP * WARPS)
+extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS)
 m2l_rotation(int half, int count, const int4* __restrict__ list /* (8, count) */,
              const real* __restrict__ translations /* (translations, PARAMETERS) */, const real* __restrict__ moments /* slabs */,
              real* __restrict__ sums /* (gridDim.z) slabs */) {
@@ -213,7 +213,7 @@ m2l_rotation(int half, int count, const int4* __restrict__ list /* (8, count) */
     const Target target(blockIdx.x * WARP + lane, half);
     for (int a = 0; a < TERMS; a++) local[a * WARP] = 0;
 #pragma unroll 1
-    for (int i = blockIdx.z * WARPS + warp; i < count; i += gridDim.z * WARPS) {
+    for (int i = blockIdx.z * M2L_WARPS + warp; i < count; i += gridDim.z * M2L_WARPS) {
         const int4 source = list[child * count + i];
         const real* from = moments + target.source(source);
         Degree<0> x;
@@ -233,9 +233,9 @@ m2l_rotation(int half, int count, const int4* __restrict__ list /* (8, count) */
     __syncthreads();
     // the block's warps share the terms
     sums += ((blockIdx.z * gridDim.y + child) * (long long)gridDim.x + blockIdx.x) * (TERMS * WARP) + lane;
-    for (int a = warp; a < TERMS; a += WARPS) {
+    for (int a = warp; a < TERMS; a += M2L_WARPS) {
         real sum = 0;
-        for (int w = 0; w < WARPS; w++) sum += reinterpret_cast<real*>(memory)[w * SHARED + a * WARP + lane];
+        for (int w = 0; w < M2L_WARPS; w++) sum += reinterpret_cast<real*>(memory)[w * SHARED + a * WARP + lane];
         sums[a * WARP] = sum;
     }
 }

@@ -5,7 +5,7 @@
 // So the lanes of a warp share their interaction list, the sources at one relative translation are next to each other again, and
 // terms are at constant distances. Lanes beyond the last parent repeat it.
 //
-//   WARPS   warps a block
+//   M2L_WARPS   warps a block
 #pragma once
 #include "common/real.cuh"
 

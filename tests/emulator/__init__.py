@@ -22,7 +22,8 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 HEADER = Path(__file__).with_name("cuda.h")
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-fno-aggressive-loop-optimizations")
+OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
+OPTIONS += ("-fno-aggressive-loop-optimizations",) if "g++" in str(COMPILER) else ()  # rows of an array are run over
 GUARD = 64
 """Bytes on either side of a buffer that nobody may write."""
 
@@ -36,7 +37,7 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
     """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels."""
     source = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros))
     entries = "".join(
-        f'extern "C" const char* launch_{name}(unsigned x, unsigned y, unsigned block, void** arguments) '
+        f'extern "C" __attribute__((visibility("default"))) const char* launch_{name}(unsigned x, unsigned y, unsigned block, void** arguments) '
         f"{{ return emulator::launch({name}, x, y, block, arguments); }}\n"
         for name in kernels
     )

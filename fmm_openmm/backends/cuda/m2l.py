@@ -174,8 +174,8 @@ class P4Symmetric:
             key=lambda shape: shape[0] * (shape[1] * shape[2] + self.STAGING),
         )
         self._blocks, self._warps, padded = blocks, warps, blocks * warps * rows
-        macros = {"ROWS": rows, "WARPS": warps, "PADDED": padded, "BLOCKS": RESIDENT_WARPS[level.bytes_of_real] // warps}
-        module = level.module("m2l_p4_symmetric", **macros)
+        resident = RESIDENT_WARPS[level.bytes_of_real] // warps
+        module = level.module("m2l_p4_symmetric", M2L_ROWS=rows, M2L_WARPS=warps, PADDED=padded, BLOCKS=resident)
         self._kernel = module.get_function("m2l_p4_symmetric")
         vectors, group, sources = symmetric_list(level.separation)
         self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
@@ -202,7 +202,7 @@ class ByRotation:
         self._warps = _warps_of_block(memory)
         self._memory = self._warps * memory
         rolled = int(level.order >= ROLLED_FROM[level.bytes_of_real])
-        module = level.module("m2l_rotation", KEEP=keep, WARPS=self._warps, ROLLED=rolled)
+        module = level.module("m2l_rotation", KEEP=keep, M2L_WARPS=self._warps, ROLLED=rolled)
         self._kernel = module.get_function("m2l_rotation")
         self._kernel.max_dynamic_shared_size_bytes = self._memory
         self._list = cupy.asarray(interaction_list(level.separation))
