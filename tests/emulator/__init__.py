@@ -36,11 +36,7 @@ _DYNAMIC = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctypes.CDLL:
     """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels."""
     source = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros))
-    entries = "".join(
-        f'extern "C" __attribute__((visibility("default"))) const char* launch_{name}(unsigned x, unsigned y, unsigned block, void** arguments) '
-        f"{{ return emulator::launch({name}, x, y, block, arguments); }}\n"
-        for name in kernels
-    )
+    entries = "".join(f"LAUNCHER({name})\n" for name in kernels)
     text = f'// {" ".join(OPTIONS)}\n#include "{HEADER}"\n{source}\n{entries}'
     path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not path.with_suffix(".so").exists():

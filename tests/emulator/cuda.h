@@ -167,6 +167,13 @@ const char* launch(void (*kernel)(A...), unsigned grid_x, unsigned grid_y, unsig
 
 }  // namespace emulator
 
+// A function launch_<kernel> for callers of the library; what went wrong, or nothing.
+#define LAUNCHER(kernel)                                                                                             \
+    extern "C" __attribute__((visibility("default"))) const char* launch_##kernel(unsigned x, unsigned y, unsigned block, \
+                                                                                  void** arguments) {                \
+        return emulator::launch(kernel, x, y, block, arguments);                                                     \
+    }
+
 inline void __syncthreads() { emulator::barrier(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { emulator::exchange(mask, 0); }
 inline void __threadfence() {}
