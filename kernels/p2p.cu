@@ -2,41 +2,57 @@
 //
 //     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
 //
-// A warp owns a box. The parts of its near stencil, shifted to its own centre, lie in shared memory, WINDOW at a time; a
-// lane takes every 32nd of them and lets it meet up to TARGETS of the box's parts, which stay in registers: 14
+// A block of two warps owns a box. One lists the parts of its near stencil and fetches them into shared memory, shifted to the
+// box's own centre, WINDOW at a time; meanwhile the other looks up which pairs are excluded. Then each takes half of the box's
+// parts: a lane goes through every 32nd source and lets it meet up to TARGETS of these, which stay in registers, 14
 // floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out. Rows of the near stencil
-// come in order of distance, so that few steps of 32 sources have masks; the others go without. Bound by instruction issue.
+// come in order of distance, so that few steps of 32 sources have masks; the others go without. Bound by instruction issue, of
+// which the pairs are a half, and by the latency of the lists.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 #include "common/parts.cuh"
 
 #define TARGETS 4
-#define BATCH 16
-#define PREFETCH 7
+#define BATCH 32
+#define FETCHED 4               // steps of sources on their way at once
+#define FETCHES (32 * FETCHED)
+#define HELD ((WINDOW + FETCHES - 1) / FETCHES * FETCHES)
 #define NEVER (sizeof(real) == 4 ? real(1e38) : real(1e300))  // squared distance of what is left out
-#define ROUNDS ((NEAR + 31) / 32)
 
-static_assert(WINDOW % 32 == 0 && WINDOW < 1024, "a mask has a bit for every step");
+static_assert(WINDOW % 32 == 0 && WINDOW <= 1024, "a mask has a bit for every step");
 
 struct Shared {
-    real4 source[WINDOW];
-    unsigned skip[WINDOW / 2];    // BATCH bits each
+    real4 source[HELD];
+    real4 target[BATCH];
     real4 far[BATCH];             // what excluded pairs beyond the near stencil contribute
     int first[NEAR];              // first part of each near box
     int begin[NEAR + 1];          // number of sources before it
-    unsigned masked[BATCH / TARGETS];  // steps that have masks, a bit each
+    unsigned skip[WINDOW];        // a bit for every target that leaves the source out
+    unsigned masked[BATCH];       // steps in which a target leaves sources out, a bit each
 };
 
 struct Field {
     real phi, x, y, z;
 };
 
+__device__ __forceinline__ float reciprocal_root(float x) {
+    return rsqrtf(x);
+}
+
+// As inverse_root of real.cuh, but for all normal x: a step of third order from the hardware's estimate in float64.
+__device__ __forceinline__ double reciprocal_root(double x) {
+    double y;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    const double e = 1 - x * y * y;
+    return y + y * e * (0.5 + 0.375 * e);
+}
+
 template <bool MASKED>
 __device__ __forceinline__ void interact(const real4& target, const real4& source, bool skip, Field& sum) {
     const real dx = target.x - source.x, dy = target.y - source.y, dz = target.z - source.z;
     const real r2 = dx * dx + dy * dy + dz * dz;
-    const real inverse = rsqrt(MASKED && skip ? NEVER : r2);
-    const real s = source.w * inverse, f = s * inverse * inverse;
+    const real inverse = reciprocal_root(MASKED && skip ? NEVER : r2);
+    const real s = source.w * inverse, f = s * (inverse * inverse);
     sum.phi += s;
     sum.x += f * dx;
     sum.y += f * dy;
@@ -57,69 +73,6 @@ __device__ __forceinline__ real transposed_sum(real (&v)[COUNT], int lane) {
         return transposed_sum(half, lane);
     } else {
         return v[0];
-    }
-}
-
-// The next N steps of sources, noted as part and row, become positions and charges.
-template <int N>
-__device__ __forceinline__ void fetch(real4* source, const real4* __restrict__ xq, const real4* __restrict__ shift) {
-    real4 value[N];
-#pragma unroll
-    for (int p = 0; p < N; p++) {
-        const int2 at = *reinterpret_cast<const int2*>(source + 32 * p);
-        const real4 by = shift[at.y];
-        value[p] = xq[at.x];
-        value[p].x += by.x; value[p].y += by.y; value[p].z += by.z;
-    }
-#pragma unroll
-    for (int p = 0; p < N; p++) source[32 * p] = value[p];
-}
-
-// N targets, from number `from` of the batch on, with all sources of the window; adds to `near` or, at first, sets it.
-template <int N>
-__device__ __forceinline__ void run(const Shared& s, int steps, int lane, int from, const real4* __restrict__ targets,
-                                    bool initial, real* __restrict__ near) {
-    real4 target[N];
-    Field sum[N];
-#pragma unroll
-    for (int t = 0; t < N; t++) {
-        target[t] = targets[t];
-        sum[t] = Field{0, 0, 0, 0};
-    }
-    const unsigned masked = s.masked[from / TARGETS];
-#pragma unroll 1
-    for (unsigned left = masked; left != 0; left &= left - 1) {
-        const int k = 32 * (__ffs(left) - 1) + lane;
-        const real4 source = s.source[k];
-        const unsigned skip = s.skip[k / 2] >> (BATCH * (k % 2) + from);
-#pragma unroll
-        for (int t = 0; t < N; t++) interact<true>(target[t], source, skip & (1u << t), sum[t]);
-    }
-    for (unsigned left = ~masked & ~(~0u << steps); left != 0;) {
-        const int begin = __ffs(left) - 1, end = begin + __ffs(~(left >> begin)) - 1;
-        left &= ~0u << end;
-#pragma unroll 2
-        for (int k = 32 * begin + lane; k < 32 * end; k += 32) {
-            const real4 source = s.source[k];
-#pragma unroll
-            for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
-        }
-    }
-    constexpr int COUNT = N > 2 ? 16 : 4 * N;
-    real values[COUNT];
-#pragma unroll
-    for (int t = 0; t < COUNT / 4; t++) {
-        values[4 * t] = t < N ? sum[t].phi : 0;
-        values[4 * t + 1] = t < N ? sum[t].x : 0;
-        values[4 * t + 2] = t < N ? sum[t].y : 0;
-        values[4 * t + 3] = t < N ? sum[t].z : 0;
-    }
-    real total = transposed_sum(values, lane);
-#pragma unroll
-    for (int d = COUNT; d < 32; d *= 2) total += __shfl_xor_sync(FULL, total, d);
-    if (lane < 4 * N) {
-        total += reinterpret_cast<const real*>(s.far + from)[lane];
-        near[lane] = initial ? total : near[lane] + total;
     }
 }
 
@@ -161,27 +114,119 @@ __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(32 * P2P_WARPS, (sizeof(real) == 4 ? 24 : 12) / P2P_WARPS)
-p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts + 1) */,
-    const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (CORNERS, n) */,
-    const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
-    const real4* __restrict__ shift /* (NEAR): offset in box widths */,
-    const short* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
-    const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded ones */,
-    const Parameters* __restrict__ parameters, real* __restrict__ near /* (parts, 4): potential, field */) {
-    __shared__ Shared memory[P2P_WARPS];
-    const int lane = threadIdx.x % 32;
-    Shared& s = memory[threadIdx.x / 32];
-    const int box = blockIdx.x * P2P_WARPS + threadIdx.x / 32;
-    if (box >= BOXES) return;
-    const int first_target = start[box], last_target = start[box + 1], nothing = start[BOXES];
-    if (first_target == last_target) return;
-    const int h0 = box % N0, h1 = box / N0 % N1, h2 = box / (N0 * N1);
+__device__ __forceinline__ Field from_lane(const Field& v, int bit) {
+    return {__shfl_xor_sync(FULL, v.phi, bit), __shfl_xor_sync(FULL, v.x, bit), __shfl_xor_sync(FULL, v.y, bit),
+            __shfl_xor_sync(FULL, v.z, bit)};
+}
 
-    int sources = 0;
+__device__ __forceinline__ void operator+=(Field& a, const Field& b) {
+    a.phi += b.phi;
+    a.x += b.x;
+    a.y += b.y;
+    a.z += b.z;
+}
+
+// The lane, read anew so that what depends on it need not be kept in registers between passes.
+__device__ __forceinline__ int lane_now() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+// Which of N targets a lane holds in register t: halves of the warp have opposite orders, so that, in a sum over them, what one
+// half gives away is in the same register as what the other keeps.
+template <int N>
+__device__ __forceinline__ int held(int lane, int t) {
+    return lane & 16 ? N - 1 - t : t;
+}
+
+// Sums of N targets over the warp, held as above; calls store(target, component, total) once for each.
+template <int N, class Store>
+__device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], int lane, Store store) {
+    constexpr int LEFT = (N + 1) / 2, COUNT = LEFT > 2 ? 16 : 4 * LEFT;
 #pragma unroll
-    for (int round = 0; round < ROUNDS; round++) {
-        const int row = round * 32 + lane;
+    for (int t = 0; t < LEFT; t++) sum[t] += from_lane(sum[N - 1 - t], 16);
+    real values[COUNT];
+#pragma unroll
+    for (int t = 0; t < COUNT / 4; t++) {
+        values[4 * t] = t < LEFT ? sum[t].phi : 0;
+        values[4 * t + 1] = t < LEFT ? sum[t].x : 0;
+        values[4 * t + 2] = t < LEFT ? sum[t].y : 0;
+        values[4 * t + 3] = t < LEFT ? sum[t].z : 0;
+    }
+    real total = transposed_sum(values, lane);
+#pragma unroll
+    for (int d = COUNT; d < 16; d *= 2) total += __shfl_xor_sync(FULL, total, d);
+    const int t = lane % 16 / 4;
+    if (t < N / 2 || (t < LEFT && lane < 16)) store(held<N>(lane, t), lane % 4, total);
+}
+
+// N targets, from number `from` of the batch on, with all sources of the window; adds to `near` or, at first, sets it.
+template <int N>
+__device__ __forceinline__ void meet(const Shared& s, int steps, int from, bool initial, real* __restrict__ near) {
+    const int lane = lane_now();
+    real4 target[N];
+    Field sum[N];
+    unsigned masked = 0;
+#pragma unroll
+    for (int t = 0; t < N; t++) {
+        target[t] = s.target[from + held<N>(lane, t)];
+        sum[t] = Field{0, 0, 0, 0};
+        masked |= s.masked[from + t];
+    }
+#pragma unroll 1
+    for (unsigned left = masked; left != 0; left &= left - 1) {
+        const int k = 32 * (__ffs(left) - 1) + lane;
+        const real4 source = s.source[k];
+        const unsigned skip = lane & 16 ? __brev(s.skip[k]) >> (32 - N - from) : s.skip[k] >> from;
+#pragma unroll
+        for (int t = 0; t < N; t++) interact<true>(target[t], source, skip & (1u << t), sum[t]);
+    }
+#pragma unroll 1
+    for (int begin = 0, end; begin < steps; begin = end + 1) {  // stretches of steps without masks
+        const unsigned left = masked >> begin;
+        end = left == 0 ? steps : min(begin + __ffs(left) - 1, steps);
+#pragma unroll 2
+        for (int k = 32 * begin + lane; k < 32 * end; k += 32) {
+            const real4 source = s.source[k];
+#pragma unroll
+            for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
+        }
+    }
+    sum_over_lanes(sum, lane, [&](int t, int component, real total) {
+        total += reinterpret_cast<const real*>(s.far + from + t)[component];
+        real& result = near[4 * (from + t) + component];
+        result = initial ? total : result + total;
+    });
+}
+
+// The instance of `meet` for a number of targets known only here.
+template <int N>
+__device__ __forceinline__ void meet_some(int count, const Shared& s, int steps, int from, bool initial,
+                                          real* __restrict__ near) {
+    if constexpr (N > 1) {
+        if (count < N) return meet_some<N - 1>(count, s, steps, from, initial, near);
+    }
+    meet<N>(s, steps, from, initial, near);
+}
+
+// A warp's share of a batch, in passes of up to TARGETS.
+__device__ __forceinline__ void meet_all(const Shared& s, int steps, int first, int last, bool initial,
+                                         real* __restrict__ near) {
+    while (first < last) {
+        const int left = last - first, count = left > 2 * TARGETS ? TARGETS : (left > TARGETS ? (left + 1) / 2 : left);
+        meet_some<TARGETS>(count, s, steps, first, initial, near);
+        first += count;
+    }
+}
+
+// Lists the near boxes; done by one warp.
+__device__ __forceinline__ void list_rows(Shared& s, int box, int lane, const int* __restrict__ start,
+                                          const int4* __restrict__ offset) {
+    const int h0 = box % N0, h1 = box / N0 % N1, h2 = box / (N0 * N1);
+    int sources = 0;
+    for (int first = 0; first < NEAR; first += 32) {
+        const int row = first + lane;
         int from = 0, length = 0;
         if (row < NEAR) {
             const int4 n = __ldg(offset + row);
@@ -205,97 +250,155 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
     }
     if (lane == 0) s.begin[NEAR] = sources;
     __syncwarp();
+}
 
-    for (int window = 0; window < sources; window += WINDOW) {
-        const int end = min(WINDOW, sources - window), steps = (end + 31) / 32;
-        // which part a source is, and the row of its box, noted where the source goes; the last step is filled up with the
-        // part without charge that p2m adds behind all others
-        if (end + lane < 32 * steps) *reinterpret_cast<int2*>(s.source + end + lane) = int2{nothing, 0};
+// The sources of a window, shifted to the box's centre; done by one warp. First it notes where each source goes which part it
+// is and the row of its box, then FETCHED steps at a time become positions and charges. The last steps are filled up with
+// `nothing`, the part without charge that p2m adds behind all others.
+__device__ __forceinline__ void fetch(Shared& s, int window, int lane, int nothing, const real4* __restrict__ xq,
+                                      const real4* __restrict__ shift) {
+    for (int row = lane; row < NEAR; row += 32) {
+        const int begin = s.begin[row] - window, to_part = s.first[row] - begin;
+        for (int k = max(0, begin), end = min(WINDOW, s.begin[row + 1] - window); k < end; k++)
+            *reinterpret_cast<int2*>(s.source + k) = int2{to_part + k, row};
+    }
+    const int sources = min(WINDOW, s.begin[NEAR] - window), end = (sources + FETCHES - 1) / FETCHES * FETCHES;
+    for (int k = sources + lane; k < end; k += 32) *reinterpret_cast<int2*>(s.source + k) = int2{nothing, 0};
+    __syncwarp();
+    for (real4* source = s.source + lane; source < s.source + end; source += FETCHES) {
+        real4 value[FETCHED];
 #pragma unroll
-        for (int round = 0; round < ROUNDS; round++) {
-            const int row = round * 32 + lane;
-            if (row < NEAR) {
-                const int begin = s.begin[row];
-                const int low = max(0, begin - window), high = min(WINDOW, s.begin[row + 1] - window);
-                const int to_part = s.first[row] - begin + window;
-                for (int k = low; k < high; k++) *reinterpret_cast<int2*>(s.source + k) = int2{to_part + k, row};
-            }
+        for (int p = 0; p < FETCHED; p++) {
+            const int2 at = *reinterpret_cast<const int2*>(source + 32 * p);
+            const real4 by = shift[at.y];
+            value[p] = xq[at.x];
+            value[p].x += by.x; value[p].y += by.y; value[p].z += by.z;
         }
-        __syncwarp();
-        int step = 0;
-        for (; step + PREFETCH <= steps; step += PREFETCH) fetch<PREFETCH>(s.source + 32 * step + lane, xq, shift);
-        for (; step < steps; step++) fetch<1>(s.source + 32 * step + lane, xq, shift);
+#pragma unroll
+        for (int p = 0; p < FETCHED; p++) source[32 * p] = value[p];
+    }
+}
 
+// What excluded pairs are looked up in.
+struct Tables {
+    int n;
+    const real4* __restrict__ xq;
+    const int* __restrict__ sorted;
+    const int* __restrict__ place;
+    const Located* __restrict__ located;
+    const real4* __restrict__ fraction;
+    const short* __restrict__ row_of;
+    const int* __restrict__ partner_start;
+    const int* __restrict__ partner;
+    const Parameters* __restrict__ parameters;
+};
+
+// The way of a lane, one of `share`, through the partners of its target's particle.
+struct Walk {
+    int share, target, particle, next, last;
+    int box[3];
+};
+
+__device__ __forceinline__ Walk begin_walk(const Tables& tables, int lane, int batch, int targets) {
+    const int shift = targets > 16 ? 0 : (targets > 8 ? 1 : 2);
+    Walk walk = {1 << shift, lane >> shift, 0, 0, 0, {0, 0, 0}};
+    if (walk.target < targets) {
+        const int part = tables.sorted[batch + walk.target];
+        walk.particle = part >> 3;
+        walk.next = tables.partner_start[walk.particle] + (lane & (walk.share - 1));
+        walk.last = tables.partner_start[walk.particle + 1];
+        const Located at = tables.located[walk.particle];
+#pragma unroll
+        for (int axis = 0; axis < 3; axis++) walk.box[axis] = at.box[axis] + step_of(at, part & 7, axis);
+    }
+    return walk;
+}
+
+// Leaves the part of an excluded partner, n boxes from the target's, out of the sources of the target, or subtracts it.
+__device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int target, int target_part, int part, int3 n,
+                                          int window, Field& far) {
+    int row = -1;
+    if (abs(n.x) <= REACH0 && abs(n.y) <= REACH1 && abs(n.z) <= REACH2)
+        row = tables.row_of[n.x + REACH0 + (2 * REACH0 + 1) * (n.y + REACH1 + (2 * REACH1 + 1) * (n.z + REACH2))];
+    if (row >= 0) {
+        const int source = s.begin[row] + part - s.first[row] - window;
+        if (source >= 0 && source < WINDOW) {
+            atomicOr(&s.skip[source], 1u << target);
+            atomicOr(&s.masked[target], 1u << (source / 32));
+        }
+    } else if (window == 0) {
+        const real4 from = tables.xq[part], to = tables.xq[target_part];
+        const double* e = tables.parameters->boxes;
+        const real dx = to.x - from.x - real(n.x * e[0] + n.y * e[3] + n.z * e[6]);
+        const real dy = to.y - from.y - real(n.y * e[4] + n.z * e[7]);
+        const real dz = to.z - from.z - real(n.z * e[8]);
+        const real inverse = reciprocal_root(dx * dx + dy * dy + dz * dz);
+        const real v = from.w * inverse, f = v * inverse * inverse;
+        far.phi -= v;
+        far.x -= f * dx;
+        far.y -= f * dy;
+        far.z -= f * dz;
+    }
+}
+
+// Goes through the partners of a batch's targets.
+__device__ __forceinline__ void exclude(Shared& s, const Tables& tables, const Walk& walk, int batch, int window) {
+    Field far = {0, 0, 0, 0};
+    for (int k = walk.next; k < walk.last; k += walk.share) {
+        const int i = walk.particle, j = tables.partner[k];
+        const Located other = tables.located[j];
+        int3 image = {0, 0, 0};
+        if (MINIMUM_IMAGE && j != i)
+            image = excluded_image(tables.located[i], other, tables.fraction[i], tables.fraction[j], tables.parameters);
+        for_each_corner(other, [&](int corner) {
+            const int3 n = {other.box[0] + step_of(other, corner, 0) + image.x - walk.box[0],
+                            other.box[1] + step_of(other, corner, 1) + image.y - walk.box[1],
+                            other.box[2] + step_of(other, corner, 2) + image.z - walk.box[2]};
+            const int part = tables.place[entry_of(8 * j + corner, tables.n)];
+            leave_out(s, tables, walk.target, batch + walk.target, part, n, window, far);
+        });
+    }
+    __syncwarp();
+    for (int d = 1; d < walk.share; d *= 2) far += from_lane(far, d);
+    if ((threadIdx.x & (walk.share - 1)) == 0) s.far[walk.target] = real4{far.phi, far.x, far.y, far.z};
+}
+
+extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
+p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts + 1) */,
+    const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (CORNERS, n) */,
+    const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
+    const real4* __restrict__ shift /* (NEAR): offset in box widths */,
+    const short* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
+    const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded ones */,
+    const Parameters* __restrict__ parameters, real* __restrict__ near /* (parts, 4): potential, field */) {
+    __shared__ Shared s;
+    const int lane = threadIdx.x % 32, box = blockIdx.x;
+    const bool fetches = threadIdx.x < 32;
+    const int first_target = start[box], last_target = start[box + 1];
+    if (first_target == last_target) return;
+    const Tables tables = {n, xq, sorted, place, located, fraction, row_of, partner_start, partner, parameters};
+    if (fetches) list_rows(s, box, lane, start, offset);
+    int window = 0;
+    do {
         for (int batch = first_target; batch < last_target; batch += BATCH) {
             const int targets = min(BATCH, last_target - batch);
-            __syncwarp();
-            for (int k = lane; k < 16 * steps; k += 32) s.skip[k] = 0;
-            if (lane < BATCH / TARGETS) s.masked[lane] = 0;
-            __syncwarp();
-            // two or more lanes a target go through its particle's partners
-            const int share = targets > 8 ? 2 : 4, t = lane / share;
-            Field far = {0, 0, 0, 0};
-            if (t < targets) {
-                const int mine = sorted[batch + t], i = mine >> 3;
-                const Located at = located[i];
-                const int i0 = at.box[0] + step_of(at, mine & 7, 0), i1 = at.box[1] + step_of(at, mine & 7, 1),
-                          i2 = at.box[2] + step_of(at, mine & 7, 2);
-                const int last = partner_start[i + 1];
-                for (int k = partner_start[i] + lane % share; k < last; k += share) {
-                    const int j = partner[k];
-                    const Located other = located[j];
-                    int3 image = {0, 0, 0};
-                    if (j != i) image = excluded_image(at, other, fraction[i], fraction[j], parameters);
-                    for_each_corner(other, [&](int corner) {
-                        const int n0 = other.box[0] + step_of(other, corner, 0) + image.x - i0;
-                        const int n1 = other.box[1] + step_of(other, corner, 1) + image.y - i1;
-                        const int n2 = other.box[2] + step_of(other, corner, 2) + image.z - i2;
-                        int row = -1;
-                        if (abs(n0) <= REACH0 && abs(n1) <= REACH1 && abs(n2) <= REACH2)
-                            row = row_of[n0 + REACH0 + (2 * REACH0 + 1) * (n1 + REACH1 + (2 * REACH1 + 1) * (n2 + REACH2))];
-                        const int part = place[entry_of(8 * j + corner, n)];
-                        if (row >= 0) {
-                            const int source = s.begin[row] + part - s.first[row] - window;
-                            if (source >= 0 && source < WINDOW) {
-                                atomicOr(&s.skip[source / 2], 1u << (BATCH * (source % 2) + t));
-                                atomicOr(&s.masked[t / TARGETS], 1u << (source / 32));
-                            }
-                        } else if (window == 0) {
-                            const real4 source = xq[part], target = xq[batch + t];
-                            const double* e = parameters->boxes;
-                            const real dx = target.x - source.x - real(n0 * e[0] + n1 * e[3] + n2 * e[6]);
-                            const real dy = target.y - source.y - real(n1 * e[4] + n2 * e[7]);
-                            const real dz = target.z - source.z - real(n2 * e[8]);
-                            const real inverse = rsqrt(dx * dx + dy * dy + dz * dz);
-                            const real v = source.w * inverse, f = v * inverse * inverse;
-                            far.phi -= v;
-                            far.x -= f * dx;
-                            far.y -= f * dy;
-                            far.z -= f * dz;
-                        }
-                    });
-                }
+            Walk walk;
+            if (!fetches) {
+                for (int k = lane; k < WINDOW; k += 32) s.skip[k] = 0;
+                s.masked[lane] = 0;
+                if (lane < targets) s.target[lane] = xq[batch + lane];
+                walk = begin_walk(tables, lane, batch, targets);
             }
-            __syncwarp();
-            for (int d = 1; d < share; d *= 2) {
-                far.phi += __shfl_xor_sync(FULL, far.phi, d);
-                far.x += __shfl_xor_sync(FULL, far.x, d);
-                far.y += __shfl_xor_sync(FULL, far.y, d);
-                far.z += __shfl_xor_sync(FULL, far.z, d);
-            }
-            if (lane % share == 0 && t < targets) s.far[t] = real4{far.phi, far.x, far.y, far.z};
-            __syncwarp();
-            for (int from = 0; from < targets; from += TARGETS) {
-                const real4* at = xq + batch + from;
-                real* to = near + 4 * (batch + from);
-                switch (targets - from) {
-                    case 1: run<1>(s, steps, lane, from, at, window == 0, to); break;
-                    case 2: run<2>(s, steps, lane, from, at, window == 0, to); break;
-                    case 3: run<3>(s, steps, lane, from, at, window == 0, to); break;
-                    default: run<TARGETS>(s, steps, lane, from, at, window == 0, to);
-                }
-            }
+            __syncthreads();
+            if (!fetches)
+                exclude(s, tables, walk, batch, window);
+            else if (batch == first_target)
+                fetch(s, window, lane, start[BOXES], xq, shift);
+            __syncthreads();
+            const int steps = (min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = (targets + 1) / 2;
+            meet_all(s, steps, fetches ? 0 : half, fetches ? half : targets, window == 0, near + 4 * batch);
+            __syncthreads();
         }
-        __syncwarp();
-    }
+        window += WINDOW;
+    } while (window < s.begin[NEAR]);
 }

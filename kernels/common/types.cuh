@@ -3,7 +3,7 @@
 // Macros set by the loader:
 //   REAL        float or double                          ORDER      expansion order p
 //   SMOOTHED    whether particles are split into parts    SMOOTHING  transition width, box widths
-//   P2P_WARPS   boxes a block of p2p                      CONVOLVE_WARPS  warps a block of convolve
+//   CONVOLVE_WARPS  warps a block of convolve
 //   LISTED      parts that a box's list holds            REGION      boxes that are also counted together
 //   MIRRORED_WARPS, MIRRORED_WAVES  warps and wave vectors a block of convolve_mirrored
 //   P2M_LANES   lanes a box in p2m                       L2P_WARPS   warps (1 or 4) that share a part's terms in l2p

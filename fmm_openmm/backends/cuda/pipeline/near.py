@@ -9,11 +9,14 @@ from fmm_openmm.box import BoxLattice
 NEAR_SIDE = 1
 """Stream of p2p, which needs only the sorted parts."""
 
-P2P_WARPS = 2
-"""Boxes a block of p2p; few, so that none waits for others."""
+P2P_BLOCK = 64
+"""Threads of a block of p2p, which owns a box: two warps."""
 
-P2P_SOURCES = 20 * 512
-"""Bytes of sources a box of p2p may hold at a time: 32 times a whole number of sources."""
+P2P_SOURCES = 24 * 1024
+"""Bytes of sources a box of p2p may hold at a time."""
+
+P2P_STEPS = 32
+"""Steps of 32 sources a box of p2p may hold at a time: the bits of a mask."""
 
 
 def nearest_first(lattice: BoxLattice) -> np.ndarray:
@@ -33,8 +36,8 @@ def p2p(b: Builder, pairs) -> None:
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
     expected = len(lattice.near) * b.crowd
-    many, most = expected + 2.5 * expected**0.5, P2P_SOURCES // (4 * b.real.itemsize)
-    b.macros(P2P_WARPS=P2P_WARPS, WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
+    many, most = expected + 2.5 * expected**0.5, min(32 * P2P_STEPS, P2P_SOURCES // (4 * b.real.itemsize))
+    b.macros(WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
@@ -42,7 +45,7 @@ def p2p(b: Builder, pairs) -> None:
     b.buffer("near", (b.parts, 4), b.real)
     b.wait("sorted", NEAR_SIDE)
     b.launch(
-        "p2p", -(-b.boxes // P2P_WARPS), 32 * P2P_WARPS, np.int32(b.n), "start", "xq", "sorted", "place", "located", "fraction",
+        "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), "start", "xq", "sorted", "place", "located", "fraction",
         "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "near", stream=NEAR_SIDE,
     )  # fmt: skip
     b.record("near", NEAR_SIDE)
