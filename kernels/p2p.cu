@@ -35,23 +35,11 @@ struct Field {
     real phi, x, y, z;
 };
 
-__device__ __forceinline__ float reciprocal_root(float x) {
-    return rsqrtf(x);
-}
-
-// As inverse_root of real.cuh, but for all normal x: a step of third order from the hardware's estimate in float64.
-__device__ __forceinline__ double reciprocal_root(double x) {
-    double y;
-    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-    const double e = 1 - x * y * y;
-    return y + y * e * (0.5 + 0.375 * e);
-}
-
 template <bool MASKED>
 __device__ __forceinline__ void interact(const real4& target, const real4& source, bool skip, Field& sum) {
     const real dx = target.x - source.x, dy = target.y - source.y, dz = target.z - source.z;
     const real r2 = dx * dx + dy * dy + dz * dz;
-    const real inverse = reciprocal_root(MASKED && skip ? NEVER : r2);
+    const real inverse = inverse_root(MASKED && skip ? NEVER : r2);
     const real s = source.w * inverse, f = s * (inverse * inverse);
     sum.phi += s;
     sum.x += f * dx;
@@ -128,9 +116,13 @@ __device__ __forceinline__ void operator+=(Field& a, const Field& b) {
 
 // The lane, read anew so that what depends on it need not be kept in registers between passes.
 __device__ __forceinline__ int lane_now() {
+#ifdef __CUDA_ARCH__
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
     return lane;
+#else
+    return threadIdx.x % 32;
+#endif
 }
 
 // Which of N targets a lane holds in register t: halves of the warp have opposite orders, so that, in a sum over them, what one
@@ -332,7 +324,7 @@ __device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int t
         const real dx = to.x - from.x - real(n.x * e[0] + n.y * e[3] + n.z * e[6]);
         const real dy = to.y - from.y - real(n.y * e[4] + n.z * e[7]);
         const real dz = to.z - from.z - real(n.z * e[8]);
-        const real inverse = reciprocal_root(dx * dx + dy * dy + dz * dz);
+        const real inverse = inverse_root(dx * dx + dy * dy + dz * dz);
         const real v = from.w * inverse, f = v * inverse * inverse;
         far.phi -= v;
         far.x -= f * dx;

@@ -65,3 +65,13 @@ def test_agrees_in_empty_space(span, dtype, smoothing, folder):
     lattice = OpenLattice(np.array(SPANS[span]), 1.87)
     system = charges_in(0.15, np.array(SPANS[span]) - 0.35)
     check(lattice, 1.0, *system, 4, smoothing, False, dtype, folder)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_crowd_in_one_box(dtype, folder):
+    """More particles than a list, a batch or a window holds."""
+    positions, charges, pairs = charges_in(0, 3, n=700)
+    positions[50:] = 0.2 + 0.2 * (positions[50:] / 3)
+    counts = counts_matrix((4, 4, 4))
+    lattice, width = BoxLattice.from_cell(np.eye(3) * 3.0, counts, 1.87), box_width(np.eye(3) * 3.0, counts)
+    check(lattice, width, positions, charges, pairs, 3, 0.0, False, dtype, folder)

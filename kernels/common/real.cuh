@@ -14,11 +14,16 @@ struct __align__(4 * sizeof(real)) real4 {
 #define TERMS ((ORDER + 1) * (ORDER + 1))
 #define FULL 0xffffffffu
 
-// 1 / sqrt(x) for x in float's range. In float64 a float32 guess and one step of third order: no branch for special numbers.
+// 1 / sqrt(x) for normal x. In float64 the hardware's estimate and a step of third order: no branch for special numbers.
 __device__ __forceinline__ float inverse_root(float x) { return rsqrtf(x); }
 
 __device__ __forceinline__ double inverse_root(double x) {
-    const double guess = rsqrtf(float(x));
-    const double error = 1 - x * guess * guess;
-    return guess + guess * error * (0.5 + 0.375 * error);
+#ifdef __CUDA_ARCH__
+    double estimate;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(estimate) : "d"(x));
+#else
+    const double estimate = rsqrtf(float(x));
+#endif
+    const double error = 1 - x * estimate * estimate;
+    return estimate + estimate * error * (0.5 + 0.375 * error);
 }

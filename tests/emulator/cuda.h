@@ -217,6 +217,11 @@ std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B>
 std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __brev(unsigned x) {
+    unsigned reversed = 0;
+    for (int k = 0; k < 32; k++) reversed |= (x >> k & 1) << (31 - k);
+    return reversed;
+}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
