@@ -71,7 +71,8 @@ def test_agrees_in_empty_space(span, dtype, smoothing, folder):
 def test_a_crowd_in_one_box(dtype, folder):
     """More particles than a list, a batch or a window holds."""
     positions, charges, pairs = charges_in(0, 3, n=700)
-    positions[50:] = 0.2 + 0.2 * (positions[50:] / 3)
+    sites = np.stack(np.unravel_index(np.arange(650), (9, 9, 9)), -1)
+    positions[50:] = 0.2 + 0.025 * sites + 0.002 * positions[50:]
     counts = counts_matrix((4, 4, 4))
     lattice, width = BoxLattice.from_cell(np.eye(3) * 3.0, counts, 1.87), box_width(np.eye(3) * 3.0, counts)
     check(lattice, width, positions, charges, pairs, 3, 0.0, False, dtype, folder)
