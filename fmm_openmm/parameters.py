@@ -90,9 +90,9 @@ CPU_COST = CostModel(pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8,
 """One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
 CUDA_COST = CostModel(
-    pair=9.6e-13, part_term=9e-13, part=1.8e-10, box_term=2.3e-11, box_term2=1.6e-13, box_near=1.1e-11, box=7.8e-10,
+    pair=9.4e-13, part_term=1e-12, part=6.2e-11, box_term=1.1e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10,
     double=CostModel(
-        pair=5e-12, part_term=2.4e-12, part=2e-10, box_term=4.2e-11, box_term2=3.3e-13, box_near=1.1e-11, box=7.8e-10
+        pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10
     ),
 )  # fmt: skip
 """An NVIDIA H200, fitted to the stages' times at 966,600 atoms of water."""
