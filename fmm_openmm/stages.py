@@ -159,3 +159,29 @@ class Stages(ABC):
         """Potentials (n,) and fields (n, 3) of the particles: ``sum_c w_c Phi_c`` and ``sum_c (w_c E_c - grad(w_c) Phi_c)``.
 
         Float64, e per box width and per its square."""
+
+
+class OpenSum(ABC):
+    """Empty space without boxes: potentials and fields of every particle from all others but its excluded partners.
+
+    Args:
+        charges: shape (n,), e.
+        pairs: excluded pairs, shape (k, 2).
+        dtype: of the arithmetic; differences of positions, and sums over many particles, keep float64's accuracy.
+
+    A treecode has two more:
+        order: of the cells' moments.
+        theta: a cell's moments are used where its corners are at most ``theta`` times as far from its centre as any particle
+            of the leaf they are used for.
+
+    Attributes:
+        charges: as given, on the device of the method.
+    """
+
+    @abstractmethod
+    def set_charges(self, charges) -> None:
+        """Replace the charges, shape (n,), e."""
+
+    @abstractmethod
+    def evaluate(self, positions):
+        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64, of positions (n, 3), nm. On a GPU they stay there."""

@@ -4,7 +4,7 @@ import warnings
 from importlib import import_module
 
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.stages import Stages
+from fmm_openmm.stages import OpenSum, Stages
 
 _told = False
 _OPEN_SUMS = {"direct": "DirectSum", "treecode": "Treecode"}
@@ -27,7 +27,7 @@ def backend_class(name: str) -> type[Stages]:
     return ReferenceStages
 
 
-def open_sum(backend: str, method: str) -> type:
+def open_sum(backend: str, method: str) -> type[OpenSum]:
     """The class of a method for empty space without boxes, "direct" or "treecode", on the backend "cuda" or "cpu".
 
     Raises:

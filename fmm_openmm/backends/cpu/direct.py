@@ -4,19 +4,14 @@ import numpy as np
 from numba import prange
 
 from fmm_openmm.backends.cpu.threads import inline, kernel
+from fmm_openmm.stages import OpenSum
 
 TILE = 1024
 """Sources whose contributions are added up before they go to a float64 sum."""
 
 
-class DirectSum:
-    """Potentials and fields of every particle from all others but its excluded partners.
-
-    Args:
-        charges: shape (n,), e.
-        pairs: excluded pairs, shape (k, 2).
-        dtype: of the arithmetic on pairs; differences and sums over tiles keep float64's accuracy.
-    """
+class DirectSum(OpenSum):
+    """See :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype):
         self.dtype = np.dtype(dtype)
@@ -24,15 +19,9 @@ class DirectSum:
         self.set_charges(charges)
 
     def set_charges(self, charges) -> None:
-        """Replace the charges, shape (n,), e."""
         self.charges = np.asarray(charges, self.dtype)
 
     def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
-        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64.
-
-        Args:
-            positions: shape (n, 3), nm.
-        """
         sums = np.empty((len(positions), 4))
         _direct(*np.ascontiguousarray(positions.T), self.charges, *self._partners, sums)
         return sums[:, 0].copy(), sums[:, 1:].copy()

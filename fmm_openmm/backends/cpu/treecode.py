@@ -14,6 +14,7 @@ from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
 from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
 from fmm_openmm.expansions.translations import m2m_matrix, to_parent
+from fmm_openmm.stages import OpenSum
 from fmm_openmm.tree import DEPTH, Tree, build_tree
 
 LEAF = 64
@@ -25,17 +26,8 @@ CHUNK = 1 << 16
 HALF_DIAGONAL = 0.5 * 3**0.5
 
 
-class Treecode:
-    """Potentials and fields of every particle from all others but its excluded partners.
-
-    Args:
-        charges: shape (n,), e.
-        pairs: excluded pairs, shape (k, 2).
-        dtype: of all but differences of positions and sums over cells, which keep float64's accuracy.
-        order: of the cells' moments.
-        theta: a cell's moments are used where its corners are at most ``theta`` times as far from its centre as any particle
-            of the leaf they are used for.
-    """
+class Treecode(OpenSum):
+    """See :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
@@ -43,15 +35,9 @@ class Treecode:
         self.set_charges(charges)
 
     def set_charges(self, charges) -> None:
-        """Replace the charges, shape (n,), e."""
         self.charges = np.asarray(charges, np.float64)
 
     def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
-        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64.
-
-        Args:
-            positions: shape (n, 3), nm.
-        """
         tree = build_tree(positions, LEAF)
         n = len(positions)
         place = np.empty(n, np.int64)

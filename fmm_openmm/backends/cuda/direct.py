@@ -4,6 +4,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.stages import OpenSum
 
 TILE = 128
 """Sources that pass through shared memory together, and targets a block."""
@@ -15,14 +16,8 @@ THREADS = 128
 NONE = np.uintp(0)
 
 
-class DirectSum:
-    """Potentials and fields of every particle from all others but its excluded partners.
-
-    Args:
-        charges: shape (n,), e.
-        pairs: excluded pairs, shape (k, 2).
-        dtype: of the arithmetic on pairs; differences and sums over tiles keep float64's accuracy.
-    """
+class DirectSum(OpenSum):
+    """See :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype):
         self.dtype = np.dtype(dtype)
@@ -31,15 +26,9 @@ class DirectSum:
         self._partners = partner_lists(pairs, len(charges))
 
     def set_charges(self, charges) -> None:
-        """Replace the charges, shape (n,), e."""
         self.charges = cupy.asarray(charges, np.float64)
 
     def evaluate(self, positions):
-        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64 on the device.
-
-        Args:
-            positions: shape (n, 3), nm.
-        """
         n = len(self.charges)
         high, low = split(self._kernels, positions, self.charges, None, self.dtype)
         tiles = -(-n // TILE)

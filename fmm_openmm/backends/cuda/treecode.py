@@ -5,6 +5,7 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.direct import collect, partner_lists, real_type, split
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.stages import OpenSum
 from fmm_openmm.tree import Tree, build_tree
 
 LEAF = 64
@@ -16,17 +17,8 @@ GROUP = 32
 THREADS = 64
 
 
-class Treecode:
-    """Potentials and fields of every particle from all others but its excluded partners.
-
-    Args:
-        charges: shape (n,), e.
-        pairs: excluded pairs, shape (k, 2).
-        dtype: of all but differences of positions and sums over cells, which keep float64's accuracy.
-        order: of the cells' moments.
-        theta: a cell's moments are used where its corners are at most ``theta`` times as far from its centre as any particle
-            of the leaf they are used for.
-    """
+class Treecode(OpenSum):
+    """See :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
@@ -37,15 +29,9 @@ class Treecode:
         self._pairs = cupy.asarray(pairs, np.int64).reshape(-1, 2)
 
     def set_charges(self, charges) -> None:
-        """Replace the charges, shape (n,), e."""
         self.charges = cupy.asarray(charges, np.float64)
 
     def evaluate(self, positions):
-        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64 on the device.
-
-        Args:
-            positions: shape (n, 3), nm.
-        """
         positions = cupy.asarray(positions, np.float64)
         tree = build_tree(positions, LEAF, cupy)
         n = len(positions)
