@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from fmm_openmm.backends.cuda.program import Interface
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
+from fmm_openmm.units import COULOMB_CONSTANT
 from tests.emulator import COMPILER, EmulatedStages
 
 if COMPILER is None:
@@ -76,3 +78,32 @@ def test_a_crowd_in_one_box(dtype, folder):
     counts = counts_matrix((4, 4, 4))
     lattice, width = BoxLattice.from_cell(np.eye(3) * 3.0, counts, 1.87), box_width(np.eye(3) * 3.0, counts)
     check(lattice, width, positions, charges, pairs, 3, 0.0, False, dtype, folder)
+
+
+@pytest.mark.parametrize(("precision", "accuracy"), [("single", 2e-5), ("mixed", 2e-5), ("double", 1e-9)])
+def test_between_the_arrays_of_openmm(precision, accuracy, folder):
+    """Atoms in another order, coordinates in two parts; forces are added in fixed point."""
+    positions, charges, pairs = charges_in(-2, 3)
+    vectors, grid = CELLS["cube"]
+    counts = counts_matrix(grid)
+    lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+    arguments = lattice, 4, 0.1, charges, pairs, False
+    _, fields = evaluate(ReferenceStages(*arguments), positions, width)
+    expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
+
+    dtype = np.float64 if precision == "double" else np.float32
+    stages = EmulatedStages(*arguments, dtype, folder, Interface(precision, 160))
+    index = np.random.default_rng(8).permutation(len(charges))
+    arrays = stages.buffers
+    for name in ("posq", "posq_correction", "force_buffer"):
+        arrays[name][...] = 0
+    arrays["atom_index"][: len(index)] = index
+    arrays["posq"][: len(index), :3] = positions[index]
+    arrays["posq_correction"][: len(index), :3] = positions[index] - arrays["posq"][: len(index), :3]
+    arrays["force_buffer"][:, : len(index)] = 2**32
+    stages.run(width)
+    found = np.empty_like(expected)
+    found[index] = arrays["force_buffer"][:, : len(index)].T / 2**32 - 1.0
+    assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
+    assert not arrays["force_buffer"][:, len(index) :].any()
+    assert arrays["energy"][0] == pytest.approx((charges @ stages.buffers["potentials"]) / 2, rel=1e-5)

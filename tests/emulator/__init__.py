@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import SETUP, At, Device, Launch, Memset, Program
+from fmm_openmm.backends.cuda.program import SETUP, At, Device, Interface, Launch, Memset, Program
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -96,19 +96,25 @@ class Emulator:
 
 
 class EmulatedStages:
-    """Arguments as for ``CudaStages``, and the folder for compiled kernels."""
+    """Arguments as for ``CudaStages``, the folder for compiled kernels, and OpenMM's arrays if it is to run between these."""
 
-    def __init__(self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path):
+    def __init__(
+        self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path, interface: Interface | None = None
+    ):
         self.lattice = lattice
-        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, DEVICE)
+        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, DEVICE, interface)
         self.emulator = Emulator(program, folder)
+        self.buffers = self.emulator.buffers
 
     def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (n,) and fields (n, 3), as ``Stages.evaluate``."""
-        buffers = self.emulator.buffers
-        buffers["positions"][...] = positions
-        buffers["parameters"][...] = parameter_block(self.lattice.counts, self.lattice.boxes, width)
+        self.buffers["positions"][...] = positions
+        self.run(width)
+        scale = width / COULOMB_CONSTANT
+        return self.buffers["potentials"].astype(float) * scale, self.buffers["fields"].astype(float) * (scale * width)
+
+    def run(self, width: float) -> None:
+        """All stages, for the positions that are in place."""
+        self.buffers["parameters"][...] = parameter_block(self.lattice.counts, self.lattice.boxes, width)
         self.emulator.run([SETUP])
         self.emulator.run()
-        scale = width / COULOMB_CONSTANT
-        return buffers["potentials"].astype(float) * scale, buffers["fields"].astype(float) * (scale * width)
