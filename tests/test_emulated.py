@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda.program import Interface
+from fmm_openmm.backends.cuda.program import At, Buffer, Interface, Kernel, Launch, Program
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.units import COULOMB_CONSTANT
+from tests import emulator
 from tests.emulator import COMPILER, EmulatedStages
 
 if COMPILER is None:
@@ -107,3 +108,49 @@ def test_between_the_arrays_of_openmm(precision, accuracy, folder):
     assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
     assert not arrays["force_buffer"][:, len(index) :].any()
     assert arrays["energy"][0] == pytest.approx((charges @ stages.buffers["potentials"]) / 2, rel=1e-5)
+
+
+# the emulator itself
+
+
+def emulated(body, folder, monkeypatch, threads=64):
+    """What a kernel with this body leaves in ``out``, (threads,) integers."""
+    text = f'extern "C" __global__ void kernel(int* out) {{ {body} }}'
+    monkeypatch.setattr(emulator, "source_of", lambda file, macros: text)
+    launch = Launch("stage", 0, "kernel", (1, 1), threads, (At("out"),))
+    program = Program({}, {"kernel": Kernel("kernel")}, {"out": Buffer((threads,), np.dtype(np.int32))}, [launch])
+    machine = emulator.Emulator(program, folder)
+    machine.run()
+    return machine.buffers["out"]
+
+
+def test_threads_meet_at_barriers_and_in_warps(folder, monkeypatch):
+    body = """
+        __shared__ int shared[64];
+        int sum = threadIdx.x;
+        for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        shared[threadIdx.x] = sum;
+        __syncthreads();
+        if (threadIdx.x < 32) atomicAdd(&shared[32], 1);
+        __syncthreads();
+        out[threadIdx.x] = shared[63 - threadIdx.x];
+    """
+    found = emulated(body, folder, monkeypatch)
+    low, high = sum(range(32)), sum(range(32, 64))
+    expected = np.repeat([high, low], 32)
+    expected[31] += 32
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("out[threadIdx.x + 1] = 7;", "kernel wrote beyond out"),
+        ("if (threadIdx.x == 3) __syncwarp(0xffu);", "wait for each other for ever"),
+        ("if (threadIdx.x == 3) __syncwarp(1u);", "not in its own mask"),
+        ("if (threadIdx.x < 32) __syncthreads(); else __syncwarp(1u << 31);", "not in its own mask"),
+    ],
+)
+def test_faults_are_noticed(body, fault, folder, monkeypatch):
+    with pytest.raises(AssertionError, match=fault):
+        emulated(body, folder, monkeypatch)
