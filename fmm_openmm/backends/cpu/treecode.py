@@ -25,6 +25,9 @@ CHUNK = 1 << 16
 
 HALF_DIAGONAL = 0.5 * 3**0.5
 
+DIRECT = 2.0
+"""Particles a term of the moments: a far cell with fewer is summed up directly, which is cheaper and exact."""
+
 
 class Treecode(OpenSum):
     """See :class:`fmm_openmm.stages.OpenSum`."""
@@ -115,7 +118,7 @@ def _moments(tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray,
 
 @inline
 def _accepted(cell, leaf, centre, width, theta):
-    """Whether the moments of a cell serve all particles of a leaf."""
+    """Whether a cell is so far from a leaf that its moments would serve all particles there."""
     dx, dy, dz = (centre[cell, 0] - centre[leaf, 0], centre[cell, 1] - centre[leaf, 1], centre[cell, 2] - centre[leaf, 2])
     reach = HALF_DIAGONAL * (width[cell] / theta + width[leaf])
     return dx * dx + dy * dy + dz * dz >= reach * reach
@@ -151,6 +154,7 @@ def _walk(
     sums,
 ):  # fmt: skip
     order = int(np.sqrt(coefficients.shape[2]) + 0.5) - 2
+    few = DIRECT * coefficients.shape[2]
     for number in prange(len(leaves)):
         leaf = leaves[number]
         points = np.empty((5, LANES), coefficients.dtype)
@@ -160,11 +164,12 @@ def _walk(
         while waiting > 0:
             waiting -= 1
             cell = stack[waiting]
-            if _accepted(cell, leaf, centre, width, theta):
+            far = _accepted(cell, leaf, centre, width, theta)
+            if far and last[cell] - first[cell] > few:
                 for begin in range(first[leaf], last[leaf], LANES):
                     end = min(begin + LANES, last[leaf])
                     _m2p(begin, end, x, y, z, centre[cell], width[cell], coefficients[cell], order, points, harmonics, sums)
-            elif children[cell] > 0:
+            elif children[cell] > 0 and not far:
                 for c in range(children[cell]):
                     stack[waiting + c] = child[cell] + c
                 waiting += children[cell]
@@ -176,11 +181,11 @@ def _walk(
                             add_range(x[i], y[i], z[i], x, y, z, charge, begin, partner[k], sums[i])
                             begin = partner[k] + 1
                     add_range(x[i], y[i], z[i], x, y, z, charge, begin, last[cell], sums[i])
-        # excluded partners whose cell, or one around it, was accepted have been counted
+        # excluded partners have been counted if the moments of their cell, or of one around it, were used
         for i in range(first[leaf], last[leaf]):
             for k in range(start[i], start[i + 1]):
                 cell = leaf_of[partner[k]]
-                while cell >= 0 and not _accepted(cell, leaf, centre, width, theta):
+                while cell >= 0 and not (last[cell] - first[cell] > few and _accepted(cell, leaf, centre, width, theta)):
                     cell = parent[cell]
                 if cell >= 0:
                     counted = np.zeros(4)
