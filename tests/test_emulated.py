@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda.program import At, Buffer, Interface, Kernel, Launch, Program
+from fmm_openmm.backends.cuda.program import At, Buffer, Device, Interface, Kernel, Launch, Program
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
@@ -35,10 +35,10 @@ def charges_in(low, high, n=150, seed=3):
     return rng.uniform(low, high, (n, 3)), rng.normal(size=n), pairs
 
 
-def check(lattice, width, positions, charges, pairs, order, smoothing, minimum_image, dtype, folder):
+def check(lattice, width, positions, charges, pairs, order, smoothing, minimum_image, dtype, folder, **options):
     arguments = lattice, order, smoothing, charges, pairs, minimum_image
     expected = evaluate(ReferenceStages(*arguments), positions, width)
-    found = EmulatedStages(*arguments, dtype, folder).evaluate(positions, width)
+    found = EmulatedStages(*arguments, dtype, folder, **options).evaluate(positions, width)
     accuracy = 1e-12 if dtype == np.float64 else 2e-5
     for a, b in zip(found, expected, strict=True):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
@@ -60,6 +60,15 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     check(lattice, width, *charges_in(-2, 3), order, smoothing, minimum_image, dtype, folder)
+
+
+@pytest.mark.parametrize("cell", ["cuboid", "skewed"])
+def test_with_little_shared_memory(cell, folder):
+    """Grids are transformed plane by plane and column by column, as large ones are; the operator is read where it lies."""
+    vectors, grid = CELLS[cell]
+    counts = counts_matrix(grid)
+    lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+    check(lattice, width, *charges_in(-2, 3), 4, 0.0, False, np.float64, folder, device=Device(4, 1024))
 
 
 @pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])

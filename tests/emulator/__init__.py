@@ -96,13 +96,15 @@ class Emulator:
 
 
 class EmulatedStages:
-    """Arguments as for ``CudaStages``, the folder for compiled kernels, and OpenMM's arrays if it is to run between these."""
+    """Arguments as for ``CudaStages``, the folder for compiled kernels, OpenMM's arrays if it is to run between these, and the
+    device that the program is made for."""
 
     def __init__(
-        self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path, interface: Interface | None = None
-    ):
+        self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path,
+        interface: Interface | None = None, device: Device = DEVICE,
+    ):  # fmt: skip
         self.lattice = lattice
-        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, DEVICE, interface)
+        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, interface)
         self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 
