@@ -3,6 +3,7 @@
 import numpy as np
 from numba import prange
 
+from fmm_openmm.backends.cpu.exclusions import partners
 from fmm_openmm.backends.cpu.threads import inline, kernel
 from fmm_openmm.stages import OpenSum
 
@@ -15,7 +16,7 @@ class DirectSum(OpenSum):
 
     def __init__(self, charges, pairs, dtype):
         self.dtype = np.dtype(dtype)
-        self._partners = partner_lists(pairs, len(charges))
+        self._partners = partners(pairs, len(charges))
         self.set_charges(charges)
 
     def set_charges(self, charges) -> None:
@@ -25,16 +26,6 @@ class DirectSum(OpenSum):
         sums = np.empty((len(positions), 4))
         _direct(*np.ascontiguousarray(positions.T), self.charges, *self._partners, sums)
         return sums[:, 0].copy(), sums[:, 1:].copy()
-
-
-def partner_lists(pairs, particles: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner."""
-    pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
-    everyone = np.arange(particles)
-    i = np.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
-    j = np.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
-    key = np.sort(i * particles + j)
-    return np.searchsorted(key, np.arange(particles + 1) * particles), key % particles
 
 
 @inline

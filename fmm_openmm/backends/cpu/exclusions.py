@@ -9,12 +9,19 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions
 
 
-def partners(pairs: np.ndarray, particles: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every particle itself and its excluded partners, as ``partner[start[i]:start[i + 1]]``."""
-    i = np.concatenate([np.arange(particles), pairs[:, 0], pairs[:, 1]])
-    j = np.concatenate([np.arange(particles), pairs[:, 1], pairs[:, 0]])
-    order = np.argsort(i, kind="stable")
-    return np.searchsorted(i[order], np.arange(particles + 1)), j[order]
+def partners(pairs, particles: int, xp=np) -> tuple[np.ndarray, np.ndarray]:
+    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner.
+
+    Args:
+        pairs: excluded pairs, shape (k, 2).
+        particles: their number.
+        xp: the library of the arrays, NumPy or CuPy.
+    """
+    pairs, everyone = xp.asarray(pairs, xp.int64).reshape(-1, 2), xp.arange(particles)
+    i = xp.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
+    j = xp.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
+    key = xp.sort(i * particles + j)
+    return xp.searchsorted(key, xp.arange(particles + 1) * particles), key % particles
 
 
 @kernel

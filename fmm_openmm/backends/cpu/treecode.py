@@ -9,7 +9,8 @@ from functools import cache
 import numpy as np
 from numba import prange
 
-from fmm_openmm.backends.cpu.direct import add_range, partner_lists
+from fmm_openmm.backends.cpu.direct import add_range
+from fmm_openmm.backends.cpu.exclusions import partners
 from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
 from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
@@ -53,7 +54,7 @@ class Treecode(OpenSum):
         coefficients = np.tensordot(moments, evaluation(self.order), (1, 2)).astype(self.dtype)
         sums = np.zeros((n, 4))
         cells = tree.first, tree.last, tree.child, tree.children, tree.parent, tree.centre, tree.width
-        particles = *np.ascontiguousarray(x.T), charges.astype(self.dtype), *partner_lists(place[self._pairs], n)
+        particles = *np.ascontiguousarray(x.T), charges.astype(self.dtype), *partners(place[self._pairs], n)
         _walk(leaves, leaf_of, *cells, coefficients, *particles, self.theta, sums)
         sums = sums[place]
         return sums[:, 0].copy(), sums[:, 1:].copy()

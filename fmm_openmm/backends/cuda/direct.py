@@ -3,7 +3,9 @@
 import cupy
 import numpy as np
 
+from fmm_openmm.backends.cpu.exclusions import partners
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.stages import OpenSum
 
 TILE = 128
@@ -23,7 +25,7 @@ class DirectSum(OpenSum):
         self.dtype = np.dtype(dtype)
         self._kernels = load("direct", {"REAL": real_type(dtype), "TILE": TILE})
         self.charges = cupy.asarray(charges, np.float64)
-        self._partners = partner_lists(pairs, len(charges))
+        self._partners = partners_on_device(pairs, len(charges))
 
     def set_charges(self, charges) -> None:
         self.charges = cupy.asarray(charges, np.float64)
@@ -39,20 +41,9 @@ class DirectSum(OpenSum):
         return collect(self._kernels, partial, None)
 
 
-def real_type(dtype) -> str:
-    """The name in CUDA of float32 or float64."""
-    return "float" if np.dtype(dtype) == np.float32 else "double"
-
-
-def partner_lists(pairs, particles: int):
-    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner."""
-    pairs = cupy.asarray(pairs, np.int64).reshape(-1, 2)
-    everyone = cupy.arange(particles)
-    i = cupy.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
-    j = cupy.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
-    key = cupy.sort(i * particles + j)
-    start = cupy.searchsorted(key, cupy.arange(particles + 1) * particles)
-    return start.astype(np.int32), (key % particles).astype(np.int32)
+def partners_on_device(pairs, particles: int) -> list:
+    """:func:`fmm_openmm.backends.cpu.exclusions.partners` on the device, int32."""
+    return [array.astype(np.int32) for array in partners(pairs, particles, cupy)]
 
 
 def split(kernels, positions, charges, order, dtype):

@@ -23,6 +23,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.expansions.harmonics import degrees, term_count
 from fmm_openmm.expansions.translations import Rotation, irregular
 
@@ -91,8 +92,7 @@ class Level:
 
     def module(self, stage: str, **macros) -> cupy.RawModule:
         """The compiled kernels of ``kernels/<stage>.cu``."""
-        real = "float" if self.bytes_of_real == 4 else "double"
-        return load(stage, {"REAL": real, "ORDER": self.order, **macros})
+        return load(stage, {"REAL": real_type(self.dtype), "ORDER": self.order, **macros})
 
 
 Operator = Callable[[cupy.ndarray, cupy.ndarray], None]

@@ -5,6 +5,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
+
 OPTIONS = ("--std=c++17", "--ftz=true")
 """Compiler options of every kernel."""
 
@@ -17,6 +19,11 @@ def kernel_folder() -> Path:
     package = Path(str(resources.files("fmm_openmm")))
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"
+
+
+def real_type(dtype) -> str:
+    """The name in CUDA of float32 or float64."""
+    return "float" if np.dtype(dtype) == np.float32 else "double"
 
 
 def source_of(stage: str, macros: dict) -> str:

@@ -3,8 +3,9 @@
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.direct import collect, partner_lists, real_type, split
+from fmm_openmm.backends.cuda.direct import TILE, collect, partners_on_device, split
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.stages import OpenSum
 from fmm_openmm.tree import Tree, build_tree
 
@@ -24,7 +25,7 @@ class Treecode(OpenSum):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
         macros = {"REAL": real_type(dtype), "ORDER": order, "THETA": repr(float(theta)), "WALK_THREADS": THREADS}
         self._kernels = load("treecode", macros)
-        self._shared = load("direct", {"REAL": real_type(dtype), "TILE": 128})
+        self._shared = load("direct", {"REAL": real_type(dtype), "TILE": TILE})
         self.charges = cupy.asarray(charges, np.float64)
         self._pairs = cupy.asarray(pairs, np.int64).reshape(-1, 2)
 
@@ -38,7 +39,7 @@ class Treecode(OpenSum):
         order = tree.order.astype(np.int32)
         place = cupy.empty(n, np.int64)
         place[tree.order] = cupy.arange(n)
-        partners = partner_lists(place[self._pairs], n)
+        partners = partners_on_device(place[self._pairs], n)
         high, low = split(self._shared, positions, self.charges, order, self.dtype)
         cells = _cells(tree, self.dtype)
         leaves = cupy.flatnonzero(tree.children == 0)

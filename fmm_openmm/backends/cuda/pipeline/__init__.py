@@ -10,6 +10,7 @@ from fmm_openmm.backends.cuda.pipeline.lattice import convolution, operator
 from fmm_openmm.backends.cuda.pipeline.near import p2p
 from fmm_openmm.backends.cuda.pipeline.particles import export, gather, sort
 from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
+from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -60,7 +61,7 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
     counts, span = b.lattice.counts, b.lattice.span
     slots = b.lattice.slots_of(span)
     b.macros(
-        REAL="float" if b.real == np.float32 else "double",
+        REAL=real_type(b.real),
         POSITION="double",
         ORIGIN=ORIGIN,
         ORDER=b.order,
