@@ -7,6 +7,7 @@ from fmm_openmm import CoulombSolver, UnsupportedError
 from fmm_openmm.backends import open_sum
 from fmm_openmm.oracle import direct_sum
 from fmm_openmm.units import COULOMB_CONSTANT
+from tests.test_open import droplet
 
 RNG = np.random.default_rng(11)
 
@@ -88,23 +89,9 @@ def test_charges_change_and_results_repeat(backend, name, settings):
 # in the solver
 
 
-def droplet(n=1200, net=0.0):
-    """A ball of three-site water, at the density of the liquid, with a net charge."""
-    rng = np.random.default_rng(n)
-    radius = (n / 3 / 33.3 / 4.19) ** (1 / 3)
-    grid = np.stack(np.meshgrid(*[np.arange(-radius, radius, 0.31)] * 3), -1).reshape(-1, 3)
-    oxygen = grid[np.argsort(np.linalg.norm(grid, axis=1))[: n // 3]] + rng.normal(0, 0.02, (n // 3, 3))
-    bonds = rng.normal(size=(n // 3, 2, 3))
-    bonds *= 0.0957 / np.linalg.norm(bonds, axis=-1, keepdims=True)
-    first = np.arange(0, n, 3)
-    pairs = np.concatenate([np.stack([first + i, first + j], 1) for i, j in ((0, 1), (0, 2), (1, 2))])
-    charges = np.tile([-0.834, 0.417, 0.417], n // 3) + net / n
-    return np.concatenate([oxygen[:, None], oxygen[:, None] + bonds], 1).reshape(-1, 3), charges, pairs
-
-
 @pytest.mark.parametrize("tolerance", [1e-2, 5e-4, 1e-5, 1e-8])
 @pytest.mark.parametrize("method", ["direct", "treecode"])
-@pytest.mark.parametrize("system", [droplet(), droplet(2100, 50.0), SYSTEMS["clusters"]])
+@pytest.mark.parametrize("system", [droplet(400), droplet(700, 50.0), SYSTEMS["clusters"]])
 def test_meets_the_tolerance(backend, system, method, tolerance):
     positions, charges, pairs = system
     exact = direct_sum(*system)
@@ -118,7 +105,7 @@ def test_meets_the_tolerance(backend, system, method, tolerance):
 
 @pytest.mark.parametrize("method", ["direct", "treecode"])
 def test_bad_positions_and_new_charges(backend, method):
-    positions, charges, pairs = droplet()
+    positions, charges, pairs = droplet(400)
     solver = CoulombSolver(charges, None, pairs, boundary="open", backend=backend, method=method)
     energy = solver.compute(positions).energy
     together = positions.copy()
@@ -134,7 +121,7 @@ def test_bad_positions_and_new_charges(backend, method):
 
 def test_results_stay_on_the_device():
     cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
-    positions, charges, pairs = droplet()
+    positions, charges, pairs = droplet(400)
     try:
         solver = CoulombSolver(charges, None, pairs, boundary="open", backend="cuda", method="treecode")
     except UnsupportedError as reason:
@@ -164,6 +151,6 @@ def test_refusals(options, message):
 
 
 def test_an_explicit_order_is_obeyed():
-    _, charges, pairs = droplet()
+    _, charges, pairs = droplet(400)
     solver = CoulombSolver(charges, None, pairs, boundary="open", backend="cpu", method="treecode", order=7)
     assert solver.parameters.order == 7
