@@ -1,23 +1,23 @@
 """Direct sum, treecode and FMM in empty space: time of an evaluation against the number of atoms of a droplet of water."""
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.bench import timing
 from fmm_openmm.bench.scaling import EDGE, copies_near
-from fmm_openmm.bench.solver import relative_error
+from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.sums import METHODS
 
 SIZES = (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
 
 PATIENCE = 0.3
-"""Seconds of an evaluation from which a quadratic method is not tried on larger droplets."""
+"""Seconds of a direct sum from which it is not tried on larger droplets."""
+
+LINEAR = tuple(method for method in METHODS if method != "direct")
+"""The methods that go on."""
 
 SITES = 3
 """Particles of a molecule of water."""
@@ -41,23 +41,17 @@ def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[di
     """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against the direct sum in float64
     (None where that would take too long), parameters."""
     backend = choose_backend() if backend == "auto" else backend
-    slow: set[str] = set()
-    exact_too_slow = False
+    quadratic = True  # whether the direct sum is still worth its time
     for size in SIZES:
         if size > 1.001 * most:
             return
-        charges, exact = droplet(size), None
-        if not exact_too_slow:
-            begin = time.perf_counter()
-            exact = Evaluation(charges, backend, method="direct", precision="double").forces
-            exact_too_slow = time.perf_counter() - begin > PATIENCE
-        for method in METHODS:
-            if method in slow:
-                continue
-            evaluation = Evaluation(charges, backend, method=method, tolerance=tolerance)
+        charges = droplet(size)
+        exact = Evaluation(charges, backend=backend, method="direct", precision="double").forces if quadratic else None
+        for method in METHODS if quadratic else LINEAR:
+            evaluation = Evaluation(charges, backend=backend, method=method, tolerance=tolerance)
             seconds = evaluation.seconds()
-            if method == "direct" and seconds > PATIENCE:
-                slow.add(method)
+            if method == "direct":
+                quadratic = seconds <= PATIENCE
             yield {
                 "atoms": len(charges),
                 "method": method,
@@ -65,28 +59,6 @@ def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[di
                 "force_error": None if exact is None else relative_error(evaluation.forces, exact),
                 "parameters": describe(evaluation.solver.parameters),
             }
-
-
-class Evaluation:
-    """A solver in empty space on its positions; ``forces`` of the first evaluation, shape (n, 3), kJ/mol/nm."""
-
-    def __init__(self, charges: ChargeSystem, backend: str, **options):
-        self.solver = CoulombSolver(charges.charges, None, charges.exclusions, boundary="open", backend=backend, **options)
-        self._positions, self._device = charges.positions, None
-        if backend == "cuda":
-            from fmm_openmm.bench import device
-
-            self._device, self._positions = device, device.upload(charges.positions)
-        forces = self.solver.compute(self._positions).forces
-        self.forces = forces.get() if self._device else forces
-
-    def seconds(self) -> float:
-        """Median time of an evaluation, with positions and results on the device on a GPU."""
-
-        def run():
-            self.solver.compute(self._positions)
-
-        return self._device.median_seconds(run) if self._device else timing.median_seconds(run)
 
 
 def describe(parameters) -> str:
