@@ -80,7 +80,10 @@ def convolution(b: Builder) -> None:
         squares = np.int32(b.program.buffers["square"].shape[0])
         b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
         b.record("traced", TRACE_SIDE)
-    (_convolve_mirrored if mirrored(b.lattice) else _convolve)(b, waves)
+    if mirrored(b.lattice):
+        _convolve_mirrored(b)
+    else:
+        _convolve(b, waves)
     if fourier.sums:
         b.wait("traced")
     fourier.inverse(b)
@@ -97,7 +100,7 @@ def _convolve(b: Builder, waves: int) -> None:
     b.launch("convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum")
 
 
-def _convolve_mirrored(b: Builder, waves: int) -> None:
+def _convolve_mirrored(b: Builder) -> None:
     """Few wave vectors a block where there are few, or where more leave no room for two blocks or take many registers."""
     stored, pairs = int(np.prod(stored_shape(b.lattice))), (b.order + 1) * (b.order + 2) // 2
     row_tiles = -(-pairs // 8)
