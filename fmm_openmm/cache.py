@@ -1,11 +1,27 @@
-"""The user's cache folder: what it costs time to find or to build, and may be deleted at any time."""
+"""The user's cache folder: what it costs time to find or to build, and may be deleted at any time.
 
+Files of entries are replaced as a whole, so that whoever reads sees all of the old or all of the new one.
+"""
+
+import json
 import os
 import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 ENVIRONMENT = "FMM_OPENMM_CACHE"
 OFF = "off"
+
+_told: set[Path] = set()
 
 
 def cache_folder() -> Path | None:
@@ -23,3 +39,86 @@ def cache_folder() -> Path | None:
     except RuntimeError:  # a user without a home
         return None
     return Path(base) / "fmm_openmm"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A JSON file of entries by name in the cache folder.
+
+    Attributes:
+        name: of the file.
+        kind: what the entries are called, in the file and in messages.
+        format: what the file says it is; another is not read.
+        remedy: what makes entries anew, for warnings.
+        checked: makes an entry of what is in the file, or raises ValueError, TypeError or KeyError.
+        plain: the reverse.
+    """
+
+    name: str
+    kind: str
+    format: str
+    remedy: str
+    checked: Callable
+    plain: Callable
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None if it is turned off, or nowhere."""
+        folder = cache_folder()
+        return folder and folder / self.name
+
+    def read(self) -> dict:
+        """All entries. A file that is damaged, or not ours, counts as empty and is warned of once."""
+        path = self.path
+        try:
+            content = json.loads(path.read_text(encoding="utf-8")) if path else {"format": self.format, self.kind: {}}
+            if content["format"] != self.format:
+                raise ValueError(f"its format is {content['format']!r}")
+            return {name: self.checked(entry) for name, entry in content[self.kind].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if path not in _told:
+                _told.add(path)
+                reason = f"{type(error).__name__}: {error}"
+                warnings.warn(f"{path} is ignored ({reason}): delete it, or {self.remedy}", stacklevel=2)
+            return {}
+
+    def store(self, entries: dict) -> Path:
+        """Add entries to the file; returns its path.
+
+        Raises:
+            OSError: it cannot be written, or is turned off. What was there stays.
+        """
+        path = self.path
+        if path is None:
+            raise OSError(f"there is no folder to keep {self.kind} in: {ENVIRONMENT} is {os.environ.get(ENVIRONMENT)!r}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(path.parent):
+            everything = {name: self.plain(entry) for name, entry in sorted({**self.read(), **entries}.items())}
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+            try:
+                with open(handle, "w", encoding="utf-8") as file:
+                    json.dump({"format": self.format, self.kind: everything}, file, indent=1)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        return path
+
+
+@contextmanager
+def _alone(folder: Path):
+    """One writer at a time, so that none loses what another adds; where there are no such locks, that may happen."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

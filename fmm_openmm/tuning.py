@@ -5,35 +5,20 @@ a shape of the cell, a tolerance, a precision and a smoothing. It takes preceden
 what meets the tolerance for the system at hand; so it can make a run slower or faster, never less accurate.
 
 The file is ``tuning.json`` in the user's cache folder, or in that of the environment variable ``FMM_OPENMM_CACHE``; with
-the value "off" there is none. It is replaced as a whole, so that whoever reads sees all of the old or all of the new one.
+the value "off" there is none.
 """
 
-import json
-import os
-import tempfile
-import warnings
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fmm_openmm.cache import ENVIRONMENT, cache_folder
+from fmm_openmm.cache import Entries
 from fmm_openmm.parameters import CostModel, FMMParameters, Load, Request, candidates
 from fmm_openmm.version import VERSION
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-FORMAT = "fmm_openmm tuning 1"
-"""First entry of the file; another format is not read."""
-
 ALIKE = 1.25
 """Largest ratio of particles a box at which a winner still stands for a candidate: systems of a size class differ."""
-
-_told: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -106,25 +91,12 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
 
 def cache_file() -> Path | None:
     """Where winners are kept; None if that is turned off, or nowhere."""
-    folder = cache_folder()
-    return folder and folder / "tuning.json"
+    return _winners.path
 
 
 def read() -> dict[str, Winner]:
     """All winners. A file that is damaged, or not ours, counts as empty and is warned of once."""
-    path = cache_file()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path else {"format": FORMAT, "winners": {}}
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}")
-        return {name: _checked(**entry) for name, entry in content["winners"].items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        if path not in _told:
-            _told.add(path)
-            warnings.warn(f"{path} is ignored ({type(error).__name__}: {error}): delete it, or tune again", stacklevel=2)
-        return {}
+    return _winners.read()
 
 
 def store(winners: dict[str, Winner]) -> Path:
@@ -133,38 +105,7 @@ def store(winners: dict[str, Winner]) -> Path:
     Raises:
         OSError: it cannot be written, or is turned off. What was there stays.
     """
-    path = cache_file()
-    if path is None:
-        raise OSError(f"there is no folder to keep winners in: {ENVIRONMENT} is {os.environ.get(ENVIRONMENT)!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path.parent):
-        everything = {name: asdict(winner) for name, winner in sorted({**read(), **winners}.items())}
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, "winners": everything}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    return path
-
-
-@contextmanager
-def _alone(folder: Path):
-    """One writer at a time, so that none loses what another adds; where there are no such locks, that may happen."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    return _winners.store(winners)
 
 
 def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:
@@ -178,3 +119,6 @@ def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:
 
 def _per_box(parameters: FMMParameters, particles: int) -> float:
     return particles / float(np.prod(np.diag(parameters.counts)))
+
+
+_winners = Entries("tuning.json", "winners", "fmm_openmm tuning 1", "tune again", lambda entry: _checked(**entry), asdict)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fmm_openmm import CoulombSolver, backends, tuning
+from fmm_openmm import CoulombSolver, backends, cache, tuning
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import tune as bench_tune
 from fmm_openmm.bench.solver import Evaluation
@@ -29,7 +29,7 @@ REQUEST = Request(1e-4)
 def file(tmp_path, monkeypatch):
     """The file, in a folder that does not exist yet."""
     monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuning, "_told", set())
+    monkeypatch.setattr(cache, "_told", set())
     return tmp_path / "cache" / "tuning.json"
 
 
@@ -190,7 +190,7 @@ def test_a_user_without_a_home(monkeypatch):
 
     for name in ("FMM_OPENMM_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tuning.Path, "home", nowhere)
+    monkeypatch.setattr(cache.Path, "home", nowhere)
     assert tuned() == nth(0)
     with pytest.raises(OSError, match=r"no folder to keep winners in: FMM_OPENMM_CACHE is None$"):
         keep(nth(5))
