@@ -7,8 +7,9 @@ open: direct sum, treecode and FMM in empty space.
 nve: drift and residual of the total energy, PME and FMM.
 tune: the fastest parameters on this GPU, for later runs to use.
 operators: M2L of one level by each operator against order and depth, on a GPU.
+layouts: P2P with indexed and with replicated sources against density, on a GPU.
 
-All but tune and operators on water, all with the force error beside the time. Tables are Markdown.
+All but tune, operators and layouts on water, all with the force error beside the time. Tables are Markdown.
 A size is the edge of a box in nm, or this and the copies of the box that make
 the system: 6 or 6:3x3x5.
 """
@@ -35,6 +36,9 @@ GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
 
 ORDERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20]
 """Of ``operators``."""
+
+DENSITIES = [1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 200]
+"""Of ``layouts``."""
 
 NVE_GPU_SIZES, NVE_CPU_SIZES = "6 4.5:2x2x2", "3"
 
@@ -64,8 +68,8 @@ def add_arguments(parser) -> None:
                           help="write the results here as well; without FILE print them, and nothing else")  # fmt: skip
         each.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         add_plot_argument(each)
-        if name == "operators":
-            add_operator_arguments(each)
+        if name in ARGUMENTS:
+            ARGUMENTS[name](each)
             continue
         if name in ("scaling", "open"):
             each.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
@@ -102,6 +106,20 @@ def add_operator_arguments(parser) -> None:
     parser.add_argument("--precision", choices=("single", "double"), nargs="+", default=["single", "double"])
     parser.add_argument("--separation", type=int, choices=(1, 2), default=1, help="default: %(default)s")
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="default: all")
+
+
+def add_layout_arguments(parser) -> None:
+    """Of ``layouts``."""
+    parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES, metavar="N",
+                        help=f"particles a box; default: {DENSITIES}")  # fmt: skip
+    parser.add_argument("--particles", type=float, default=1e6, metavar="N", help="about so many; default: 1e6")
+    parser.add_argument("--near-radius", type=float, default=1.75, metavar="R", help="box widths; default: 1.75, 27 boxes")
+    parser.add_argument("--precision", choices=("single", "double"), nargs="+", default=["single", "double"])
+    parser.add_argument("--calibrate", action="store_true", help="measure the costs of the model again")
+
+
+ARGUMENTS = {"operators": add_operator_arguments, "layouts": add_layout_arguments}
+"""Of the benchmarks that have nothing in common with the others."""
 
 
 def width(text: str) -> float | None:
@@ -450,6 +468,78 @@ def order_lines(drawing, rows) -> None:
     panels[0].set_ylabel("M2L, ms")
 
 
+def layouts(args, terminal, drawing) -> dict:
+    """Time of P2P with indexed and with replicated sources against density, measured and predicted, on a GPU."""
+    from fmm_openmm.backends import backend_class
+
+    for density in args.densities:
+        check_number(density, "--densities", 0.01, 1e4)
+    check_number(args.particles, "--particles", 1e3, 1e8)
+    check_number(args.near_radius, "--near-radius", 1.0, 4.0)
+    backend_class("cuda")  # refuses what this machine cannot do
+    from fmm_openmm.bench import layouts as bench
+
+    costs = {precision: bench.costs_of(precision, args.calibrate) for precision in args.precision}
+    for precision, each in costs.items():
+        values = ", ".join(f"{name} {1e12 * seconds:.3g}" for name, seconds in asdict(each).items())
+        terminal.say(f"Costs, {precision}, picoseconds: {values}")
+    terminal.say("\nTimes in microseconds, predicted ones in brackets\n")
+    heading(terminal, ("precision", "density", "near", "indexed", "replicated", "copying", "p2p", "faster", "picked", "error"))
+    rows = []
+    with terminal.progress("layouts", len(args.densities) * len(args.precision)) as advance:
+        for row in bench.rows(args.densities, args.precision, args.particles, args.near_radius, costs):
+            rows.append(row)
+            terminal.row(layout_cells(row))
+            advance(description=f"density {row['density']:.3g}, {row['precision']}")
+    summary = bench.summary(rows)
+    for each in summary:
+        terminal.say(
+            f"\n{each['precision']}: the faster layout is picked in {each['right']} of {each['of']} cases; picks take at most "
+            f"{100 * each['loss']:.0f} percent longer; predictions are off by {100 * each['off']:+.0f} percent at most\n"
+            f"{each['precision']}: {each['measured']:.1f}; {each['claim']} ({each['source']})"
+        )
+    if drawing:
+        density_lines(drawing, rows)
+    return {"costs": {name: asdict(each) for name, each in costs.items()}, "rows": rows, "summary": summary}
+
+
+def layout_cells(row: dict) -> list[str]:
+    """A row of the table of ``layouts``."""
+    cells = [row["precision"], f"{row['density']:.3g}", str(row["near"])]
+    if "failure" in row:
+        return [*cells, row["failure"], *["-"] * 6]
+    times = [(row["seconds"][name], row["predicted"][name]) for name in ("indexed", "replicated")]
+    times += [(row["kernel_seconds"][name], row["kernel_predicted"][name]) for name in ("replicate", "p2p_replicated")]
+    return [
+        *cells,
+        *(f"{1e6 * seconds:.0f} ({1e6 * predicted:.0f})" for seconds, predicted in times),
+        row["faster"],
+        row["picked"],
+        f"{row['error']:.1e}",
+    ]
+
+
+def density_lines(drawing, rows) -> None:
+    """Time against density, one panel a precision; measured as points, predicted as lines."""
+    precisions = list(dict.fromkeys(row["precision"] for row in rows))
+    panels = np.atleast_1d(drawing.subplots(1, len(precisions), sharey=True))
+    for axes, precision in zip(panels, precisions, strict=True):
+        done = [row for row in rows if row["precision"] == precision and "seconds" in row]
+        done.sort(key=lambda row: row["density"])
+        for color, name in zip(("C0", "C1"), ("indexed", "replicated"), strict=True):
+            if done:
+                density, seconds, predicted = zip(
+                    *((row["density"], 1e3 * row["seconds"][name], 1e3 * row["predicted"][name]) for row in done), strict=True
+                )
+                axes.loglog(density, seconds, color + "o", label=name)
+                axes.loglog(density, predicted, color + "-")
+        axes.set_title(precision)
+        axes.set_xlabel("particles a box")
+        if axes.lines:
+            axes.legend()
+    panels[0].set_ylabel("P2P, ms")
+
+
 BENCHMARKS = {
     "solver": solver,
     "md": md,
@@ -458,6 +548,7 @@ BENCHMARKS = {
     "nve": nve,
     "tune": tune,
     "operators": operators,
+    "layouts": layouts,
 }
 
 

@@ -1,0 +1,158 @@
+r"""P2P with its source data laid out in several ways, chosen by name, on parts in a periodic lattice of boxes.
+
+    Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3      j: of the near boxes of i's, not i
+
+``indexed``      ``kernels/p2p_indexed.cu``      sources stay where they are, found through the list of near boxes
+``replicated``   ``kernels/p2p_replicated.cu``   every box has its sources copied into one contiguous stream first
+
+Both have one target loop (``kernels/common/targets.cuh``) and repeat bit for bit. What is here describes them, and needs no
+GPU; ``executor`` runs them through CuPy, ``model`` predicts their times.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.program import At, Buffer, Kernel, Launch, Memset, Program
+from fmm_openmm.backends.cuda.source import real_type
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.stages import Parts
+
+LAYOUTS = ("indexed", "replicated")
+
+PASS_TARGETS = 4
+"""Targets that a warp keeps in registers."""
+
+PASS_WARPS = 4
+"""Of a block of P2P."""
+
+COPY_WARPS, COPY_BOXES = 8, 16
+"""Warps of a block that copies, and most boxes of one."""
+
+ENOUGH_PARTS = 64
+"""A block that copies has as few boxes as hold so many parts, roughly."""
+
+MOST_NEAR = (48 * 1024 // (4 * COPY_BOXES) - 3) // 2
+"""Boxes of a near stencil whose lists fit into shared memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """The boxes of parts, and what is near them.
+
+    Attributes (m parts, b boxes):
+        start: parts of box i are ``start[i]:start[i + 1]``, shape (b + 1,) int32.
+        near: numbers of the near boxes of every box, itself first, shape (b, k) int32.
+        shift: where they lie relative to it, shape (k, 3) float64, box widths; 0 first.
+    """
+
+    start: np.ndarray
+    near: np.ndarray
+    shift: np.ndarray
+
+    @classmethod
+    def of(cls, lattice: BoxLattice, start: np.ndarray) -> "Neighbourhood":
+        """Of the boxes of a periodic lattice, which hold parts as :attr:`fmm_openmm.stages.Parts.start` says.
+
+        Raises:
+            UnsupportedError: the lattice is not periodic, or its near stencil too large.
+        """
+        if lattice.is_open:
+            raise UnsupportedError("layouts of P2P need a periodic lattice, got an open one")
+        if len(lattice.near) > MOST_NEAR:
+            raise UnsupportedError(f"layouts of P2P know at most {MOST_NEAR} near boxes, got {len(lattice.near)}")
+        offsets = lattice.near[np.argsort(lattice.near.any(1), kind="stable")]
+        return cls(start.astype(np.int32), _numbers(lattice, offsets), offsets @ lattice.boxes)
+
+    @property
+    def parts(self) -> int:
+        return int(self.start[-1])
+
+    @property
+    def boxes(self) -> int:
+        return len(self.near)
+
+    @property
+    def density(self) -> float:
+        """Parts a box."""
+        return float(self.start[self.boxes]) / self.boxes
+
+    @cached_property
+    def sources(self) -> int:
+        """Length of all streams together."""
+        return int(np.diff(self.start)[self.near].sum(dtype=np.int64))
+
+
+def _numbers(lattice: BoxLattice, offsets: np.ndarray) -> np.ndarray:
+    """Numbers of the boxes at each offset from each box, shape (boxes, offsets) int32: slices of a grid with margins."""
+    n, reach = np.diag(lattice.counts), np.abs(offsets).max(0)
+    z, y, x = np.meshgrid(*[np.arange(-r, m + r) for r, m in zip(reach[::-1], n[::-1], strict=True)], indexing="ij")
+    grid = lattice.linear(np.stack([x, y, z], -1)).astype(np.int32)
+    out = np.empty((lattice.size, len(offsets)), np.int32)
+    for k, begin in enumerate(offsets + reach):
+        out[:, k] = grid[tuple(slice(b, b + m) for b, m in zip(begin[::-1], n[::-1], strict=True))].ravel()
+    return out
+
+
+def charges_of(parts: Parts, dtype) -> np.ndarray:
+    """Positions and charges of parts as the kernels read them, shape (m, 4).
+
+    Raises:
+        UnsupportedError: particles are split among boxes: parts of one would meet.
+    """
+    if not (parts.weight == 1.0).all():
+        raise UnsupportedError("layouts of P2P need whole particles: `smoothing` must be 0")
+    return np.concatenate([parts.x, parts.charge[:, None]], 1).astype(dtype)
+
+
+def program(layout: str, of: Neighbourhood, dtype) -> Program:
+    """Reads the buffer "xq", shape (m, 4) of the dtype (:func:`charges_of`); overwrites "results", of the same shape and dtype:
+    potentials in e per box width, fields in e per square box width. Stages: "copy", if there is anything to copy, and "p2p".
+
+    Raises:
+        ValueError: there is no layout of that name.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"`layout` must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    real = np.dtype(dtype)
+    boxes, near = of.near.shape
+    share = max(1, int(np.ceil(of.density / PASS_TARGETS)))
+
+    def table(values, dtype):
+        data = np.ascontiguousarray(values, dtype)
+        return Buffer(data.shape, data.dtype, data)
+
+    kernel = f"p2p_{layout}"
+    macros = {"NEAR": near, "PASS_TARGETS": PASS_TARGETS, "PASS_WARPS": PASS_WARPS}
+    macros |= {"REAL": real_type(real), "COPY_WARPS": COPY_WARPS, "COPY_BOXES": COPY_BOXES}
+    built = Program(macros, {kernel: Kernel(kernel)})
+    built.buffers |= {
+        "start": table(of.start, np.int32),
+        "near": table(of.near, np.int32),
+        "shift": table(np.pad(of.shift, ((0, 0), (0, 1))), real),
+        "xq": Buffer((of.parts, 4), real),
+        "results": Buffer((of.parts, 4), real),
+    }
+    if layout == "indexed":
+        sources = "near", "shift"
+    else:
+        built.kernels["replicate"] = Kernel(kernel)
+        built.buffers |= {
+            "taken": Buffer((1,), np.dtype(np.uint64)),
+            "begin": Buffer((boxes,), np.dtype(np.int64)),
+            "length": Buffer((boxes,), np.dtype(np.int32)),
+            "stream": Buffer((of.sources, 4), real),
+        }
+        group = 2 ** int(np.log2(np.clip(ENOUGH_PARTS / max(of.density, 1.0), 1, COPY_BOXES)))
+        names = "start", "near", "shift", "xq", "taken", "begin", "length", "stream"
+        arguments = np.int32(boxes), np.int32(group), *map(At, names)
+        built.steps += [
+            Memset("copy", 0, "taken"),
+            Launch("copy", 0, "replicate", (-(-boxes // group), 1), 32 * COPY_WARPS, arguments),
+        ]
+        sources = "begin", "length", "stream"
+    arguments = np.int32(boxes), np.int32(share), *map(At, ("start", *sources, "xq", "results"))
+    built.steps.append(Launch("p2p", 0, kernel, (-(-boxes * share // PASS_WARPS), 1), 32 * PASS_WARPS, arguments))
+    return built

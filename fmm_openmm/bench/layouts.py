@@ -1,0 +1,159 @@
+"""Time of P2P with indexed and with replicated sources against the density of particles, beside what the model predicts.
+
+Particles are placed at random in a periodic cube of cubic boxes. Every time comes with an error: the deviation from
+``indexed`` in float64. The costs of the model are measured at densities between those that are predicted here.
+"""
+
+from collections.abc import Iterator
+
+import cupy
+import numpy as np
+
+from fmm_openmm.backends.cuda.layouts import LAYOUTS, Neighbourhood
+from fmm_openmm.backends.cuda.layouts.executor import P2P
+from fmm_openmm.backends.cuda.layouts.model import (
+    INSTRUCTIONS,
+    KEPT,
+    WARP,
+    Costs,
+    choose,
+    fit,
+    key,
+    predict,
+    predict_layout,
+)
+from fmm_openmm.backends.cuda.loader import device_name
+from fmm_openmm.bench import device
+from fmm_openmm.box import BoxLattice
+
+CALIBRATION = (0.7, 1.5, 4.0, 10.0, 28.0, 80.0, 150.0)
+"""Densities at which the costs are measured."""
+
+CALIBRATION_PARTICLES = 5e5
+CALIBRATION_RADIUS = 1.75
+"""Box widths: the 27 boxes that touch are near."""
+
+DTYPES = {"single": np.float32, "double": np.float64}
+
+CLAIM = {
+    "claim": "with replicated sources the kernel of P2P alone is up to 7 times as fast",
+    "source": "Sadeghi, arXiv:2511.21535",
+}
+
+
+def random_boxes(density: float, particles: float, near_radius: float, seed: int = 1) -> Neighbourhood:
+    """About so many particles at random in a cube of boxes."""
+    side = max(1, round(np.cbrt(particles / density)))
+    lattice = BoxLattice.from_cell(np.eye(3) * side, np.diag([side] * 3), near_radius)
+    box = np.random.default_rng(seed).integers(0, lattice.size, round(density * lattice.size))
+    return Neighbourhood.of(lattice, np.append(0, np.cumsum(np.bincount(box, minlength=lattice.size))))
+
+
+def ready(layout: str, of: Neighbourhood, precision: str) -> P2P:
+    """A layout with random positions and charges, which are the same for all layouts in both precisions."""
+    run = P2P(layout, of, DTYPES[precision])
+    run.xq[...] = cupy.random.default_rng(1).random(run.xq.shape, np.float32) - np.float32(0.5)
+    return run
+
+
+def both(of: Neighbourhood, precision: str) -> dict[str, P2P]:
+    """The layouts by name."""
+    return {layout: ready(layout, of, precision) for layout in LAYOUTS}
+
+
+def kernel_seconds(runs: dict[str, P2P]) -> dict[str, float]:
+    """Median time of each kernel alone."""
+    return {
+        "p2p_indexed": device.median_seconds(lambda: runs["indexed"].queue("p2p")),
+        "replicate": device.median_seconds(lambda: runs["replicated"].queue("copy")),
+        "p2p_replicated": device.median_seconds(lambda: runs["replicated"].queue("p2p")),
+    }
+
+
+def costs_of(precision: str, anew: bool = False) -> Costs:
+    """Of this GPU: what is kept, or else measured now and kept, where there is a folder for it."""
+    name = key(device_name(), DTYPES[precision])
+    costs = None if anew else KEPT.read().get(name)
+    if costs is None:
+        costs = measure_costs(precision)
+        if KEPT.path:
+            KEPT.store({name: costs})
+    return costs
+
+
+def measure_costs(precision: str) -> Costs:
+    """Measured now."""
+    pair = WARP * INSTRUCTIONS[np.dtype(DTYPES[precision]).itemsize] / device.fma_rate(precision)
+    measured = []
+    for density in CALIBRATION:
+        of = random_boxes(density, CALIBRATION_PARTICLES, CALIBRATION_RADIUS)
+        for kernel, seconds in kernel_seconds(both(of, precision)).items():
+            measured.append((kernel, of.density, of.near.shape[1], of.boxes, seconds))
+    return fit(pair, measured)
+
+
+def measure(of: Neighbourhood, precision: str, costs: Costs) -> dict:
+    """One row: measured and predicted time of each layout and of each kernel, seconds, error, the layout that is faster and the
+    one that the model picks. What memory does not suffice for has a ``failure`` in their place."""
+    near = of.near.shape[1]
+    row = {"precision": precision, "density": of.density, "near": near, "parts": of.parts, "boxes": of.boxes}
+    try:
+        runs = both(of, precision)
+        kernels, wrong = kernel_seconds(runs), error(runs, of)
+        seconds = {"indexed": kernels["p2p_indexed"], "replicated": device.median_seconds(runs["replicated"].queue)}
+    except (MemoryError, cupy.cuda.memory.OutOfMemoryError):
+        return row | {"failure": "memory"}
+    finally:
+        cupy.get_default_memory_pool().free_all_blocks()
+    return row | {
+        "seconds": seconds,
+        "predicted": {layout: predict_layout(layout, of.density, near, of.boxes, costs) for layout in LAYOUTS},
+        "kernel_seconds": kernels,
+        "kernel_predicted": {kernel: predict(kernel, of.density, near, of.boxes, costs) for kernel in kernels},
+        "error": wrong,
+        "faster": min(seconds, key=seconds.get),
+        "picked": choose(of.density, near, costs),
+    }
+
+
+def error(runs: dict[str, P2P], of: Neighbourhood) -> float:
+    """Relative deviation from ``indexed`` in float64, the largest of both layouts, potentials and fields."""
+    exact = ready("indexed", of, "double")
+    exact.queue()
+    return max(
+        float(cupy.linalg.norm((run.results - exact.results)[:, c]) / cupy.linalg.norm(exact.results[:, c]))
+        for run in runs.values()
+        for c in (slice(0, 1), slice(1, 4))
+    )
+
+
+def rows(densities, precisions, particles: float, near_radius: float, costs: dict[str, Costs]) -> Iterator[dict]:
+    """:func:`measure` of every combination, one after the other."""
+    for density in densities:
+        of = random_boxes(density, particles, near_radius)
+        for precision in precisions:
+            yield measure(of, precision, costs[precision])
+
+
+def summary(found: list[dict]) -> list[dict]:
+    """For each precision how often the model picks the faster layout, the largest share by which a pick takes longer than that,
+    the largest relative deviation of a prediction, and the literature's claim beside what was measured."""
+    out = []
+    for precision in dict.fromkeys(row["precision"] for row in found):
+        done = [row for row in found if row["precision"] == precision and "seconds" in row]
+        if not done:
+            continue
+        off = [row["predicted"][layout] / row["seconds"][layout] - 1 for row in done for layout in LAYOUTS]
+        kernels = [row["kernel_seconds"] for row in done]
+        out.append(
+            CLAIM
+            | {
+                "precision": precision,
+                "right": sum(row["picked"] == row["faster"] for row in done),
+                "of": len(done),
+                "loss": max(row["seconds"][row["picked"]] / row["seconds"][row["faster"]] for row in done) - 1,
+                "off": max(off, key=abs),
+                "measured": max(each["p2p_indexed"] / each["p2p_replicated"] for each in kernels),
+            }
+        )
+    return out
