@@ -19,7 +19,6 @@ from fmm_openmm.expansions.error import (
     net_charge,
     single_noise,
 )
-from fmm_openmm.expansions.translations import OPERATORS
 from fmm_openmm.octree import is_nested
 
 TOLERANCE = 5e-4
@@ -46,8 +45,11 @@ IONIC_SLACK = 0.25
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""
 
-ROTATION_ORDER = 9
-"""Order from which m2l by rotation is the faster one on a CPU."""
+M2L = ("p4", "p4_dynamic", "p4_symmetric", "rotation")
+"""Operators between the boxes of levels."""
+
+GPU_M2L = ("p4_dynamic", "p4_symmetric")
+"""Those that are on the GPU only."""
 
 DEFORMATION_LIMIT = 1.08
 """Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`, from which another grid is chosen."""
@@ -61,6 +63,7 @@ class CostModel:
         pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in the other stages.
         box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the convolution.
         box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
+        rotation: order from which m2l by rotation is faster than by matrices.
         double: the model of float64, if that is another.
     """
 
@@ -71,6 +74,7 @@ class CostModel:
     box_term2: float
     box_near: float
     box: float = 0.0
+    rotation: int = 1
     double: "CostModel | None" = None
 
     def __call__(self, parts: float, filled: float, boxes: int, near: int, order: int, levels: int = 0) -> float:
@@ -86,7 +90,9 @@ class CostModel:
         )
 
 
-CPU_COST = CostModel(pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8)
+CPU_COST = CostModel(
+    pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8, rotation=9
+)  # fmt: skip
 """One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
 CUDA_COST = CostModel(
@@ -112,7 +118,7 @@ class FMMParameters:
         levels: levels below the root grid: the leaves are ``2^levels`` times narrower than its boxes.
         precision: "single" or "double".
         expected_error: the relative RMS force error these should give (``docs/accuracy.md``).
-        m2l: operator between boxes of the levels below the root grid, "p4" or "rotation"; None without any.
+        m2l: operator between boxes of the levels below the root grid, of :data:`M2L`; None without any.
     """
 
     order: int
@@ -167,7 +173,7 @@ class Request:
         if self.levels is not None:
             check_integer(self.levels, "levels", 0, MOST_LEVELS)
         if self.m2l is not None:
-            check_choice(self.m2l, tuple(OPERATORS), "m2l")
+            check_choice(self.m2l, M2L, "m2l")
             if not self.levels:
                 raise ValueError(f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}")
 
@@ -177,11 +183,11 @@ class Request:
             return self.precision
         return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * single_noise(ionic, self.smoothings[-1])) else "double"
 
-    def operator(self, order: int) -> str | None:
+    def operator(self, order: int, cost: CostModel) -> str | None:
         """The ``m2l`` for expansions of that order; None without levels below the root grid."""
         if not self.levels:
             return None
-        return self.m2l or ("p4" if order < ROTATION_ORDER else "rotation")
+        return self.m2l or ("p4" if order < cost.rotation else "rotation")
 
     @property
     def smoothings(self) -> tuple[float, ...]:
@@ -353,7 +359,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
             levels,
             request.precision,
             error,
-            request.operator(order),
+            request.operator(order, cost),
         )
         for _, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
     ]

@@ -13,6 +13,7 @@ from fmm_openmm.expansions.error import ionic_fraction, net_charge
 from fmm_openmm.parameters import (
     CPU_COST,
     CUDA_COST,
+    GPU_M2L,
     TOLERANCE,
     FMMParameters,
     Load,
@@ -76,7 +77,8 @@ class CoulombSolver:
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
             else "cpu", with one warning that says why.
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see :class:`FMMParameters`. With an open
-            boundary the grid follows the particles and cannot be given. With ``levels`` above 0 the backend "auto" is "cpu".
+            boundary the grid follows the particles and cannot be given. The operators "p4_dynamic" and "p4_symmetric" are on
+            the GPU only, the latter for rectangular boxes.
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give. Without
             effect with an open boundary, where there is one image.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
@@ -87,8 +89,7 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: levels > 0 with backend "cuda", this without CuPy or a GPU, or a method that does not go with the
-            rest.
+        UnsupportedError: backend "cuda" without CuPy or a GPU, or a method or ``m2l`` that does not go with the rest.
     """
 
     def __init__(
@@ -124,10 +125,11 @@ class CoulombSolver:
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         self._minimum_image = bool(exclusions_periodic) and not self._open
         self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels, m2l)
-        backend = _backend_of_levels(backend, self._request.levels)
         self._automatic = backend == "auto"
         backend = choose_backend() if self._automatic else backend
         backend_class(backend)  # refuses what this machine cannot do
+        if m2l in GPU_M2L and backend != "cuda":
+            raise UnsupportedError(f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'")
         if positions is not None:
             positions = check_positions(positions, len(self._charges))
         filled = 1.0 if self._open or positions is None else filled_fraction(positions, self._box_vectors)
@@ -270,7 +272,7 @@ class CoulombSolver:
 
     def _fall_back(self, fault: Exception) -> None:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
-        if self._backend != "cuda" or not self._automatic:
+        if self._backend != "cuda" or not self._automatic or self._request.m2l in GPU_M2L:
             raise fault
         warn_of_fallback(fault, stacklevel=3)
         self._use("cpu")
@@ -383,12 +385,3 @@ def _check_open(grid) -> None:
     """Refuse what does not go with an open boundary."""
     if grid is not None:
         raise ValueError(f"`grid` must be None with `boundary='open'`, where the boxes follow the particles, got {grid!r}")
-
-
-def _backend_of_levels(backend: str, levels: int | None) -> str:
-    """The backend, "cpu" for "auto" with levels below the root grid; refuse what does not go with these."""
-    if not levels:
-        return backend
-    if backend == "cuda":
-        raise UnsupportedError(f"`levels` must be 0 with `backend='cuda'`, got {levels}: use 'cpu'")
-    return "cpu" if backend == "auto" else backend

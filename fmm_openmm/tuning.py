@@ -60,7 +60,8 @@ def choose_tuned(device: str, request: Request, cell: np.ndarray, load: Load, co
     filled cells, and count only there.
     """
     found = candidates(request, cell, load, cost)
-    free = request.order is None and request.near_radius is None and request.grid is None and load.filled == 1.0
+    fixed = request.order, request.near_radius, request.grid, request.levels or None
+    free = fixed == (None,) * 4 and load.filled == 1.0
     if not free or found[0].expected_error > request.tolerance:
         return found[0]
     winner = read().get(key(device, request, cell, load))

@@ -72,7 +72,7 @@ __device__ __forceinline__ real4 evaluate_share(const real4& part, const real* e
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
-    const int* __restrict__ slot /* (BOXES) */, const real* __restrict__ local /* (TERMS, POINTS) in FFT order */,
+    const int* __restrict__ slot /* (BOXES) */, const real* __restrict__ local /* at slot[box] + STRIDE * term */,
     const double* __restrict__ sums /* (5) */, real4* __restrict__ far /* (parts): potential, field */) {
     __shared__ Shared s;
     const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first), lane = threadIdx.x % PARTS;
@@ -84,7 +84,7 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
         const real* from = local + (ORDERED ? first + column : slot[first + column]);
 #pragma unroll 8
         for (int a = threadIdx.x / L2P_BOXES; a < TERMS; a += THREADS / L2P_BOXES)
-            s.expansion[a][column] = from[a * (long long)POINTS];
+            s.expansion[a][column] = from[a * (long long)STRIDE];
     }
     const real factor = real(2 * 3.14159265358979323846 / 3 / BOXES);
     const real charge = factor * real(sums[0]), square = factor * real(sums[4]);

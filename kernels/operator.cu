@@ -259,7 +259,7 @@ operator_terms(int waves, int offset_count, int alias_count,
     for (int slot = 0; slot < SLOTS; slot++) {
         if (!columns.used(slot)) continue;
         const int l = columns.degree(slot), m = columns.order(slot);
-        operator_of[(l * l + l + m) * (long long)waves + wave] = real(sum[slot].x / BOXES);
-        if (m > 0) operator_of[(l * l + l - m) * (long long)waves + wave] = real(sum[slot].y / BOXES);
+        operator_of[(l * l + l + m) * (long long)waves + wave] = real(sum[slot].x / POINTS);
+        if (m > 0) operator_of[(l * l + l - m) * (long long)waves + wave] = real(sum[slot].y / POINTS);
     }
 }

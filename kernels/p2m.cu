@@ -164,7 +164,7 @@ __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane,
     sum_over_lanes(sum, lane);
     if (moments == nullptr) return second;
     for_each_term<FIRST, LAST>([&](int k, int l, int m) {
-        if (lane == k % P2M_LANES) moments[term(l, m) * (long long)POINTS] = sum[k / P2M_LANES];
+        if (lane == k % P2M_LANES) moments[term(l, m) * (long long)STRIDE] = sum[k / P2M_LANES];
     });
     return second;
 }
@@ -176,7 +176,7 @@ p2m(int n, const int* __restrict__ count /* (BOXES) */, const int* __restrict__ 
     const Parameters* __restrict__ parameters,
     int* number /* (parts): lists of crowded blocks */, int* __restrict__ start /* (BOXES + 1) */,
     int* __restrict__ sorted /* (parts): numbers */, int* __restrict__ place /* (CORNERS, n): inverse of sorted */,
-    real4* xq /* (parts + 1): x, y, z, charge */, real* __restrict__ moments /* (TERMS, POINTS) in FFT order */,
+    real4* xq /* (parts + 1): x, y, z, charge */, real* __restrict__ moments /* at slot[box] + STRIDE * term */,
     double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
     __shared__ Shared s;
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];

@@ -37,7 +37,7 @@ def charges_in(low, high, n=150, seed=3):
 
 def check(lattice, width, positions, charges, pairs, order, smoothing, minimum_image, dtype, folder, **options):
     arguments = lattice, order, smoothing, charges, pairs, minimum_image
-    expected = evaluate(ReferenceStages(*arguments), positions, width)
+    expected = evaluate(ReferenceStages(*arguments, levels=options.get("levels", 0)), positions, width)
     found = EmulatedStages(*arguments, dtype, folder, **options).evaluate(positions, width)
     accuracy = 1e-12 if dtype == np.float64 else 2e-5
     for a, b in zip(found, expected, strict=True):
@@ -69,6 +69,29 @@ def test_with_little_shared_memory(cell, folder):
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     check(lattice, width, *charges_in(-2, 3), 4, 0.0, False, np.float64, folder, device=Device(4, 1024))
+
+
+@pytest.mark.parametrize(
+    ("cell", "root", "levels", "m2l", "dtype", "smoothing"),
+    [
+        ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 1, "rotation", np.float32, 0.1),
+        ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 1, "p4", np.float64, 0.1),
+        ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 1, "p4_dynamic", np.float64, 0.1),
+        ("cuboid", (3, 2, 1), 1, "p4_symmetric", np.float32, 0.0),
+        ("cube", (1, 1, 1), 2, "rotation", np.float64, 0.1),
+        ("open", (1, 1, 2), 2, "rotation", np.float32, 0.1),
+    ],
+)
+def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
+    """With a net charge, so that the trace term counts."""
+    if cell == "open":
+        lattice, width = OpenLattice(np.array(root) << levels, 1.87, levels=levels), 1.0
+        positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
+    else:
+        vectors, counts = CELLS[cell][0], counts_matrix(root) << levels
+        lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
+        positions, charges, pairs = charges_in(-2, 3)
+    check(lattice, width, positions, charges + 0.2, pairs, 3, smoothing, False, dtype, folder, levels=levels, m2l=m2l)
 
 
 @pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])
@@ -126,7 +149,7 @@ def emulated(body, folder, monkeypatch, threads=64):
     """What a kernel with this body leaves in ``out``, (threads,) integers."""
     text = f'extern "C" __global__ void kernel(int* out) {{ {body} }}'
     monkeypatch.setattr(emulator, "source_of", lambda file, macros: text)
-    launch = Launch("stage", 0, "kernel", (1, 1), threads, (At("out"),))
+    launch = Launch("stage", 0, "kernel", (1, 1, 1), threads, (At("out"),))
     program = Program({}, {"kernel": Kernel("kernel")}, {"out": Buffer((threads,), np.dtype(np.int32))}, [launch])
     machine = emulator.Emulator(program, folder)
     machine.run()

@@ -18,16 +18,18 @@ FIXED |= {"LISTED": 40, "REGION": 32, "ORDERED": 0, "P2M_LANES": 2, "L2P_WARPS":
 FIXED |= {"CONVOLVE_WARPS": 16, "MIRRORED_WARPS": 8, "D0": 16, "D1": 169, "D2": 15, "DFT_PITCH": 15, "DFT_PAIRS": 2}
 FIXED |= {"DFT_COLUMNS0": 16, "DFT_COLUMNS1": 16}
 FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
-FIXED |= {"SEPARATION": 1, "UNIT": 8.0, "M2L_WARPS": 2, "M2L_ROWS": 8, "BLOCKS": 4, "PADDED": 176}
+FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "M2L_ROWS": 8, "BLOCKS": 4, "PADDED": 176}
+FIXED |= {"STRIDE": 32, "TRANSLATE_BOXES": 16, "TRANSLATE_THREADS": 256, "M2L_ADD_WARPS": 8}
+FIXED |= {f"ROOT{k}": 2 for k in range(3)} | {"ROOT10": 1, "ROOT20": 0, "ROOT21": -1}
 FIXED |= {"PASS_TARGETS": 4, "PASS_WARPS": 4, "COPY_WARPS": 8, "COPY_BOXES": 16}
 FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
 CHOSEN = ("REAL", "ORDER", "SMOOTHED", "WINDOW", "STAGED", "MINIMUM_IMAGE", "NEAR", "OPEN", "DFT_ROWS", "DFT_THREADS")
-CHOSEN += ("KEEP", "ROLLED", "MIRRORED", "MIRRORED_WAVES")
+CHOSEN += ("KEEP", "ROLLED", "MIRRORED", "MIRRORED_WAVES", "ROTATED")
 VARIANTS = {
-    "float 5": ("float", 5, 0, 448, 1, 0, 81, 0, 1, 1024, 0, 0, 1, 8),
-    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93, 0, 169, 1024, 2, 0, 0, 8),
-    "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 0, 0, 1, 8),
-    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 10, 1, 1, 4),
+    "float 5": ("float", 5, 0, 448, 1, 0, 81, 0, 1, 1024, 0, 0, 1, 8, 0),
+    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93, 0, 169, 1024, 2, 0, 0, 8, 1),
+    "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 0, 0, 1, 8, 0),
+    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 10, 1, 1, 4, 1),
 }
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 CASES = {  # by version of CUDA and architecture; all variants on the oldest, the newest and what is measured on

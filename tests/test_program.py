@@ -15,17 +15,23 @@ from fmm_openmm.stages import STAGES
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
 COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
+ROOT = counts_matrix([[3, 0, 0], [0, 2, 0], [-1, 1, 3]])
+WHOLE = 227 * 1024
 SIGNATURE = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL)
 
 
-def program(order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=227 * 1024):
+def program(
+    order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=WHOLE, levels=0, m2l="rotation"
+):  # fmt: skip
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
     if grid is not None:
         lattice = BoxLattice(np.diag(grid), np.eye(3), 2.0)
+    elif levels:
+        lattice = OpenLattice(np.array(span), 2.0, levels=levels) if span else BoxLattice.from_cell(CELL, ROOT << levels, 2.0)
     else:
         lattice = BoxLattice.from_cell(CELL, COUNTS, 2.0) if span is None else OpenLattice(np.array(span), 2.0)
-    return build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, shared), interface)
+    return build(lattice, order, smoothing, charges, pairs, False, dtype, p.Device(132, shared), interface, levels, m2l)
 
 
 def signatures():
@@ -61,6 +67,11 @@ CASES = {
     "sums along two": (4, 0.0, np.float32, None, None, (36, 19, 17)),
     "sums along all": (4, 0.0, np.float32, None, None, (23, 19, 17)),
     "lines too long": (4, 0.0, np.float32, None, None, (36, 1, 30), 200),
+    "levels": (4, 0.05, np.float32, None, None, None, WHOLE, 2),
+    "levels in OpenMM": (20, 0.0, np.float64, p.Interface("double", 64), None, None, WHOLE, 1),
+    "levels, open": (4, 0.05, np.float64, None, (4, 8, 12), None, WHOLE, 2, "p4"),
+    "levels, dynamic": (4, 0.05, np.float32, None, None, None, WHOLE, 1, "p4_dynamic"),
+    "levels, symmetric": (4, 0.0, np.float32, None, None, (4, 6, 8), WHOLE, 1, "p4_symmetric"),
 }
 EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer")
 
@@ -90,7 +101,9 @@ def test_grids_are_transformed_as_they_fit(case):
 
 def test_stages_are_in_order(built):
     stages = [step.stage for step in built.steps]
-    assert stages == [stage for stage in (p.SETUP, *STAGES, "export") for _ in built.steps_of(stage)]
+    below = [name for level in (1, 2) for name in (f"l2l{level}", f"m2l{level}")]
+    expected = ["sort", "p2m", "m2m", "lattice", *below, *STAGES[STAGES.index("lattice") + 1 :]]
+    assert stages == [stage for stage in (p.SETUP, *expected, "export") for _ in built.steps_of(stage)]
     assert {*STAGES} <= {*stages}
 
 
@@ -207,7 +220,7 @@ def test_serialises(built):
         assert kind == (p.Launch, p.Memset, p.Record, p.Wait).index(type(step))
         assert (phase, stream) == (p.PHASES.get(step.stage, 0), step.stream)
         if kind == 0:
-            kernel, *launch, count = reader.integers(5)
+            kernel, *launch, count = reader.integers(6)
             assert (kernels[kernel][0], *launch) == (step.kernel, *step.grid, step.block)
             for argument in step.arguments:
                 buffer = reader.integer()

@@ -123,7 +123,11 @@ def test_bad_charges(solver, unharmed, charges, message):
         ({"backend": "gpu"}, ValueError, r"`backend` must be one of 'auto', 'cuda', 'cpu', 'reference', got 'gpu'"),
         ({"boundary": "vacuum"}, ValueError, r"`boundary` must be one of 'periodic', 'open', got 'vacuum'"),
         ({"boundary": "open"}, ValueError, r"`box_vectors` must be None with `boundary='open'`"),
-        ({"levels": 1, "backend": "cuda"}, fmm.UnsupportedError, r"`levels` must be 0 with `backend='cuda'`, got 1: use 'cpu'"),
+        (
+            {"levels": 1, "m2l": "p4_symmetric", "backend": "cpu"},
+            fmm.UnsupportedError,
+            r"^`m2l='p4_symmetric'` needs `backend='cuda'`, got 'cpu': use 'p4' or 'rotation'$",
+        ),
         ({"cutoff": 0.9}, TypeError, r"cutoff"),
     ],
     ids=str,

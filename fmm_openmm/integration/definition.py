@@ -49,8 +49,6 @@ class Options:
         Request(
             self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
         )  # checks them
-        if self.levels and (self.backend == "cuda" or self.bridge == "native"):
-            raise UnsupportedError(f"`levels` must be 0 with `backend='cuda'` and `bridge='native'`, got {self.levels}")
         if check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
             CoulombSolver([0.0], np.eye(3), backend="cuda", order=2, grid=(4, 4, 4), near_radius=1.75)  # is there a GPU?
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native":
@@ -62,7 +60,7 @@ class Options:
     @property
     def on_gpu(self) -> bool:
         """Whether the GPU may compute."""
-        return self.backend in ("auto", "cuda") and not self.levels
+        return self.backend in ("auto", "cuda")
 
     def for_solver(self) -> dict:
         """The keyword arguments of ``CoulombSolver``."""

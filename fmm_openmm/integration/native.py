@@ -100,11 +100,12 @@ class Session:
         p = self.parameters_for(cell)
         lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius)
         found = {PARAMETERS: parameter_block(p.counts, lattice.boxes, box_width(cell, p.counts)).tobytes()}
-        settings = p.order, p.smoothing, p.precision
+        settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
             pairs, periodic = structure.exclusions, structure.periodic
             program = build(
-                lattice, p.order, p.smoothing, charges, pairs, periodic, self._dtype, self._device, self._interface
+                lattice, p.order, p.smoothing, charges, pairs, periodic, self._dtype, self._device, self._interface,
+                *((p.levels, p.m2l) if p.levels else ()),
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings

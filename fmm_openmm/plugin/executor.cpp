@@ -189,7 +189,7 @@ void Executor::launch(const Step& step, CUstream stream) {
             arguments.push_back(const_cast<char*>(argument.scalar.data()));
     }
     const auto& kernel = program.kernels[step.kernel];
-    check(cuLaunchKernel(functions[step.kernel], step.grid[0], step.grid[1], 1, step.block, 1, 1, kernel.shared, stream,
+    check(cuLaunchKernel(functions[step.kernel], step.grid[0], step.grid[1], step.grid[2], step.block, 1, 1, kernel.shared, stream,
                          arguments.data(), nullptr), "launching " + kernel.name);
 }
 

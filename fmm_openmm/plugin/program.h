@@ -31,7 +31,7 @@ struct Step {
     enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
     enum Phase { EVALUATE, EXPORT, SETUP };
     int kind, phase, stream;
-    int kernel, grid[2], block;
+    int kernel, grid[3], block;
     std::vector<Argument> arguments;
     int buffer;
     int event;
@@ -73,7 +73,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 3) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 4) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler
@@ -101,8 +101,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
         switch (step.kind) {
             case Step::LAUNCH:
                 step.kernel = integer();
-                step.grid[0] = integer();
-                step.grid[1] = integer();
+                for (int& blocks : step.grid) blocks = integer();
                 step.block = integer();
                 step.arguments.resize(integer());
                 for (auto& argument : step.arguments) {

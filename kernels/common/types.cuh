@@ -15,6 +15,7 @@
 //   POSITION    type of the positions given               ORIGIN     where the origin lies in its box
 //   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
 //   N0, N1, N2  diagonal of the counts matrix, C10, C20, C21 its lower triangle
+//   STRIDE      from one term of a box's expansion to the next: POINTS, with levels below the root grid 32
 //   OPEN        whether there are no periodic images: then N0, N1, N2 boxes lie in a corner of a larger Fourier grid
 #pragma once
 #include "real.cuh"

@@ -97,14 +97,14 @@ class Emulator:
 
 class EmulatedStages:
     """Arguments as for ``CudaStages``, the folder for compiled kernels, OpenMM's arrays if it is to run between these, and the
-    device that the program is made for."""
+    device that the program is made for; levels and m2l."""
 
     def __init__(
         self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path,
-        interface: Interface | None = None, device: Device = DEVICE,
+        interface: Interface | None = None, device: Device = DEVICE, **levels,
     ):  # fmt: skip
         self.lattice = lattice
-        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, interface)
+        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, interface, **levels)
         self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 

@@ -27,6 +27,7 @@ struct uint3 { unsigned x, y, z; };
 struct int2 { int x, y; };
 struct int3 { int x, y, z; };
 struct alignas(16) int4 { int x, y, z, w; };
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 struct alignas(16) double2 { double x, y; };
 struct double3 { double x, y, z; };
 
@@ -115,63 +116,63 @@ std::vector<T> exchange(unsigned mask, T value) {
 }
 
 // Runs body for all threads of all blocks; what went wrong, or nothing.
-inline const char* run(unsigned grid_x, unsigned grid_y, unsigned block) {
-    gridDim = {grid_x, grid_y, 1};
+inline const char* run(uint3 grid, unsigned block) {
+    gridDim = grid;
     blockDim = {block, 1, 1};
     threads.resize(block);
     fault = nullptr;
-    for (blockIdx.z = 0, blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
-        for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++) {
-            std::memset(dynamic_shared, 0xa5, DYNAMIC);
-            meetings.assign((block + 31) / 32, {});
-            alive = block;
-            waiting = round = 0;
-            for (unsigned k = 0; k < block; k++) {
-                Thread& thread = threads[k];
-                thread.stack.resize(STACK);
-                thread.number = k;
-                thread.done = false;
-                getcontext(&thread.context);
-                thread.context.uc_stack.ss_sp = thread.stack.data();
-                thread.context.uc_stack.ss_size = STACK;
-                thread.context.uc_link = nullptr;
-                makecontext(&thread.context, entry, 0);
-            }
-            while (alive > 0) {
-                progress = false;
-                for (current = 0; current < block; current++) {
-                    if (threads[current].done) continue;
-                    threadIdx = {current, 0, 0};
-                    swapcontext(&scheduler, &threads[current].context);
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) {
+                std::memset(dynamic_shared, 0xa5, DYNAMIC);
+                meetings.assign((block + 31) / 32, {});
+                alive = block;
+                waiting = round = 0;
+                for (unsigned k = 0; k < block; k++) {
+                    Thread& thread = threads[k];
+                    thread.stack.resize(STACK);
+                    thread.number = k;
+                    thread.done = false;
+                    getcontext(&thread.context);
+                    thread.context.uc_stack.ss_sp = thread.stack.data();
+                    thread.context.uc_stack.ss_size = STACK;
+                    thread.context.uc_link = nullptr;
+                    makecontext(&thread.context, entry, 0);
                 }
-                if (fault) return fault;
-                if (!progress) return "threads wait for each other for ever";
+                while (alive > 0) {
+                    progress = false;
+                    for (current = 0; current < block; current++) {
+                        if (threads[current].done) continue;
+                        threadIdx = {current, 0, 0};
+                        swapcontext(&scheduler, &threads[current].context);
+                    }
+                    if (fault) return fault;
+                    if (!progress) return "threads wait for each other for ever";
+                }
             }
-        }
     return nullptr;
 }
 
 template <class... A, std::size_t... I>
-const char* launch(void (*kernel)(A...), unsigned grid_x, unsigned grid_y, unsigned block, void** arguments,
-                   std::index_sequence<I...>) {
+const char* launch(void (*kernel)(A...), uint3 grid, unsigned block, void** arguments, std::index_sequence<I...>) {
     const auto call = [&] { kernel(*static_cast<std::remove_reference_t<A>*>(arguments[I])...); };
     body = [](void* call_of) { (*static_cast<decltype(call)*>(call_of))(); };
     body_argument = const_cast<void*>(static_cast<const void*>(&call));
-    return run(grid_x, grid_y, block);
+    return run(grid, block);
 }
 
 template <class... A>
-const char* launch(void (*kernel)(A...), unsigned grid_x, unsigned grid_y, unsigned block, void** arguments) {
-    return launch(kernel, grid_x, grid_y, block, arguments, std::index_sequence_for<A...>());
+const char* launch(void (*kernel)(A...), uint3 grid, unsigned block, void** arguments) {
+    return launch(kernel, grid, block, arguments, std::index_sequence_for<A...>());
 }
 
 }  // namespace emulator
 
 // A function launch_<kernel> for callers of the library; what went wrong, or nothing.
-#define LAUNCHER(kernel)                                                                                             \
-    extern "C" __attribute__((visibility("default"))) const char* launch_##kernel(unsigned x, unsigned y, unsigned block, \
-                                                                                  void** arguments) {                \
-        return emulator::launch(kernel, x, y, block, arguments);                                                     \
+#define LAUNCHER(kernel)                                                                                       \
+    extern "C" __attribute__((visibility("default"))) const char* launch_##kernel(unsigned x, unsigned y, unsigned z, \
+                                                                                  unsigned block, void** arguments) { \
+        return emulator::launch(kernel, {x, y, z}, block, arguments);                                              \
     }
 
 inline void __syncthreads() { emulator::barrier(); }

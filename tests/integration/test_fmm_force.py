@@ -106,7 +106,6 @@ def test_bad_values_are_named_and_change_nothing(call, text):
         ({"grid": 0}, ValueError, "`grid`"),
         ({"near_radius": 0.1}, ValueError, "`near_radius`"),
         ({"smoothing": 0.9}, ValueError, "`smoothing`"),
-        ({"levels": 2, "bridge": "native"}, fmm.UnsupportedError, "`levels`"),
         ({"precision": "half"}, ValueError, "`precision`"),
         ({"precision": "single", "tolerance": 1e-9}, ValueError, "`tolerance` must be at least 5e-06 in single"),
         ({"backend": "tpu"}, ValueError, "`backend`"),

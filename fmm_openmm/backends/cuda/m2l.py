@@ -16,14 +16,17 @@ Lengths are in box widths of the level. The operators:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import product
 from math import factorial
 
 import cupy
 import numpy as np
 
+from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.loader import load
 from fmm_openmm.backends.cuda.source import real_type
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, term_count
 from fmm_openmm.expansions.translations import Rotation, irregular
 
@@ -42,6 +45,10 @@ ROLLED_FROM = {4: 14, 8: 8}
 
 ENOUGH_WARPS = 4096
 """The interaction lists are shared out among warps until there are about so many."""
+
+
+ONE_ROOT = {"OPEN": 0, **{f"ROOT{k}": 1 for k in range(3)}, **{f"ROOT{ij}": 0 for ij in ("10", "20", "21")}}
+"""Macros of a root grid of one box: ``half`` of ``kernels/common/levels.cuh`` is the number of parents along an axis then."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Level:
 
     def module(self, stage: str, **macros) -> cupy.RawModule:
         """The compiled kernels of ``kernels/<stage>.cu``."""
-        return load(stage, {"REAL": real_type(self.dtype), "ORDER": self.order, **macros})
+        return load(stage, {"REAL": real_type(self.dtype), "ORDER": self.order, **ONE_ROOT, **macros})
 
 
 Operator = Callable[[cupy.ndarray, cupy.ndarray], None]
@@ -143,6 +150,15 @@ class P4:
         self._kernel((self._level.half**3, 8), (_threads_of_pairs(self._level),), arguments)
 
 
+class _Cubes(BoxLattice):
+    """Near within ``near_radius`` along every axis."""
+
+    @cached_property
+    def near(self) -> np.ndarray:
+        reach = int(self.near_radius)
+        return np.array(list(product(range(-reach, reach + 1), repeat=3)))
+
+
 class P4Dynamic:
     """``kernels/m2l_p4_dynamic.cu``."""
 
@@ -150,11 +166,17 @@ class P4Dynamic:
 
     def __init__(self, level: Level):
         self._level = level
-        self._kernel = level.module("m2l_p4_dynamic", SEPARATION=level.separation).get_function("m2l_p4_dynamic")
-        self._harmonics = _harmonics(level, translations(level.separation))
+        self._kernel = level.module("m2l_p4_dynamic").get_function("m2l_p4_dynamic")
+        lattice = _Cubes(np.eye(3, dtype=np.int64), np.eye(3), level.separation)
+        interactions = Interactions(lattice)
+        self._near = np.int32(len(lattice.near))
+        self._parents = cupy.asarray(np.pad(lattice.near, ((0, 0), (0, 1))), np.int32)
+        self._numbers = cupy.asarray(interactions.number)
+        self._harmonics = _harmonics(level, interactions.translations.astype(float))
 
     def __call__(self, moments, sums):
-        arguments = (np.int32(self._level.half), self._harmonics, moments, sums)
+        half = np.int32(self._level.half)
+        arguments = (half, self._near, self._parents, self._numbers, self._harmonics, moments, sums)
         self._kernel((self._level.half**3,), (_threads_of_pairs(self._level),), arguments)
 
 

@@ -99,7 +99,7 @@ class Launch(Step):
     """A kernel; arguments are buffers (:class:`At`) and NumPy scalars."""
 
     kernel: str
-    grid: tuple[int, int]
+    grid: tuple[int, int, int]
     block: int
     arguments: tuple
 
@@ -155,13 +155,17 @@ class Builder:
 
     Attributes:
         n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an expansion, of parts at most.
+        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that of the leaves.
         corners: parts a particle has at most.
         crowd: number of parts in a box that holds any, on average.
         real, complex: types of the far and near field.
     """
 
-    def __init__(self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device):
+    def __init__(
+        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device, levels: int = 0
+    ):  # fmt: skip
         self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
+        self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
         self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
         self.corners = 8 if smoothing > 0 else 1
         self.parts = n * self.corners
@@ -170,6 +174,10 @@ class Builder:
         self.complex = np.result_type(self.real, np.complex64)
         self.program = Program()
         self._stage = ""
+
+    def of_leaves(self, expansions: str) -> str:
+        """The buffer of the leaves' "moments" or "local"."""
+        return f"{expansions}{self.levels}" if self.levels else expansions
 
     def stage(self, name: str, file: str | None = None, **shared: int) -> None:
         """Begin a stage: following steps belong to it, and its file has these kernels, with their dynamic shared memory."""
@@ -191,9 +199,9 @@ class Builder:
 
     def launch(self, kernel: str, grid, block: int, *arguments, stream: int = 0) -> None:
         """Arguments: names of buffers, :class:`At`, NumPy scalars."""
-        grid = (grid, 1) if np.isscalar(grid) else grid
+        grid = (grid,) if np.isscalar(grid) else grid
         arguments = tuple(At(a) if isinstance(a, str) else a for a in arguments)
-        self._add(Launch, stream, kernel, tuple(map(int, grid)), block, arguments)
+        self._add(Launch, stream, kernel, (*map(int, grid), 1, 1)[:3], block, arguments)
 
     def memset(self, buffer: str) -> None:
         self._add(Memset, 0, buffer)

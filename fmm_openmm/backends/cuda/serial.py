@@ -5,7 +5,7 @@ import struct
 from fmm_openmm.backends.cuda.program import PHASES, At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
-MAGIC, VERSION = b"FMMprog\0", 3
+MAGIC, VERSION = b"FMMprog\0", 4
 """First bytes of a serialised program, and the version of its format."""
 
 
@@ -21,7 +21,7 @@ def serialise(program: Program) -> bytes:
                   none)
         streams, events:  counts
         steps:    count, then for each its kind, its phase, its stream and
-                  0 launch     kernel, grid x, grid y, block, argument count, then for each argument
+                  0 launch     kernel, grid x, y, z, block, argument count, then for each argument
                                buffer and byte offset, or -1 and the scalar's bytes
                   1 memset     buffer
                   2 record     event

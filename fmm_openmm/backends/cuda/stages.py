@@ -19,23 +19,38 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 
 class CudaStages(Stages):
-    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``. Results stay on the device.
+    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``, ``m2l`` a name in
+    :data:`fmm_openmm.backends.cuda.pipeline.m2l.OPERATORS`. Results stay on the device.
 
     Made for the current device, on which it stays; ``compute`` queues on that device's current stream and copies its argument
     to ``positions``.
 
     Raises:
         MemoryError: device memory does not suffice, at creation or later; the stages are then empty and of no more use.
-        UnsupportedError: the kernels cannot be compiled or loaded.
+        UnsupportedError: the kernels cannot be compiled or loaded, or cannot do these levels.
     """
 
-    def __init__(self, lattice: BoxLattice, order: int, smoothing: float, charges, pairs, minimum_image: bool, dtype):
+    def __init__(
+        self,
+        lattice: BoxLattice,
+        order: int,
+        smoothing: float,
+        charges,
+        pairs,
+        minimum_image: bool,
+        dtype,
+        levels: int = 0,
+        m2l: str = "rotation",
+    ):
         self.lattice = self._made_for = lattice
+        self._levels = levels
         self._settings = order, smoothing, np.dtype(dtype)
         self._device = cupy.cuda.Device()
         facts = self._device.attributes
         device = Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
-        self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device)
+        self._program = build(
+            lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, levels=levels, m2l=m2l
+        )  # fmt: skip
         self._attempt(self._make, missing)
 
     @classmethod
@@ -162,8 +177,19 @@ class CudaStages(Stages):
     def p2m(self, parts):
         self.queue("p2m")
 
+    def m2m(self, parts, moments):
+        if self._levels:
+            self.queue("m2m")
+        return [moments] * (self._levels + 1)
+
     def lattice_m2l(self, moments):
         self.queue("lattice")
+
+    def l2l(self, local, level):
+        self.queue(f"l2l{level}")
+
+    def m2l(self, moments, local, level):
+        self.queue(f"m2l{level}")
 
     def l2p(self, parts, moments, local):
         self.queue("l2p")

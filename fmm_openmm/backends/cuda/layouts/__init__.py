@@ -150,9 +150,9 @@ def program(layout: str, of: Neighbourhood, dtype) -> Program:
         arguments = np.int32(boxes), np.int32(group), *map(At, names)
         built.steps += [
             Memset("copy", 0, "taken"),
-            Launch("copy", 0, "replicate", (-(-boxes // group), 1), 32 * COPY_WARPS, arguments),
+            Launch("copy", 0, "replicate", (-(-boxes // group), 1, 1), 32 * COPY_WARPS, arguments),
         ]
         sources = "begin", "length", "stream"
     arguments = np.int32(boxes), np.int32(share), *map(At, ("start", *sources, "xq", "results"))
-    built.steps.append(Launch("p2p", 0, kernel, (-(-boxes * share // PASS_WARPS), 1), 32 * PASS_WARPS, arguments))
+    built.steps.append(Launch("p2p", 0, kernel, (-(-boxes * share // PASS_WARPS), 1, 1), 32 * PASS_WARPS, arguments))
     return built

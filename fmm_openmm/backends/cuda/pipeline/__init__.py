@@ -7,6 +7,8 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.expansions import l2p, p2m
 from fmm_openmm.backends.cuda.pipeline.lattice import convolution, operator
+from fmm_openmm.backends.cuda.pipeline.levels import Levels, slots
+from fmm_openmm.backends.cuda.pipeline.m2l import WARP
 from fmm_openmm.backends.cuda.pipeline.near import p2p
 from fmm_openmm.backends.cuda.pipeline.particles import export, gather, sort
 from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
@@ -25,15 +27,26 @@ def build(
     dtype,
     device: Device,
     interface: Interface | None = None,
+    levels: int = 0,
+    m2l: str = "rotation",
 ) -> Program:
     """The program of one evaluation; arguments as for ``ReferenceStages``, the device's facts, and OpenMM's arrays if it is to
-    run between these."""
-    b = Builder(lattice, order, smoothing, len(charges), dtype, device)
+    run between these.
+
+    Raises:
+        UnsupportedError: levels that the kernels cannot do.
+    """
+    b = Builder(lattice, order, smoothing, len(charges), dtype, device, levels)
     _shared(b, charges, minimum_image)
     operator(b)
+    below = Levels(b, m2l) if levels else None
     ticket = sort(b, interface)
     p2m(b)
+    if below:
+        below.m2m()
     convolution(b)
+    if below:
+        below.descend()
     l2p(b)
     p2p(b, pairs)
     gather(b, ticket)
@@ -59,7 +72,7 @@ def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.n
 
 def _shared(b: Builder, charges, minimum_image: bool) -> None:
     counts, span = b.lattice.counts, b.lattice.span
-    slots = b.lattice.slots_of(span)
+    places = slots(b) if b.levels else b.lattice.slots_of(span)
     b.macros(
         REAL=real_type(b.real),
         POSITION="double",
@@ -68,13 +81,14 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         SMOOTHED=int(b.smoothing > 0),
         SMOOTHING=repr(float(b.smoothing)),
         MINIMUM_IMAGE=int(minimum_image),
-        ORDERED=int(np.array_equal(slots, np.arange(b.boxes))),
+        ORDERED=int(np.array_equal(places, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
         OPEN=int(b.lattice.is_open),
+        STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
     b.buffer("parameters", 38, np.float64)
     b.table("charges", charges, b.real)
-    b.table("slots", slots, np.int32)
-    b.buffer("moments", (b.terms, *b.lattice.fft_shape), b.real)
+    b.table("slots", places, np.int32)
+    b.buffer("moments", (b.terms, *b.root.fft_shape), b.real)

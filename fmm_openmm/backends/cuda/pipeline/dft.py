@@ -47,7 +47,7 @@ class Fourier:
     @classmethod
     def of(cls, b: Builder) -> "Fourier":
         """Adds the macros, the kernels and the table of roots of unity, powers of e^(2 pi i / D) for each axis."""
-        self = cls(b.terms, b.lattice.fft_shape, b.complex.itemsize, b.device.shared)
+        self = cls(b.terms, b.root.fft_shape, b.complex.itemsize, b.device.shared)
         b.table("roots", np.concatenate([np.exp(2j * np.pi * np.arange(d) / d) for d in self.shape]), b.complex)
         b.macros(**{f"D{axis}": length for axis, length in enumerate(self.shape)})
         b.macros(**{f"DFT_COLUMNS{axis}": self.columns(axis) for axis in (0, 1)})

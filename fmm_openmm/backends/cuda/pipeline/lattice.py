@@ -20,7 +20,7 @@ MIRRORED_WARPS, MIRRORED_TILES = 8, 7
 
 def operator(b: Builder) -> None:
     """Terms of the lattice operator in Fourier space, and the near boxes' places."""
-    if b.lattice.is_open:
+    if b.root.is_open:
         _free_space(b)
     else:
         _periodic(b)
@@ -28,7 +28,7 @@ def operator(b: Builder) -> None:
 
 def _free_space(b: Builder) -> None:
     """Depends on the numbers of boxes only, so it comes with the program. Moments outside the span stay zero."""
-    terms = free_space_octant(b.lattice, 2 * b.order) / b.lattice.size  # which the FFTs leave out
+    terms = free_space_octant(b.root, 2 * b.order) / b.root.size  # which the FFTs leave out
     b.table("operator", terms, b.real)
     b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
@@ -36,17 +36,17 @@ def _free_space(b: Builder) -> None:
 
 
 def _periodic(b: Builder) -> None:
-    tables = OperatorTables.of(b.lattice, b.order, 1e-5 if b.real == np.float32 else 1e-12)
+    tables = OperatorTables.of(b.root, b.order, 1e-5 if b.real == np.float32 else 1e-12)
     waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
     b.stage(SETUP, operator_weights=0, operator_terms=0)
     b.macros(ALPHA=float(tables.alpha), CUT=float(tables.cut), OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE)
-    b.macros(MIRRORED=int(mirrored(b.lattice)))
+    b.macros(MIRRORED=int(mirrored(b.root)))
     b.table("operator_offsets", tables.offsets, np.int32)
     b.table("operator_aliases", tables.aliases, np.int32)
     b.table("operator_group", tables.group, np.int32)
     b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
     b.buffer("operator_vectors", (aliases, 3), np.float64)
-    b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.lattice)), b.real)
+    b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.root)), b.real)
     b.buffer("shifts", (len(b.lattice.near), 4), b.real)
     threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
     sizes = np.int32(offsets), np.int32(aliases)
@@ -69,7 +69,9 @@ def convolution(b: Builder) -> None:
     b.buffer("local_spectrum", (b.terms, *half), b.complex)
     b.buffer("local", (b.terms, *shape), b.real)
     fourier.forward(b)
-    if b.lattice.is_open:  # there is no background
+    if b.levels:
+        pass  # the sums are over the leaves
+    elif b.lattice.is_open:  # there is no background
         b.table("sums", np.zeros(5), np.float64)
         b.record("traced")
     else:
@@ -80,7 +82,7 @@ def convolution(b: Builder) -> None:
         squares = np.int32(b.program.buffers["square"].shape[0])
         b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
         b.record("traced", TRACE_SIDE)
-    if mirrored(b.lattice):
+    if mirrored(b.root):
         _convolve_mirrored(b)
     else:
         _convolve(b, waves)
@@ -102,7 +104,7 @@ def _convolve(b: Builder, waves: int) -> None:
 
 def _convolve_mirrored(b: Builder) -> None:
     """Few wave vectors a block where there are few, or where more leave no room for two blocks or take many registers."""
-    stored, pairs = int(np.prod(stored_shape(b.lattice))), (b.order + 1) * (b.order + 2) // 2
+    stored, pairs = int(np.prod(stored_shape(b.root))), (b.order + 1) * (b.order + 2) // 2
     row_tiles = -(-pairs // 8)
     each = ((2 * b.order + 1) * (3 * b.order + 1) + 64 * row_tiles + 2) * b.complex.itemsize
     fits = [

@@ -1,0 +1,180 @@
+"""M2L operators between the boxes of a level, by name: their tables, and how their kernels are launched.
+
+``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
+``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
+``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
+``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations
+
+An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local expansions in shares, both in the
+slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
+"""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.interactions import Interactions
+from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.errors import UnsupportedError
+
+WARP = 32
+
+RESIDENT_WARPS = {4: 16, 8: 8}
+"""Of ``p4_symmetric`` on a multiprocessor, by bytes of a real: registers suffice for these."""
+
+KEPT_TERMS = {4: 84, 8: 12}
+"""Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
+
+ROLLED_FROM = {4: 14, 8: 8}
+"""Order from which unrolled code of ``rotation`` is too long for the instruction cache or needs too many registers."""
+
+ENOUGH_WARPS = 4096
+"""The interaction lists are shared out among warps until there are about so many."""
+
+
+def parents(b: Builder, half: int) -> int:
+    """Boxes that have children on the level whose parents' grid has ``half`` times as many boxes as the root grid."""
+    return int(b.root.span.prod()) * half**3
+
+
+def groups(b: Builder, half: int) -> int:
+    """Warps that hold the boxes of one child position."""
+    return -(-parents(b, half) // WARP)
+
+
+class P4:
+    """``kernels/m2l_p4.cu``."""
+
+    def __init__(self, b: Builder, interactions: Interactions):
+        _harmonics(b, interactions.translations)
+        b.stage("m2l", file="m2l_p4", m2l_p4=0)
+        self._count = np.int32(interactions.list.shape[1])
+
+    def shares(self, b: Builder, half: int) -> int:
+        """How many blocks share an interaction list."""
+        return 1
+
+    def launch(self, b: Builder, half: int, moments: str) -> None:
+        b.launch(
+            "m2l_p4", (parents(b, half), 8), _threads_of_pairs(b.order), np.int32(half), self._count, "interactions",
+            "harmonics", moments, "level_sums",
+        )  # fmt: skip
+
+
+class P4Dynamic:
+    """``kernels/m2l_p4_dynamic.cu``."""
+
+    def __init__(self, b: Builder, interactions: Interactions):
+        _harmonics(b, interactions.translations)
+        b.stage("m2l", file="m2l_p4_dynamic", m2l_p4_dynamic=0)
+        near = interactions.lattice.near
+        self._near = np.int32(len(near))
+        b.table("near_parents", np.pad(near, ((0, 0), (0, 1))), np.int32)
+        b.table("translation_numbers", interactions.number, np.int32)
+
+    def shares(self, b: Builder, half: int) -> int:
+        """How many blocks share an interaction list."""
+        return 1
+
+    def launch(self, b: Builder, half: int, moments: str) -> None:
+        b.launch(
+            "m2l_p4_dynamic", parents(b, half), _threads_of_pairs(b.order), np.int32(half), self._near, "near_parents",
+            "translation_numbers", "harmonics", moments, "level_sums",
+        )  # fmt: skip
+
+
+class P4Symmetric:
+    """``kernels/m2l_p4_symmetric.cu``, for boxes that are cuboids."""
+
+    ROWS = 8, 4
+    """Terms of a warp: registers hold so many for each of the 8 sources of a group."""
+
+    STAGING = 8
+    """Cost of passing moments through shared memory, in terms of a block."""
+
+    def __init__(self, b: Builder, interactions: Interactions):
+        if np.tril(b.lattice.boxes, -1).any():
+            raise UnsupportedError("`m2l='p4_symmetric'` needs rectangular boxes: use 'rotation'")
+        blocks, warps, rows = min(
+            ((-(-b.terms // (rows * warps)), warps, rows) for rows in self.ROWS for warps in (8, 4, 2, 1)),
+            key=lambda shape: shape[0] * (shape[1] * shape[2] + self.STAGING),
+        )
+        self._blocks, self._warps, padded = blocks, warps, blocks * warps * rows
+        b.macros(M2L_ROWS=rows, M2L_WARPS=warps, PADDED=padded, BLOCKS=RESIDENT_WARPS[b.real.itemsize] // warps)
+        vectors, group, sources = interactions.mirrored
+        self._groups, self._count = np.int32(group.shape[1]), np.int32(sources.shape[1])
+        _harmonics(b, vectors)
+        b.table("mirrored_groups", group, np.int32)
+        b.table("mirrored_interactions", sources, np.int32)
+        b.buffer("m2l_matrices", (len(vectors), b.terms, padded), b.real)
+        b.stage(SETUP, file="m2l_p4_symmetric", matrices=0)
+        b.launch("matrices", (-(-padded // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices")
+        b.stage("m2l", file="m2l_p4_symmetric", m2l_p4_symmetric=0)
+
+    def shares(self, b: Builder, half: int) -> int:
+        """How many blocks share an interaction list."""
+        return _shares(8 * groups(b, half) * self._blocks * self._warps, int(self._groups))
+
+    def launch(self, b: Builder, half: int, moments: str) -> None:
+        b.launch(
+            "m2l_p4_symmetric", (groups(b, half) * self._blocks, 8, self.shares(b, half)), WARP * self._warps, np.int32(half),
+            self._groups, "mirrored_groups", self._count, "mirrored_interactions", "m2l_matrices", moments, "level_sums",
+        )  # fmt: skip
+
+
+class ByRotation:
+    """``kernels/m2l_rotation.cu``."""
+
+    def __init__(self, b: Builder, interactions: Interactions):
+        orders, itemsize = range(b.order + 2), b.real.itemsize
+        kept = [(b.order + 1 - m) * (b.order + 2 - m) - (b.order + 1 if m == 0 else 0) for m in orders]
+        keep = next(m for m in orders if kept[m] <= KEPT_TERMS[itemsize])
+        memory = itemsize * ((2 * b.terms - kept[keep]) * WARP + 6 * (b.order + 1))
+        self._warps = _warps_of_block(b, memory)
+        b.macros(KEEP=keep, M2L_WARPS=self._warps, ROLLED=int(b.order >= ROLLED_FROM[itemsize]))
+        b.buffer("rotations", (len(interactions.translations), 6 * (b.order + 1)), b.real)
+        _made_of(b, "rotations", interactions.translations)
+        b.stage("m2l", file="m2l_rotation", m2l_rotation=self._warps * memory)
+        self._count = np.int32(interactions.list.shape[1])
+
+    def shares(self, b: Builder, half: int) -> int:
+        """How many blocks share an interaction list."""
+        return _shares(8 * groups(b, half) * self._warps, int(self._count) // self._warps)
+
+    def launch(self, b: Builder, half: int, moments: str) -> None:
+        b.launch(
+            "m2l_rotation", (groups(b, half), 8, self.shares(b, half)), WARP * self._warps, np.int32(half), self._count,
+            "interactions", "rotations", moments, "level_sums",
+        )  # fmt: skip
+
+
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "rotation": ByRotation}
+
+
+def _harmonics(b: Builder, vectors: np.ndarray) -> None:
+    b.buffer("harmonics", (len(vectors), (2 * b.order + 1) ** 2), b.real)
+    _made_of(b, "harmonics", vectors)
+
+
+def _made_of(b: Builder, kernel: str, vectors: np.ndarray) -> None:
+    """Have a kernel of ``kernels/translations.cu`` make the table of its name from vectors (k, 3), box vectors."""
+    b.stage(SETUP, file="translations", **{kernel: 0})
+    b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
+    b.launch(kernel, -(-len(vectors) // 64), 64, np.int32(len(vectors)), f"{kernel}_vectors", "parameters", kernel)
+
+
+def _threads_of_pairs(order: int) -> int:
+    """One for every (l, m >= 0), in full warps."""
+    return -(-(order + 1) * (order + 2) // 2 // WARP) * WARP
+
+
+def _shares(warps: int, most: int) -> int:
+    """How many blocks share an interaction list."""
+    return max(1, min(ENOUGH_WARPS // warps, most))
+
+
+def _warps_of_block(b: Builder, memory: int) -> int:
+    """Of at most 4, the number that lets most warps live on a multiprocessor, each with so many bytes of shared memory."""
+    most = b.device.shared
+    fitting = [warps for warps in (4, 3, 2, 1) if warps * memory <= most]
+    if not fitting:
+        raise UnsupportedError(f"`m2l='rotation'` needs {memory} bytes of shared memory a block, the device has {most}")
+    return max(fitting, key=lambda warps: (most + 1024) // (warps * memory + 1024) * warps)
