@@ -6,8 +6,8 @@
 // box's own centre, WINDOW at a time; meanwhile the other looks up which pairs are excluded. Then each takes half of the box's
 // parts: a lane goes through every 32nd source and lets it meet up to TARGETS of these, which stay in registers, 14
 // floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out. Rows of the near stencil
-// come in order of distance, so that few steps of 32 sources have masks; the others go without. Bound by instruction issue, of
-// which the pairs are a half, and by the latency of the lists.
+// come in order of distance, so that only the first few steps of 32 sources need masks. Bound by instruction issue, of which
+// the pairs are a half, and by the latency of the lists.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 #include "common/parts.cuh"
@@ -19,8 +19,6 @@
 #define HELD ((WINDOW + FETCHES - 1) / FETCHES * FETCHES)
 #define NEVER (sizeof(real) == 4 ? real(1e38) : real(1e300))  // squared distance of what is left out
 
-static_assert(WINDOW % 32 == 0 && WINDOW <= 1024, "a mask has a bit for every step");
-
 struct Shared {
     real4 source[HELD];
     real4 target[BATCH];
@@ -28,7 +26,7 @@ struct Shared {
     int first[NEAR];              // first part of each near box
     int begin[NEAR + 1];          // number of sources before it
     unsigned skip[WINDOW];        // a bit for every target that leaves the source out
-    unsigned masked[BATCH];       // steps in which a target leaves sources out, a bit each
+    int masked[BATCH];            // sources up to the last one that the target leaves out
 };
 
 struct Field {
@@ -159,31 +157,26 @@ __device__ __forceinline__ void meet(const Shared& s, int steps, int from, bool 
     const int lane = lane_now();
     real4 target[N];
     Field sum[N];
-    unsigned masked = 0;
+    int masked = 0;
 #pragma unroll
     for (int t = 0; t < N; t++) {
         target[t] = s.target[from + held<N>(lane, t)];
         sum[t] = Field{0, 0, 0, 0};
-        masked |= s.masked[from + t];
+        masked = max(masked, s.masked[from + t]);
     }
+    masked = (masked + 31) / 32 * 32;
 #pragma unroll 1
-    for (unsigned left = masked; left != 0; left &= left - 1) {
-        const int k = 32 * (__ffs(left) - 1) + lane;
+    for (int k = lane; k < masked; k += 32) {
         const real4 source = s.source[k];
         const unsigned skip = lane & 16 ? __brev(s.skip[k]) >> (32 - N - from) : s.skip[k] >> from;
 #pragma unroll
         for (int t = 0; t < N; t++) interact<true>(target[t], source, skip & (1u << t), sum[t]);
     }
-#pragma unroll 1
-    for (int begin = 0, end; begin < steps; begin = end + 1) {  // stretches of steps without masks
-        const unsigned left = masked >> begin;
-        end = left == 0 ? steps : min(begin + __ffs(left) - 1, steps);
 #pragma unroll 2
-        for (int k = 32 * begin + lane; k < 32 * end; k += 32) {
-            const real4 source = s.source[k];
+    for (int k = masked + lane; k < 32 * steps; k += 32) {
+        const real4 source = s.source[k];
 #pragma unroll
-            for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
-        }
+        for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
     }
     sum_over_lanes(sum, lane, [&](int t, int component, real total) {
         total += reinterpret_cast<const real*>(s.far + from + t)[component];
@@ -316,7 +309,7 @@ __device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int t
         const int source = s.begin[row] + part - s.first[row] - window;
         if (source >= 0 && source < WINDOW) {
             atomicOr(&s.skip[source], 1u << target);
-            atomicOr(&s.masked[target], 1u << (source / 32));
+            atomicMax(&s.masked[target], source + 1);
         }
     } else if (window == 0) {
         const real4 from = tables.xq[part], to = tables.xq[target_part];

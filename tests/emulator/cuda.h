@@ -209,6 +209,8 @@ T atomicAdd(T* at, U value) { const T old = *at; *at = old + T(value); return ol
 template <class T, class U>
 T atomicOr(T* at, U value) { const T old = *at; *at = old | T(value); return old; }
 template <class T, class U>
+T atomicMax(T* at, U value) { const T old = *at; *at = std::max(old, T(value)); return old; }
+template <class T, class U>
 T atomicExch(T* at, U value) { const T old = *at; *at = T(value); return old; }
 
 template <class T>

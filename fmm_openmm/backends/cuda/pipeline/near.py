@@ -3,20 +3,14 @@
 import numpy as np
 
 from fmm_openmm.backends.cpu.exclusions import near_table, partners
-from fmm_openmm.backends.cuda.program import Builder
+from fmm_openmm.backends.cuda.program import BACKGROUND, Builder
 from fmm_openmm.box import BoxLattice
-
-NEAR_SIDE = 1
-"""Stream of p2p, which needs only the sorted parts."""
 
 P2P_BLOCK = 64
 """Threads of a block of p2p, which owns a box: two warps."""
 
-P2P_SOURCES = 24 * 1024
-"""Bytes of sources a box of p2p may hold at a time."""
-
-P2P_STEPS = 32
-"""Steps of 32 sources a box of p2p may hold at a time: the bits of a mask."""
+P2P_SOURCES, P2P_BYTES = 1024, 24 * 1024
+"""Sources a box of p2p may hold at a time, and bytes of them."""
 
 
 def nearest_first(lattice: BoxLattice) -> np.ndarray:
@@ -25,7 +19,7 @@ def nearest_first(lattice: BoxLattice) -> np.ndarray:
 
 
 def p2p(b: Builder, pairs) -> None:
-    """The near field at the parts."""
+    """The near field at the parts, beside the far field: it needs only the sorted parts."""
     lattice = b.lattice
     table, reach = near_table(lattice)
     start, partner = partners(pairs, b.n)
@@ -36,17 +30,17 @@ def p2p(b: Builder, pairs) -> None:
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
     expected = len(lattice.near) * b.crowd
-    many, most = expected + 2.5 * expected**0.5, min(32 * P2P_STEPS, P2P_SOURCES // (4 * b.real.itemsize))
+    many, most = expected + 2.5 * expected**0.5, min(P2P_SOURCES, P2P_BYTES // (4 * b.real.itemsize))
     b.macros(WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
     b.buffer("near", (b.parts, 4), b.real)
-    b.wait("sorted", NEAR_SIDE)
+    b.wait("sorted", BACKGROUND)
     b.launch(
         "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), "start", "xq", "sorted", "place", "located", "fraction",
-        "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "near", stream=NEAR_SIDE,
+        "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "near", stream=BACKGROUND,
     )  # fmt: skip
-    b.record("near", NEAR_SIDE)
+    b.record("near", BACKGROUND)
     b.wait("near")
