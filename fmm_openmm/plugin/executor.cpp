@@ -1,5 +1,6 @@
 #include "executor.h"
 
+#include <algorithm>
 #include <future>
 
 #include "openmm/common/ContextSelector.h"
@@ -24,11 +25,11 @@ void check(CUresult result, const std::string& doing) {
     throw OpenMMException("FMMForce: " + doing + ": " + (text ? text : "CUDA error " + std::to_string(result)));
 }
 
-CUstream makeStream() {
+CUstream makeStream(bool background) {
     int lowest, highest;
     CUstream stream;
     check(cuCtxGetStreamPriorityRange(&lowest, &highest), "making a stream");
-    check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest), "making a stream");
+    check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, std::min(lowest, highest + background)), "making a stream");
     return stream;
 }
 
@@ -39,7 +40,7 @@ Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : con
         compile();
         for (int i = 1; i < program.streams; i++) {
             side.push_back(nullptr);
-            side.back() = makeStream();
+            side.back() = makeStream(i == Program::BACKGROUND);
         }
         for (int i = 0; i < program.events; i++) {
             events.push_back(nullptr);
@@ -147,7 +148,7 @@ CUgraphExec Executor::capture(CUstream stream, bool exporting) {
     }
     check(cuStreamEndCapture(stream, &captured), "capturing");
     CUgraphExec graph;
-    const CUresult made = cuGraphInstantiate(&graph, captured, 0);
+    const CUresult made = cuGraphInstantiate(&graph, captured, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     cuGraphDestroy(captured);
     check(made, "making a graph");
     return graph;

@@ -54,7 +54,8 @@ private:
 
 void check(CUresult result, const std::string& doing);
 
-// Of high priority: the far field is a chain of small kernels, the nonbonded kernel beside it is one large.
-CUstream makeStream();
+// Of high priority: the far field is a chain of small kernels, the nonbonded kernel beside it is one large. The near field, in the
+// background, comes between.
+CUstream makeStream(bool background = false);
 
 }  // namespace fmm

@@ -38,6 +38,7 @@ struct Step {
 };
 
 struct Program {
+    static constexpr int BACKGROUND = 1;    // the stream of lower priority, as in fmm_openmm/backends/cuda/program.py
     std::vector<std::string> sources;
     std::vector<Kernel> kernels;
     std::vector<Buffer> buffers;

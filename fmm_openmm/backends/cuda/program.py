@@ -7,6 +7,7 @@ changes between evaluations lies in the buffers of ``INPUTS``; everything else i
 
 Steps are queued in order, each on the stream it names; streams run side by side but for ``Record`` and ``Wait``. Stream 0 is
 the caller's. A stage that uses other streams joins them to stream 0 where their results are needed.
+:data:`BACKGROUND` yields to all others.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from fmm_openmm.box import BoxLattice
 SETUP = "operator"
 """Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed. The stages
 follow in the order of :data:`fmm_openmm.stages.STAGES`; inside OpenMM "export" comes after them."""
+
+BACKGROUND = 1
+"""The stream of lower priority than the others: its work fills what they leave idle, in a CUDA graph as well."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's; ``pipeline.parameter_block``; (n,) e."""

@@ -8,14 +8,18 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.graph import Graph
 from fmm_openmm.backends.cuda.loader import device_name, load
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP, At, Device, Launch, Memset, Program, Record, Step, Wait
+from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP, At, Device, Launch, Memset, Program, Record, Step, Wait
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
+
+FOREMOST = -100
+"""CUDA takes the highest priority it has."""
 
 
 class CudaStages(Stages):
@@ -63,12 +67,14 @@ class CudaStages(Stages):
             for name, buffer in self._program.buffers.items()
         }
         self._kernels = _compiled(self._program)
-        self._side = [cupy.cuda.Stream(non_blocking=True) for _ in range(1, self._program.streams)]
+        self._stream, *self._side = (
+            cupy.cuda.Stream(non_blocking=True, priority=0 if number == BACKGROUND else FOREMOST)
+            for number in range(self._program.streams)
+        )
         self._queue: dict[str, list] = {}
         events: dict[str, cupy.cuda.Event] = {}
         for step in self._program.steps:
             self._queue.setdefault(step.stage, []).append((step.stream, self._bound(step, events)))
-        self._stream = cupy.cuda.Stream(non_blocking=True)
         self._caller: cupy.cuda.Stream | None = None
         self._graph = None
         self._width = None
@@ -140,7 +146,7 @@ class CudaStages(Stages):
             with self._stream:
                 self._stream.begin_capture()
                 evaluate(self, self.positions, width)
-                self._graph = self._stream.end_capture()
+                self._graph = Graph.captured(self._stream)
         self.replay()
         return tuple(self._buffers[name] for name in OUTPUTS)
 
