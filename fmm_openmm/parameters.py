@@ -96,7 +96,7 @@ CPU_COST = CostModel(
 """One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
 CUDA_COST = CostModel(
-    pair=9.4e-13, part_term=1e-12, part=6.2e-11, box_term=1.1e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10,
+    pair=6.3e-13, part_term=1e-12, part=8e-11, box_term=1.1e-11, box_term2=1.15e-13, box_near=2.5e-11, box=1.5e-9,
     double=CostModel(
         pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10
     ),
