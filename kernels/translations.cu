@@ -1,6 +1,6 @@
 // translations: what m2m, m2l and l2l need of the box vectors in the parameter block. All in double, for tables of floats too.
 //
-//   zero_rows        A_0b of every translation of m2l: what its term of degree 0 is computed from, in float64
+//   zero_rows        A_0b of every translation of m2l: what its term of degree 0 is computed from, in float64 (m2l_add.cu)
 //   harmonics        irregular harmonics of translations, for m2l by matrices
 //   rotations        of translations, for m2l by rotation (kernels/m2l_rotation.cu): exp(i m alpha), exp(i m theta), n! / R^(n+1)
 //   shifts           regular harmonics of the vectors from a parent's centre to its children's
@@ -10,6 +10,7 @@
 #include "common/children.cuh"
 #include "common/types.cuh"
 
+#define ROW ((TERMS + 1) / 2 * 2)
 #define HARMONICS ((2 * ORDER + 1) * (2 * ORDER + 1))
 
 struct Vector {
@@ -69,14 +70,15 @@ __device__ void irregular_of(const Vector& r, int top, Visit visit) {
 }
 
 extern "C" __global__ void zero_rows(int count, const int4* __restrict__ offsets /* (count), target - source */,
-                                     const Parameters* __restrict__ parameters, double* __restrict__ rows /* (count, TERMS) */) {
+                                     const Parameters* __restrict__ parameters, double* __restrict__ rows /* (count, ROW) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     irregular_of(Vector(offsets[i], parameters), ORDER, [&](int l, int m, double c, double s) {
-        double* row = rows + (long long)i * TERMS + l * l + l;
+        double* row = rows + (long long)i * ROW + l * l + l;
         row[m] = (m == 0 ? 1 : 2) * c;
         if (m > 0) row[-m] = 2 * s;
     });
+    if (ROW > TERMS) rows[(long long)i * ROW + TERMS] = 0;
 }
 
 extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets, const Parameters* __restrict__ parameters,

@@ -66,6 +66,46 @@ def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
 
 
+@pytest.mark.parametrize(
+    ("cell", "root", "levels", "m2l", "dtype", "smoothing"),
+    [
+        ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 2, "rotation", np.float32, 0.1),
+        ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 2, "p4", np.float64, 0.1),
+        ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 2, "p4_dynamic", np.float32, 0.0),
+        ("long", (3, 1, 1), 2, "p4_symmetric", np.float64, 0.0),
+        ("cube", (1, 1, 1), 3, "rotation", np.float64, 0.1),
+        ("cube", (1, 1, 1), 3, "rotation", np.float32, 0.1),
+    ],
+)
+def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype, smoothing):
+    """With a net charge, so that the trace term counts; bit for bit the same again, and for another shape of the cell."""
+    vectors, counts = CELLS[cell][0], counts_matrix(root) << levels
+    positions, charges, pairs = random_charges()
+    for scale in (1.0, 1.01):
+        vectors = vectors * [[1.0], [1.0], [scale]]
+        lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
+        arguments = (lattice, 5, smoothing, charges + 0.2, pairs, False)
+        expected = evaluate(ReferenceStages(*arguments, levels=levels), positions, width)
+        if scale == 1.0:
+            stages = CudaStages(*arguments, dtype, levels, m2l)
+        else:
+            assert stages.adopt(lattice, 5, smoothing, dtype)
+        found, again = stages.evaluate(positions, width), stages.evaluate(positions, width)
+        for a, b, c in zip(found, expected, again, strict=True):
+            assert np.linalg.norm(a - b) <= (1e-12 if dtype == np.float64 else 2e-5) * np.linalg.norm(b)
+            np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("levels", [1, 2])
+def test_levels_meet_the_tolerance(levels, tolerance):
+    a = charge_arrays(build("peptide_octahedron"))
+    exact = ewald_sum(a.positions, a.charges, a.box_vectors, a.exclusions).forces
+    solver = CoulombSolver(a.charges, a.box_vectors, a.exclusions, tolerance=tolerance, levels=levels, backend="cuda")
+    assert np.linalg.norm(solver.compute(a.positions).forces - exact) <= tolerance * np.linalg.norm(exact)
+    assert (solver.parameters.levels, solver.parameters.m2l) == (levels, "rotation")
+
+
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_meets_the_tolerance(name, tolerance):

@@ -333,10 +333,19 @@ def test_potentials_without_the_host(chains, precision):
 
 
 @on_gpu
-def test_box_changes(water):
+def test_levels(water):
+    options = {"precision": "single", "order": 6, "grid": (3, 3, 3), "levels": 1, "near_radius": 2.34}
+    (energy, forces), (host_energy, host_forces) = both_bridges(water, "mixed", **options)
+    assert relative_difference(forces, host_forces) < ROUNDING["mixed"]
+    assert energy == pytest.approx(host_energy, rel=ROUNDING["mixed"])
+
+
+@on_gpu
+@pytest.mark.parametrize("levels", [0, 1])
+def test_box_changes(water, levels):
     """Isotropic ones change a parameter block, others the lattice operator too. What is restored gives the same energy, but
     for rounding: OpenMM moves molecules into the box."""
-    force = converted(water, bridge="native", tolerance=1e-5)
+    force = converted(water, bridge="native", tolerance=1e-5, levels=levels)
     context = context_of(water, "double")
     before, _ = coulomb(context, force)
     for factors in ((1.02, 1.02, 1.02), (0.99, 1.03, 1.0), (1.0, 1.0, 1.01), (0.97, 0.97, 0.97)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.pipeline.lattice import TRACE_SIDE
-from fmm_openmm.backends.cuda.pipeline.m2l import OPERATORS, WARP, groups, parents
+from fmm_openmm.backends.cuda.pipeline.m2l import OPERATORS, WARP, groups, made_of, parents
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.translations import exchange
@@ -66,13 +66,16 @@ class Levels:
         b.table("root_slots", b.root.slots_of(span), np.int32)
         b.table("interactions", interactions.list, np.int32)
         b.table("exchange", np.concatenate([block.ravel() for block in exchange(b.order)]), np.float64)
-        b.table("zero_rows_vectors", np.pad(interactions.translations, ((0, 0), (0, 1))), np.int32)
-        b.buffer("zero_rows", (len(interactions.translations), b.terms), np.float64)
         b.buffer("shifts_of_children", (8, b.terms), np.float64)
         b.buffer("child_tables", (8, entries), b.real)
-        b.stage(SETUP, file="translations", zero_rows=0, shifts=0, child_tables=0)
-        count = len(interactions.translations)
-        b.launch("zero_rows", -(-count // 64), 64, np.int32(count), "zero_rows_vectors", "parameters", "zero_rows")
+        apart = b.smoothing > 0 and b.real == np.float32
+        b.macros(APART=int(apart))
+        if apart:
+            b.buffer("zero_rows", (len(interactions.translations), -(-b.terms // 2) * 2), np.float64)
+            made_of(b, "zero_rows", interactions.translations)
+        else:
+            b.table("zero_rows", [0.0], np.float64)
+        b.stage(SETUP, file="translations", shifts=0, child_tables=0)
         b.launch("shifts", 1, 8, "parameters", "shifts_of_children")
         b.launch(
             "child_tables", (-(-entries // 128), 8), 128, "exchange", "shifts_of_children", "parameters", "child_tables"
@@ -100,13 +103,16 @@ class Levels:
     def m2m(self) -> None:
         """Moments of all levels above the leaves, and the sums of the trace term."""
         b = self._b
-        b.stage("m2m", m2m=self._memory)
+        b.stage("m2m", m2m=self._memory, m2m_sum=0)
         self._trace()
         for level in range(b.levels, 0, -1):
             half = self._half(level)
             blocks, above = -(-parents(b, half) // self._tile), f"moments{level - 1}" if level > 1 else "moments"
             b.launch(
-                "m2m", blocks, TRANSLATE_THREADS, np.int32(half), "root_slots", "child_tables", f"moments{level}", above
+                "m2m", (blocks, 8), TRANSLATE_THREADS, np.int32(half), "child_tables", f"moments{level}", "level_sums"
+            )  # fmt: skip
+            b.launch(
+                "m2m_sum", (groups(b, half), -(-b.terms // 8)), 8 * WARP, np.int32(half), "root_slots", "level_sums", above
             )  # fmt: skip
 
     def _trace(self) -> None:

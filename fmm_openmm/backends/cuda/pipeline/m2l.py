@@ -131,7 +131,7 @@ class ByRotation:
         self._warps = _warps_of_block(b, memory)
         b.macros(KEEP=keep, M2L_WARPS=self._warps, ROLLED=int(b.order >= ROLLED_FROM[itemsize]))
         b.buffer("rotations", (len(interactions.translations), 6 * (b.order + 1)), b.real)
-        _made_of(b, "rotations", interactions.translations)
+        made_of(b, "rotations", interactions.translations)
         b.stage("m2l", file="m2l_rotation", m2l_rotation=self._warps * memory)
         self._count = np.int32(interactions.list.shape[1])
 
@@ -151,10 +151,10 @@ OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "ro
 
 def _harmonics(b: Builder, vectors: np.ndarray) -> None:
     b.buffer("harmonics", (len(vectors), (2 * b.order + 1) ** 2), b.real)
-    _made_of(b, "harmonics", vectors)
+    made_of(b, "harmonics", vectors)
 
 
-def _made_of(b: Builder, kernel: str, vectors: np.ndarray) -> None:
+def made_of(b: Builder, kernel: str, vectors: np.ndarray) -> None:
     """Have a kernel of ``kernels/translations.cu`` make the table of its name from vectors (k, 3), box vectors."""
     b.stage(SETUP, file="translations", **{kernel: 0})
     b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
