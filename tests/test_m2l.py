@@ -1,6 +1,9 @@
 """M2L operators of a level on the GPU against dense matrices in float64; their tables need no GPU."""
 
+import ctypes
 import json
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +14,14 @@ from fmm_openmm.expansions.translations import m2l_matrix, order_of
 
 m2l = pytest.importorskip("fmm_openmm.backends.cuda.m2l", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda.loader import why_unusable  # noqa: E402
+from fmm_openmm.backends.cuda.source import kernel_folder  # noqa: E402
+from tests.emulator import COMPILER, compiled  # noqa: E402
 
 without_gpu = why_unusable()
 needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")
 
 COUNT = {1: 189, 2: 875}
+SIGNATURE = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\(')
 ACCURACY = {np.float32: 1e-5, np.float64: 1e-12}
 
 
@@ -62,6 +68,23 @@ def test_symmetric_lists(separation):
                 np.testing.assert_array_equal(signs * vectors[which // 4], -np.array(offset))
 
 
+@pytest.mark.parametrize("separation", [1, 2])
+def test_parity_lists(separation):
+    """Of the last child position, the n-th source of a group has the signs of its bits' n-th subset; others are mirrored."""
+    vectors, group, sources = m2l.parity_list(separation)
+    assert len(np.unique(vectors, axis=0)) == len(group) == len(vectors)
+    ends = np.append(group[1:, 0], COUNT[separation])
+    for child, (target, rows) in enumerate(zip(children(), sources, strict=True)):
+        offsets = [offset_of(row, target) for row in rows]
+        assert set(offsets) == far_sources(target, separation)
+        assert len(offsets) == COUNT[separation]
+        for (first, which), end in zip(group, ends, strict=True):
+            members = [g for g in range(8) if g & (which % 8) == g]
+            for g, offset in zip(members, offsets[first:end], strict=True):
+                signs = np.array([-1 if (g ^ child ^ 7) >> axis & 1 else 1 for axis in range(3)])
+                np.testing.assert_array_equal(signs * vectors[which // 8], -np.array(offset))
+
+
 def random_moments(order, boxes, seed=0):
     """Of five charges a box, shape (terms, boxes)."""
     rng = np.random.default_rng(seed)
@@ -92,6 +115,49 @@ def largest_error(found, expected, order):
     squares = [(weight * values) ** 2 for values in (found - expected, expected)]
     wrong, right = (np.bincount(degrees(order), square.sum(1)) for square in squares)
     return np.sqrt(wrong / right).max()
+
+
+class OnHost:
+    """In place of CuPy and of compiled modules: NumPy, and kernels that the emulator runs."""
+
+    asarray, empty = staticmethod(np.ascontiguousarray), staticmethod(np.empty)
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def load(self, stage, macros):
+        names = SIGNATURE.findall((kernel_folder() / f"{stage}.cu").read_text())
+        library = compiled(stage, macros, names, self.folder)
+        return SimpleNamespace(get_function=lambda name: self.function(getattr(library, f"launch_{name}")))
+
+    @staticmethod
+    def function(launch):
+        launch.restype = ctypes.c_char_p
+
+        def call(grid, block, arguments, shared_mem=0):
+            values = [
+                ctypes.c_void_p(each.ctypes.data) if each.ndim else ctypes.create_string_buffer(each.tobytes())
+                for each in arguments
+            ]
+            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+            assert launch(*(int(n) for n in (*grid, 1, 1)[:3]), *block, pointers) is None
+
+        return call
+
+
+@pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
+@pytest.mark.parametrize(("order", "side", "separation"), [(1, 4, 1), (5, 2, 2)])
+def test_parity_on_the_host_agrees_with_dense_matrices(order, side, separation, monkeypatch, tmp_path_factory):
+    host = OnHost(tmp_path_factory.getbasetemp())
+    monkeypatch.setattr(m2l, "cupy", host)
+    monkeypatch.setattr(m2l, "load", host.load)
+    monkeypatch.setattr(m2l, "ENOUGH_WARPS", 256)
+    moments = random_moments(order, side**3)
+    expected = dense(moments, side, separation)
+    for dtype, accuracy in ACCURACY.items():
+        local = np.full(moments.shape, np.nan, dtype)
+        m2l.m2l("p4_parity", m2l.Level(order, side, separation, dtype))(moments.astype(dtype), local)
+        assert largest_error(local.astype(float), expected, order) <= accuracy, dtype
 
 
 @needs_gpu
@@ -131,7 +197,9 @@ def test_levels_that_do_not_exist(arguments, text):
 
 
 def test_unknown_operators_are_refused():
-    with pytest.raises(ValueError, match="`name` must be one of p4, p4_dynamic, p4_symmetric, rotation, got 'magic'"):
+    with pytest.raises(
+        ValueError, match="`name` must be one of p4, p4_dynamic, p4_symmetric, p4_parity, rotation, got 'magic'"
+    ):
         m2l.m2l("magic", m2l.Level(4, 4))
 
 
@@ -193,7 +261,10 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     [
         (["--orders", "21"], "--orders must be among 1, 2"),
         (["--depths", "2"], "--depths must be among 3, 4, 5, 6, 7, got 2"),
-        (["--operators", "magic"], "--operators must be among p4, p4_dynamic, p4_symmetric, rotation, fft, got magic"),
+        (
+            ["--operators", "magic"],
+            "among p4, p4_dynamic, p4_symmetric, p4_parity, rotation, fft, got magic",
+        ),
     ],
 )
 def test_bench_refuses(monkeypatch, capsys, arguments, text):

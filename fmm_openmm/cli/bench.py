@@ -423,8 +423,8 @@ def operators(args, terminal, drawing) -> dict:
         )
     for each in claims:
         terminal.say(
-            f"{each['precision']}, depth {each['depth']}, order {each['order']}: {each['measured']:.2f}; {each['claim']} "
-            f"({each['source']})"
+            f"{each['operator']}, {each['precision']}, depth {each['depth']}, order {each['order']}: {each['measured']:.2f}; "
+            f"{each['claim']} ({each['source']})"
         )
     if drawing:
         order_lines(drawing, rows)

@@ -11,6 +11,7 @@ Lengths are in box widths of the level. The operators:
 ``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
+``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
 ``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations
 """
 
@@ -36,6 +37,9 @@ UNIT = 8.0
 
 RESIDENT_WARPS = {4: 16, 8: 8}
 """Of ``p4_symmetric`` on a multiprocessor, by bytes of a real: registers suffice for these."""
+
+BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
+"""Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
 
 KEPT_TERMS = {4: 84, 8: 12}
 """Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
@@ -212,6 +216,41 @@ class P4Symmetric:
         self._kernel((self._level.groups * self._blocks, 8, self.shares), (WARP * self._warps,), arguments)
 
 
+class P4Parity:
+    """``kernels/m2l_p4_parity.cu``."""
+
+    def __init__(self, level: Level):
+        self._level = level
+        vectors, group, sources = parity_list(level.separation)
+        shape = parity_shape(level.order, level.bytes_of_real)
+        tiles, rows, abreast = shape["TILES"], shape["ROWS"], shape["ABREAST"]
+        most = BLOCK_WARPS // abreast
+        deep = min(most, level.groups)
+        self._warps, self._blocks = abreast * deep, -(-level.groups // deep) * (tiles // abreast)
+        resident = PARITY_RESIDENT_WARPS // (abreast * most)
+        module = level.module("m2l_p4_parity", M2L_WARPS=abreast * most, BLOCKS=resident, **shape)
+        self._kernel = module.get_function("m2l_p4_parity")
+        self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
+        self._matrix = cupy.empty((len(vectors), level.terms, tiles, rows), level.dtype)
+        grid = -(-tiles * rows // 128), level.terms, len(vectors)
+        module.get_function("matrices")(grid, (128,), (_harmonics(level, vectors), self._matrix))
+        self.shares = _shares(level, 8 * self._blocks * self._warps, len(group))
+
+    def __call__(self, moments, sums):
+        groups, count = np.int32(len(self._group)), np.int32(self._list.shape[1])
+        arguments = (np.int32(self._level.half), groups, self._group, count, self._list, self._matrix, moments, sums)
+        self._kernel((self._blocks, 8, self.shares), (WARP * self._warps,), arguments)
+
+
+def parity_shape(order: int, bytes_of_real: int) -> dict[str, int]:
+    """Macros of ``p4_parity``: the least number of tiles whose rows fit into registers."""
+    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
+    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
+    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
+    tiles = next(tiles for tiles in rows if rows[tiles] * bytes_of_real <= BYTES_OF_ROWS)
+    return {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": 3 if tiles % 3 == 0 else min(tiles, 4)}
+
+
 class ByRotation:
     """``kernels/m2l_rotation.cu``."""
 
@@ -237,7 +276,7 @@ class ByRotation:
         self._kernel((self._level.groups, 8, self.shares), (WARP * self._warps,), arguments, shared_mem=self._memory)
 
 
-OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "rotation": ByRotation}
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
 
 
 def _threads_of_pairs(level: Level) -> int:
@@ -335,6 +374,31 @@ def symmetric_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
             sources += entries
             first += len(entries)
     return np.array(vectors, float), np.array(group, np.int32).reshape(8, -1, 2), np.array(sources, np.int32).reshape(8, -1, 4)
+
+
+def parity_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The lists in groups of translations that differ in signs, in the same order for all child positions.
+
+    Returns:
+        vectors: the distinct absolute values of the translations, shape ``(groups, 3)`` float64.
+        group: shape ``(groups, 2)`` int32: the group's first source; 8 * its vector + bits of the axes whose signs differ
+            within it; largest first.
+        sources: as :func:`interaction_list`, without the number of the translation. Of the last child position, the
+            n-th translation of a group is negative along the axes in the n-th subset of its bits; of the others, they are
+            mirrored along the axes in which they differ from it.
+    """
+    axes, farthest = range(3), 2 * separation + 1
+    vectors = [v for v in product(range(farthest + 1), repeat=3) if max(v) > separation]
+    mirrors = [sum((0 < v[axis] < farthest) << axis for axis in axes) for v in vectors]
+    groups = sorted(range(len(vectors)), key=lambda n: -mirrors[n].bit_count())
+    group, lists = [], [[] for _ in range(8)]
+    for n in groups:
+        group.append((len(lists[0]), 8 * n + mirrors[n]))
+        for target, mirror in product(range(8), (g for g in range(8) if g & ~mirrors[n] == 0)):
+            negative = mirror ^ target ^ 7
+            source = [(target >> axis & 1) - vectors[n][axis] * (-1) ** (negative >> axis & 1) for axis in axes]
+            lists[target].append((*(s >> 1 for s in source), sum((s & 1) << axis for axis, s in enumerate(source))))
+    return np.array(vectors, float), np.array(group, np.int32), np.array(lists, np.int32)
 
 
 def _harmonics(level: Level, vectors: np.ndarray) -> cupy.ndarray:
