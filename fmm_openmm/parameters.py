@@ -35,6 +35,10 @@ NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
 have the same near stencil, and a barostat does not make it flicker."""
 
+DISTANT = 2.0
+"""Box widths beyond the near radius from which boxes add nothing to the error that nearer ones have not: periodic images that
+are no boxes of the lattice must lie there."""
+
 ORDER_LIMIT = (5.0, 2.4)
 """Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes
 dominate the error."""
@@ -276,6 +280,11 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
 def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> list[FMMParameters]:
     """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius and smoothing the lowest order
     whose estimated error meets the request. If nothing does, the most accurate alone."""
+    return [chosen for _, chosen in ranked(request, cell, load, cost)]
+
+
+def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> list[tuple[float, FMMParameters]]:
+    """:func:`candidates` with the seconds of the cost model."""
     precision = request.resolve_precision(load.ionic)
     if precision == "double":
         cost = cost.double or cost
@@ -308,8 +317,8 @@ class Grid:
     deformation: float = 1.0
 
 
-def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[FMMParameters]:
-    """:func:`candidates` on the given grids; the precision must be resolved. The truncation errors of all levels add up."""
+def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[tuple[float, FMMParameters]]:
+    """:func:`ranked` on the given grids; the precision must be resolved. The truncation errors of all levels add up."""
     noise = {s: single_noise(load.ionic, s) if request.precision == "single" else 0.0 for s in request.smoothings}
     reachable = min(noise.values())
     if reachable > request.tolerance:
@@ -324,7 +333,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
         charged = load.charged * grid.per_box
         for radius in radii:
             lattice = grid.lattice(radius)
-            if levels and not is_nested(lattice):
+            if lattice.gap < radius + DISTANT or (levels and not is_nested(lattice)):
                 continue
             distances = far_distances(lattice)
             filled = load.particles / (grid.per_box * lattice.size)
@@ -351,17 +360,20 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
             "near boxes must have near parents"
         )
     return [
-        FMMParameters(
-            order,
-            radius,
-            tuple(map(tuple, counts.tolist())),
-            smoothing,
-            levels,
-            request.precision,
-            error,
-            request.operator(order, cost),
+        (
+            seconds,
+            FMMParameters(
+                order,
+                radius,
+                tuple(map(tuple, counts.tolist())),
+                smoothing,
+                levels,
+                request.precision,
+                error,
+                request.operator(order, cost),
+            ),
         )
-        for _, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
+        for seconds, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
     ]
 
 

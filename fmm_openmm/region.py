@@ -1,7 +1,12 @@
-"""Open boundary: the cubic boxes that cover the particles, how they are chosen, and how they follow the particles.
+"""Open boundary, and periodic cells that are nearly empty: the cubic boxes that cover the particles, how they are chosen, and
+how they follow the particles.
 
 The boxes reach half a width beyond the particles on every side. While these move less than that, nothing changes; a cloud
 that moves as a whole takes its boxes along; only one that outgrows them, or shrinks to a fraction of them, gets new ones.
+
+In a periodic cell molecules are moved by cell vectors to where they lie side by side (:func:`gathered`), and all images but the
+nearest are left to the lattice operator. That takes boxes over at most half of the cell along x, y and z, and pays where the
+cost model finds them cheaper than boxes over the whole cell.
 """
 
 from dataclasses import dataclass, replace
@@ -9,8 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import ORIGIN, OpenLattice
-from fmm_openmm.parameters import CostModel, FMMParameters, Grid, Load, Request, search
+from fmm_openmm.box import EMPTY_SPACE, ORIGIN, OpenLattice
+from fmm_openmm.parameters import DISTANT, NEAR_RADII, CostModel, FMMParameters, Grid, Load, Request, ranked, search
+
+SPARSE = 0.25
+"""Filled fraction of a periodic cell from which on boxes that cover the particles only are considered."""
 
 MOST_BOXES = 200_000
 """Boxes that cover the particles, at most: sparser systems get larger boxes."""
@@ -70,23 +78,73 @@ class Region:
         edge = self.parameters.smoothing + ORIGIN
         return extent + 2 * edge * self.width > self.lattice.span * self.width
 
+    def scaled(self, cell: np.ndarray) -> "Region | None":
+        """These boxes in a periodic cell of the same shape, however large; None if its shape is another."""
+        width = float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(self.lattice.cell))))
+        if abs(width - self.width) < 1e-14 * width:  # rounding
+            width = self.width
+        if np.abs(cell / width - self.lattice.cell).max() > 1e-12 * self.lattice.cell.max():
+            return None
+        return replace(self, width=width, corner=self.corner * (width / self.width))
+
+    @property
+    def centre(self) -> np.ndarray:
+        """Of the boxes, shape (3,), nm."""
+        return self.corner + self.lattice.span * self.width / 2
+
     @property
     def origin(self) -> np.ndarray:
         """What the stages take for the origin, shape (3,), nm, so that their boxes are these."""
         return self.corner + ORIGIN * self.width
 
 
+def gathered(positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None) -> np.ndarray:
+    """Positions in a periodic cell, moved by cell vectors to where they lie side by side; shape (n, 3), nm.
+
+    Args:
+        positions: shape (n, 3), nm.
+        leaders: for each particle the one that it moves with, shape (n,); molecules stay as they are.
+        cell: vectors in reduced form, shape (3, 3), nm.
+        centre: of the place, shape (3,), nm; without it the largest gaps along z, y and x are left empty.
+    """
+    x, moved = positions[leaders], positions.copy()
+    for axis in (2, 1, 0):
+        period = cell[axis, axis]
+        low = _emptiest(x[:, axis], period) if centre is None else centre[axis] - period / 2
+        shift = np.floor((x[:, axis] - low) / period)[:, None] * cell[axis]
+        x -= shift
+        moved -= shift
+    return moved
+
+
+def _emptiest(x: np.ndarray, period: float) -> float:
+    """The middle of the largest gap between coordinates, shape (n,), that repeat with a period."""
+    x = np.sort(np.mod(x, period))
+    gaps = np.diff(x, append=x[0] + period)
+    widest = int(gaps.argmax())
+    return float(x[widest] + gaps[widest] / 2)
+
+
 def choose_region(
-    request: Request, positions: np.ndarray, load: Load, cost: CostModel, kept: Region | None = None
-) -> Region:
+    request: Request,
+    positions: np.ndarray,
+    load: Load,
+    cost: CostModel,
+    kept: Region | None = None,
+    cell: np.ndarray | None = None,
+) -> Region | None:
     """The cheapest boxes and parameters whose estimated error meets the request.
 
     Args:
         request: tolerance and fixed values; no ``grid``.
-        positions: shape (n, 3), nm.
+        positions: shape (n, 3), nm; :func:`gathered` in a periodic cell.
         load: the system; what is empty is seen in the positions.
         cost: cost model of the backend.
         kept: boxes that were used before.
+        cell: periodic cell vectors, shape (3, 3), nm; None in empty space.
+
+    Returns:
+        None if boxes over the whole periodic cell are cheaper.
     """
     widths: dict = {}
     low, high = positions.min(0), positions.max(0)
@@ -94,25 +152,41 @@ def choose_region(
     if kept:
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
     levels = request.levels or 0
-    grids = list(_grids(positions, extent, levels, widths))
+    whole = EMPTY_SPACE if cell is None else cell
+    grids = list(_grids(positions, extent, levels, widths, whole))
+    if cell is not None:
+        closest = request.near_radius or NEAR_RADII[0]
+        grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
+        if not grids:
+            return None
     longest = float(extent.max())
 
-    def cheapest(precision: str) -> tuple[FMMParameters, float]:
+    def cheapest(precision: str) -> tuple[float, FMMParameters, float]:
         model = cost.double or cost if precision == "double" else cost
-        found = search(replace(request, precision=precision), grids, load, model)[0]
+        seconds, found = search(replace(request, precision=precision), grids, load, model)[0]
         if precision == "double":
-            return found, 0.0
+            return seconds, found, 0.0
         width, per_box = widths[found.grid]
         rounding = _rounding(width, longest / 2, per_box, found.smoothing, load.net)
-        return replace(found, expected_error=float(np.hypot(found.expected_error, rounding))), rounding
+        return seconds, replace(found, expected_error=float(np.hypot(found.expected_error, rounding))), rounding
 
-    chosen, rounding = cheapest(request.resolve_precision(load.ionic))
+    seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic))
     if request.precision == "auto" and rounding > 0.5 * request.tolerance:
-        chosen, _ = cheapest("double")
+        seconds, chosen, _ = cheapest("double")
+    if cell is not None:
+        limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
+        if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
+            return None
     (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
     corner = _corner(low, high, span, width)
     filled = min(1.0, len(positions) / (per_box * span.prod()))
-    return Region(chosen, OpenLattice(span, chosen.near_radius, filled, levels), width, corner)
+    return Region(chosen, OpenLattice(span, chosen.near_radius, filled, levels, whole / width), width, corner)
+
+
+def _is_alone(lattice: OpenLattice) -> bool:
+    """Whether the boxes cover half of the periodic cell at most, and images are far enough away for the lattice operator."""
+    half = 2 * lattice.span <= np.diag(lattice.cell)
+    return bool(half.all()) and lattice.gap >= lattice.near_radius + DISTANT
 
 
 def _rounding(width: float, radius: float, per_box: float, smoothing: float, net: float) -> float:
@@ -139,7 +213,7 @@ def _corner(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -
     return (low + high) / 2 - (span / 2 + ORIGIN) * width
 
 
-def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict):
+def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict, cell: np.ndarray):
     """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those of which all are near, none
     with more than ``MOST_BOXES``; ``widths`` gets the width and the particles in a filled box of each."""
     low = positions.min(0)
@@ -158,16 +232,16 @@ def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict)
             break
         if per_box > 1.4 or found:
             found += 1
-            yield _grid(span, per_box, width, levels, widths)
+            yield _grid(span, per_box, width, levels, widths, cell)
         width *= STEP
     span = _span(extent, longest, levels)
-    yield _grid(span, _companions(positions, low, span, longest), longest, levels, widths)
+    yield _grid(span, _companions(positions, low, span, longest), longest, levels, widths, cell)
 
 
-def _grid(span: np.ndarray, per_box: float, width: float, levels: int, widths: dict) -> Grid:
+def _grid(span: np.ndarray, per_box: float, width: float, levels: int, widths: dict, cell: np.ndarray) -> Grid:
     root = np.diag(span >> levels)
     widths[tuple(map(tuple, root.tolist()))] = width, per_box
-    return Grid(root, per_box, partial(OpenLattice, span, levels=levels))
+    return Grid(root, per_box, partial(OpenLattice, span, levels=levels, cell=cell / width))
 
 
 def _companions(positions: np.ndarray, low: np.ndarray, span: np.ndarray, width: float) -> float:

@@ -9,7 +9,7 @@ from fmm_openmm.backends import backend_class, choose_backend, open_sum, warn_of
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import ionic_fraction, net_charge
+from fmm_openmm.expansions.error import ionic_fraction, molecules, net_charge
 from fmm_openmm.parameters import (
     CPU_COST,
     CUDA_COST,
@@ -22,7 +22,7 @@ from fmm_openmm.parameters import (
     filled_fraction,
     parameters_for,
 )
-from fmm_openmm.region import Region, choose_region
+from fmm_openmm.region import SPARSE, Region, choose_region, gathered
 from fmm_openmm.stages import Stages
 from fmm_openmm.sums import METHODS, SumParameters, choose_sum
 from fmm_openmm.tuning import choose_tuned
@@ -32,8 +32,8 @@ _evaluation = threading.Lock()
 """One evaluation at a time: each uses all cores, and not every threading layer of Numba may be entered twice."""
 
 EXAMINED = 64
-"""Evaluations of positions on the device, with an open boundary, after which the boxes are compared with their extent again:
-particles that leave show at once, boxes that have become too many do not."""
+"""Evaluations of positions on the device, with boxes that follow the particles, after which these are compared with their
+extent again: particles that leave show at once, boxes that have become too many do not."""
 
 ENORMOUS = 2e8
 """Potential in units of the largest charge per box width that only particles at the same place have."""
@@ -82,8 +82,10 @@ class CoulombSolver:
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give. Without
             effect with an open boundary, where there is one image.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes
-            droplets, slabs and single molecules much faster; without them the cell is taken to be filled. With an open
-            boundary the parameters are chosen for them, else for those of the first evaluation.
+            droplets, slabs and single molecules much faster; without them the cell is taken to be filled. Where it is nearly
+            empty the boxes cover the particles only, and follow them as with an open boundary, as long as they stay together
+            and neither ``grid`` nor ``levels`` are given. With an open boundary the parameters are chosen for them, else for
+            those of the first evaluation.
         method: "fmm"; or with an open boundary "direct", every pair, or "treecode", an octree whose far cells act through
             their moments. ``order`` is that of the moments then; other explicit parameters belong to the FMM.
 
@@ -134,20 +136,27 @@ class CoulombSolver:
             positions = check_positions(positions, len(self._charges))
         filled = 1.0 if self._open or positions is None else filled_fraction(positions, self._box_vectors)
         self._load = Load.of(self._charges, self._exclusions, filled)
+        self._leaders = np.arange(len(self._charges))
+        if not self._minimum_image:  # molecules stay as they are given
+            _, first, number = np.unique(molecules(len(self._charges), self._exclusions), True, True)
+            self._leaders = first[number]
+        self._sparse = False  # whether the boxes cover the particles only, in a periodic cell
         self._stages: list[Stages] = []
-        self._regions: list[Region] = []  # with an open boundary, of each of the stages
+        self._regions: list[Region] = []  # of each of the stages, if they cover the particles only
         self._planned: Region | None = None  # chosen for the positions given here
         self._unexamined = 0  # evaluations since the extent of the particles was looked at
         self._parameters: FMMParameters | SumParameters | None = None
         self._use(backend)
-        if method == "fmm" and self._open and positions is not None:
-            self._planned = choose_region(self._request, positions, self._load, self._cost)
-            self._parameters = self._planned.parameters
+        free = self._open or (filled <= SPARSE and self._request.grid is None and not self._request.levels)
+        if method == "fmm" and free and positions is not None:
+            self._planned = self._chosen_region(positions, None if self._open else self._box_vectors)
+        if self._planned:
+            self._sparse, self._parameters = not self._open, self._planned.parameters
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
-        """What is used for the box vectors given at creation, and the error it expects. With an open boundary what was used
-        last; a ``ValueError`` if there are no positions yet to choose it for."""
+        """What is used for the box vectors given at creation, and the error it expects. Where the boxes follow the particles
+        what was used last; a ``ValueError`` if there are no positions yet to choose it for."""
         if self._parameters is None:
             raise ValueError("`parameters` are chosen for positions: give `positions`, or call `compute` first")
         return self._parameters
@@ -170,8 +179,8 @@ class CoulombSolver:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
         ionic, net = ionic_fraction(charges, self._exclusions), net_charge(charges)
         with _evaluation:
-            # other kinds of charges, or far more net charge in open space: the old choice would miss the tolerance
-            if not self._load.covers(ionic) or (self._open and net > 2 * self._load.net + 20):
+            # other kinds of charges, or far more net charge in empty space: the old choice would miss the tolerance
+            if not self._load.covers(ionic) or ((self._open or self._sparse) and net > 2 * self._load.net + 20):
                 load = replace(self._load, ionic=ionic, net=net)
                 self._plan(load)
                 self._load, self._stages, self._regions, self._planned, self._sum = load, [], [], None, None
@@ -185,10 +194,10 @@ class CoulombSolver:
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may lie on the device (any
                 CuPy array): then so do the results, in the precision of the solver, the energy with shape (1,); nothing
-                waits for the device, and instead of errors there are NaNs. With an open boundary
+                waits for the device, and instead of errors there are NaNs. With an open boundary, or in a nearly empty cell,
                 the energy is read back, which tells whether the boxes cover the particles; bad positions are errors.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
-                another shape rebuilds the lattice operator. With an open boundary None; particles that leave the space that
+                another shape rebuilds the lattice operator. With an open boundary None. Particles that leave the space that
                 the boxes cover rebuild it.
 
         Raises:
@@ -219,8 +228,10 @@ class CoulombSolver:
             positions, on_device = check_positions(_on_host(positions), len(self._charges)), False
         if self._method != "fmm":
             return self._summed(positions, on_device)
-        if cell is None:
-            return self._evaluated_open(positions, on_device)
+        if self._open or self._sparse:
+            result = self._evaluated_in_region(positions, on_device, cell)
+            if result:
+                return result
         stages = self._stages_for(cell)
         width = box_width(cell, stages.lattice.counts)
         if on_device:
@@ -241,24 +252,39 @@ class CoulombSolver:
         charges = self._sum.charges
         return CoulombResult((0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields)
 
-    def _evaluated_open(self, positions, on_device: bool) -> CoulombResult:
+    def _evaluated_in_region(self, positions, on_device: bool, cell: np.ndarray | None) -> CoulombResult | None:
+        """With boxes that cover the particles only; None if those of a periodic cell are over all of it from now on."""
         self._unexamined += 1
         if on_device and self._regions and self._unexamined < EXAMINED:
-            result = self._in_region(positions, self._stages[0], self._regions[0])
-            if np.isfinite(result.energy.get()).all():
+            region = self._regions[0] if cell is None else self._regions[0].scaled(cell)
+            result = region and self._in_region(positions, self._stages[0], region, cell)
+            if result and np.isfinite(result.energy.get()).all():
                 return result
         self._unexamined = 0
-        stages, region = self._stages_in(positions)
+        stages, region = self._stages_in(positions, cell)
+        if region is None:
+            self._sparse, self._stages, self._regions = False, [], []
+            self._plan(self._load)
+            return None
         if on_device:
-            return self._in_region(positions, stages, region)
+            return self._in_region(positions, stages, region, cell)
         enormous = ENORMOUS * min(max(1.0, region.width), 2e3)  # boxes may be as wide as space is empty
-        found = stages.evaluate(positions - region.origin, region.width)
-        return self._result(*found, region.width, enormous, positions, None)
+        found = stages.evaluate(self._gathered(positions, cell, region) - region.origin, region.width)
+        return self._result(*found, region.width, enormous, positions, cell)
 
-    @staticmethod
-    def _in_region(positions, stages: Stages, region: Region) -> CoulombResult:
+    def _in_region(self, positions, stages: Stages, region: Region, cell: np.ndarray | None) -> CoulombResult:
         """On the device; not a number if a particle lies outside."""
-        return CoulombResult(*(array.copy() for array in stages.compute(positions, region.width, region.origin)))
+        if cell is None:
+            found = stages.compute(positions, region.width, region.origin)
+        else:
+            found = stages.compute(positions, region.width, region.origin, (self._leaders, cell, region.centre))
+        return CoulombResult(*(array.copy() for array in found))
+
+    def _gathered(self, positions: np.ndarray, cell: np.ndarray | None, region: Region | None = None) -> np.ndarray:
+        """Positions side by side, in or near the region if there is one."""
+        if cell is None:
+            return positions
+        return gathered(positions, self._leaders, cell, region and region.centre)
 
     def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
         """What the stages return, in kJ/mol and nm."""
@@ -287,7 +313,7 @@ class CoulombSolver:
         """Choose the parameters, as far as they do not depend on positions."""
         if self._method != "fmm":
             self._parameters = choose_sum(self._method, self._request, load)
-        elif not self._open:
+        elif not (self._open or self._sparse):
             self._parameters = self._choose(load)
 
     def _choose(self, load: Load) -> FMMParameters:
@@ -299,7 +325,7 @@ class CoulombSolver:
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""
         cell = self._cell(box_vectors)
-        if cell is None:
+        if self._open or self._sparse:
             return self.parameters
         return parameters_for(self._parameters, self._box_vectors, self._request, cell, self._load, self._cost)
 
@@ -318,25 +344,43 @@ class CoulombSolver:
         self._stages = [stages, *self._stages[:1]]
         return stages
 
-    def _stages_in(self, positions) -> tuple[Stages, Region]:
-        """Stages whose boxes cover the positions, and where these are; the two used last are kept."""
-        low, high = (_on_host(bound).astype(np.float64) for bound in (positions.min(0), positions.max(0)))
-        if not max(np.abs(low).max(), np.abs(high).max()) <= FARTHEST:  # they lie on the device
-            check_positions(_on_host(positions), len(self._charges))
+    def _stages_in(self, positions, cell: np.ndarray | None) -> tuple[Stages | None, Region | None]:
+        """Stages whose boxes cover the positions, and where these are; the two used last are kept. None: no such boxes."""
+        if cell is not None and hasattr(positions, "get"):
+            positions = check_positions(_on_host(positions), len(self._charges))
         for stages, kept in zip(self._stages, self._regions, strict=True):
-            region = kept.around(low, high)
+            region = self._around(kept, positions, cell)
             if region:
                 self._stages.remove(stages)
                 self._regions.remove(kept)
                 break
         else:
-            region = self._planned.around(low, high) if self._planned else None
+            region = self._around(self._planned, positions, cell)
             kept = self._regions[0] if self._regions else None
-            region = region or choose_region(self._request, _on_host(positions), self._load, self._cost, kept)
+            region = region or self._chosen_region(_on_host(positions), cell, kept)
+            if region is None:
+                return None, None
             stages = self._made(region.parameters, region.lattice)
         self._stages, self._regions = [stages, *self._stages[:1]], [region, *self._regions[:1]]
         self._parameters = region.parameters
         return stages, region
+
+    def _around(self, region: Region | None, positions, cell: np.ndarray | None) -> Region | None:
+        """The region's boxes where they cover the positions; None if they cannot."""
+        region = region.scaled(cell) if region and cell is not None else region
+        if region is None:
+            return None
+        return region.around(*self._bounds(self._gathered(positions, cell, region)))
+
+    def _bounds(self, positions) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest coordinates, shape (3,), nm."""
+        low, high = (_on_host(bound).astype(np.float64) for bound in (positions.min(0), positions.max(0)))
+        if not max(np.abs(low).max(), np.abs(high).max()) <= FARTHEST:  # they lie on the device
+            check_positions(_on_host(positions), len(self._charges))
+        return low, high
+
+    def _chosen_region(self, positions, cell: np.ndarray | None, kept: Region | None = None) -> Region | None:
+        return choose_region(self._request, self._gathered(positions, cell), self._load, self._cost, kept, cell)
 
     def _made(self, parameters: FMMParameters, lattice: BoxLattice) -> Stages:
         """Stages for the boxes: the older of those kept, if they can adopt them, else new ones."""

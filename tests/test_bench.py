@@ -246,6 +246,15 @@ def test_open(bench, monkeypatch):
     assert result["rows"][0]["force_error"] is not None
 
 
+def test_open_in_a_cell(bench, monkeypatch):
+    monkeypatch.setattr("fmm_openmm.bench.open.EDGE", EDGE)
+    _, result = bench("open", "--cell", "20", "--max-atoms", "1000", "--tolerance", "1e-3", "--backend", "cpu")
+    assert [row["system"] for row in result["rows"]] == ["filled cube", "droplet in empty space", "droplet in a cube of 20 nm"]
+    for row in result["rows"]:
+        assert min(row["seconds"], row["call_seconds"]) > 0
+        assert row["force_error"] <= 1e-3
+
+
 def test_where_one_method_overtakes_another():
     def rows(method, *times):
         return [{"method": method, "atoms": atoms, "seconds": t} for atoms, t in zip((10, 100, 1000), times, strict=True)]
@@ -287,6 +296,7 @@ def test_json_alone(capsys):
         (["md", "--platform", "CPU", "--tolerance", "1e-6"], "needs double precision, which the CPU platform lacks"),
         (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
         (["scaling", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
+        (["open", "--cell", "5"], "--cell must lie between 15.1 and 10000 (nm) for 21480 atoms, got 5"),
         (["scaling", "--plot", "out.doc"], "--plot must name a file ending in"),
         (["scaling", "--json", "nowhere/out.json"], "no such file: nowhere/out.json"),
     ],

@@ -8,9 +8,12 @@ from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import OpenLattice
 from fmm_openmm.driver import evaluate
-from fmm_openmm.oracle import direct_sum
+from fmm_openmm.oracle import direct_sum, ewald_sum
 from tests.test_open import SYSTEMS, droplet, exact, ions
 from tests.test_oracle import relative
+from tests.test_sparse import SYSTEMS as CELLS
+from tests.test_sparse import exact as in_cell
+from tests.test_sparse import wrapped
 
 try:
     CudaStages = backend_class("cuda")
@@ -146,3 +149,36 @@ def test_exclusions_at_any_distance():
     pairs = np.random.default_rng(7).permutation(len(q)).reshape(-1, 2)
     result = solver_for((x, q, pairs), tolerance=1e-6).compute(x)
     assert relative(result.forces, direct_sum(x, q, pairs).forces) <= 1e-6
+
+
+# In a periodic cell that is nearly empty
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_promise_in_a_cell(name):
+    (x, q, pairs, cell), expected = in_cell(name)
+    for tolerance in (5e-4, 1e-6):
+        solver = CoulombSolver(q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=2.34)
+        host, device = solver.compute(x), solver.compute(cupy.asarray(x))
+        assert isinstance(solver._stages[0].lattice, OpenLattice)
+        assert relative(host.forces, expected.forces) <= tolerance
+        assert host.energy == pytest.approx(expected.energy, rel=tolerance)
+        assert relative(device.forces.get(), host.forces) <= 1e-5 * (tolerance / 5e-4) ** 2
+
+
+def test_a_droplet_moves_through_a_cell():
+    """On the device, through the boundary; then it falls apart, and the boxes are over the whole cell."""
+    (x, q, pairs, cell), expected = in_cell("droplet")
+    solver = CoulombSolver(q, cell, pairs, positions=x, backend="cuda")
+    for step in range(6):
+        moved = wrapped(x + step * np.array([1.9, -0.7, 0.3]), cell)
+        assert relative(solver.compute(cupy.asarray(moved)).forces.get(), expected.forces) <= 5e-4
+    for scale in (1.01, np.array([1.0, 1.0, 1.03])):
+        box = cell * scale
+        result, exact = solver.compute(cupy.asarray(x), box), ewald_sum(x, q, box, pairs)
+        assert relative(result.forces.get(), exact.forces) <= 5e-4
+    assert isinstance(solver._stages[0].lattice, OpenLattice)
+    apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
+    result, exact = solver.compute(cupy.asarray(apart.reshape(-1, 3))), ewald_sum(apart.reshape(-1, 3), q, cell, pairs)
+    assert relative(result.forces.get(), exact.forces) <= 5e-4
+    assert not isinstance(solver._stages[0].lattice, OpenLattice)

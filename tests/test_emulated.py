@@ -102,6 +102,16 @@ def test_agrees_in_empty_space(span, dtype, smoothing, folder):
     check(lattice, 1.0, *system, 4, smoothing, False, dtype, folder)
 
 
+@pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])
+@pytest.mark.parametrize("cell", ["cuboid", "skewed"])
+def test_agrees_in_a_cell_that_is_nearly_empty(cell, dtype, smoothing, folder):
+    """The background counts, and in the skewed cell more than an octant of wave vectors."""
+    vectors = CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
+    lattice = OpenLattice(np.array([4, 5, 3]), 1.87, cell=vectors)
+    positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
+    check(lattice, 1.0, positions, charges + 0.3, pairs, 4, smoothing, False, dtype, folder)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_crowd_in_one_box(dtype, folder):
     """More particles than a list, a batch or a window holds."""

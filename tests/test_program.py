@@ -118,7 +118,8 @@ def test_arguments_fit_the_kernels(built):
             if isinstance(argument, p.At):
                 assert argument.element < np.prod(built.buffers[argument.buffer].shape)
             else:
-                assert parameter.startswith("int ") and argument.dtype == np.int32
+                assert parameter.split()[0] == {"i": "int", "f": "double"}[argument.dtype.kind]
+                assert argument.dtype in (np.int32, np.float64)
 
 
 def test_everything_is_written_before_it_is_read(built):

@@ -1,14 +1,15 @@
-"""Direct sum, treecode and FMM in empty space: time of an evaluation against the number of atoms of a droplet of water."""
+"""Droplets of water: direct sum, treecode and FMM in empty space, and the FMM in a periodic cell that is nearly empty."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.bench.scaling import EDGE, copies_near
+from fmm_openmm.bench.scaling import EDGE
 from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.sums import METHODS
 
 SIZES = (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
@@ -19,6 +20,9 @@ PATIENCE = 0.3
 LINEAR = tuple(method for method in METHODS if method != "direct")
 """The methods that go on."""
 
+DENSITY = 99.4
+"""Atoms of water in a nm^3."""
+
 SITES = 3
 """Particles of a molecule of water."""
 
@@ -26,7 +30,8 @@ SITES = 3
 def droplet(atoms: float) -> ChargeSystem:
     """The molecules nearest to the centre of a box of water, whole, about ``atoms`` particles."""
     base = water(EDGE)
-    box = tiled_charges(base.charges, copies_near(max(1.0, 2.4 * atoms / len(base.charges))))
+    diameter = np.cbrt(6 * atoms / (np.pi * DENSITY)) + 0.5
+    box = tiled_charges(base.charges, 3 * (int(np.ceil(diameter / EDGE)),))
     centre = box.box_vectors.sum(0) / 2
     molecules = round(atoms / SITES)
     first = SITES * np.sort(np.argsort(np.linalg.norm(box.positions[::SITES] - centre, axis=1))[:molecules])
@@ -59,6 +64,31 @@ def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[di
                 "force_error": None if exact is None else relative_error(evaluation.forces, exact),
                 "parameters": describe(evaluation.solver.parameters),
             }
+
+
+def measure_cell(atoms: float, edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
+    """One row each for a cube filled with so many atoms, their droplet in empty space, and the same in a periodic cube of this
+    edge (nm): system, atoms, seconds of the graph alone on a GPU, call_seconds, force error, parameters."""
+    backend = choose_backend() if backend == "auto" else backend
+    cube, charges = water(round(np.cbrt(atoms / DENSITY), 1)), droplet(atoms)
+    place = edge * np.eye(3)
+    cell = ChargeSystem(charges.charges, charges.positions, place, charges.exclusions)
+    images = ewald_sum(charges.positions, charges.charges, place, charges.exclusions).forces
+    alone = direct_sum(charges.positions, charges.charges, charges.exclusions).forces
+    for name, system, exact in (
+        ("filled cube", cube.charges, cube.exact),
+        ("droplet in empty space", charges, alone),
+        (f"droplet in a cube of {edge:g} nm", cell, images),
+    ):
+        evaluation = Evaluation(system, backend=backend, tolerance=tolerance, positions=system.positions)
+        yield {
+            "system": name,
+            "atoms": len(system),
+            "seconds": evaluation.graph_seconds(),
+            "call_seconds": evaluation.call_seconds(),
+            "force_error": relative_error(evaluation.forces, exact),
+            "parameters": describe(evaluation.solver.parameters),
+        }
 
 
 def describe(parameters) -> str:

@@ -42,18 +42,21 @@ class Evaluation:
 
     @cached_property
     def stages(self):
-        """Those of the periodic cell."""
-        return self.solver._stages_for(self._cell)
+        """Those of the first evaluation."""
+        return self.solver._stages[0]
 
     def seconds(self) -> float:
         """Median time of an evaluation. On a GPU of the graph alone, but in empty space of a call, which reads the energy."""
+        return self.call_seconds() if self._cell is None else self.graph_seconds()
 
-        def run():
-            self.solver.compute(self._positions)
+    def call_seconds(self) -> float:
+        """Median time of a call."""
+        clock = self._device or timing
+        return clock.median_seconds(lambda: self.solver.compute(self._positions))
 
-        if not self._device:
-            return timing.median_seconds(run)
-        return self._device.median_seconds(run if self._cell is None else self.stages.replay)
+    def graph_seconds(self) -> float:
+        """Median time of the graph alone on a GPU, else of a call."""
+        return self._device.median_seconds(self.stages.replay) if self._device else self.call_seconds()
 
     def stage_seconds(self) -> dict[str, float]:
         """Median time of each stage alone."""

@@ -3,7 +3,7 @@
 solver: an evaluation and its stages, against what the device can do.
 md: steps in OpenMM with charges zero, with PME and with FMM.
 scaling: growth of an evaluation's time with the number of atoms.
-open: direct sum, treecode and FMM in empty space.
+open: direct sum, treecode and FMM in empty space; with --cell, the FMM in a periodic cube that is nearly empty.
 nve: drift and residual of the total energy, PME and FMM.
 tune: the fastest parameters on this GPU, for later runs to use.
 operators: M2L of one level by each operator against order and depth, on a GPU.
@@ -48,6 +48,9 @@ MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
 MOST_OPEN = {"cuda": 1e6, "cpu": 3e4}
 """Default end of ``open`` on each backend."""
 
+DROPLET = 21480
+"""Default atoms of ``open --cell``."""
+
 
 def size(text: str):
     """A :class:`fmm_openmm.bench.systems.Size`."""
@@ -77,6 +80,9 @@ def add_arguments(parser) -> None:
         else:
             each.add_argument("--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies")
             each.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
+        if name == "open":
+            each.add_argument("--cell", type=float, metavar="EDGE",
+                              help="instead: a droplet in a periodic cube, nm, in empty space, and as a cube")  # fmt: skip
         if name in ("solver", "scaling", "open"):
             each.add_argument("--backend", choices=BACKENDS, default="auto")
         elif name != "tune":
@@ -294,9 +300,11 @@ def empty_space(args, terminal, drawing) -> dict:
     backend = choose_backend() if args.backend == "auto" else args.backend
     if backend == "reference":
         raise ValueError("--backend must be 'cuda' or 'cpu' here, got 'reference'")
-    most = MOST_OPEN[backend] if args.max_atoms is None else args.max_atoms
+    most = (DROPLET if args.cell else MOST_OPEN[backend]) if args.max_atoms is None else args.max_atoms
     if not most >= 1000:
         raise ValueError(f"--max-atoms must be at least 1000, got {most:g}")
+    if args.cell is not None:
+        return nearly_empty(args, terminal, backend, most)
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, droplets of water\n")
     heading(terminal, ("atoms", "method", "evaluation, us", "force error", "parameters"))
     rows = []
@@ -313,6 +321,23 @@ def empty_space(args, terminal, drawing) -> dict:
     if drawing:
         lines(drawing, rows, ("method",), lambda row: 1e6 * row["seconds"], "evaluation, us")
     return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "crossovers": crossovers}
+
+
+def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:
+    """``open --cell``."""
+    from fmm_openmm.bench.open import measure_cell
+
+    room = 2 * np.cbrt(atoms / 50)
+    if not room <= args.cell <= 1e4:
+        raise ValueError(f"--cell must lie between {room:.1f} and 10000 (nm) for {atoms:g} atoms, got {args.cell:g}")
+    terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, water\n")
+    heading(terminal, ("system", "atoms", "evaluation, us", "call, us", "force error", "parameters"))
+    rows = []
+    for row in measure_cell(atoms, args.cell, args.tolerance, backend):
+        rows.append(row)
+        times = f"{1e6 * row['seconds']:.0f}", f"{1e6 * row['call_seconds']:.0f}"
+        terminal.row([row["system"], str(row["atoms"]), *times, f"{row['force_error']:.1e}", row["parameters"]])
+    return {"backend": backend, "tolerance": args.tolerance, "rows": rows}
 
 
 def nve(args, terminal, drawing) -> dict:

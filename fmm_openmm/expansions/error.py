@@ -46,11 +46,14 @@ def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
     total = float(charges @ charges)
     if total == 0.0:
         return 0.0
-    n = len(charges)
-    links = coo_array((np.ones(len(exclusions)), (exclusions[:, 0], exclusions[:, 1])), shape=(n, n))
-    groups, label = connected_components(links, directed=False)
-    net = np.bincount(label, charges, groups)
+    net = np.bincount(molecules(len(charges), exclusions), charges)
     return min(1.0, float(net @ net) / total)
+
+
+def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
+    """Number of the group of particles, tied together by exclusions, that each particle belongs to, shape (particles,)."""
+    links = coo_array((np.ones(len(exclusions)), (exclusions[:, 0], exclusions[:, 1])), shape=(particles, particles))
+    return connected_components(links, directed=False)[1]
 
 
 def charged_fraction(charges: np.ndarray) -> float:
@@ -67,9 +70,11 @@ def net_charge(charges: np.ndarray) -> float:
 
 
 def far_distances(lattice: BoxLattice) -> np.ndarray:
-    """Distances d, as above, of the boxes just beyond the near stencil, box widths; none if all boxes are near."""
+    """Distances d, as above, of the boxes just beyond the near stencil, box widths; if all boxes are near, of their images."""
     wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
     far = lattice.occurring(wider[~lattice.is_near(wider)])
+    if len(far) == 0:
+        far = lattice.images
     diagonal = np.abs(far).sum(1) / (2.0 * np.linalg.norm(far, axis=1))
     return np.linalg.norm(far @ lattice.boxes, axis=1) * (1.0 - L * (diagonal - 0.7))
 

@@ -1,60 +1,128 @@
-r"""The lattice operator of empty space: no image but the box itself.
+r"""The lattice operator of boxes with empty space around them (:class:`OpenLattice`), with distant periodic images or without.
 
-    T_t(i) = S_t(i @ boxes) for |i| < span along every axis, not near;   else 0
+In empty space, for |i| < span along every axis,
 
-on a lattice so large that the displacements of two boxes of the span all differ modulo its lengths (:class:`OpenLattice`).
+    T_t(i) = S_t(i @ boxes) if not near,   else 0
+
+on a lattice so large that the displacements of two boxes of the span all differ modulo its lengths.
 The circular convolution with T is then the plain sum over boxes: R. W. Hockney and J. W. Eastwood, Computer Simulation Using
 Particles (1988), doi:10.1201/9780367806934. Storage and signs as in ``lattice.py``.
 
-Boxes are cubes, so the terms at one octant of displacements give all: mirroring x, y or z multiplies a term, and its
-transform, by
+In a periodic cell Ewald's sum of ``lattice.py``, with alpha so small that it has one image in real space,
+
+    T_t(i) = S_t(r) Q(l + 1/2, alpha^2 r^2) if not near,   else - S_t(r) P(l + 1/2, alpha^2 r^2)       (at r = 0: as there)
+             + sum_{G != 0} c_l(G) S-norm_t R_t(G) exp(i G.r)  -  pi / (alpha^2 V)                   (last term: l = 0)
+
+with the G of the cell, whatever its relation to the boxes, takes its place: alpha = 0 is empty space. Cut off at |i| < span,
+exp(i G.r) has the transform
+
+    D_x(G_x - k_x) D_y(G_y - k_y) D_z(G_z - k_z),    D(a) = sum_{|n| < span} cos(a n) = sin((span - 1/2) a) / sin(a / 2)
+
+so the sum over G is done axis after axis, for any wave vectors k.
+
+Boxes are cubes, so the terms of the real-space part at one octant of displacements give all: mirroring x, y or z multiplies a
+term, and its transform, by
 
     x: (-1)^m, -(-1)^m for imaginary parts      y: 1, -1 for imaginary parts      z: (-1)^(l + m)
 
-and the transform along an axis is a cosine or a sine transform of half the axis.
+and the transform along an axis is a cosine or a sine transform of half the axis. In a rectangular cell this holds for all of T.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 import scipy.fft
+from scipy.special import gammainc, gammaincc
 
 from fmm_openmm.box import OpenLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
+from fmm_openmm.expansions.splitting import inverse_double_factorials, isolating_split, spectral_weight
 
 
-def free_space_operator(lattice: OpenLattice, top: int) -> np.ndarray:
-    """The operator of the module's formula for terms up to degree ``top``; shape as :func:`lattice_operator`."""
+def free_space_operator(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
+    """The operator of the module's formula for terms up to degree ``top``; arguments and shape as :func:`lattice_operator`."""
     shape, even = lattice.fft_shape, mirrors(top)
     operator = np.empty((len(even), *shape[:2], shape[2] // 2 + 1))
-    for t, octant in enumerate(_octants(lattice, top)):
+    for t, octant in enumerate(_octants(lattice, top, accuracy)):
         for axis in range(2):
             octant = _mirrored(octant, axis, shape[axis], even[t, axis])
         operator[t] = octant
+    _add_reciprocal(operator, lattice, top, accuracy)
     return operator
 
 
-def free_space_octant(lattice: OpenLattice, top: int, dtype=np.float64) -> np.ndarray:
+def free_space_octant(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
     """The same at the wave numbers up to half the length along each axis; shape (terms, *(length // 2 + 1))."""
-    operator = np.empty((len(degrees(top)), *(length // 2 + 1 for length in lattice.fft_shape)), dtype)
-    for t, octant in enumerate(_octants(lattice, top)):
+    operator = np.empty((len(degrees(top)), *(length // 2 + 1 for length in lattice.fft_shape)))
+    for t, octant in enumerate(_octants(lattice, top, accuracy)):
         operator[t] = octant
+    _add_reciprocal(operator, lattice, top, accuracy)
     return operator
 
 
-def _octants(lattice: OpenLattice, top: int) -> Iterator[np.ndarray]:
-    """Term by term."""
+def _add_reciprocal(operator: np.ndarray, lattice: OpenLattice, top: int, accuracy: float) -> None:
+    """Add the sum over G and the last term at the wave vectors of ``operator``, shape (terms, z, y, x).
+
+    Degrees to which they add less than ``accuracy``, relative to S at the nearest far boxes, are left out.
+    """
+    alpha, cut = isolating_split(top, accuracy, lattice.gap)
+    if alpha == 0.0:
+        return
+    reach = np.floor(cut * np.linalg.norm(lattice.cell, axis=1) / (2 * np.pi)).astype(int)
+    numbers = np.stack(np.meshgrid(*[np.arange(-n, n + 1) for n in reach], indexing="ij"), -1)  # a, b, c
+    g = numbers @ (2 * np.pi * np.linalg.inv(lattice.cell).T)  # along x by a alone, along y by a and b
+    kernels = [
+        _window(component[..., None] - 2 * np.pi * np.arange(count) / length, span)
+        for component, count, length, span in zip(
+            (g[:, 0, 0, 0], g[:, :, 0, 1], g[..., 2]), operator.shape[:0:-1], lattice.fft_shape[::-1], lattice.span, strict=True
+        )
+    ]
+    shape, g = g.shape[:3], g.reshape(-1, 3)
+    half = np.flatnonzero((g * g).sum(1)[: len(g) // 2] <= cut * cut)  # the opposites of these come after the origin
+    g2 = (g[half] ** 2).sum(1)
+    harmonics = regular(g[half], top) * (4 * np.pi * lattice.background * np.exp(-g2 / (4 * alpha**2)) / g2)
+    factor = inverse_double_factorials(top)[degrees(top)] * irregular_norm(top)
+    weight = spectral_weight(top, alpha * np.arange(0.2, 30.0, 0.1), alpha, 2.0).max(1)
+    for l in np.flatnonzero(weight > accuracy):
+        terms = slice(l * l, (l + 1) ** 2)
+        values = np.zeros((2 * l + 1, len(g)))
+        values[:, -1 - half] = factor[terms, None] * harmonics[terms]
+        values[:, half] = (-1) ** l * values[:, -1 - half]
+        if l == 0:
+            values[0, len(g) // 2] = -np.pi / alpha**2 * lattice.background
+        values = values.reshape(-1, *shape).transpose(1, 2, 0, 3) @ kernels[2]  # (a, b, terms, z)
+        values = values.transpose(0, 2, 3, 1) @ kernels[1][:, None]  # (a, terms, z, y)
+        operator[terms] += values.transpose(1, 2, 3, 0) @ kernels[0]
+
+
+def _window(angle: np.ndarray, span: int) -> np.ndarray:
+    """``sum_{|n| < span} cos(n angle)``."""
+    half = (angle - 2 * np.pi * np.rint(angle / (2 * np.pi))) / 2
+    small = np.abs(half) < 1e-9
+    return np.where(small, 2.0 * span - 1.0, np.sin((2 * span - 1) * half) / np.sin(np.where(small, 1.0, half)))
+
+
+def _octants(lattice: OpenLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
+    """The real-space part term by term."""
+    alpha, _ = isolating_split(top, accuracy, lattice.gap)
     z, y, x = np.meshgrid(*[np.arange(n) for n in lattice.span[::-1]], indexing="ij")
     offsets = np.stack([x, y, z], -1)
     near = lattice.is_near(offsets)
-    r = np.where(near, 1.0, np.linalg.norm(offsets, axis=-1))
+    r = np.linalg.norm(offsets, axis=-1)
+    argument = (alpha * r) ** 2
+    r[0, 0, 0] = np.inf
     harmonics = regular(offsets / r[..., None], top)  # on the unit sphere: nothing overflows at long distances
-    inverse = np.where(near, 0.0, 1.0 / r)
+    share, weight = -1, np.zeros_like(r)
     for t, (l, norm, even) in enumerate(zip(degrees(top).tolist(), irregular_norm(top), mirrors(top), strict=True)):
+        if l != share:
+            share = l
+            weight = np.where(near, -gammainc(l + 0.5, argument), gammaincc(l + 0.5, argument)) / r ** (l + 1)
         octant = np.zeros([length // 2 + 1 for length in lattice.fft_shape])
         # a sine transform leaves out the factor -i
         sign = (1, 1, -1, -1)[l % 4] * (1, -1, -1, 1)[3 - even.sum()]
-        octant[tuple(map(slice, r.shape))] = sign * norm * harmonics[t] * inverse ** (l + 1)
+        octant[tuple(map(slice, r.shape))] = sign * norm * harmonics[t] * weight
+        if l == 0:
+            octant[0, 0, 0] = -2 * alpha / np.sqrt(np.pi)
         for axis in range(3):
             octant = _transformed(octant, axis, even[axis])
         yield octant

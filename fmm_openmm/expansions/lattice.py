@@ -36,6 +36,7 @@ from scipy.special import gammainc, gammaincc
 from fmm_openmm.box import BoxLattice, OpenLattice
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
+from fmm_openmm.expansions.splitting import inverse_double_factorials, truncation_radii
 
 ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
 
@@ -54,29 +55,9 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
     """
     top = 2 * order
     if isinstance(lattice, OpenLattice):
-        return free_space_operator(lattice, top)
+        return free_space_operator(lattice, top, accuracy)
     real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)  # 2: the smallest near stencil, 27 boxes
     return _real_space(lattice, top, real_cut) + _reciprocal(lattice, top, reciprocal_cut)
-
-
-def _inverse_double_factorials(top: int) -> np.ndarray:
-    return 1.0 / np.cumprod([1.0] + [2.0 * l - 1.0 for l in range(1, top + 1)])
-
-
-def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> tuple[float, float]:
-    """Radii in real and reciprocal space beyond which every degree up to ``top`` is below ``accuracy`` of S at ``reach``.
-
-    Args:
-        alpha: splitting parameter.
-        reach: distance of the nearest far boxes.
-    """
-    l = np.arange(top + 1)[:, None]
-    r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
-    real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (alpha * r) ** 2) * 4 * np.pi * r**3
-    spectral = np.exp(
-        (l + 1) * np.log(g) - g**2 / (4 * alpha**2) + np.log(_inverse_double_factorials(top))[:, None] + (l + 1) * np.log(reach)
-    )
-    return float(r[(real > accuracy).any(0)].max()) + 0.25, float(g[(spectral > accuracy).any(0)].max()) + 0.25
 
 
 def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
@@ -124,7 +105,7 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     aliases = aliases[np.linalg.norm(aliases, axis=1) < cut + np.linalg.norm(corner)]
 
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
-    factor = 4 * np.pi * _inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * (-1.0) ** degrees(top)
+    factor = 4 * np.pi * inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * (-1.0) ** degrees(top)
     out = np.zeros((term_count(top), len(base)))
     for alias in aliases:
         g = base + alias

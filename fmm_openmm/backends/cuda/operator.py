@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.expansions.lattice import truncation_radii
+from fmm_openmm.expansions.splitting import truncation_radii
 
 SLACK = 0.05
 """Largest change of a component of the box vectors, in box widths, that the tables allow for."""
@@ -84,7 +84,7 @@ def mirrored(lattice: BoxLattice) -> bool:
 
     The operator is then the same at mirrored wave vectors, up to the signs in ``expansions/free_space.py``.
     """
-    return not np.tril(lattice.counts, -1).any() and not np.tril(lattice.boxes, -1).any()
+    return not any(np.tril(matrix, -1).any() for matrix in (lattice.counts, lattice.boxes, lattice.cell))
 
 
 def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
@@ -112,6 +112,7 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
         np.array_equal(made_for.counts, lattice.counts)
         and made_for.is_open == lattice.is_open
         and np.array_equal(made_for.span, lattice.span)
+        and (not lattice.is_open or np.array_equal(made_for.cell, lattice.cell))  # the table comes with the program
         and mirrored(made_for) <= mirrored(lattice)
         and np.array_equal(made_for.near, lattice.near)
         and bool(np.abs(made_for.boxes - lattice.boxes).max() <= SLACK)

@@ -6,7 +6,7 @@ from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, Opera
 from fmm_openmm.backends.cuda.pipeline.dft import Fourier
 from fmm_openmm.backends.cuda.pipeline.near import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP, Builder
-from fmm_openmm.expansions.free_space import free_space_octant
+from fmm_openmm.expansions.free_space import free_space_octant, free_space_operator
 
 TRACE_SIDE = 2
 """Stream of the trace term, which needs only the moments."""
@@ -21,15 +21,16 @@ MIRRORED_WARPS, MIRRORED_TILES = 8, 7
 def operator(b: Builder) -> None:
     """Terms of the lattice operator in Fourier space, and the near boxes' places."""
     if b.root.is_open:
-        _free_space(b)
+        _from_host(b)
     else:
         _periodic(b)
 
 
-def _free_space(b: Builder) -> None:
-    """Depends on the numbers of boxes only, so it comes with the program. Moments outside the span stay zero."""
-    terms = free_space_octant(b.root, 2 * b.order) / b.root.size  # which the FFTs leave out
-    b.table("operator", terms, b.real)
+def _from_host(b: Builder) -> None:
+    """Changes with the boxes only, so it comes with the program. Moments outside the span stay zero."""
+    terms = free_space_octant if mirrored(b.root) else free_space_operator
+    accuracy = 1e-10 if b.real == np.float32 else 1e-17
+    b.table("operator", terms(b.root, 2 * b.order, accuracy) / b.root.size, b.real)  # which the FFTs leave out
     b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
     b.memset("moments")
@@ -71,7 +72,7 @@ def convolution(b: Builder) -> None:
     fourier.forward(b)
     if b.levels:
         pass  # the sums are over the leaves
-    elif b.lattice.is_open:  # there is no background
+    elif b.lattice.background == 0.0:
         b.table("sums", np.zeros(5), np.float64)
         b.record("traced")
     else:
@@ -80,7 +81,8 @@ def convolution(b: Builder) -> None:
         b.record("transformed")
         b.wait("transformed", TRACE_SIDE)
         squares = np.int32(b.program.buffers["square"].shape[0])
-        b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "sums", stream=TRACE_SIDE)
+        share = np.float64(b.boxes * b.lattice.background)
+        b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, share, "sums", stream=TRACE_SIDE)
         b.record("traced", TRACE_SIDE)
     if mirrored(b.root):
         _convolve_mirrored(b)

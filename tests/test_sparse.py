@@ -1,0 +1,306 @@
+"""Periodic cells that are nearly empty: boxes that cover the particles only, against the Ewald sum."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import scipy.fft
+
+import fmm_openmm.solver
+from fmm_openmm import CoulombSolver
+from fmm_openmm.backends.cuda.operator import mirrored, stored
+from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.expansions.free_space import free_space_octant
+from fmm_openmm.expansions.harmonics import degrees
+from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.region import gathered
+from tests.test_open import droplet
+from tests.test_oracle import relative
+
+TOLERANCES = (1e-2, 5e-4, 1e-5, 1e-8)
+CUBE = np.eye(3) * 12.0
+SKEWED = np.array([[9.0, 0.0, 0.0], [4.0, 8.0, 0.0], [-3.0, -2.0, 10.0]])
+
+
+@pytest.fixture(autouse=True)
+def far_field(monkeypatch):
+    """Pairs cost a lot, so that small systems have a far field too."""
+    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(fmm_openmm.solver.CPU_COST, pair=1e-7))
+
+
+def wrapped(x, cell, size=3):
+    """Molecules of so many particles, each with its first one in the cell."""
+    x = x.reshape(-1, size, 3)
+    return (x - np.floor(x[:, :1] @ np.linalg.inv(cell)) @ cell).reshape(-1, 3)
+
+
+def in_cell(cell, at=(0.0, 0.0, 0.0), net=0.0, molecules=300):
+    x, q, pairs = droplet(molecules, net)
+    return wrapped(x - x.mean(0) + at, cell), q, pairs, cell
+
+
+def ions():
+    """Bare charges, wrapped one by one, in a cell of another shape."""
+    cell = np.diag([15.0, 11.0, 8.0])
+    rng = np.random.default_rng(2)
+    x = np.array(list(product(range(8), range(6), range(5)))) * 0.45 + rng.uniform(-0.1, 0.1, (240, 3)) - 1.0
+    return wrapped(x, cell, 1), rng.permutation(np.repeat([1.0, -1.0], 120)), np.zeros((0, 2), np.int64), cell
+
+
+SYSTEMS = {
+    "droplet": lambda: in_cell(CUBE, [4.0, 5.0, 6.0]),
+    "over a corner": lambda: in_cell(CUBE, [0.3, 11.8, 0.2]),
+    "net charge": lambda: in_cell(np.diag([11.0, 9.0, 20.0]), [5.0, 8.8, 10.0], net=40.0),
+    "skewed": lambda: in_cell(SKEWED, [0.3, 0.1, -0.2]),
+    "skewed, net charge": lambda: in_cell(SKEWED, [5.0, 5.0, 5.0], net=-20.0),
+    "ions": ions,
+}
+
+
+@cache
+def exact(name):
+    x, q, pairs, cell = system = SYSTEMS[name]()
+    return system, ewald_sum(x, q, cell, pairs)
+
+
+def solver_for(system, **options):
+    x, q, pairs, cell = system
+    return CoulombSolver(q, cell, pairs, positions=x, **{"backend": "cpu", **options})
+
+
+def is_sparse(solver):
+    return isinstance(solver._stages[0].lattice, OpenLattice)
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_promise(name, tolerance):
+    system, expected = exact(name)
+    solver = solver_for(system, tolerance=tolerance)
+    result = solver.compute(system[0])
+    assert is_sparse(solver)
+    assert relative(result.forces, expected.forces) <= tolerance
+    assert abs(result.energy - expected.energy) <= tolerance * abs(expected.energy)
+
+
+def test_there_is_a_far_field():
+    """So the promise is not kept by a direct sum."""
+    system, expected = exact("droplet")
+    for tolerance in TOLERANCES:
+        solver = solver_for(system, tolerance=tolerance)
+        assert relative(solver.compute(system[0]).forces, expected.forces) >= tolerance / 40
+        assert np.diag(solver.parameters.counts).min() > 3
+
+
+@pytest.mark.parametrize("name", ["net charge", "skewed, net charge"])
+def test_potentials_and_fields(name):
+    """The background counts, and no constant is lost."""
+    system, expected = exact(name)
+    result = solver_for(system, tolerance=1e-9).compute(system[0])
+    assert relative(result.potentials, expected.potentials) <= 1e-9
+    assert relative(result.fields, expected.fields) <= 1e-8
+
+
+def test_few_particles_see_their_images():
+    """All boxes are near then, and images still the business of expansions."""
+    rng = np.random.default_rng(3)
+    cell = np.diag([4.0, 5.0, 6.0])
+    system = rng.uniform(0, 0.8, (40, 3)), rng.normal(1.0, 1.0, 40), np.zeros((0, 2), np.int64), cell
+    expected = ewald_sum(*system[:2], cell)
+    for tolerance in (1e-3, 1e-6, 1e-9):
+        solver = solver_for(system, tolerance=tolerance)
+        result = solver.compute(system[0])
+        assert is_sparse(solver)
+        assert relative(result.forces, expected.forces) <= tolerance
+        assert result.energy == pytest.approx(expected.energy, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["over a corner", "skewed, net charge"])
+def test_reference(name):
+    system, expected = exact(name)
+    options = {"precision": "double", "order": 5, "near_radius": 2.34, "smoothing": 0.05}
+    fast, obvious = (solver_for(system, backend=b, **options).compute(system[0]) for b in ("cpu", "reference"))
+    assert relative(obvious.forces, expected.forces) <= 1e-2
+    assert relative(fast.forces, obvious.forces) <= 1e-11
+    assert relative(fast.potentials, obvious.potentials) <= 1e-11
+
+
+def counted(solver, monkeypatch):
+    """What stages are made for, as they are."""
+    made, make = [], solver._made
+    monkeypatch.setattr(solver, "_made", lambda *args: made.append(args) or make(*args))
+    return made
+
+
+# The operator
+
+
+@pytest.mark.parametrize("counts", [np.diag([12, 14, 15]), np.array([[12, 0, 0], [5, 14, 0], [-4, 6, 15]])])
+def test_operator(counts):
+    """Transformed back, it is that of boxes over the whole cell, at every displacement of two boxes of the span."""
+    order, span = 3, np.array([4, 5, 6])
+    whole = BoxLattice(counts, np.eye(3), 1.87)
+    part = OpenLattice(span, 1.87, cell=whole.cell)
+    offsets = np.array(list(product(*[range(1 - n, n) for n in span])))
+    l = degrees(2 * order)[:, None, None, None]
+
+    def table(lattice, accuracy):
+        transform = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * lattice_operator(lattice, order, accuracy)
+        grid = scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(len(l), -1)
+        return grid[:, lattice.slot(offsets)]
+
+    expected = table(whole, 1e-17)
+    scale = np.abs(expected).max(1)
+    for accuracy in (1e-17, 1e-10):
+        difference = np.abs(table(part, accuracy) - expected).max(1)
+        assert (difference <= max(3e-15, 0.2 * accuracy) * scale.max() / scale.min() * scale).all()
+    if mirrored(part):
+        octant, all_of_it = free_space_octant(part, 2 * order), lattice_operator(part, order)
+        np.testing.assert_allclose(octant, stored(all_of_it, part), rtol=0, atol=1e-13 * np.abs(all_of_it).max())
+    assert mirrored(part) == mirrored(whole)
+
+
+def test_gap():
+    lattice = OpenLattice(np.array([3, 4, 5]), 1.87, cell=np.diag([20.0, 11.0, 30.0]))
+    assert lattice.gap == 11 - 3
+    assert np.linalg.norm(lattice.images, axis=1).min() == lattice.gap
+    assert lattice.background == pytest.approx(1 / 6600)
+    empty = OpenLattice(np.array([3, 4, 5]), 1.87)
+    assert empty.gap == np.inf
+    assert len(empty.images) == empty.background == 0
+
+
+# Motion
+
+
+@pytest.mark.parametrize("cell", [CUBE, SKEWED])
+def test_gathered(cell):
+    """Wherever the particles are given, they come together, molecules as they are."""
+    x, _, _ = droplet(100)
+    leaders = np.repeat(np.arange(0, len(x), 3), 3)
+    rng = np.random.default_rng(1)
+    for at in rng.uniform(-30, 30, (10, 3)):
+        given = wrapped(x + at, cell) + np.repeat(rng.integers(-2, 3, (100, 3)), 3, axis=0) @ cell
+        found = gathered(given, leaders, cell)
+        np.testing.assert_allclose(found - found[0], x - x[0], atol=1e-12)
+        again = gathered(given, leaders, cell, x.mean(0) + at)
+        np.testing.assert_allclose(again, x + at, atol=1e-12)
+
+
+def test_a_droplet_moves_through_the_boundary(monkeypatch):
+    """The boxes go with it; only one that falls apart gets boxes over the whole cell."""
+    x, q, pairs, cell = in_cell(CUBE, [5.0, 5.0, 5.0])
+    expected = ewald_sum(x, q, cell, pairs)
+    solver = solver_for((x, q, pairs, cell))
+    made = counted(solver, monkeypatch)
+    for step in range(8):
+        moved = wrapped(x + step * np.array([1.9, -0.7, 0.3]), cell)
+        assert relative(solver.compute(moved).forces, expected.forces) <= 5e-4
+    assert len(made) == 1
+    moved = x.copy()
+    moved[:3] += [0.6, 0.2, 0.0]  # evaporates
+    assert relative(solver.compute(moved).forces, ewald_sum(moved, q, cell, pairs).forces) <= 5e-4
+    assert is_sparse(solver)
+    apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
+    apart = apart.reshape(-1, 3)
+    assert relative(solver.compute(apart).forces, ewald_sum(apart, q, cell, pairs).forces) <= 5e-4
+    assert not is_sparse(solver)
+    assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
+
+
+@pytest.mark.parametrize("name", ["over a corner", "skewed, net charge"])
+def test_the_cell_changes(name, monkeypatch):
+    """A uniform scaling keeps the stages, another shape does not."""
+    (x, q, pairs, cell), _ = exact(name)
+    solver = solver_for((x, q, pairs, cell))
+    made = counted(solver, monkeypatch)
+
+    def check(scale):
+        box = cell * scale
+        molecules = x.reshape(-1, 3, 3)
+        moved = (molecules + molecules[:, :1] @ (np.diag(np.atleast_1d(scale) * np.ones(3)) - np.eye(3))).reshape(-1, 3)
+        result, expected = solver.compute(moved, box), ewald_sum(moved, q, box, pairs)
+        assert relative(result.forces, expected.forces) <= 5e-4
+        assert result.energy == pytest.approx(expected.energy, rel=5e-4)
+        assert is_sparse(solver)
+
+    for scale in (1.0, 1.01, 0.99, 1.0):
+        check(scale)
+    assert len(made) == 1
+    check(np.array([1.0, 1.0, 1.03]))
+    assert len(made) == 2
+    check(1.0)
+    assert len(made) == 2
+
+
+def test_forces_are_the_gradient_of_the_energy():
+    (x, q, pairs, cell), _ = exact("net charge")
+    solver = solver_for((x, q, pairs, cell), precision="double", tolerance=1e-2)
+    forces = solver.compute(x).forces
+    direction = np.random.default_rng(2).normal(size=x.shape)
+    step = 1e-5
+    slope = (solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy) / (2 * step)
+    assert is_sparse(solver)
+    assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
+
+
+# Exclusions, and what goes elsewhere
+
+
+def test_exclusions_of_the_nearest_image():
+    """Every atom is wrapped by itself then."""
+    (x, q, pairs, cell), expected = exact("over a corner")
+    split = wrapped(x, cell, 1)
+    assert np.abs(split - x).max() > 1.0
+    solver = solver_for((split, q, pairs, cell), tolerance=1e-6, exclusions_periodic=True)
+    assert relative(solver.compute(split).forces, expected.forces) <= 1e-6
+    assert is_sparse(solver)
+
+
+def test_exclusions_at_any_distance():
+    (x, q, _, cell), _ = exact("ions")
+    pairs = np.random.default_rng(7).permutation(len(q)).reshape(-1, 2)
+    for periodic in (False, True):
+        expected = ewald_sum(x, q, cell, pairs, periodic)
+        solver = solver_for((x, q, pairs, cell), tolerance=1e-6, exclusions_periodic=periodic)
+        assert relative(solver.compute(x).forces, expected.forces) <= 1e-6
+        assert is_sparse(solver) == periodic  # pairs as they are given are split by the boundary
+
+
+def test_boxes_over_the_whole_cell_where_they_are_asked_for():
+    (x, q, pairs, cell), expected = exact("droplet")
+    for options in ({"grid": (16, 16, 16)}, {"levels": 1}):
+        solver = solver_for((x, q, pairs, cell), **options)
+        assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
+        assert not is_sparse(solver)
+
+
+def test_a_slab_keeps_boxes_over_the_whole_cell():
+    x = np.random.default_rng(5).permutation(np.array(list(product(range(10), range(10), range(4)))) * 0.31)
+    q, cell = np.repeat([1.0, -1.0], 200), np.diag([3.1, 3.1, 12.0])
+    x = x + np.random.default_rng(6).uniform(-0.05, 0.05, x.shape)
+    solver = solver_for((x, q, np.zeros((0, 2), np.int64), cell))
+    assert relative(solver.compute(x).forces, ewald_sum(x, q, cell).forces) <= 5e-4
+    assert not is_sparse(solver)
+
+
+def test_charges_may_change():
+    (x, q, pairs, cell), expected = exact("net charge")
+    solver = solver_for((x, 0 * q, pairs, cell))
+    assert not solver.compute(x).forces.any()
+    solver.set_charges(q)
+    assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
+    assert is_sparse(solver)
+
+
+def test_a_bad_particle_is_named():
+    (x, q, pairs, cell), expected = exact("droplet")
+    solver = solver_for((x, q, pairs, cell))
+    moved = x.copy()
+    moved[30] = moved[60] + cell[0]
+    with pytest.raises(ValueError, match="particles 30 and 60 coincide and are not excluded"):
+        solver.compute(moved)
+    assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
