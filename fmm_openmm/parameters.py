@@ -67,6 +67,8 @@ class CostModel:
         pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in the other stages.
         box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the convolution.
         box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
+        at_once: boxes that p2p works on side by side, so that fewer take as long.
+        beside: what the far field takes at least, with p2p beside it.
         rotation: order from which m2l by rotation is faster than by matrices.
         double: the model of float64, if that is another.
     """
@@ -78,6 +80,8 @@ class CostModel:
     box_term2: float
     box_near: float
     box: float = 0.0
+    at_once: float = 0.0
+    beside: float = 0.0
     rotation: int = 1
     double: "CostModel | None" = None
 
@@ -85,8 +89,9 @@ class CostModel:
         terms = (order + 1) ** 2
         root = boxes / 8**levels
         interactions = 8 / 7 * (boxes - root) * filled * 7 * near  # a box has eight times as many near ones as its parent
+        pairs = self.pair * parts * (parts / (filled * boxes) * near)
         return (
-            self.pair * parts * (parts / (filled * boxes) * near)
+            max(pairs, pairs * self.at_once / (filled * boxes) - self.beside)
             + parts * (self.part + self.part_term * terms)
             + root * (self.box_term * terms + self.box_term2 * terms * terms)
             + interactions * self.box_term2 * terms * terms
@@ -101,11 +106,13 @@ CPU_COST = CostModel(
 
 CUDA_COST = CostModel(
     pair=6.3e-13, part_term=1e-12, part=8e-11, box_term=1.1e-11, box_term2=1.15e-13, box_near=2.5e-11, box=1.5e-9,
+    at_once=2100, beside=2e-5,
     double=CostModel(
-        pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10
+        pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10,
+        at_once=2100, beside=2e-5,
     ),
 )  # fmt: skip
-"""An NVIDIA H200, fitted to the stages' times at 966,600 atoms of water."""
+"""An NVIDIA H200, fitted to the stages' times at 966,600 atoms of water; ``at_once`` to droplets of 21,480 in float32."""
 
 
 @dataclass(frozen=True)
