@@ -151,7 +151,7 @@ def test_parity_on_the_host_agrees_with_dense_matrices(order, side, separation, 
     host = OnHost(tmp_path_factory.getbasetemp())
     monkeypatch.setattr(m2l, "cupy", host)
     monkeypatch.setattr(m2l, "load", host.load)
-    monkeypatch.setattr(m2l, "ENOUGH_WARPS", 256)
+    monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ENOUGH_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
     for dtype, accuracy in ACCURACY.items():

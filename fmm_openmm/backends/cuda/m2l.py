@@ -26,29 +26,17 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.pipeline.m2l import WARP, rotation_shape, shares_of, symmetric_shape, threads_of_pairs
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, term_count
 from fmm_openmm.expansions.translations import Rotation, irregular
 
-WARP = 32
 UNIT = 8.0
 """Lengths in the kernels are in box widths over this, so that terms of any order fit into float32."""
 
-RESIDENT_WARPS = {4: 16, 8: 8}
-"""Of ``p4_symmetric`` on a multiprocessor, by bytes of a real: registers suffice for these."""
-
 BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
 """Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
-
-KEPT_TERMS = {4: 84, 8: 12}
-"""Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
-
-ROLLED_FROM = {4: 14, 8: 8}
-"""Order from which unrolled code of ``rotation`` is too long for the instruction cache or needs too many registers."""
-
-ENOUGH_WARPS = 4096
-"""The interaction lists are shared out among warps until there are about so many."""
 
 
 ONE_ROOT = {"OPEN": 0, **{f"ROOT{k}": 1 for k in range(3)}, **{f"ROOT{ij}": 0 for ij in ("10", "20", "21")}}
@@ -151,7 +139,7 @@ class P4:
     def __call__(self, moments, sums):
         count = np.int32(self._list.shape[1])
         arguments = (np.int32(self._level.half), count, self._list, self._harmonics, moments, sums)
-        self._kernel((self._level.half**3, 8), (_threads_of_pairs(self._level),), arguments)
+        self._kernel((self._level.half**3, 8), (threads_of_pairs(self._level.order),), arguments)
 
 
 class _Cubes(BoxLattice):
@@ -181,34 +169,25 @@ class P4Dynamic:
     def __call__(self, moments, sums):
         half = np.int32(self._level.half)
         arguments = (half, self._near, self._parents, self._numbers, self._harmonics, moments, sums)
-        self._kernel((self._level.half**3,), (_threads_of_pairs(self._level),), arguments)
+        self._kernel((self._level.half**3,), (threads_of_pairs(self._level.order),), arguments)
 
 
 class P4Symmetric:
     """``kernels/m2l_p4_symmetric.cu``."""
 
-    ROWS = 8, 4
-    """Terms of a warp: registers hold so many for each of the 8 sources of a group."""
-
-    STAGING = 8
-    """Cost of passing moments through shared memory, in terms of a block."""
-
     def __init__(self, level: Level):
         self._level = level
-        blocks, warps, rows = min(
-            ((-(-level.terms // (rows * warps)), warps, rows) for rows in self.ROWS for warps in (8, 4, 2, 1)),
-            key=lambda shape: shape[0] * (shape[1] * shape[2] + self.STAGING),
-        )
-        self._blocks, self._warps, padded = blocks, warps, blocks * warps * rows
-        resident = RESIDENT_WARPS[level.bytes_of_real] // warps
-        module = level.module("m2l_p4_symmetric", M2L_ROWS=rows, M2L_WARPS=warps, PADDED=padded, BLOCKS=resident)
+        shape = symmetric_shape(level.terms, level.bytes_of_real)
+        self._warps, padded = shape["M2L_WARPS"], shape["PADDED"]
+        self._blocks = padded // (self._warps * shape["M2L_ROWS"])
+        module = level.module("m2l_p4_symmetric", **shape)
         self._kernel = module.get_function("m2l_p4_symmetric")
         vectors, group, sources = symmetric_list(level.separation)
         self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
         self._matrix = cupy.empty((len(vectors), level.terms, padded), level.dtype)
         grid = -(-padded // 128), level.terms, len(vectors)
         module.get_function("matrices")(grid, (128,), (_harmonics(level, vectors), self._matrix))
-        self.shares = _shares(level, 8 * level.groups * blocks * warps, group.shape[1])
+        self.shares = shares_of(8 * level.groups * self._blocks * self._warps, group.shape[1])
 
     def __call__(self, moments, sums):
         sizes = [np.int32(n) for n in (self._level.half, self._group.shape[1], self._list.shape[1])]
@@ -234,7 +213,7 @@ class P4Parity:
         self._matrix = cupy.empty((len(vectors), level.terms, tiles, rows), level.dtype)
         grid = -(-tiles * rows // 128), level.terms, len(vectors)
         module.get_function("matrices")(grid, (128,), (_harmonics(level, vectors), self._matrix))
-        self.shares = _shares(level, 8 * self._blocks * self._warps, len(group))
+        self.shares = shares_of(8 * self._blocks * self._warps, len(group))
 
     def __call__(self, moments, sums):
         groups, count = np.int32(len(self._group)), np.int32(self._list.shape[1])
@@ -256,19 +235,15 @@ class ByRotation:
 
     def __init__(self, level: Level):
         self._level = level
-        orders = range(level.order + 2)
-        kept = [(level.order + 1 - m) * (level.order + 2 - m) - (level.order + 1 if m == 0 else 0) for m in orders]
-        keep = next(m for m in orders if kept[m] <= KEPT_TERMS[level.bytes_of_real])
-        memory = level.bytes_of_real * ((2 * level.terms - kept[keep]) * WARP + 6 * (level.order + 1))
-        self._warps = _warps_of_block(memory)
-        self._memory = self._warps * memory
-        rolled = int(level.order >= ROLLED_FROM[level.bytes_of_real])
-        module = level.module("m2l_rotation", KEEP=keep, M2L_WARPS=self._warps, ROLLED=rolled)
+        shared = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        shape, self._memory = rotation_shape(level.order, level.bytes_of_real, shared)
+        self._warps = shape["M2L_WARPS"]
+        module = level.module("m2l_rotation", **shape)
         self._kernel = module.get_function("m2l_rotation")
         self._kernel.max_dynamic_shared_size_bytes = self._memory
         self._list = cupy.asarray(interaction_list(level.separation))
         self._translations = cupy.asarray(along_z(level.separation, level.order), level.dtype)
-        self.shares = _shares(level, 8 * level.groups * self._warps, self._list.shape[1] // self._warps)
+        self.shares = shares_of(8 * level.groups * self._warps, self._list.shape[1] // self._warps)
 
     def __call__(self, moments, sums):
         count = np.int32(self._list.shape[1])
@@ -277,26 +252,6 @@ class ByRotation:
 
 
 OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
-
-
-def _threads_of_pairs(level: Level) -> int:
-    """One for every (l, m >= 0), in full warps."""
-    return -(-(level.order + 1) * (level.order + 2) // 2 // WARP) * WARP
-
-
-def _shares(level: Level, warps: int, most: int) -> int:
-    """How many blocks share an interaction list."""
-    return max(1, min(ENOUGH_WARPS // warps, most))
-
-
-def _warps_of_block(memory: int) -> int:
-    """Of at most 4, the number that lets most warps live on a multiprocessor, each with so many bytes of shared memory."""
-    attributes = cupy.cuda.Device().attributes
-    most, total = attributes["MaxSharedMemoryPerBlockOptin"], attributes["MaxSharedMemoryPerMultiprocessor"]
-    fitting = [warps for warps in (4, 3, 2, 1) if warps * memory <= most]
-    if not fitting:
-        raise MemoryError(f"needs {memory} bytes of shared memory a block, the device has {most}")
-    return max(fitting, key=lambda warps: total // (warps * memory + 1024) * warps)
 
 
 # Tables

@@ -20,6 +20,10 @@ WARP = 32
 RESIDENT_WARPS = {4: 16, 8: 8}
 """Of ``p4_symmetric`` on a multiprocessor, by bytes of a real: registers suffice for these."""
 
+ROWS, STAGING = (8, 4), 8
+"""Of ``p4_symmetric``: terms of a warp, of which registers hold so many for each of the 8 sources of a group; cost of passing
+moments through shared memory, in terms of a block."""
+
 KEPT_TERMS = {4: 84, 8: 12}
 """Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
 
@@ -54,7 +58,7 @@ class P4:
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
         b.launch(
-            "m2l_p4", (parents(b, half), 8), _threads_of_pairs(b.order), np.int32(half), self._count, "interactions",
+            "m2l_p4", (parents(b, half), 8), threads_of_pairs(b.order), np.int32(half), self._count, "interactions",
             "harmonics", moments, "level_sums",
         )  # fmt: skip
 
@@ -76,7 +80,7 @@ class P4Dynamic:
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
         b.launch(
-            "m2l_p4_dynamic", parents(b, half), _threads_of_pairs(b.order), np.int32(half), self._near, "near_parents",
+            "m2l_p4_dynamic", parents(b, half), threads_of_pairs(b.order), np.int32(half), self._near, "near_parents",
             "translation_numbers", "harmonics", moments, "level_sums",
         )  # fmt: skip
 
@@ -84,21 +88,13 @@ class P4Dynamic:
 class P4Symmetric:
     """``kernels/m2l_p4_symmetric.cu``, for boxes that are cuboids."""
 
-    ROWS = 8, 4
-    """Terms of a warp: registers hold so many for each of the 8 sources of a group."""
-
-    STAGING = 8
-    """Cost of passing moments through shared memory, in terms of a block."""
-
     def __init__(self, b: Builder, interactions: Interactions):
         if np.tril(b.lattice.boxes, -1).any():
             raise UnsupportedError("`m2l='p4_symmetric'` needs rectangular boxes: use 'rotation'")
-        blocks, warps, rows = min(
-            ((-(-b.terms // (rows * warps)), warps, rows) for rows in self.ROWS for warps in (8, 4, 2, 1)),
-            key=lambda shape: shape[0] * (shape[1] * shape[2] + self.STAGING),
-        )
-        self._blocks, self._warps, padded = blocks, warps, blocks * warps * rows
-        b.macros(M2L_ROWS=rows, M2L_WARPS=warps, PADDED=padded, BLOCKS=RESIDENT_WARPS[b.real.itemsize] // warps)
+        shape = symmetric_shape(b.terms, b.real.itemsize)
+        self._warps, padded = shape["M2L_WARPS"], shape["PADDED"]
+        self._blocks = padded // (self._warps * shape["M2L_ROWS"])
+        b.macros(**shape)
         vectors, group, sources = interactions.mirrored
         self._groups, self._count = np.int32(group.shape[1]), np.int32(sources.shape[1])
         _harmonics(b, vectors)
@@ -111,7 +107,7 @@ class P4Symmetric:
 
     def shares(self, b: Builder, half: int) -> int:
         """How many blocks share an interaction list."""
-        return _shares(8 * groups(b, half) * self._blocks * self._warps, int(self._groups))
+        return shares_of(8 * groups(b, half) * self._blocks * self._warps, int(self._groups))
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
         b.launch(
@@ -124,20 +120,17 @@ class ByRotation:
     """``kernels/m2l_rotation.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        orders, itemsize = range(b.order + 2), b.real.itemsize
-        kept = [(b.order + 1 - m) * (b.order + 2 - m) - (b.order + 1 if m == 0 else 0) for m in orders]
-        keep = next(m for m in orders if kept[m] <= KEPT_TERMS[itemsize])
-        memory = itemsize * ((2 * b.terms - kept[keep]) * WARP + 6 * (b.order + 1))
-        self._warps = _warps_of_block(b, memory)
-        b.macros(KEEP=keep, M2L_WARPS=self._warps, ROLLED=int(b.order >= ROLLED_FROM[itemsize]))
+        shape, memory = rotation_shape(b.order, b.real.itemsize, b.device.shared)
+        self._warps = shape["M2L_WARPS"]
+        b.macros(**shape)
         b.buffer("rotations", (len(interactions.translations), 6 * (b.order + 1)), b.real)
         made_of(b, "rotations", interactions.translations)
-        b.stage("m2l", file="m2l_rotation", m2l_rotation=self._warps * memory)
+        b.stage("m2l", file="m2l_rotation", m2l_rotation=memory)
         self._count = np.int32(interactions.list.shape[1])
 
     def shares(self, b: Builder, half: int) -> int:
         """How many blocks share an interaction list."""
-        return _shares(8 * groups(b, half) * self._warps, int(self._count) // self._warps)
+        return shares_of(8 * groups(b, half) * self._warps, int(self._count) // self._warps)
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
         b.launch(
@@ -161,20 +154,42 @@ def made_of(b: Builder, kernel: str, vectors: np.ndarray) -> None:
     b.launch(kernel, -(-len(vectors) // 64), 64, np.int32(len(vectors)), f"{kernel}_vectors", "parameters", kernel)
 
 
-def _threads_of_pairs(order: int) -> int:
+def threads_of_pairs(order: int) -> int:
     """One for every (l, m >= 0), in full warps."""
     return -(-(order + 1) * (order + 2) // 2 // WARP) * WARP
 
 
-def _shares(warps: int, most: int) -> int:
-    """How many blocks share an interaction list."""
+def shares_of(warps: int, most: int) -> int:
+    """How many blocks share an interaction list, if there are so many warps without that."""
     return max(1, min(ENOUGH_WARPS // warps, most))
 
 
-def _warps_of_block(b: Builder, memory: int) -> int:
-    """Of at most 4, the number that lets most warps live on a multiprocessor, each with so many bytes of shared memory."""
-    most = b.device.shared
-    fitting = [warps for warps in (4, 3, 2, 1) if warps * memory <= most]
+def symmetric_shape(terms: int, itemsize: int) -> dict[str, int]:
+    """Macros of ``p4_symmetric``."""
+    blocks, warps, rows = min(
+        ((-(-terms // (rows * warps)), warps, rows) for rows in ROWS for warps in (8, 4, 2, 1)),
+        key=lambda shape: shape[0] * (shape[1] * shape[2] + STAGING),
+    )
+    resident = RESIDENT_WARPS[itemsize] // warps
+    return {"M2L_ROWS": rows, "M2L_WARPS": warps, "PADDED": blocks * warps * rows, "BLOCKS": resident}
+
+
+def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
+    """Macros of ``rotation``, and the bytes of shared memory of a block: of 4 warps, or fewer if more of them live on a
+    multiprocessor then.
+
+    Args:
+        shared: bytes of shared memory that a block may have; a multiprocessor has 1024 more.
+
+    Raises:
+        MemoryError: not even one warp fits.
+    """
+    orders = range(order + 2)
+    kept = [(order + 1 - m) * (order + 2 - m) - (order + 1 if m == 0 else 0) for m in orders]
+    keep = next(m for m in orders if kept[m] <= KEPT_TERMS[itemsize])
+    memory = itemsize * ((2 * (order + 1) ** 2 - kept[keep]) * WARP + 6 * (order + 1))
+    fitting = [warps for warps in (4, 3, 2, 1) if warps * memory <= shared]
     if not fitting:
-        raise UnsupportedError(f"`m2l='rotation'` needs {memory} bytes of shared memory a block, the device has {most}")
-    return max(fitting, key=lambda warps: (most + 1024) // (warps * memory + 1024) * warps)
+        raise MemoryError(f"`m2l='rotation'` needs {memory} bytes of shared memory a block, the device has {shared}")
+    warps = max(fitting, key=lambda warps: (shared + 1024) // (warps * memory + 1024) * warps)
+    return {"KEEP": keep, "M2L_WARPS": warps, "ROLLED": int(order >= ROLLED_FROM[itemsize])}, warps * memory
