@@ -170,7 +170,7 @@ def choose_region(
         rounding = _rounding(width, longest / 2, per_box, found.smoothing, load.net)
         return seconds, replace(found, expected_error=float(np.hypot(found.expected_error, rounding))), rounding
 
-    seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic))
+    seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
     if request.precision == "auto" and rounding > 0.5 * request.tolerance:
         seconds, chosen, _ = cheapest("double")
     if cell is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fmm_openmm.cache import Entries
-from fmm_openmm.parameters import CostModel, FMMParameters, Load, Request, candidates
+from fmm_openmm.parameters import CUDA_COST, CostModel, FMMParameters, Load, Request, candidates
 from fmm_openmm.version import VERSION
 
 ALIKE = 1.25
@@ -84,7 +84,7 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
             f"2^{round(np.log2(load.particles))} particles",
             f"cell {' '.join(f'{length:.1f}' for length in shape)}",
             f"tolerance {request.tolerance:.3g}",
-            request.resolve_precision(load.ionic),
+            request.resolve_precision(load.ionic, CUDA_COST.rounding),
             f"smoothing {smoothing}",
         ]
     )

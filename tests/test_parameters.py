@@ -9,6 +9,7 @@ import pytest
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.parameters import (
     CPU_COST,
+    CUDA_COST,
     SINGLE_FLOOR,
     SMOOTHINGS,
     Load,
@@ -115,19 +116,22 @@ def test_defaults():
 
 
 @pytest.mark.parametrize(
-    "tolerance, ionic, precision",
+    "tolerance, ionic, cost, precision",
     [
-        (5e-4, 0.0, "single"),
-        (SINGLE_FLOOR, 0.0, "single"),
-        (0.99 * SINGLE_FLOOR, 0.0, "double"),
-        (1e-9, 0.0, "double"),
-        (SINGLE_FLOOR, 1.0, "double"),  # forces in a salt crystal are small differences of large numbers
-        (5e-4, 1.0, "single"),
+        (5e-4, 0.0, CPU_COST, "single"),
+        (SINGLE_FLOOR, 0.0, CPU_COST, "single"),
+        (0.99 * SINGLE_FLOOR, 0.0, CPU_COST, "double"),
+        (1e-9, 0.0, CPU_COST, "double"),
+        (SINGLE_FLOOR, 1.0, CPU_COST, "double"),  # forces in a salt crystal are small differences of large numbers
+        (5e-4, 1.0, CPU_COST, "single"),
+        (1e-5, 0.0, CUDA_COST, "single"),
+        (SINGLE_FLOOR, 0.0, CUDA_COST, "double"),
     ],
 )
-def test_auto_precision(tolerance, ionic, precision):
-    parameters = choose_parameters(Request(tolerance), 3 * np.eye(3), Load(2700, 1.0, ionic))
+def test_auto_precision(tolerance, ionic, cost, precision):
+    parameters = choose_parameters(Request(tolerance), 3 * np.eye(3), Load(2700, 1.0, ionic), cost)
     assert parameters.precision == precision
+    assert parameters.expected_error <= tolerance
 
 
 @pytest.mark.parametrize(
