@@ -12,7 +12,7 @@ from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import md, nve, timing
 from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
-from fmm_openmm.bench.solver import compulsory_bytes, near_pairs, relative_error
+from fmm_openmm.bench.solver import Evaluation, compulsory_bytes, near_pairs, relative_error
 from fmm_openmm.bench.systems import Size, nonbonded, scale_particles, tiled, tiled_charges, water
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.cli import main
@@ -178,10 +178,9 @@ def test_md(bench):
     assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]
     rows = {(row["atoms"], row["method"]): row for row in result["rows"]}
     assert len(rows) == len(table)
-    for bridge in md.bridges():
-        named, equal = (rows[max(rows)[0], f"FMM, {bridge} bridge{at}"] for at in ("", ", PME's error"))
-        assert named["force_error"] < equal["force_error"]
-        assert equal["fmm_tolerance"] > named["fmm_tolerance"] == 5e-4
+    named, equal = (rows[max(rows)[0], f"FMM, {md.bridges()[0]} bridge{at}"] for at in ("", ", PME's error"))
+    assert named["force_error"] < equal["force_error"] <= 1.01 * rows[max(rows)[0], "PME"]["force_error"]
+    assert equal["fmm_tolerance"] > named["fmm_tolerance"] == 5e-4
     for (atoms, method), row in rows.items():
         assert "failure" not in row
         assert row["step_seconds"] > 0
@@ -192,10 +191,12 @@ def test_md(bench):
 
 
 def test_the_tolerance_that_matches_the_error_of_pme():
-    fmm = {"tolerance": 1e-4, "force_error": 4e-5}
-    assert md.matching_tolerance(fmm, {"force_error": 2e-4}) == pytest.approx(5e-4 * md.MATCH)
-    assert md.matching_tolerance(fmm, {"force_error": 4e-5}) is None
-    assert md.matching_tolerance(fmm, {"failure": "no memory left"}) is None
+    charges, exact = water(EDGE).charges, water(EDGE).exact
+    error = {t: relative_error(Evaluation(charges, tolerance=t).forces, exact) for t in (2e-4, 4e-4)}
+    assert md.matching_tolerance(charges, exact, 1e-4, error[4e-4]) == pytest.approx(4e-4)
+    assert error[2e-4] < error[4e-4]
+    assert 2e-4 <= md.matching_tolerance(charges, exact, 1e-4, error[2e-4]) < 4e-4
+    assert md.matching_tolerance(charges, exact, 1e-4, 1e-7) is None
 
 
 def test_md_takes_the_best_cutoff_of_pme(monkeypatch):
