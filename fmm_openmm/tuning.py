@@ -9,7 +9,6 @@ the value "off" there is none.
 """
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -64,7 +63,7 @@ def choose_tuned(device: str, request: Request, cell: np.ndarray, load: Load, co
     free = fixed == (None,) * 4 and load.filled == 1.0
     if not free or found[0].expected_error > request.tolerance:
         return found[0]
-    winner = read().get(key(device, request, cell, load))
+    winner = KEPT.read().get(key(device, request, cell, load))
     return (winner and winner.among(found, load.particles)) or found[0]
 
 
@@ -90,25 +89,6 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
     )
 
 
-def cache_file() -> Path | None:
-    """Where winners are kept; None if that is turned off, or nowhere."""
-    return _winners.path
-
-
-def read() -> dict[str, Winner]:
-    """All winners. A file that is damaged, or not ours, counts as empty and is warned of once."""
-    return _winners.read()
-
-
-def store(winners: dict[str, Winner]) -> Path:
-    """Add winners to the file; returns its path.
-
-    Raises:
-        OSError: it cannot be written, or is turned off. What was there stays.
-    """
-    return _winners.store(winners)
-
-
 def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:
     values = near_radius, smoothing, per_box, seconds
     if type(order) is not int or not all(type(value) in (int, float) and np.isfinite(value) for value in values):
@@ -122,4 +102,5 @@ def _per_box(parameters: FMMParameters, particles: int) -> float:
     return particles / float(np.prod(np.diag(parameters.counts)))
 
 
-_winners = Entries("tuning.json", "winners", "fmm_openmm tuning 1", "tune again", lambda entry: _checked(**entry), asdict)
+KEPT = Entries("tuning.json", "winners", "fmm_openmm tuning 1", "tune again", lambda entry: _checked(**entry), asdict)
+"""All winners: the file in the user's cache folder."""

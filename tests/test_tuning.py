@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fmm_openmm import CoulombSolver, backends, cache, tuning
+from fmm_openmm import CoulombSolver, backends, cache
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import tune as bench_tune
 from fmm_openmm.bench.solver import Evaluation
 from fmm_openmm.bench.systems import Size
 from fmm_openmm.cli import main
 from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates, choose_parameters
-from fmm_openmm.tuning import Winner, choose_tuned, key, read, store
+from fmm_openmm.tuning import KEPT, Winner, choose_tuned, key
 
 DEVICE = "Abacus 9000"
 CELL = 3 * np.eye(3)
@@ -42,7 +42,7 @@ def tuned(request=REQUEST, load=LOAD, cell=CELL, device=DEVICE):
 
 
 def keep(parameters, request=REQUEST, load=LOAD, cell=CELL):
-    store({key(DEVICE, request, cell, load): Winner.of(parameters, load.particles, 1e-4)})
+    KEPT.store({key(DEVICE, request, cell, load): Winner.of(parameters, load.particles, 1e-4)})
 
 
 def test_candidates_are_sorted_and_meet_the_tolerance():
@@ -146,15 +146,15 @@ def test_killed_while_writing(file, monkeypatch):
 
 
 def test_several_writers_at_once(file):
-    code = "import sys; from fmm_openmm.tuning import Winner, store\n"
-    code += "for k in range(30): store({f'{sys.argv[1]} {k}': Winner(5, 2.64, 0.05, 7.5, 1e-4)})"
+    code = "import sys; from fmm_openmm.tuning import KEPT, Winner\n"
+    code += "for k in range(30): KEPT.store({f'{sys.argv[1]} {k}': Winner(5, 2.64, 0.05, 7.5, 1e-4)})"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(k)]) for k in range(3)]
     while any(writer.poll() is None for writer in writers):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            read()
+            KEPT.read()
     assert [writer.returncode for writer in writers] == [0, 0, 0]
-    assert len(read()) == 90 or sys.platform == "win32"
+    assert len(KEPT.read()) == 90 or sys.platform == "win32"
     assert [path.name for path in file.parent.iterdir()] == ["tuning.json"]
 
 
@@ -181,7 +181,7 @@ def test_where_the_file_is(monkeypatch, platform, variables, folder):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
-    assert tuning.cache_file().as_posix() == f"{folder}/fmm_openmm/tuning.json"
+    assert KEPT.path.as_posix() == f"{folder}/fmm_openmm/tuning.json"
 
 
 def test_a_user_without_a_home(monkeypatch):
@@ -219,7 +219,7 @@ def test_a_solver_uses_what_was_tuned(gpu):
     row = bench_tune.tune(Size(3.0), Request())
     assert row["winner"].order == min(each["order"] for each in row["candidates"]) < plain.order
     assert row["winner"].seconds < row["model_seconds"]
-    store({row["key"]: row["winner"]})
+    KEPT.store({row["key"]: row["winner"]})
     found = CoulombSolver(charges.charges, cell, charges.exclusions, backend="cuda").parameters
     assert Winner.of(found, len(charges), row["winner"].seconds) == row["winner"]
     assert CoulombSolver(charges.charges, cell, charges.exclusions, backend="cpu").parameters.order != row["winner"].order
@@ -264,7 +264,7 @@ def test_the_command(gpu, file, capsys, tmp_path, monkeypatch):
     assert str(file) in capsys.readouterr().out
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert len(rows) == 4
-    assert {row["key"] for row in rows} == set(read())
+    assert {row["key"] for row in rows} == set(KEPT.read())
     assert all(row["seconds"] <= row["model_seconds"] for row in rows)
 
 

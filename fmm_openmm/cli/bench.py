@@ -379,14 +379,14 @@ def tune(args, terminal, drawing) -> dict:
     from fmm_openmm.backends import backend_class
     from fmm_openmm.bench.tune import tune as fastest
     from fmm_openmm.parameters import Request
-    from fmm_openmm.tuning import cache_file, store
+    from fmm_openmm.tuning import KEPT
 
     backend_class("cuda")  # refuses what this machine cannot do
-    if cache_file() is None:
-        store({})
+    if KEPT.path is None:
+        KEPT.store({})
     requests = [Request(t, args.precision, smoothing=args.smoothing) for t in args.tolerance or (5e-4, 1e-5, 1e-6)]
     cases = list(itertools.product(args.sizes or default_sizes(True), args.cells, requests))
-    terminal.say(f"Winners are kept in {cache_file()}; times in microseconds\n")
+    terminal.say(f"Winners are kept in {KEPT.path}; times in microseconds\n")
     heading(
         terminal,
         ("atoms", "cell", "tolerance", "smoothing", "order, radius, boxes", "evaluation", "cost model's choice", "candidates"),
@@ -397,7 +397,7 @@ def tune(args, terminal, drawing) -> dict:
             advance(0, description=f"{where}, {request.tolerance:g}")
             row = fastest(where, request, cell)
             winner = row["winner"]
-            store({row["key"]: winner})
+            KEPT.store({row["key"]: winner})
             rows.append({**row, "winner": asdict(winner), "seconds": winner.seconds})
             terminal.row(
                 [
@@ -414,7 +414,7 @@ def tune(args, terminal, drawing) -> dict:
             advance()
     if drawing:
         lines(drawing, rows, ("cell", "tolerance"), lambda row: 1e6 * row["seconds"], "evaluation, us")
-    return {"file": str(cache_file()), "rows": rows}
+    return {"file": str(KEPT.path), "rows": rows}
 
 
 def operators(args, terminal, drawing) -> dict:

@@ -173,7 +173,7 @@ def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):
     request = Request(force._definition.options.tolerance)
     first, *_, winner = candidates(request, water.cell, load, CUDA_COST)[:6]
     for model, expected in ((b"NVIDIA H200", winner), (b"another", first)):
-        tuning.store({tuning.key("NVIDIA H200", request, water.cell, load): Winner.of(winner, load.particles, 1e-5)})
+        tuning.KEPT.store({tuning.key("NVIDIA H200", request, water.cell, load): Winner.of(winner, load.particles, 1e-5)})
         session = session_of(force, load.particles, model=model)
         session.program(water.cell, {})
         assert session.parameters_for(water.cell) == expected
