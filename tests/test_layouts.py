@@ -318,5 +318,6 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
 )
 def test_bench_refuses(monkeypatch, capsys, arguments, text):
     monkeypatch.setattr("fmm_openmm.backends.backend_class", lambda name: None)
+    monkeypatch.setattr("fmm_openmm.bench.timing.hardware", lambda: "Abacus 9000; 1 threads")
     assert main(["bench", "layouts", *arguments]) != 0
     assert text in capsys.readouterr().err

@@ -32,7 +32,8 @@ COPY_WARPS, COPY_BOXES = 8, 16
 """Warps of a block that copies, and most boxes of one."""
 
 ENOUGH_PARTS = 64
-"""A block that copies has as few boxes as hold so many parts, roughly."""
+"""A block that copies has about as many boxes as hold so many parts, so that each of its threads has several sources to copy:
+seven with 27 near boxes."""
 
 MOST_NEAR = (48 * 1024 // (4 * COPY_BOXES) - 3) // 2
 """Boxes of a near stencil whose lists fit into shared memory."""
@@ -77,7 +78,7 @@ class Neighbourhood:
     @property
     def density(self) -> float:
         """Parts a box."""
-        return float(self.start[self.boxes]) / self.boxes
+        return self.parts / self.boxes
 
     @cached_property
     def sources(self) -> int:
