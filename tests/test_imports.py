@@ -1,6 +1,7 @@
 """Imports flow one way: the rule of docs/architecture.md, read from the source with ``ast``, nothing imported."""
 
 import ast
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 PACKAGE = "fmm_openmm"
 SOURCE = Path(find_spec(PACKAGE).origin).parent
+ROOT = Path(__file__).resolve().parents[1]
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank, as in the document.
 BASE = ["units", "errors", "version", "cache"]
@@ -123,6 +125,17 @@ def test_the_rule_catches(path, source, complaint):
     found = faults(source, Path(path))
     assert len(found) == 1
     assert complaint in found[0]
+
+
+def test_the_document_names_every_module():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for name in MAY_IMPORT.keys() - {"kernels", "__init__", "__main__"}:
+        assert f"`{name}.py`" in text or f"`{name}/`" in text, name
+
+
+def test_the_document_names_every_kernel():
+    rows = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The kernels")[1]
+    assert set(re.findall(r"`(\w+)`", rows)) == {path.stem for path in (ROOT / "kernels").glob("*.cu")}
 
 
 def test_the_rule_reaches_the_package():
