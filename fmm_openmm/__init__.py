@@ -1,4 +1,4 @@
-"""Fast multipole electrostatics for OpenMM: periodic Coulomb energies and forces to a tolerance you name."""
+"""Fast multipole electrostatics for OpenMM: Coulomb energies and forces to a tolerance you name."""
 
 from importlib import import_module
 

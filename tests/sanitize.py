@@ -1,4 +1,4 @@
-"""Every kernel on small systems, to be run under compute-sanitizer; needs an NVIDIA GPU.
+"""The kernels of periodic cells without levels, and the plugin's, under compute-sanitizer; needs an NVIDIA GPU.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python -m tests.sanitize [CASE ...]
 

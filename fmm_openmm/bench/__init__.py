@@ -1,4 +1,4 @@
-"""Measurements behind the numbers in README and docs: accuracy, energy conservation and speed, each beside OpenMM's PME.
+"""Measurements behind the numbers in README and docs: accuracy, energy conservation and speed.
 
-One module a benchmark of the command ``fmm-openmm bench``: ``solver``, ``md``, ``scaling``, ``nve``.
+One module a benchmark of the command ``fmm-openmm bench``, each imported where it is run: some need a GPU.
 """

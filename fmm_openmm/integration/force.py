@@ -53,7 +53,7 @@ class FMMForce(openmm.PythonForce):
 
     Raises:
         ValueError, TypeError: a bad option, naming it.
-        UnsupportedError: an option that is not available in this version.
+        UnsupportedError: an option that is not available on this computer.
     """
 
     def __init__(
