@@ -26,6 +26,8 @@ extern "C" __global__ void fma_loop(REAL* out, REAL a, REAL b) {
 
 COPY_BYTES = 1 << 29
 
+DTYPES = {"single": np.float32, "double": np.float64}
+
 
 def median_seconds(launch) -> float:
     """Median device time of ``launch()``, seconds."""
@@ -45,7 +47,7 @@ def fma_rate(precision: str) -> float:
     options = (f"-DREAL={real}", f"-DCHAINS={CHAINS}", f"-DROUNDS={ROUNDS}")
     kernel = cupy.RawKernel(FMA_LOOP, "fma_loop", options)
     blocks = 32 * cupy.cuda.Device().attributes["MultiProcessorCount"]
-    scalar = np.float32 if precision == "single" else np.float64
+    scalar = DTYPES[precision]
     out = cupy.empty(blocks * THREADS, scalar)
     seconds = median_seconds(lambda: kernel((blocks,), (THREADS,), (out, scalar(0.5), scalar(1.0))))
     return blocks * THREADS * CHAINS * ROUNDS / seconds

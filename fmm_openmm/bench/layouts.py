@@ -24,6 +24,7 @@ from fmm_openmm.backends.cuda.layouts.model import (
 )
 from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.bench import device
+from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.box import BoxLattice
 
 CALIBRATION = (0.7, 1.5, 4.0, 10.0, 28.0, 80.0, 150.0)
@@ -32,8 +33,6 @@ CALIBRATION = (0.7, 1.5, 4.0, 10.0, 28.0, 80.0, 150.0)
 CALIBRATION_PARTICLES = 5e5
 CALIBRATION_RADIUS = 1.75
 """Box widths: the 27 boxes that touch are near."""
-
-DTYPES = {"single": np.float32, "double": np.float64}
 
 CLAIM = {
     "claim": "with replicated sources the kernel of P2P alone is up to 7 times as fast",

@@ -15,6 +15,7 @@ import numpy as np
 from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.cuda.m2l import OPERATORS, Level, m2l
 from fmm_openmm.bench import device
+from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.solver import limits
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
@@ -29,7 +30,6 @@ COUNT = {1: 189, 2: 875}
 FFT_RADIUS = {1: 1.75, 2: 3.5}
 """Near radius of the root grid by separation: 27 and 179 boxes."""
 
-DTYPES = {"single": np.float32, "double": np.float64}
 NAMES = (*OPERATORS, "fft")
 
 ROTATION_OVER_P4 = {
