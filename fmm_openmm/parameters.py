@@ -265,13 +265,17 @@ def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
 
 
 def _grids(request: Request, cell: np.ndarray, load: Load):
-    """Candidate root grids, by number of particles in a filled box."""
+    """Candidate root grids, by number of particles in a filled box: where nearly all boxes would be empty also those of larger
+    boxes, until there are as many as particles."""
     if request.grid is not None:
         yield counts_matrix(request.grid)
         return
     seen = set()
     volume, across = float(np.prod(np.diag(cell))), 2 ** (request.levels or 0)
-    for per_box in (1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 12.0, 14.0, 17.0, 20.0, 30.0):
+    crowds = [1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 12.0, 14.0, 17.0, 20.0, 30.0]
+    while crowds[-1] * load.filled < 1.0:
+        crowds.append(3.0 * crowds[-1])
+    for per_box in crowds:
         counts = choose_counts(cell, across * np.cbrt(volume * min(1.0, per_box * load.filled / load.particles)))
         if counts.tobytes() not in seen:
             seen.add(counts.tobytes())
@@ -304,7 +308,7 @@ def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> l
     grids = (
         Grid(
             counts,
-            load.particles / (load.filled * float(np.prod(np.diag(leaves)))),
+            load.particles / max(1.0, load.filled * float(np.prod(np.diag(leaves)))),
             partial(BoxLattice.from_cell, cell, leaves),
             deformation(cell, counts),
         )

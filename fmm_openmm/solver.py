@@ -140,18 +140,20 @@ class CoulombSolver:
         if not self._minimum_image:  # molecules stay as they are given
             _, first, number = np.unique(molecules(len(self._charges), self._exclusions), True, True)
             self._leaders = first[number]
-        self._sparse = False  # whether the boxes cover the particles only, in a periodic cell
+        # whether the boxes cover the particles only, in a periodic cell
+        self._sparse = filled <= SPARSE and self._request.grid is None and not self._request.levels
         self._stages: list[Stages] = []
         self._regions: list[Region] = []  # of each of the stages, if they cover the particles only
         self._planned: Region | None = None  # chosen for the positions given here
         self._unexamined = 0  # evaluations since the extent of the particles was looked at
         self._parameters: FMMParameters | SumParameters | None = None
         self._use(backend)
-        free = self._open or (filled <= SPARSE and self._request.grid is None and not self._request.levels)
-        if method == "fmm" and free and positions is not None:
-            self._planned = self._chosen_region(positions, None if self._open else self._box_vectors)
-        if self._planned:
-            self._sparse, self._parameters = not self._open, self._planned.parameters
+        if method == "fmm" and (self._sparse or (self._open and positions is not None)):
+            self._planned = self._chosen_region(positions, self._cell(None))
+            if self._planned:
+                self._parameters = self._planned.parameters
+            else:
+                self._fill_cell(filled)
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
@@ -263,8 +265,7 @@ class CoulombSolver:
         self._unexamined = 0
         stages, region = self._stages_in(positions, cell)
         if region is None:
-            self._sparse, self._stages, self._regions = False, [], []
-            self._plan(self._load)
+            self._fill_cell(filled_fraction(_on_host(positions), cell))
             return None
         if on_device:
             return self._in_region(positions, stages, region, cell)
@@ -315,6 +316,12 @@ class CoulombSolver:
             self._parameters = choose_sum(self._method, self._request, load)
         elif not (self._open or self._sparse):
             self._parameters = self._choose(load)
+
+    def _fill_cell(self, filled: float) -> None:
+        """Put boxes over the whole periodic cell from now on, of which this fraction holds particles."""
+        self._sparse, self._stages, self._regions, self._planned = False, [], [], None
+        self._load = replace(self._load, filled=filled)
+        self._plan(self._load)
 
     def _choose(self, load: Load) -> FMMParameters:
         device = self._make_stages.device()

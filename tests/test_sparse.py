@@ -82,16 +82,11 @@ def test_promise(name, tolerance):
     solver = solver_for(system, tolerance=tolerance)
     result = solver.compute(system[0])
     assert is_sparse(solver)
-    assert relative(result.forces, expected.forces) <= tolerance
+    error = relative(result.forces, expected.forces)
+    assert error <= tolerance
     assert abs(result.energy - expected.energy) <= tolerance * abs(expected.energy)
-
-
-def test_there_is_a_far_field():
-    """So the promise is not kept by a direct sum."""
-    system, expected = exact("droplet")
-    for tolerance in TOLERANCES:
-        solver = solver_for(system, tolerance=tolerance)
-        assert relative(solver.compute(system[0]).forces, expected.forces) >= tolerance / 40
+    if name == "droplet":  # there is a far field: the promise is not kept by a direct sum
+        assert error >= tolerance / 40
         assert np.diag(solver.parameters.counts).min() > 3
 
 
@@ -110,7 +105,7 @@ def test_few_particles_see_their_images():
     cell = np.diag([4.0, 5.0, 6.0])
     system = rng.uniform(0, 0.8, (40, 3)), rng.normal(1.0, 1.0, 40), np.zeros((0, 2), np.int64), cell
     expected = ewald_sum(*system[:2], cell)
-    for tolerance in (1e-3, 1e-6, 1e-9):
+    for tolerance in (1e-3, 1e-9):
         solver = solver_for(system, tolerance=tolerance)
         result = solver.compute(system[0])
         assert is_sparse(solver)
@@ -209,6 +204,21 @@ def test_a_droplet_moves_through_the_boundary(monkeypatch):
     assert relative(solver.compute(apart).forces, ewald_sum(apart, q, cell, pairs).forces) <= 5e-4
     assert not is_sparse(solver)
     assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
+
+
+@pytest.mark.parametrize("leaving", [1, 60])
+def test_molecules_leave_in_a_huge_cell(leaving):
+    """The boxes over the whole cell are no more than memory holds, whether one molecule is far away or all are."""
+    x, q, pairs, cell = in_cell(300.0 * np.eye(3), molecules=60)
+    solver = solver_for((x, q, pairs, cell))
+    solver.compute(x)
+    assert is_sparse(solver)
+    x = x.reshape(-1, 3, 3)
+    x[:leaving] += np.random.default_rng(4).uniform(80, 220, (leaving, 1, 3))
+    x = x.reshape(-1, 3)
+    assert relative(solver.compute(x).forces, ewald_sum(x, q, cell, pairs).forces) <= 5e-4
+    assert not is_sparse(solver)
+    assert solver.parameters.counts.max() < 100
 
 
 @pytest.mark.parametrize("name", ["over a corner", "skewed, net charge"])
