@@ -68,31 +68,35 @@ def _add_reciprocal(operator: np.ndarray, lattice: OpenLattice, top: int, accura
     alpha, cut = isolating_split(top, accuracy, lattice.gap)
     if alpha == 0.0:
         return
-    reach = np.floor(cut * np.linalg.norm(lattice.cell, axis=1) / (2 * np.pi)).astype(int)
-    numbers = np.stack(np.meshgrid(*[np.arange(-n, n + 1) for n in reach], indexing="ij"), -1)  # a, b, c
-    g = numbers @ (2 * np.pi * np.linalg.inv(lattice.cell).T)  # along x by a alone, along y by a and b
-    kernels = [
-        _window(component[..., None] - 2 * np.pi * np.arange(count) / length, span)
-        for component, count, length, span in zip(
-            (g[:, 0, 0, 0], g[:, :, 0, 1], g[..., 2]), operator.shape[:0:-1], lattice.fft_shape[::-1], lattice.span, strict=True
-        )
-    ]
-    shape, g = g.shape[:3], g.reshape(-1, 3)
-    half = np.flatnonzero((g * g).sum(1)[: len(g) // 2] <= cut * cut)  # the opposites of these come after the origin
-    g2 = (g[half] ** 2).sum(1)
-    harmonics = regular(g[half], top) * (4 * np.pi * lattice.background * np.exp(-g2 / (4 * alpha**2)) / g2)
-    factor = inverse_double_factorials(top)[degrees(top)] * irregular_norm(top)
     weight = spectral_weight(top, alpha * np.arange(0.2, 30.0, 0.1), alpha, 2.0).max(1)
-    for l in np.flatnonzero(weight > accuracy):
-        terms = slice(l * l, (l + 1) ** 2)
-        values = np.zeros((2 * l + 1, len(g)))
-        values[:, -1 - half] = factor[terms, None] * harmonics[terms]
-        values[:, half] = (-1) ** l * values[:, -1 - half]
-        if l == 0:
-            values[0, len(g) // 2] = -np.pi / alpha**2 * lattice.background
-        values = values.reshape(-1, *shape).transpose(1, 2, 0, 3) @ kernels[2]  # (a, b, terms, z)
-        values = values.transpose(0, 2, 3, 1) @ kernels[1][:, None]  # (a, terms, z, y)
-        operator[terms] += values.transpose(1, 2, 3, 0) @ kernels[0]
+    top = int(np.flatnonzero(weight > accuracy).max())
+    parity = (-1.0) ** degrees(top)
+    factor = inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * parity
+    waves = [2 * np.pi * np.arange(m) / n for m, n in zip(operator.shape[:0:-1], lattice.fft_shape[::-1], strict=True)]
+    reciprocal = 2 * np.pi * np.linalg.inv(lattice.cell).T  # along x lies a* alone, along y a* and b*
+    reach = np.floor(cut * np.linalg.norm(lattice.cell, axis=1) / (2 * np.pi)).astype(int)
+    plane = np.stack(np.meshgrid(*[np.arange(-n, n + 1) for n in reach[1:]], indexing="ij"), -1) @ reciprocal[1:]
+    rows, ends = [], []  # summed along z and y, (terms, z, y), and their kernels along x
+    for a in range(reach[0] + 1):
+        g = plane + a * reciprocal[0]
+        inside = (g * g).sum(-1) <= cut * cut
+        used = np.ix_(inside.any(1), inside.any(0))
+        g, inside = g[used], inside[used]
+        g2 = (g[inside] ** 2).sum(1)
+        with np.errstate(divide="ignore"):
+            gauss = np.where(g2 > 0.0, 4 * np.pi * lattice.background * np.exp(-g2 / (4 * alpha**2)) / g2, 0.0)
+        values = np.zeros((len(factor), *inside.shape))
+        values[:, inside] = factor[:, None] * regular(g[inside], top) * gauss
+        if a == 0:
+            values[0, (g == 0.0).all(-1)] = -np.pi / alpha**2 * lattice.background
+        for sign in (1, -1)[: 1 + (a > 0)]:  # G and its opposite
+            x, y, z = (_window(sign * g[..., k, None] - waves[k], lattice.span[k]) for k in range(3))
+            along_z = values.transpose(1, 0, 2) @ z  # (b, terms, z)
+            rows.append((along_z.transpose(1, 2, 0) @ y[:, 0]) * (parity[:, None, None] if sign < 0 else 1.0))
+            ends.append(x[0, 0])
+        if len(rows) > 64 or a == reach[0]:
+            operator[: len(factor)] += np.tensordot(rows, ends, (0, 0))
+            rows, ends = [], []
 
 
 def _window(angle: np.ndarray, span: int) -> np.ndarray:
