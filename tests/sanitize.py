@@ -16,7 +16,7 @@ from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
 from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, box_width, counts_matrix
+from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -31,7 +31,8 @@ ACCURACY = {"float32": 3e-5, "float64": 1e-11}
 
 @dataclass(frozen=True)
 class Case:
-    """What is evaluated: ``spread`` is the part of the cell, along each axis, that holds the particles."""
+    """What is evaluated: ``spread`` is the part of the cell, along each axis, that holds the particles. Without
+    ``covers_cell`` the grid covers them alone, in a cell that is 16 boxes wide for each nm of ``cell``."""
 
     dtype: str
     grid: object
@@ -42,6 +43,7 @@ class Case:
     particles: int = 500
     spread: float = 1.0
     minimum_image: bool = False
+    covers_cell: bool = True
     openmm: str | None = None
 
 
@@ -58,6 +60,8 @@ CASES = {
     "planes double": Case("float64", (22, 27, 32), 3),
     "sums": Case("float32", (17, 19, 23), 3),
     "long": Case("float32", (36, 3, 3), 4, "long"),
+    "nearly empty": Case("float32", (4, 5, 3), 5, spread=0.8, covers_cell=False),
+    "nearly empty skewed": Case("float64", (4, 5, 3), 5, "skewed", smoothing=0.05, spread=0.8, covers_cell=False),
     "OpenMM single": Case("float32", (6, 6, 6), 4, smoothing=0.05, openmm="single"),
     "OpenMM mixed": Case("float32", OBLIQUE_GRID, 4, "skewed", openmm="mixed"),
     "OpenMM double": Case("float64", (6, 6, 6), 4, openmm="double"),
@@ -102,7 +106,7 @@ def agrees(found, expected, accuracy):
 
 
 def run(case: Case) -> None:
-    """Two evaluations, the second of another shape, by the same stages, and the charges changed in between."""
+    """Evaluations of two shapes of the cell, if it is covered, by the same stages, and the charges changed in between."""
     rng = np.random.default_rng(7)
     n, counts = case.particles, counts_matrix(case.grid)
     pairs = np.unique(np.sort(rng.integers(0, n, (n // 2, 2)), 1), axis=0)
@@ -113,6 +117,8 @@ def run(case: Case) -> None:
     cell = CELLS[case.cell]
     cells = [cell, cell * [[1.0], [1.0], [1.001]]]
     lattices = [BoxLattice.from_cell(cell, counts, case.near_radius) for cell in cells]
+    if not case.covers_cell:
+        cells, lattices = [counts / 1.0], [OpenLattice(np.diag(counts), case.near_radius, cell=16 * cell)]
     options = pairs, case.minimum_image
     if case.openmm:
         interface = Interface(case.openmm, -(-n // 32) * 32)
