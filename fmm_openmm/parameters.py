@@ -189,6 +189,8 @@ class Request:
         if self.levels is not None:
             check_integer(self.levels, "levels", 0, MOST_LEVELS)
         if self.m2l is not None:
+            if self.m2l == "p4_parity":
+                raise ValueError(f"`m2l='p4_parity'` is an operator of `bench operators` only: use one of {', '.join(M2L)}")
             check_choice(self.m2l, M2L, "m2l")
             if not self.levels:
                 raise ValueError(f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}")

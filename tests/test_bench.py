@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import openmm
@@ -148,6 +149,16 @@ def test_stages_of_levels_are_timed(base):
     seconds = timing.stage_seconds(solver._stages_for(base.charges.box_vectors), base.charges.positions, EDGE / 4)
     assert list(seconds) == [*timing.STAGES, "m2m", "m2l", "l2l"]
     assert min(seconds.values()) > 0
+
+
+def test_stages_of_levels_are_timed_on_a_gpu(base):
+    """With a clock that counts what is queued."""
+    evaluation = Evaluation(base.charges, backend="cpu", order=2, grid=(1, 1, 1), near_radius=1.8, levels=2)
+    assert list(evaluation.stage_seconds()) == [*timing.STAGES, "m2m", "m2l", "l2l"]
+    evaluation._device = SimpleNamespace(median_seconds=lambda run: run())
+    evaluation.stages = SimpleNamespace(queue=lambda stage: stage)
+    single = {name: [name] for name in timing.STAGES}
+    assert evaluation.stage_seconds() == single | {"m2m": ["m2m"], "m2l": ["m2l1", "m2l2"], "l2l": ["l2l1", "l2l2"]}
 
 
 # the commands

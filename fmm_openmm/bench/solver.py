@@ -59,9 +59,16 @@ class Evaluation:
         return self._device.median_seconds(self.stages.replay) if self._device else self.call_seconds()
 
     def stage_seconds(self) -> dict[str, float]:
-        """Median time of each stage alone."""
+        """Median time of each stage alone; with levels also of those that only they need, of all levels together."""
         if self._device:
-            return {name: self._device.median_seconds(lambda name=name: self.stages.queue(name)) for name in timing.STAGES}
+            queued = {name: [name] for name in timing.STAGES}
+            if levels := range(1, self.solver.parameters.levels + 1):
+                of_levels = {name: [f"{name}{level}" for level in levels] for name in ("m2l", "l2l")}
+                queued |= {"m2m": ["m2m"], **of_levels}
+            return {
+                name: self._device.median_seconds(lambda parts=parts: [self.stages.queue(part) for part in parts])
+                for name, parts in queued.items()
+            }
         width = box_width(self._cell, self.solver.parameters.counts)
         return timing.stage_seconds(self.stages, self._positions, width)
 
