@@ -45,27 +45,13 @@ def offset_of(entry, target):
 
 @pytest.mark.parametrize("separation", [1, 2])
 def test_interaction_lists(separation):
-    vectors, table = m2l.translations(separation), m2l.interaction_list(separation)
+    interactions = m2l.interactions_of(separation)
+    vectors, table = interactions.translations, interactions.list
     assert table.shape == (8, COUNT[separation], 4)
     for target, rows in zip(children(), table, strict=True):
         offsets = [offset_of(row, target) for row in rows]
         assert set(offsets) == far_sources(target, separation)
         np.testing.assert_array_equal(vectors[rows[:, 3] // 8], -np.array(offsets))
-
-
-@pytest.mark.parametrize("separation", [1, 2])
-def test_symmetric_lists(separation):
-    vectors, group, sources = m2l.symmetric_list(separation)
-    for target, groups, rows in zip(children(), group, sources, strict=True):
-        offsets = [offset_of(row, target) for row in rows]
-        assert set(offsets) == far_sources(target, separation)
-        assert len(offsets) == COUNT[separation]
-        ends = np.append(groups[1:, 0], len(rows))
-        for (first, which), end in zip(groups, ends, strict=True):
-            assert end - first == 1 << which % 4
-            for row, offset in zip(rows[first:end], offsets[first:end], strict=True):
-                signs = np.array([-1 if row[3] // 8 >> axis & 1 else 1 for axis in range(3)])
-                np.testing.assert_array_equal(signs * vectors[which // 4], -np.array(offset))
 
 
 @pytest.mark.parametrize("separation", [1, 2])

@@ -17,7 +17,7 @@ Lengths are in box widths of the level. The operators:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from math import factorial
 
@@ -133,22 +133,14 @@ class P4:
 
     def __init__(self, level: Level):
         self._level, self._kernel = level, level.module("m2l_p4").get_function("m2l_p4")
-        self._list = cupy.asarray(interaction_list(level.separation))
-        self._harmonics = _harmonics(level, translations(level.separation))
+        interactions = interactions_of(level.separation)
+        self._list = cupy.asarray(interactions.list)
+        self._harmonics = _harmonics(level, interactions.translations)
 
     def __call__(self, moments, sums):
         count = np.int32(self._list.shape[1])
         arguments = (np.int32(self._level.half), count, self._list, self._harmonics, moments, sums)
         self._kernel((self._level.half**3, 8), (threads_of_pairs(self._level.order),), arguments)
-
-
-class _Cubes(BoxLattice):
-    """Near within ``near_radius`` along every axis."""
-
-    @cached_property
-    def near(self) -> np.ndarray:
-        reach = int(self.near_radius)
-        return np.array(list(product(range(-reach, reach + 1), repeat=3)))
 
 
 class P4Dynamic:
@@ -159,12 +151,12 @@ class P4Dynamic:
     def __init__(self, level: Level):
         self._level = level
         self._kernel = level.module("m2l_p4_dynamic").get_function("m2l_p4_dynamic")
-        lattice = _Cubes(np.eye(3, dtype=np.int64), np.eye(3), level.separation)
-        interactions = Interactions(lattice)
-        self._near = np.int32(len(lattice.near))
-        self._parents = cupy.asarray(np.pad(lattice.near, ((0, 0), (0, 1))), np.int32)
+        interactions = interactions_of(level.separation)
+        near = interactions.lattice.near
+        self._near = np.int32(len(near))
+        self._parents = cupy.asarray(np.pad(near, ((0, 0), (0, 1))), np.int32)
         self._numbers = cupy.asarray(interactions.number)
-        self._harmonics = _harmonics(level, interactions.translations.astype(float))
+        self._harmonics = _harmonics(level, interactions.translations)
 
     def __call__(self, moments, sums):
         half = np.int32(self._level.half)
@@ -182,7 +174,7 @@ class P4Symmetric:
         self._blocks = padded // (self._warps * shape["M2L_ROWS"])
         module = level.module("m2l_p4_symmetric", **shape)
         self._kernel = module.get_function("m2l_p4_symmetric")
-        vectors, group, sources = symmetric_list(level.separation)
+        vectors, group, sources = interactions_of(level.separation).mirrored
         self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
         self._matrix = cupy.empty((len(vectors), level.terms, padded), level.dtype)
         grid = -(-padded // 128), level.terms, len(vectors)
@@ -241,8 +233,9 @@ class ByRotation:
         module = level.module("m2l_rotation", **shape)
         self._kernel = module.get_function("m2l_rotation")
         self._kernel.max_dynamic_shared_size_bytes = self._memory
-        self._list = cupy.asarray(interaction_list(level.separation))
-        self._translations = cupy.asarray(along_z(level.separation, level.order), level.dtype)
+        interactions = interactions_of(level.separation)
+        self._list = cupy.asarray(interactions.list)
+        self._translations = cupy.asarray(along_z(interactions.translations, level.order), level.dtype)
         self.shares = shares_of(8 * level.groups * self._warps, self._list.shape[1] // self._warps)
 
     def __call__(self, moments, sums):
@@ -257,88 +250,28 @@ OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4
 # Tables
 
 
-@cache
-def _sources(separation: int) -> tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...]:
-    """Every entry of the eight lists: (parent's offset and child position of the source), (source - target), target's child.
+class _Cubes(BoxLattice):
+    """Near within ``near_radius`` along every axis."""
 
-    Sorted so that neighbouring sources follow each other.
-    """
-    found = []
-    near = range(-separation, separation + 1)
-    for target in range(8):
-        for child in range(8):
-            for pz in near:
-                for py in near:
-                    for px in near:
-                        offset = tuple(
-                            2 * p + (child >> axis & 1) - (target >> axis & 1) for axis, p in enumerate((px, py, pz))
-                        )
-                        if max(map(abs, offset)) > separation:
-                            found.append(((px, py, pz, child), offset, target))
-    return tuple(found)
+    @cached_property
+    def near(self) -> np.ndarray:
+        reach = int(self.near_radius)
+        return np.array(list(product(range(-reach, reach + 1), repeat=3)))[:, ::-1]
 
 
-def translations(separation: int) -> np.ndarray:
-    """Vectors from source to target, box widths, for the cube of offsets (source - target) up to ``2 separation + 1``.
-
-    Shape ``(span^3, 3)`` float64, x fastest. Those of near boxes, which no list refers to, are replaced.
-    """
-    reach = 2 * separation + 1
-    z, y, x = np.meshgrid(*[np.arange(-reach, reach + 1)] * 3, indexing="ij")
-    offsets = np.stack([x, y, z], -1).reshape(-1, 3)
-    near = np.abs(offsets).max(1) <= separation
-    return np.where(near[:, None], reach, -offsets).astype(float)
-
-
-def interaction_list(separation: int) -> np.ndarray:
-    """Lists of the eight child positions: source parent x, y, z, and child + 8 * (number of the translation).
-
-    Shape ``(8, count, 4)`` int32.
-    """
-    reach = 2 * separation + 1
-    span = 2 * reach + 1
-
-    def entry(source, offset):
-        dx, dy, dz = (d + reach for d in offset)
-        return *source[:3], source[3] + 8 * ((dz * span + dy) * span + dx)
-
-    rows = [entry(source, offset) for source, offset, _ in _sources(separation)]
-    return np.array(rows, np.int32).reshape(8, -1, 4)
-
-
-def symmetric_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The lists sorted by the absolute values of the translations.
-
-    Returns:
-        vectors: the distinct ones, shape ``(matrices, 3)`` float64.
-        group: shape ``(8, groups, 2)`` int32: the group's first source; its vector * 4 + log2 of its size; largest first.
-        sources: as :func:`interaction_list`, with the signs of the translation (bit set: negative) in place of its number.
-    """
-    groups: list[dict] = [{} for _ in range(8)]
-    for source, offset, target in _sources(separation):
-        signs = sum((d > 0) << axis for axis, d in enumerate(offset))  # the translation is target - source
-        key = tuple(map(abs, offset))
-        groups[target].setdefault(key, []).append((*source[:3], source[3] + 8 * signs))
-    vectors = sorted(groups[0])
-    number = {vector: n for n, vector in enumerate(vectors)}
-    group, sources = [], []
-    for lists in groups:
-        first = 0
-        for key, entries in sorted(lists.items(), key=lambda item: (-len(item[1]), item[0])):
-            group.append((first, 4 * number[key] + len(entries).bit_length() - 1))
-            sources += entries
-            first += len(entries)
-    return np.array(vectors, float), np.array(group, np.int32).reshape(8, -1, 2), np.array(sources, np.int32).reshape(8, -1, 4)
+def interactions_of(separation: int) -> Interactions:
+    """Of cubes that are near within ``separation`` along every axis."""
+    return Interactions(_Cubes(np.eye(3, dtype=np.int64), np.eye(3), separation))
 
 
 def parity_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The lists in groups of translations that differ in signs, in the same order for all child positions.
 
     Returns:
-        vectors: the distinct absolute values of the translations, shape ``(groups, 3)`` float64.
+        vectors: the distinct absolute values of the translations, shape ``(groups, 3)`` int64.
         group: shape ``(groups, 2)`` int32: the group's first source; 8 * its vector + bits of the axes whose signs differ
             within it; largest first.
-        sources: as :func:`interaction_list`, without the number of the translation. Of the last child position, the
+        sources: as :attr:`Interactions.list`, without the number of the translation. Of the last child position, the
             n-th translation of a group is negative along the axes in the n-th subset of its bits; of the others, they are
             mirrored along the axes in which they differ from it.
     """
@@ -353,24 +286,24 @@ def parity_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             negative = mirror ^ target ^ 7
             source = [(target >> axis & 1) - vectors[n][axis] * (-1) ** (negative >> axis & 1) for axis in axes]
             lists[target].append((*(s >> 1 for s in source), sum((s & 1) << axis for axis, s in enumerate(source))))
-    return np.array(vectors, float), np.array(group, np.int32), np.array(lists, np.int32)
+    return np.array(vectors), np.array(group, np.int32), np.array(lists, np.int32)
 
 
 def _harmonics(level: Level, vectors: np.ndarray) -> cupy.ndarray:
     """Irregular harmonics of the vectors, those of degree n over ``UNIT^n``, shape ``(vectors, (2 order + 1)^2)``."""
     top = 2 * level.order
-    scaled = irregular(vectors, top) / UNIT ** degrees(top)[:, None]
+    scaled = irregular(vectors.astype(float), top) / UNIT ** degrees(top)[:, None]
     return cupy.asarray(np.ascontiguousarray(scaled.T), level.dtype)
 
 
-def along_z(separation: int, order: int) -> np.ndarray:
-    """Parameters of every translation by rotation, shape ``(translations, 6 (order + 1))`` float64.
+def along_z(vectors: np.ndarray, order: int) -> np.ndarray:
+    """Parameters of translations (k, 3) by rotation, shape ``(k, 6 (order + 1))`` float64.
 
     ``exp(i m alpha)``, ``exp(i m theta)``, m = 0 ... order; ``n! / (R^(n+1) UNIT^n)``, n = 0 ... 2 order; a zero.
     """
     m, n = np.arange(order + 1), np.arange(2 * order + 1)
     rows = []
-    for vector in translations(separation):
+    for vector in vectors.astype(float):
         frame = Rotation.of(vector)
         phases = np.exp(1j * np.outer([frame.phi + np.pi / 2, frame.theta], m))
         powers = np.array([float(factorial(k)) for k in n]) / (frame.r ** (n + 1.0) * UNIT**n)
