@@ -11,6 +11,7 @@ from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import MAGIC, VERSION, serialise
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import STAGES
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
@@ -97,6 +98,16 @@ def test_grids_are_transformed_as_they_fit(case):
     steps = program(*CASES[case]).steps_of("lattice")
     kernels = [step.kernel for step in steps if isinstance(step, p.Launch)]
     assert [kernel for kernel in kernels if kernel not in ("convolve", "convolve_mirrored", "trace")] == TRANSFORMS[case]
+
+
+@pytest.mark.parametrize("levels", [0, 1])
+def test_orders_beyond_the_range_of_floats_are_refused(levels):
+    """Irregular harmonics of degree 36 are 1.7e40 at distance 2, those of degree 34 are 1.4e37."""
+    grid = (4, 4, 4)
+    program(17, grid=grid, levels=levels)
+    program(20, dtype=np.float64, grid=grid, levels=levels)
+    with pytest.raises(UnsupportedError, match=r"^`order` 18 is too high for single precision on a GPU: ask for"):
+        program(18, grid=grid, levels=levels)
 
 
 def test_stages_are_in_order(built):

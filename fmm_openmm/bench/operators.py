@@ -18,6 +18,7 @@ from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.solver import limits
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 
 BASE_DEPTH = 3
@@ -102,7 +103,7 @@ def measure(name: str, order: int, depth: int, precision: str, separation: int =
     ``compute_share`` is the rate of multiply-adds that the operator needs over that of a loop of nothing else; ``p4_parity``
     does 56 of 189 of them (189 of 875 for separation 2) and adds up moments instead, so that its share may exceed 1,
     ``memory_share`` the bytes of moments and local expansions over the time and a copy's bandwidth. A row that cannot be has a
-    ``failure`` in their place.
+    ``failure`` in their place: "memory", or "order" where floats do not hold the harmonics of ``fft``.
     """
     row = {"operator": name, "order": order, "depth": depth, "precision": precision, "separation": separation}
     level = Level(order, 2**depth, separation, DTYPES[precision])
@@ -110,6 +111,8 @@ def measure(name: str, order: int, depth: int, precision: str, separation: int =
         seconds, error = _fft(level) if name == "fft" else _operator(name, level, depth)
     except (MemoryError, cupy.cuda.memory.OutOfMemoryError):
         return row | {"failure": "memory"}
+    except UnsupportedError:
+        return row | {"failure": "order"}
     finally:
         cupy.get_default_memory_pool().free_all_blocks()
     best = limits("cuda", precision)
