@@ -7,7 +7,7 @@
 #include "common/levels.cuh"
 
 __device__ __forceinline__ real scale(int a) {
-    const int l = int(sqrtf(a + 0.5f));
+    const int l = degree_of(a);
     real power = 1;
     for (int i = 0; i < l; i++) power *= UNIT;
     return power;

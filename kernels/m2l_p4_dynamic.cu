@@ -6,7 +6,6 @@
 // all of them. Bound by reading harmonics, four for eight multiply-adds. (B. Kohnke et al., Int. J. High Perform. Comput. Appl.
 // 35, 97 (2021), doi:10.1177/1094342020964857.)
 #include "common/irregular.cuh"
-#include "common/levels.cuh"
 
 extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP, 1)
 m2l_p4_dynamic(int half, int near, const int4* __restrict__ parents /* (near): offsets of near boxes */,

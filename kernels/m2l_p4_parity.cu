@@ -17,17 +17,11 @@
 //   ABREAST       tiles a block, a divisor of TILES
 //   M2L_WARPS     a block at most, ABREAST for every 32 targets      BLOCKS  of a multiprocessor
 //
-//   matrices          A of every group, from harmonics
+//   matrices       A of every group, from harmonics
 //   m2l_p4_parity  the sums
 #include "common/irregular.cuh"
-#include "common/levels.cuh"
 
 #define CHUNK (16384 / int(sizeof(real)) / (ABREAST * ROWS))    // source terms whose part of the matrix is in shared memory at a time
-
-// Bits 0, 1, 2: whether a mirror of x, y, z changes the sign of a term.
-__host__ __device__ constexpr int parity(int l, int m) {
-    return ((m & 1) ^ (m < 0)) | (m < 0) << 1 | ((l + m) & 1) << 2;
-}
 
 struct Tiles {
     int parity[ROWS], term[TILES][ROWS];    // -1 where there is none
@@ -54,24 +48,12 @@ __host__ __device__ constexpr Tiles make_tiles() {
 
 static __device__ constexpr Tiles OF = make_tiles();
 
-__device__ __forceinline__ void degree_and_signed_order(int a, int& l, int& m) {
-    l = int(sqrtf(a + 0.5f));
-    m = a - l * l - l;
-}
-
 extern "C" __global__ void matrices(const real* __restrict__ harmonics /* (groups, HARMONICS) */,
                                     real* __restrict__ matrix /* (groups, TERMS, TILES, ROWS): source term, target term */) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
     if (row >= TILES * ROWS) return;
     const int a = OF.term[row / ROWS][row % ROWS];
-    real value = 0;
-    if (a >= 0) {
-        int l, m, j, k;
-        degree_and_signed_order(a, l, m);
-        degree_and_signed_order(b, j, k);
-        const Entries e = entries(harmonics + blockIdx.z * HARMONICS + (l + j) * (l + j) + l + j, abs(m), abs(k));
-        value = row_factor(l, abs(m)) * (m < 0 ? (k < 0 ? e.ss : e.sc) : (k < 0 ? e.cs : e.cc));
-    }
+    const real value = a < 0 ? real(0) : matrix_entry(harmonics + blockIdx.z * HARMONICS, a, b);
     matrix[(blockIdx.z * (long long)TERMS + b) * (TILES * ROWS) + row] = value;
 }
 
@@ -148,16 +130,14 @@ __device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict
 
 extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS, BLOCKS)
 m2l_p4_parity(int half, int groups, const int2* __restrict__ group /* (groups): first source; 8 times the matrix, and its mirrors */,
-                 int count, const int4* __restrict__ list /* (8, count) */, const real* __restrict__ matrix /* (groups, TERMS, TILES, ROWS) */,
-                 const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
+              int count, const int4* __restrict__ list /* (8, count) */, const real* __restrict__ matrix /* (groups, TERMS, TILES, ROWS) */,
+              const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
     __shared__ Shared shared;
     constexpr int PARTS = TILES / ABREAST;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = warp % ABREAST, child = blockIdx.y, mirrored = 7 - child;
     const int part = blockIdx.x % PARTS, slab_group = blockIdx.x / PARTS * (blockDim.x / (WARP * ABREAST)) + warp / ABREAST;
     for (int b = threadIdx.x; b < TERMS; b += blockDim.x) {
-        int l, m;
-        degree_and_signed_order(b, l, m);
-        const int q = parity(l, m);
+        const int l = degree_of(b), q = parity(l, b - l * l - l);
         shared.signs[b] = real4{sign_of(q, 1), sign_of(q, 2), sign_of(q, 4), sign_of(q, mirrored)};
     }
     const Target target(slab_group * WARP + lane, half);

@@ -13,7 +13,6 @@
 //   matrices          A of every group, from harmonics
 //   m2l_p4_symmetric  the sums
 #include "common/irregular.cuh"
-#include "common/levels.cuh"
 
 typedef unsigned int uint32;
 
@@ -24,12 +23,7 @@ extern "C" __global__ void matrices(const real* __restrict__ harmonics /* (group
                                     real* __restrict__ matrix /* (groups, TERMS, PADDED): source term, target term */) {
     const int a = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
     if (a >= PADDED) return;
-    real value = 0;
-    if (a < TERMS) {
-        const int l = int(sqrtf(a + 0.5f)), m = a - l * l - l, j = int(sqrtf(b + 0.5f)), k = b - j * j - j;
-        const Entries e = entries(harmonics + blockIdx.z * HARMONICS + (l + j) * (l + j) + l + j, abs(m), abs(k));
-        value = row_factor(l, m) * (m < 0 ? (k < 0 ? e.ss : e.sc) : (k < 0 ? e.cs : e.cc));
-    }
+    const real value = a < TERMS ? matrix_entry(harmonics + blockIdx.z * HARMONICS, a, b) : real(0);
     matrix[(blockIdx.z * (long long)TERMS + b) * PADDED + a] = value;
 }
 
@@ -37,12 +31,6 @@ __device__ __forceinline__ float with_sign(float x, uint32 sign) { return __uint
 
 __device__ __forceinline__ double with_sign(double x, uint32 sign) {
     return __hiloint2double(__double2hiint(x) ^ int(sign), __double2loint(x));
-}
-
-// Bits 0, 1, 2: whether a mirror of x, y, z changes the sign of a term.
-__device__ __forceinline__ int parity(int a) {
-    const int l = int(sqrtf(a + 0.5f)), m = a - l * l - l, imaginary = m < 0;
-    return ((m & 1) ^ imaginary) | imaginary << 1 | ((l + m) & 1) << 2;
 }
 
 // The sign bit of a term under some of the mirrors.
@@ -121,7 +109,10 @@ m2l_p4_symmetric(int half, int groups, const int2* __restrict__ group /* (8, gro
     __shared__ Shared shared;
     constexpr int SHARES = PADDED / OUTPUTS;
     const int lane = threadIdx.x % WARP, child = blockIdx.y, base = blockIdx.x % SHARES * OUTPUTS, first = base + threadIdx.x / WARP * M2L_ROWS;
-    for (int a = threadIdx.x; a < PADDED; a += blockDim.x) shared.parities[a] = parity(a);
+    for (int a = threadIdx.x; a < PADDED; a += blockDim.x) {
+        const int l = degree_of(a);
+        shared.parities[a] = parity(l, a - l * l - l);
+    }
     const Target target(blockIdx.x / SHARES * WARP + lane, half);
     real local[M2L_ROWS] = {};
     for (int n = blockIdx.z; n < groups; n += gridDim.z) {

@@ -10,8 +10,6 @@
 #define TURN_ENTRIES ((ORDER + 1) * (2 * ORDER + 1) * (2 * ORDER + 3) / 3)
 #define TABLE (ROTATED ? 2 * TURN_ENTRIES + ORDER + 1 : TERMS * TERMS)  // entries a child: B, B^-1, r^n / n!; or E
 
-__device__ __forceinline__ int degree_of(int a) { return int(sqrtf(a + 0.5f)); }
-
 // Where the rows of degree l begin in a matrix of which only blocks of one degree are not zero.
 __host__ __device__ constexpr int block_of(int l) { return l * (4 * l * l - 1) / 3; }
 

@@ -6,7 +6,7 @@
 //     cc = Tc_m+k + Q    cs = Ts_m+k - W    sc = Ts_m+k + W    ss = Q - Tc_m+k,    Q, W = (-1)^k (Tc, Ts)_m-k      for k > 0
 //     cc = Tc_m          sc = Ts_m                                                                                 for k = 0
 #pragma once
-#include "common/real.cuh"
+#include "common/levels.cuh"
 
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 #define HARMONICS ((2 * ORDER + 1) * (2 * ORDER + 1))
@@ -27,6 +27,18 @@ __device__ __forceinline__ Entries entries(const real* t, int m, int k) {
 
 __device__ __forceinline__ real row_factor(int l, int m) {
     return (l % 2 == 0 ? 1 : -1) * (m == 0 ? 1 : 2);
+}
+
+// Of the matrix: the target's term a, the source's term b; from the harmonics of one translation.
+__device__ __forceinline__ real matrix_entry(const real* harmonics, int a, int b) {
+    const int l = degree_of(a), m = a - l * l - l, j = degree_of(b), k = b - j * j - j;
+    const Entries e = entries(harmonics + (l + j) * (l + j) + l + j, abs(m), abs(k));
+    return row_factor(l, m) * (m < 0 ? (k < 0 ? e.ss : e.sc) : (k < 0 ? e.cs : e.cc));
+}
+
+// Bits 0, 1, 2: whether a mirror of x, y, z changes the sign of a term, of order m < 0 for imaginary parts.
+__host__ __device__ constexpr int parity(int l, int m) {
+    return ((m & 1) ^ (m < 0)) | (m < 0) << 1 | ((l + m) & 1) << 2;
 }
 
 // Degree and order of the pair (l, m >= 0) of a number below PAIRS.

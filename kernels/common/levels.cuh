@@ -14,6 +14,8 @@
 
 #define WARP 32
 
+__device__ __forceinline__ int degree_of(int a) { return int(sqrtf(a + 0.5f)); }
+
 __device__ __forceinline__ int parents_of(int half) {
     return ROOT0 * ROOT1 * ROOT2 * half * half * half;
 }

@@ -89,4 +89,3 @@ class Interactions:
         """Row of :attr:`translations` of each vector (..., 3); anything where it does not occur."""
         digits = 1 << np.array([42, 21, 0])
         return np.searchsorted(self.translations @ digits, vectors @ digits)
-

@@ -52,8 +52,8 @@ class Levels:
         span, counts = b.root.span, b.root.counts
         self._tile = next((n for n in (32, 16) if 2 * n * b.terms * b.real.itemsize <= b.device.shared), 8)
         self._memory = 2 * self._tile * b.terms * b.real.itemsize
-        turns = (b.order + 1) * (2 * b.order + 1) * (2 * b.order + 3) // 3
-        entries = 2 * turns + b.order + 1 if rotated else b.terms**2
+        turns = np.concatenate([block.ravel() for block in exchange(b.order)])
+        entries = 2 * len(turns) + b.order + 1 if rotated else b.terms**2
         b.macros(
             ROTATED=int(rotated),
             TRANSLATE_BOXES=self._tile,
@@ -65,7 +65,7 @@ class Levels:
         interactions = Interactions(b.lattice)
         b.table("root_slots", b.root.slots_of(span), np.int32)
         b.table("interactions", interactions.list, np.int32)
-        b.table("exchange", np.concatenate([block.ravel() for block in exchange(b.order)]), np.float64)
+        b.table("exchange", turns, np.float64)
         b.buffer("shifts_of_children", (8, b.terms), np.float64)
         b.buffer("child_tables", (8, entries), b.real)
         apart = b.smoothing > 0 and b.real == np.float32
