@@ -1,6 +1,7 @@
 """Levels below the root grid: the tree, the accuracy promise, and agreement with the single level."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -98,6 +99,7 @@ def particles(cell, n=150, net=1.5):
     return x, q, np.array([(0, 1), (0, 2), (1, 2), (7, 3), (5, 39)])
 
 
+@cache
 def solved(backend, boxes, root, levels, order=6, m2l="p4", smoothing=0.1, dtype=np.float64, depth=2):
     """Potentials and fields with leaves ``2^depth`` times below the root, in ``levels`` levels."""
     counts = ROOTS[root] * 2**depth

@@ -6,7 +6,7 @@ itself, 189 for separation 1 and 875 for separation 2, periodic images as they c
 
     Lambda(target) = sum over the list of A(target - source) M(source)          (A as in expansions/translations.py)
 
-Lengths are in box widths of the level. The operators:
+Lengths are in box widths of the level. The operators, all but ``p4_parity`` also in the FMM (``pipeline/m2l.py``):
 
 ``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
@@ -26,7 +26,14 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.loader import load
-from fmm_openmm.backends.cuda.pipeline.m2l import WARP, rotation_shape, shares_of, symmetric_shape, threads_of_pairs
+from fmm_openmm.backends.cuda.pipeline.m2l import (
+    WARP,
+    parity_shape,
+    rotation_shape,
+    shares_of,
+    symmetric_shape,
+    threads_of_pairs,
+)
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, term_count
@@ -34,10 +41,6 @@ from fmm_openmm.expansions.translations import Rotation, irregular
 
 UNIT = 8.0
 """Lengths in the kernels are in box widths over this, so that terms of any order fit into float32."""
-
-BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
-"""Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
-
 
 ONE_ROOT = {"OPEN": 0, **{f"ROOT{k}": 1 for k in range(3)}, **{f"ROOT{ij}": 0 for ij in ("10", "20", "21")}}
 """Macros of a root grid of one box: ``half`` of ``kernels/common/levels.cuh`` is the number of parents along an axis then."""
@@ -195,11 +198,9 @@ class P4Parity:
         vectors, group, sources = parity_list(level.separation)
         shape = parity_shape(level.order, level.bytes_of_real)
         tiles, rows, abreast = shape["TILES"], shape["ROWS"], shape["ABREAST"]
-        most = BLOCK_WARPS // abreast
-        deep = min(most, level.groups)
+        deep = min(shape["M2L_WARPS"] // abreast, level.groups)
         self._warps, self._blocks = abreast * deep, -(-level.groups // deep) * (tiles // abreast)
-        resident = PARITY_RESIDENT_WARPS // (abreast * most)
-        module = level.module("m2l_p4_parity", M2L_WARPS=abreast * most, BLOCKS=resident, **shape)
+        module = level.module("m2l_p4_parity", **shape)
         self._kernel = module.get_function("m2l_p4_parity")
         self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
         self._matrix = cupy.empty((len(vectors), level.terms, tiles, rows), level.dtype)
@@ -211,15 +212,6 @@ class P4Parity:
         groups, count = np.int32(len(self._group)), np.int32(self._list.shape[1])
         arguments = (np.int32(self._level.half), groups, self._group, count, self._list, self._matrix, moments, sums)
         self._kernel((self._blocks, 8, self.shares), (WARP * self._warps,), arguments)
-
-
-def parity_shape(order: int, bytes_of_real: int) -> dict[str, int]:
-    """Macros of ``p4_parity``: the least number of tiles whose rows fit into registers."""
-    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
-    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
-    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
-    tiles = next(tiles for tiles in rows if rows[tiles] * bytes_of_real <= BYTES_OF_ROWS)
-    return {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": 3 if tiles % 3 == 0 else min(tiles, 4)}
 
 
 class ByRotation:

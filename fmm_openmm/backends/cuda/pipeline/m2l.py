@@ -14,6 +14,7 @@ import numpy as np
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.harmonics import degrees
 
 WARP = 32
 
@@ -23,6 +24,9 @@ RESIDENT_WARPS = {4: 16, 8: 8}
 ROWS, STAGING = (8, 4), 8
 """Of ``p4_symmetric``: terms of a warp, of which registers hold so many for each of the 8 sources of a group; cost of passing
 moments through shared memory, in terms of a block."""
+
+BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
+"""Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
 
 KEPT_TERMS = {4: 84, 8: 12}
 """Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
@@ -172,6 +176,18 @@ def symmetric_shape(terms: int, itemsize: int) -> dict[str, int]:
     )
     resident = RESIDENT_WARPS[itemsize] // warps
     return {"M2L_ROWS": rows, "M2L_WARPS": warps, "PADDED": blocks * warps * rows, "BLOCKS": resident}
+
+
+def parity_shape(order: int, itemsize: int) -> dict[str, int]:
+    """Macros of ``p4_parity``: the least number of tiles whose rows fit into registers."""
+    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
+    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
+    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
+    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
+    abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
+    warps = BLOCK_WARPS // abreast * abreast
+    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast}
+    return {**shape, "M2L_WARPS": warps, "BLOCKS": PARITY_RESIDENT_WARPS // warps}
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
