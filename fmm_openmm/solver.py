@@ -204,7 +204,8 @@ class CoulombSolver:
 
         Raises:
             MemoryError: with backend "cuda", device memory does not suffice. Nothing is kept there; the solver stays usable.
-            UnsupportedError: with backend "cuda", the kernels cannot be compiled here.
+            UnsupportedError: the order is too high for single precision; with backend "cuda", the kernels cannot be compiled
+                here.
             ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
                 excluded.
         """

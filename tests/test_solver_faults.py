@@ -102,6 +102,16 @@ def test_bad_charges(solver, unharmed, charges, message):
             CoulombSolver(charges, SKEWED)
 
 
+def test_orders_beyond_the_range_of_floats_are_refused():
+    """Irregular harmonics of degree 36 are 1.7e40 at distance 2."""
+    options = {"order": 18, "grid": (4, 4, 4), "near_radius": 1.87, "precision": "single", "backend": "cpu"}
+    solver = CoulombSolver([1.0, -1.0], 3 * np.eye(3), **options)
+    with pytest.raises(
+        fmm.UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"
+    ):
+        solver.compute([[0.1, 0.2, 0.3], [1.4, 1.5, 1.6]])
+
+
 @pytest.mark.parametrize(
     "options, error, message",
     [

@@ -29,16 +29,34 @@ M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997), d
 W. D. Elliott and J. A. Board, SIAM J. Sci. Comput. 17, 398 (1996), doi:10.1137/S1064827594264259.
 """
 
+from math import lgamma, log
+
 import numpy as np
 import scipy.fft
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.box import BoxLattice, OpenLattice, near_stencil
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 from fmm_openmm.expansions.splitting import inverse_double_factorials, truncation_radii
 
 ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
+
+
+def check_range(lattice: BoxLattice, order: int, dtype) -> None:
+    """Refuse an order whose operator is beyond the range of its type. Irregular harmonics of degree n grow to
+    ``(2n - 1)!! / r^(n + 1)``, n = 2 order, r the distance of the nearest far boxes; 16 times as much leaves room for sums.
+
+    Raises:
+        UnsupportedError: it is.
+    """
+    n = 2 * order
+    wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
+    r = np.linalg.norm(wider[~lattice.is_near(wider)] @ lattice.boxes, axis=1).min()
+    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(r)
+    if largest + log(16) > log(np.finfo(dtype).max):
+        raise UnsupportedError(f"`order` {order} is too high for single precision: ask for `precision='double'`")
 
 
 def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -> np.ndarray:

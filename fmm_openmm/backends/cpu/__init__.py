@@ -15,7 +15,7 @@ from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.expansions.lattice import check_range, lattice_operator
 from fmm_openmm.octree import Octree
 from fmm_openmm.stages import Stages
 
@@ -47,6 +47,7 @@ class CpuStages(Stages):
         self.octree, self.translation = Octree(lattice, levels), m2l
         self.interactions = Interactions.of(self.octree, order, m2l) if levels else None
         single = self.dtype == np.float32 and not levels
+        check_range(lattice, order, np.float32 if single else np.float64)
         operator = lattice_operator(self.octree.root, order, 1e-10 if single else 1e-17)
         self.operator = operator.reshape(len(operator), -1).astype(np.float32 if single else np.float64)
 

@@ -3,8 +3,6 @@
 The functions of this package are the only description of the method on the GPU.
 """
 
-from math import lgamma, log
-
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.expansions import l2p, p2m
@@ -15,8 +13,8 @@ from fmm_openmm.backends.cuda.pipeline.near import p2p
 from fmm_openmm.backends.cuda.pipeline.particles import export, gather, sort
 from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
 from fmm_openmm.backends.cuda.source import real_type
-from fmm_openmm.box import ORIGIN, BoxLattice, near_stencil
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.box import ORIGIN, BoxLattice
+from fmm_openmm.expansions.lattice import check_range
 from fmm_openmm.units import COULOMB_CONSTANT
 
 
@@ -40,7 +38,7 @@ def build(
         UnsupportedError: levels that the kernels cannot do, or an order whose harmonics the type does not hold.
     """
     b = Builder(lattice, order, smoothing, len(charges), dtype, device, levels)
-    _check_range(b)
+    check_range(lattice, order, dtype)
     _shared(b, charges, minimum_image)
     operator(b)
     below = Levels(b, m2l) if levels else None
@@ -57,17 +55,6 @@ def build(
     if interface:
         export(b, interface)
     return b.program
-
-
-def _check_range(b: Builder) -> None:
-    """Irregular harmonics of degree n = 2 order grow to (2n - 1)!! / r^(n + 1), r the distance of the nearest far boxes; the type
-    of the far field must hold 16 times as much, for sums of some of them."""
-    n, lattice = 2 * b.order, b.lattice
-    wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
-    r = np.linalg.norm(wider[~lattice.is_near(wider)] @ lattice.boxes, axis=1).min()
-    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(r)
-    if largest + log(16) > log(np.finfo(b.real).max):
-        raise UnsupportedError(f"`order` {b.order} is too high for single precision on a GPU: ask for `precision='double'`")
 
 
 def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.ndarray:
