@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import weakref
 from functools import cache
 
 import cupy
@@ -16,6 +17,7 @@ class Graph:
 
     def __init__(self, executable: int):
         self._executable = executable
+        weakref.finalize(self, runtime.graphExecDestroy, executable)
 
     @classmethod
     def captured(cls, stream: cupy.cuda.Stream) -> "Graph":
@@ -32,9 +34,6 @@ class Graph:
     def launch(self, stream: cupy.cuda.Stream) -> None:
         """Queues the graph."""
         runtime.graphLaunch(self._executable, stream.ptr)
-
-    def __del__(self):
-        runtime.graphExecDestroy(self._executable)
 
 
 @cache
