@@ -7,12 +7,13 @@ All work of an evaluation is queued without waiting for the device. The first ev
 import cupy
 import numpy as np
 
+from fmm_openmm.backends.cuda.executor import allocated, bound, compiled
 from fmm_openmm.backends.cuda.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.graph import Graph
-from fmm_openmm.backends.cuda.loader import device_name, load
+from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP, At, Device, Launch, Memset, Program, Record, Step, Wait
+from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP, Device
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.stages import Stages
@@ -82,11 +83,8 @@ class CudaStages(Stages):
         return device_name()
 
     def _make(self):
-        self._buffers = {
-            name: cupy.empty(buffer.shape, buffer.dtype) if buffer.data is None else cupy.asarray(buffer.data)
-            for name, buffer in self._program.buffers.items()
-        }
-        self._kernels = _compiled(self._program)
+        self._buffers = allocated(self._program)
+        kernels = compiled(self._program)
         self._stream, *self._side = (
             cupy.cuda.Stream(non_blocking=True, priority=0 if number == BACKGROUND else FOREMOST)
             for number in range(self._program.streams)
@@ -94,7 +92,8 @@ class CudaStages(Stages):
         self._queue: dict[str, list] = {}
         events: dict[str, cupy.cuda.Event] = {}
         for step in self._program.steps:
-            self._queue.setdefault(step.stage, []).append((step.stream, self._bound(step, events)))
+            queued = bound(step, self._program, kernels, self._buffers, events)
+            self._queue.setdefault(step.stage, []).append((step.stream, queued))
         self._caller: cupy.cuda.Stream | None = None
         self._graph = None
         self._width = None
@@ -238,34 +237,3 @@ class CudaStages(Stages):
     def gather(self, parts, out):
         self.queue("gather")
         return self._buffers["potentials"], self._buffers["fields"]
-
-    def _bound(self, step: Step, events: dict):
-        """What queues a step on the current stream."""
-        buffers = self._buffers
-        match step:
-            case Launch(kernel=name, grid=grid, block=block):
-                kernel, shared = self._kernels[name], self._program.kernels[name].shared
-                arguments = tuple(
-                    buffers[argument.buffer].ravel()[argument.element :] if isinstance(argument, At) else argument
-                    for argument in step.arguments
-                )
-                return lambda: kernel(grid, (block,), arguments, shared_mem=shared)
-            case Memset(buffer=name):
-                return lambda: buffers[name].data.memset_async(0, buffers[name].nbytes)
-            case Record(event=name):
-                event = events.setdefault(name, cupy.cuda.Event(disable_timing=True))
-                return lambda: event.record()
-            case Wait(event=name):
-                event = events.setdefault(name, cupy.cuda.Event(disable_timing=True))
-                return lambda: cupy.cuda.get_current_stream().wait_event(event)
-
-
-def _compiled(program: Program) -> dict:
-    """The kernels of a program by name, allowed the dynamic shared memory they use."""
-    modules = {file: load(file, program.macros) for file in {kernel.file for kernel in program.kernels.values()}}
-    kernels = {}
-    for name, kernel in program.kernels.items():
-        kernels[name] = modules[kernel.file].get_function(name)
-        if kernel.shared:
-            kernels[name].max_dynamic_shared_size_bytes = kernel.shared
-    return kernels

@@ -2,11 +2,11 @@
 
 import cupy
 
+from fmm_openmm.backends.cuda.executor import allocated, bound, compiled
 from fmm_openmm.backends.cuda.faults import out_of_memory
 from fmm_openmm.backends.cuda.layouts import Neighbourhood, charges_of, program
 from fmm_openmm.backends.cuda.layouts.model import KEPT, Costs, choose, key
-from fmm_openmm.backends.cuda.loader import device_name, load
-from fmm_openmm.backends.cuda.program import At, Launch
+from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import Accumulator, Parts
@@ -31,33 +31,20 @@ class P2P:
     def __init__(self, layout: str, of: Neighbourhood, dtype):
         built = program(layout, of, dtype)
         try:
-            buffers = {
-                name: cupy.empty(buffer.shape, buffer.dtype) if buffer.data is None else cupy.asarray(buffer.data)
-                for name, buffer in built.buffers.items()
-            }
+            buffers = allocated(built)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise out_of_memory(error, sum(buffer.nbytes for buffer in built.buffers.values())) from None
         self.xq, self.results = buffers["xq"], buffers["results"]
-        modules = {kernel.file: load(kernel.file, built.macros) for kernel in built.kernels.values()}
+        kernels = compiled(built)
         self._steps = {"copy": [], "p2p": []}
         for step in built.steps:
-            self._steps[step.stage].append(_bound(step, built, modules, buffers))
+            self._steps[step.stage].append(bound(step, built, kernels, buffers, {}))
 
     def queue(self, *stages: str) -> None:
         """Queue "copy", "p2p" or, without names, both."""
         for stage in stages or self._steps:
             for step in self._steps[stage]:
                 step()
-
-
-def _bound(step, built, modules, buffers):
-    """What queues a step on the current stream."""
-    if not isinstance(step, Launch):
-        buffer = buffers[step.buffer]
-        return lambda: buffer.data.memset_async(0, buffer.nbytes)
-    kernel = modules[built.kernels[step.kernel].file].get_function(step.kernel)
-    arguments = tuple(buffers[each.buffer] if isinstance(each, At) else each for each in step.arguments)
-    return lambda: kernel(step.grid, (step.block,), arguments)
 
 
 def p2p(layout: str | None, lattice: BoxLattice, parts: Parts, dtype, out: Accumulator) -> str:
