@@ -136,10 +136,10 @@ class Comparison:
         pme = row("PME", None, self._pme, tolerance)
         yield pme
         allowed = "failure" not in pme and matching_tolerance(self._charges, self._exact, tolerance, pme["force_error"])
-        for bridge in bridges():
+        for number, bridge in enumerate(bridges()):
             name = f"FMM, {bridge} bridge"
             yield row(name, pme, self._fmm, bridge, tolerance)
-            if allowed and bridge == bridges()[0]:
+            if allowed and number == 0:
                 yield row(f"{name}, PME's error", pme, self._fmm, bridge, allowed)
 
     def _time_without_charges(self, precision: str | None) -> Timed:

@@ -105,7 +105,7 @@ class Session:
             pairs, periodic = structure.exclusions, structure.periodic
             program = build(
                 lattice, p.order, p.smoothing, charges, pairs, periodic, self._dtype, self._device, self._interface,
-                *((p.levels, p.m2l) if p.levels else ()),
+                p.levels, p.m2l,
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
