@@ -157,8 +157,8 @@ def test_exclusions_at_any_distance():
 @pytest.mark.parametrize("name", CELLS)
 def test_promise_in_a_cell(name):
     (x, q, pairs, cell), expected = in_cell(name)
-    for tolerance in (5e-4, 1e-6):
-        solver = CoulombSolver(q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=2.34)
+    for tolerance, radius in ((5e-4, 2.34), (1e-6, 3.24)):
+        solver = CoulombSolver(q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=radius)
         host, device = solver.compute(x), solver.compute(cupy.asarray(x))
         assert isinstance(solver._stages[0].lattice, OpenLattice)
         assert relative(host.forces, expected.forces) <= tolerance
