@@ -9,6 +9,7 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.convert.openmm_system import particle_parameters
 from fmm_openmm.oracle import ewald_sum
 
 CUTOFF = 0.9
@@ -156,7 +157,7 @@ def nonbonded(system: openmm.System) -> openmm.NonbondedForce:
 
 def scale_particles(force: openmm.NonbondedForce, sample: Sample, charge: float, epsilon: float) -> None:
     """Give the particles of :func:`tiled` copies of a sample these multiples of its charges and well depths."""
-    particles = _particles(nonbonded(sample.system))
+    particles = particle_parameters(nonbonded(sample.system)).tolist()
     for first in range(0, force.getNumParticles(), len(particles)):
         for i, (q, sigma, depth) in enumerate(particles, first):
             force.setParticleParameters(i, charge * q, sigma, epsilon * depth)
@@ -173,7 +174,7 @@ def _repeated(force: openmm.NonbondedForce, count: int) -> openmm.NonbondedForce
     result.setNonbondedMethod(force.getNonbondedMethod())
     result.setCutoffDistance(force.getCutoffDistance())
     result.setUseDispersionCorrection(force.getUseDispersionCorrection())
-    particles = _particles(force)
+    particles = particle_parameters(force).tolist()
     exceptions = [force.getExceptionParameters(k) for k in range(force.getNumExceptions())]
     exceptions = [(i, j, *(value._value for value in values)) for i, j, *values in exceptions]
     for first in range(0, n * count, n):
@@ -182,10 +183,6 @@ def _repeated(force: openmm.NonbondedForce, count: int) -> openmm.NonbondedForce
         for i, j, *parameters in exceptions:
             result.addException(first + i, first + j, *parameters)
     return result
-
-
-def _particles(force: openmm.NonbondedForce) -> list:
-    return [[value._value for value in force.getParticleParameters(i)] for i in range(force.getNumParticles())]
 
 
 def _shifted(positions: np.ndarray, box: np.ndarray, copies) -> np.ndarray:

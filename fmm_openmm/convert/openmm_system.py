@@ -45,6 +45,19 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
     return forces[0]
 
 
+def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
+    """Charge, sigma and epsilon of every particle, shape (n, 3), e, nm, kJ/mol."""
+    parameters = map(force.getParticleParameters, range(force.getNumParticles()))
+    # their units are OpenMM's own: converting millions of quantities would take longer than all else
+    return np.array([[value._value for value in values] for values in parameters], np.float64).reshape(-1, 3)
+
+
+def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
+    """The particles of every exception, shape (m, 2), int64."""
+    exceptions = map(force.getExceptionParameters, range(force.getNumExceptions()))
+    return np.array([values[:2] for values in exceptions], np.int64).reshape(-1, 2)
+
+
 def charges_of_system(system, positions=None) -> dict:
     """See :meth:`fmm_openmm.ChargeSystem.from_openmm`."""
     if not isinstance(system, openmm.System):
@@ -52,10 +65,10 @@ def charges_of_system(system, positions=None) -> dict:
     force = nonbonded_force(system)
     box = system.getDefaultPeriodicBoxVectors() if force.usesPeriodicBoundaryConditions() else None
     return {
-        "charges": _charges([force, *_fmm_forces(system)]),
+        "charges": _charges(force, _fmm_forces(system)),
         "positions": positions,
         "box_vectors": box,
-        "exclusions": [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())],
+        "exclusions": excepted_pairs(force),
         "exclusions_periodic": force.getExceptionsUsePeriodicBoundaryConditions(),
     }
 
@@ -67,13 +80,12 @@ def _fmm_forces(system) -> list:
     return [] if integration is None else integration.find_fmm(system)
 
 
-def _charges(forces) -> np.ndarray:
+def _charges(nonbonded, fmm) -> np.ndarray:
     """The sum of the charges in a NonbondedForce and in FMMForces; ``use_fmm`` leaves zeros in the first."""
-    total = np.zeros(forces[0].getNumParticles())
-    for force in forces:
-        parameters = [force.getParticleParameters(i) for i in range(force.getNumParticles())]
-        charges = [entry[0] if isinstance(entry, list) else entry for entry in parameters]
-        total += plain(charges, unit.elementary_charge, "charges")
+    total = particle_parameters(nonbonded)[:, 0]
+    for force in fmm:
+        total += [force.getParticleParameters(i).value_in_unit(unit.elementary_charge) for i in range(len(total))]
+    for force in (nonbonded, *fmm):
         defaults = {
             force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i)
             for i in range(force.getNumGlobalParameters())

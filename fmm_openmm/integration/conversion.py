@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import openmm
-from openmm import unit
 
+from fmm_openmm.convert.openmm_system import particle_parameters
 from fmm_openmm.integration.table import Table
 
 
@@ -24,14 +24,10 @@ class Original:
     charge_scales: np.ndarray
 
     @classmethod
-    def of(cls, force: openmm.NonbondedForce) -> "Original":
-        """Read it from a force."""
-        charges = [
-            force.getParticleParameters(index)[0].value_in_unit(unit.elementary_charge)
-            for index in range(force.getNumParticles())
-        ]
+    def of(cls, force: openmm.NonbondedForce, charges: np.ndarray) -> "Original":
+        """Read it from a force with these charges, shape (n,), e."""
         scales = [force.getParticleParameterOffset(index)[2] for index in range(force.getNumParticleParameterOffsets())]
-        return cls(force.getNonbondedMethod(), np.array(charges, np.float64), np.array(scales, np.float64))
+        return cls(force.getNonbondedMethod(), charges, np.array(scales, np.float64))
 
     def without_coulomb(self) -> "Original":
         """The same with charges 0, and no Ewald sum that would run for nothing.
@@ -45,9 +41,10 @@ class Original:
 
     def apply(self, force: openmm.NonbondedForce) -> None:
         """Write it to a force; Lennard-Jones parameters and exceptions stay as they are."""
-        for index, charge in enumerate(self.charges.tolist()):
-            _, sigma, epsilon = force.getParticleParameters(index)
-            force.setParticleParameters(index, charge, sigma, epsilon)
+        parameters = particle_parameters(force)
+        parameters[:, 0] = self.charges
+        for index, values in enumerate(parameters.tolist()):
+            force.setParticleParameters(index, *values)
         for index, scale in enumerate(self.charge_scales.tolist()):
             name, particle, _, sigma, epsilon = force.getParticleParameterOffset(index)
             force.setParticleParameterOffset(index, name, particle, scale, sigma, epsilon)

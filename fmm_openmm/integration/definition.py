@@ -201,6 +201,18 @@ class Definition:
         self._restructure()
         return index
 
+    def fill(self, charges: np.ndarray, exclusions: np.ndarray) -> None:
+        """The particles and exclusions of an empty definition, shape (n,) and (m, 2), no pair twice."""
+        for particle in np.flatnonzero(~np.isfinite(charges)):
+            _number(charges[particle], "charge", particle)  # raises
+        for pair in exclusions[(exclusions < 0).any(1) | (exclusions[:, 0] == exclusions[:, 1])].tolist():
+            self.add_exclusion(*pair)  # raises
+        self.charges, self.exclusions = (
+            Table(*TABLES[name], rows) for name, rows in (("charges", charges), ("exclusions", exclusions))
+        )
+        self._excluded, self._parameters = None, None
+        self._restructure()
+
     def set_charge(self, index: int, charge) -> None:
         self.charges[index] = _number(charge, "charge", index)
         self._parameters = None

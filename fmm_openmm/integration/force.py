@@ -7,6 +7,7 @@ import numpy as np
 import openmm
 from openmm import unit
 
+from fmm_openmm.convert.openmm_system import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import native
 from fmm_openmm.integration.bridge import HostBridge, bridge_of
@@ -428,10 +429,7 @@ class FMMForce(openmm.PythonForce):
         made = cls(**options)
         definition = made._definition
         definition.set_boundary("periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open")
-        for particle in range(nonbonded_force.getNumParticles()):
-            definition.add_particle(nonbonded_force.getParticleParameters(particle)[0])
-        for exception in range(nonbonded_force.getNumExceptions()):
-            definition.add_exclusion(*nonbonded_force.getExceptionParameters(exception)[:2])
+        definition.fill(particle_parameters(nonbonded_force)[:, 0], excepted_pairs(nonbonded_force))
         definition.set_exclusions_periodic(nonbonded_force.getExceptionsUsePeriodicBoundaryConditions())
         defaults = {
             nonbonded_force.getGlobalParameterName(index): nonbonded_force.getGlobalParameterDefaultValue(index)

@@ -42,7 +42,7 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     nonbonded = _convertible_force(system, allow_reaction_field)
     force = FMMForce.from_nonbonded(nonbonded, **options)
-    original = Original.of(nonbonded)
+    original = Original.of(nonbonded, force._definition.parameters.base)
     force._definition.original = original.pack()
     forces = system.getNumForces()
     try:
