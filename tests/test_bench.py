@@ -189,16 +189,18 @@ def test_md(bench):
     assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]
     rows = {(row["atoms"], row["method"]): row for row in result["rows"]}
     assert len(rows) == len(table)
-    named, equal = (rows[max(rows)[0], f"FMM, {md.bridges()[0]} bridge{at}"] for at in ("", ", PME's error"))
-    assert named["force_error"] < equal["force_error"] <= 1.01 * rows[max(rows)[0], "PME"]["force_error"]
-    assert equal["fmm_tolerance"] > named["fmm_tolerance"] == 5e-4
+    atoms = max(rows)[0]
+    for name in ("bridge", "bridge, smoothing 0"):
+        named, equal = (rows[atoms, f"FMM, {md.bridges()[0]} {name}{at}"] for at in ("", ", PME's error"))
+        assert named["force_error"] < equal["force_error"] <= 1.01 * rows[atoms, "PME"]["force_error"]
+        assert equal["fmm_options"]["tolerance"] > named["fmm_options"]["tolerance"] == 5e-4
     for (atoms, method), row in rows.items():
         assert "failure" not in row
         assert row["step_seconds"] > 0
         if method == "charges zero":
             continue
         assert row["marginal_seconds"] == pytest.approx(row["step_seconds"] - rows[atoms, "charges zero"]["step_seconds"])
-        assert row["force_error"] < (5e-4 if method.endswith("bridge") else 1e-3)
+        assert row["force_error"] < (1e-3 if "PME" in method else 5e-4)
 
 
 def test_the_tolerance_that_matches_the_error_of_pme():

@@ -1,4 +1,5 @@
-"""Time of an MD step in OpenMM with all charges zero, with PME, with FMM at PME's tolerance and at PME's measured force error.
+"""Time of an MD step in OpenMM with all charges zero, with PME, with FMM at PME's tolerance and at PME's measured force error,
+with smoothing and without.
 
 Langevin steps of 2 fs, again and again from one equilibrated state and never far from it: without charges water heats up, and
 faster atoms want new neighbour lists more often. The marginal cost of Coulomb is the time of a step less that with all charges
@@ -79,7 +80,7 @@ def precision_of(platform: openmm.Platform, tolerance: float) -> str | None:
     return None
 
 
-def matching_tolerance(charges: ChargeSystem, exact: np.ndarray, tolerance: float, error: float) -> float | None:
+def matching_tolerance(charges: ChargeSystem, exact: np.ndarray, tolerance: float, error: float, **options) -> float | None:
     """The tolerance, larger than that given, at which FMM is nearly as inaccurate as PME; None if there is none.
 
     PME's error usually exceeds its tolerance, FMM's is about half of it: at equal tolerances they do different work.
@@ -87,9 +88,10 @@ def matching_tolerance(charges: ChargeSystem, exact: np.ndarray, tolerance: floa
     Args:
         exact: forces of the charges, or of the first of several copies, shape (n, 3), kJ/mol/nm.
         error: PME's relative RMS force error.
+        options: of the solver.
     """
     for looser in LOOSER:
-        if relative_error(Evaluation(charges, tolerance=looser * tolerance).forces, exact) <= error:
+        if relative_error(Evaluation(charges, tolerance=looser * tolerance, **options).forces, exact) <= error:
             return looser * tolerance
     return None
 
@@ -105,9 +107,9 @@ class Comparison:
         self._width = size.edge * min(size.copies)
         self._without_charges = cache(self._time_without_charges)
 
-    def rows(self, tolerance: float) -> Iterator[dict]:
+    def rows(self, tolerance: float, smoothings=(None,)) -> Iterator[dict]:
         """Rows for all charges zero, PME, and FMM on every bridge at the same tolerance, on the first one at PME's measured
-        force error too: step and marginal cost in seconds, force error, memory.
+        force error too, and with each of ``smoothings``: step and marginal cost in seconds, force error, memory.
 
         A row whose Context fails has ``failure`` instead.
         """
@@ -135,12 +137,18 @@ class Comparison:
 
         pme = row("PME", None, self._pme, tolerance)
         yield pme
-        allowed = "failure" not in pme and matching_tolerance(self._charges, self._exact, tolerance, pme["force_error"])
-        for number, bridge in enumerate(bridges()):
-            name = f"FMM, {bridge} bridge"
-            yield row(name, pme, self._fmm, bridge, tolerance)
-            if allowed and number == 0:
-                yield row(f"{name}, PME's error", pme, self._fmm, bridge, allowed)
+        first, *others = bridges()
+        for smoothing in smoothings:
+            name = f"FMM, {first} bridge" + ("" if smoothing is None else f", smoothing {smoothing:g}")
+            options = {"bridge": first, "smoothing": smoothing}
+            yield row(name, pme, self._fmm, options | {"tolerance": tolerance})
+            if "failure" in pme:
+                continue
+            looser = matching_tolerance(self._charges, self._exact, tolerance, pme["force_error"], smoothing=smoothing)
+            if looser:
+                yield row(f"{name}, PME's error", pme, self._fmm, options | {"tolerance": looser})
+        for bridge in others:
+            yield row(f"FMM, {bridge} bridge", pme, self._fmm, {"bridge": bridge, "tolerance": tolerance})
 
     def _time_without_charges(self, precision: str | None) -> Timed:
         system = tiled(self._unit, self._copies).system
@@ -163,10 +171,10 @@ class Comparison:
         tried = {cutoff: [timed.seconds, errors[cutoff]] for cutoff, timed in found.items()}
         return found[best], {"cutoff": best, "cutoffs_seconds_and_errors": tried}
 
-    def _fmm(self, bridge: str, tolerance: float, precision: str | None) -> tuple[Timed, dict]:
+    def _fmm(self, options: dict, precision: str | None) -> tuple[Timed, dict]:
         system = tiled(self._unit, self._copies).system
-        use_fmm(system, tolerance=tolerance, bridge=bridge)
-        return self._time(system, precision), {"cutoff": CUTOFF, "fmm_tolerance": tolerance}
+        use_fmm(system, **options)
+        return self._time(system, precision), {"cutoff": CUTOFF, "fmm_options": options}
 
     def _time(self, system: openmm.System, precision: str | None, charge: float = 0.0) -> Timed:
         """Time a System; its NonbondedForce holds this multiple of the charges."""

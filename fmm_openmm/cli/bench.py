@@ -87,14 +87,14 @@ def add_arguments(parser) -> None:
             each.add_argument("--backend", choices=BACKENDS, default="auto")
         elif name != "tune":
             add_platform_argument(each)
-        if name == "solver":
+        if name in ("solver", "md"):
             each.add_argument(
                 "--smoothing",
                 type=width,
                 nargs="+",
-                default=[0.0, None],
+                default=[0.0, None] if name == "solver" else [None, 0.0],
                 metavar="S",
-                help="box widths or auto (default: 0 auto)",
+                help="box widths or auto (default: both 0 and auto)",
             )
         if name == "tune":
             each.add_argument("--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)")
@@ -234,7 +234,7 @@ def md(args, terminal, drawing) -> dict:
             comparison = Comparison(each, where)
             for tolerance in tolerances:
                 advance(0, description=f"{each}, {tolerance:g}")
-                for row in comparison.rows(tolerance):
+                for row in comparison.rows(tolerance, args.smoothing):
                     rows.append(row)
                     terminal.row(md_cells(row))
                 advance()
