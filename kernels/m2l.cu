@@ -1,9 +1,10 @@
 // m2l: what the M2L operators of a level share: the order of the boxes.
 //
 //   to_slabs    moments in memory order of the boxes (x fastest) to slabs, terms of degree l times UNIT^l
-//   from_slabs  the sum over shares in slabs to local expansions in memory order, terms of degree l times UNIT^l
+//   from_slabs  the sum over shares in slabs to local expansions in memory order, terms of degree l times UNIT^(l+1)
 //
-// In units of 1 / UNIT box widths, terms of degree 20 and harmonics of degree 40 lie within the range of a float. Bound by memory.
+// In slabs lengths are in box widths over UNIT: then terms of degree 20 and harmonics of degree 40 lie within the range of a
+// float. Bound by memory.
 #include "common/levels.cuh"
 
 __device__ __forceinline__ real scale(int a) {
@@ -35,5 +36,5 @@ extern "C" __global__ void from_slabs(int half, int shares, const real* __restri
     sums += slab(child, parent, half) + a * WARP;
     real sum = 0;
     for (int n = 0; n < shares; n++) sum += sums[n * length];
-    local[a * boxes + i] = scale(a) * sum;
+    local[a * boxes + i] = UNIT * scale(a) * sum;
 }

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import pytest
 
-from fmm_openmm.backends.cuda.pipeline.m2l import parity_shape
+from fmm_openmm.backends.cuda.m2l import parity_shape
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
 

@@ -1,27 +1,25 @@
 """M2L operators of a level on the GPU against dense matrices in float64; their tables need no GPU."""
 
-import ctypes
 import json
-import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fmm_openmm.backends.cuda import m2l
+from fmm_openmm.backends.cuda.interactions import Interactions
+from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.cli import main
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.translations import m2l_matrix, order_of
+from tests.emulator import COMPILER, DEVICE, Emulator
 
-m2l = pytest.importorskip("fmm_openmm.backends.cuda.m2l", reason="needs CuPy", exc_type=ImportError)
+bench = pytest.importorskip("fmm_openmm.bench.operators", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda.loader import why_unusable  # noqa: E402
-from fmm_openmm.backends.cuda.source import kernel_folder  # noqa: E402
-from tests.emulator import COMPILER, compiled  # noqa: E402
 
 without_gpu = why_unusable()
 needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")
 
 COUNT = {1: 189, 2: 875}
-SIGNATURE = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\(')
 ACCURACY = {np.float32: 1e-5, np.float64: 1e-12}
 
 
@@ -45,7 +43,7 @@ def offset_of(entry, target):
 
 @pytest.mark.parametrize("separation", [1, 2])
 def test_interaction_lists(separation):
-    interactions = m2l.interactions_of(separation)
+    interactions = Interactions(m2l.cube(separation))
     vectors, table = interactions.translations, interactions.list
     assert table.shape == (8, COUNT[separation], 4)
     for target, rows in zip(children(), table, strict=True):
@@ -103,47 +101,19 @@ def largest_error(found, expected, order):
     return np.sqrt(wrong / right).max()
 
 
-class OnHost:
-    """In place of CuPy and of compiled modules: NumPy, and kernels that the emulator runs."""
-
-    asarray, empty = staticmethod(np.ascontiguousarray), staticmethod(np.empty)
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def load(self, stage, macros):
-        names = SIGNATURE.findall((kernel_folder() / f"{stage}.cu").read_text())
-        library = compiled(stage, macros, names, self.folder)
-        return SimpleNamespace(get_function=lambda name: self.function(getattr(library, f"launch_{name}")))
-
-    @staticmethod
-    def function(launch):
-        launch.restype = ctypes.c_char_p
-
-        def call(grid, block, arguments, shared_mem=0):
-            values = [
-                ctypes.c_void_p(each.ctypes.data) if each.ndim else ctypes.create_string_buffer(each.tobytes())
-                for each in arguments
-            ]
-            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-            assert launch(*(int(n) for n in (*grid, 1, 1)[:3]), *block, pointers) is None
-
-        return call
-
-
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 @pytest.mark.parametrize(("order", "side", "separation", "dtype"), [(1, 4, 1, np.float32), (5, 2, 2, np.float64)])
-def test_parity_on_the_host_agrees_with_dense_matrices(order, side, separation, dtype, monkeypatch, tmp_path_factory):
-    """With one tile of terms a block, and with two."""
-    host = OnHost(tmp_path_factory.getbasetemp())
-    monkeypatch.setattr(m2l, "cupy", host)
-    monkeypatch.setattr(m2l, "load", host.load)
+@pytest.mark.parametrize("name", m2l.OPERATORS)
+def test_programs_agree_with_dense_matrices(name, order, side, separation, dtype, monkeypatch, tmp_path_factory):
+    """Through the emulator; of ``p4_parity`` with one tile of terms a block, and with two."""
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ENOUGH_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
-    local = np.full(moments.shape, np.nan, dtype)
-    m2l.m2l("p4_parity", m2l.Level(order, side, separation, dtype))(moments.astype(dtype), local)
-    assert largest_error(local.astype(float), expected, order) <= ACCURACY[dtype]
+    machine = Emulator(m2l.program(name, m2l.Level(order, side, separation, dtype), DEVICE), tmp_path_factory.getbasetemp())
+    machine.buffers["moments"][...] = moments
+    machine.run([SETUP])
+    machine.run()
+    assert largest_error(machine.buffers["local"].astype(float), expected, order) <= ACCURACY[dtype]
 
 
 @needs_gpu
@@ -151,21 +121,21 @@ def test_parity_on_the_host_agrees_with_dense_matrices(order, side, separation, 
 @pytest.mark.parametrize(("side", "separation"), [(2, 1), (4, 1), (10, 1), (2, 2), (4, 2)])
 def test_operators_agree_with_dense_matrices(side, separation, order):
     """On every box, of lists that wrap around the cell several times too; and repeat bit for bit."""
-    import cupy
-
     if order == 20 and side > 4:
         side = 8
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
     for dtype, accuracy in ACCURACY.items():
-        source = cupy.asarray(moments, dtype)
         for name in m2l.OPERATORS:
-            operator = m2l.m2l(name, m2l.Level(order, side, separation, dtype))
-            first, second = cupy.full(moments.shape, np.nan, dtype), cupy.full(moments.shape, 7, dtype)
-            operator(source, first)
-            operator(source, second)
-            assert (first == second).all(), name
-            assert largest_error(first.get().astype(float), expected, order) <= accuracy, (name, dtype)
+            run = bench.ready(name, m2l.Level(order, side, separation, dtype))
+            run.buffers["moments"].set(moments.astype(dtype))
+            found = []
+            for rubbish in (np.nan, 7):
+                run.buffers["local"].fill(rubbish)
+                run.queue()
+                found.append(run.buffers["local"].get())
+            assert (found[0] == found[1]).all(), name
+            assert largest_error(found[0].astype(float), expected, order) <= accuracy, (name, dtype)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +156,11 @@ def test_unknown_operators_are_refused():
     with pytest.raises(
         ValueError, match="`name` must be one of p4, p4_dynamic, p4_symmetric, p4_parity, rotation, got 'magic'"
     ):
-        m2l.m2l("magic", m2l.Level(4, 4))
+        m2l.program("magic", m2l.Level(4, 4), DEVICE)
 
 
 def test_work_of_the_operators():
     """A rotation at order 1: flips 1, then 2 for real parts and 1 for imaginary; a turn of 4; columns of 4 and twice 1."""
-    bench = pytest.importorskip("fmm_openmm.bench.operators", exc_type=ImportError)
     assert bench.multiply_adds("p4", 3) == 256
     assert bench.multiply_adds("rotation", 1) == 4 * (1 + 2 + 1 + 4) + 4 + 2
     ratios = [bench.multiply_adds("p4", order) / bench.multiply_adds("rotation", order) for order in range(1, 21)]
@@ -199,7 +168,6 @@ def test_work_of_the_operators():
 
 
 def test_crossovers_and_claims():
-    bench = pytest.importorskip("fmm_openmm.bench.operators", exc_type=ImportError)
     times = {"p4_symmetric": [1.0, 2.0, 9.0], "rotation": [2.0, 1.0, 3.0], "fft": [0.1, 0.1, 0.1]}
     rows = [
         {"operator": name, "order": order, "depth": 5, "precision": "single", "seconds": seconds, "compute_share": 0.5}
@@ -216,7 +184,6 @@ def test_crossovers_and_claims():
 
 def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     """The command, with times made up."""
-    bench = pytest.importorskip("fmm_openmm.bench.operators", exc_type=ImportError)
     monkeypatch.setattr("fmm_openmm.backends.backend_class", lambda name: None)
     monkeypatch.setattr(bench, "compile_all", lambda levels, names: None)
 

@@ -163,10 +163,8 @@ def test_streams_do_not_race(built):
 
 
 def test_the_parameter_block_has_the_order_of_the_struct():
-    text = (kernel_folder() / "common" / "types.cuh").read_text()
-    members = re.findall(
-        r"double (\w+)(?:\[(\d+)\])?;", text[text.index("struct Parameters") : text.index("struct __align__(16)")]
-    )
+    text = (kernel_folder() / "common" / "parameters.cuh").read_text()
+    members = re.findall(r"double (\w+)(?:\[(\d+)\])?;", text)
     lattice, width = BoxLattice.from_cell(CELL, COUNTS, 2.0), box_width(CELL, COUNTS)
     block = parameter_block(COUNTS, lattice.boxes, width)
     parts = dict(

@@ -13,7 +13,8 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends import backend_class
-from fmm_openmm.backends.cuda.m2l import OPERATORS, Level, m2l
+from fmm_openmm.backends.cuda.executor import Run, current_device
+from fmm_openmm.backends.cuda.m2l import OPERATORS, Level, program
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.solver import limits
@@ -56,12 +57,17 @@ def multiply_adds(name: str, order: int) -> int:
     return 4 * (flips + turns) + columns
 
 
+def ready(name: str, level: Level) -> Run:
+    """An operator, to be given moments."""
+    return Run(program(name, level, current_device()))
+
+
 def compile_all(levels, names) -> None:
     """Fill CuPy's cache of compiled kernels, on all cores."""
     small = {Level(level.order, 2, level.separation, level.dtype) for level in levels}
     longest_first = sorted(itertools.product(small, set(names) - {"fft"}), key=lambda case: -case[0].order)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda case: m2l(case[1], case[0]), longest_first))
+        list(pool.map(lambda case: ready(case[1], case[0]), longest_first))
 
 
 @cache
@@ -73,11 +79,10 @@ def _base_moments(order: int) -> np.ndarray:
 
 @cache
 def _base_local(order: int, separation: int) -> np.ndarray:
-    level = Level(order, 2**BASE_DEPTH, separation, np.float64)
-    moments = cupy.asarray(_base_moments(order))
-    local = cupy.empty_like(moments)
-    m2l("p4", level)(moments, local)
-    return local.get()
+    run = ready("p4", Level(order, 2**BASE_DEPTH, separation, np.float64))
+    run.buffers["moments"].set(_base_moments(order))
+    run.queue()
+    return run.buffers["local"].get()
 
 
 def _repeated(base: np.ndarray, depth: int) -> cupy.ndarray:
@@ -121,17 +126,16 @@ def measure(name: str, order: int, depth: int, precision: str, separation: int =
         "seconds": seconds,
         "error": error,
         "compute_share": work and work / seconds / best.multiply_adds,
-        "memory_share": 2 * level.terms * level.boxes * level.bytes_of_real / seconds / best.bandwidth,
+        "memory_share": 2 * level.terms * level.boxes * np.dtype(level.dtype).itemsize / seconds / best.bandwidth,
     }
 
 
 def _operator(name: str, level: Level, depth: int) -> tuple[float, float]:
-    operator = m2l(name, level)
-    moments = _repeated(_base_moments(level.order), depth).astype(level.dtype)
-    local = cupy.full_like(moments, np.nan)
-    operator(moments, local)
-    error = _error(local, level.order, depth, level.separation)
-    return device.median_seconds(lambda: operator(moments, local)), error
+    run = ready(name, level)
+    run.buffers["moments"][...] = _repeated(_base_moments(level.order), depth)
+    run.queue()
+    error = _error(run.buffers["local"], level.order, depth, level.separation)
+    return device.median_seconds(run.queue), error
 
 
 def _fft(level: Level) -> tuple[float, None]:

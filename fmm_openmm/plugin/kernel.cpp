@@ -270,7 +270,7 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
     executor->setUp(stream);
 }
 
-// The parameter block (kernels/common/types.cuh) for the present size of the box.
+// The parameter block (kernels/common/parameters.cuh) for the present size of the box.
 void NativeKernel::resize(const Shape& shape) {
     static const int INVERSE = 0, POTENTIAL = 27, FIELD = 28;
     std::string bytes = shape.block;

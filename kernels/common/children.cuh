@@ -1,5 +1,5 @@
 // Translations between a parent and its eight children: E of fmm_openmm/expansions/translations.py, from the tables that
-// translations.cu makes, for expansions in shared memory, (TERMS, TRANSLATE_BOXES). A thread owns a box and every so many-th term.
+// children.cu makes, for expansions in shared memory, (TERMS, TRANSLATE_BOXES). A thread owns a box and every so many-th term.
 //
 //   ROTATED            by rotation, B^-1 E(r z) B, or by dense matrices
 //   TRANSLATE_BOXES    boxes a block      TRANSLATE_THREADS  of a block

@@ -1,4 +1,4 @@
-// Types, constants and the parameter block shared by all kernels. Lengths are in mean box widths.
+// Types and constants shared by all kernels of particles and boxes. Lengths are in mean box widths.
 //
 // Macros set by the loader:
 //   REAL        float or double                          ORDER      expansion order p
@@ -18,6 +18,7 @@
 //   STRIDE      from one term of a box's expansion to the next: POINTS, with levels below the root grid 32
 //   OPEN        whether there are no periodic images: then N0, N1, N2 boxes lie in a corner of a larger Fourier grid
 #pragma once
+#include "parameters.cuh"
 #include "real.cuh"
 
 typedef unsigned long long uint64;
@@ -25,16 +26,6 @@ typedef unsigned long long uint64;
 #define BOXES (N0 * N1 * N2)
 #define POINTS (D0 * D1 * D2)   // points of a Fourier grid, at least one for each box
 #define CORNERS (SMOOTHED ? 8 : 1)
-
-// What changes from call to call without a new graph. Rows of boxes and columns of inverse as in BoxLattice.
-struct Parameters {
-    double inverse[9];    // positions in nm to box coordinates: row vector times matrix
-    double boxes[9];      // box vectors, mean box widths
-    double slope[9];      // inverse of boxes
-    double potential;     // Coulomb constant / width: potentials to kJ/mol/e
-    double field;         // Coulomb constant / width^2
-    double cell[9];       // cell vectors, mean box widths
-};
 
 // Where a particle is: its home box (unwrapped), and along each axis the side on which it is split, packed.
 struct __align__(16) Located {

@@ -2,8 +2,15 @@
 
 import cupy
 
+from fmm_openmm.backends.cuda.faults import out_of_memory
 from fmm_openmm.backends.cuda.loader import load
-from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record, Step, Wait
+from fmm_openmm.backends.cuda.program import SETUP, At, Device, Launch, Memset, Program, Record, Step, Wait
+
+
+def current_device() -> Device:
+    """The facts of the current device."""
+    facts = cupy.cuda.Device().attributes
+    return Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
 
 
 def allocated(program: Program) -> dict[str, cupy.ndarray]:
@@ -43,3 +50,32 @@ def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: di
         case Wait(event=name):
             event = events.setdefault(name, cupy.cuda.Event(disable_timing=True))
             return lambda: cupy.cuda.get_current_stream().wait_event(event)
+
+
+class Run:
+    """A program of one stream, set up and ready to be run on the current one.
+
+    Attributes:
+        buffers: by name; what the program reads is to be filled.
+
+    Raises:
+        MemoryError: device memory does not suffice.
+    """
+
+    def __init__(self, program: Program):
+        try:
+            self.buffers = allocated(program)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise out_of_memory(error, sum(buffer.nbytes for buffer in program.buffers.values())) from None
+        kernels = compiled(program)
+        self._steps: dict[str, list] = {}
+        for step in program.steps:
+            self._steps.setdefault(step.stage, []).append(bound(step, program, kernels, self.buffers, {}))
+        for step in self._steps.pop(SETUP, []):
+            step()
+
+    def queue(self, *stages: str) -> None:
+        """Queue these stages or, without names, all."""
+        for stage in stages or self._steps:
+            for step in self._steps[stage]:
+                step()

@@ -6,44 +6,41 @@ itself, 189 for separation 1 and 875 for separation 2, periodic images as they c
 
     Lambda(target) = sum over the list of A(target - source) M(source)          (A as in expansions/translations.py)
 
-Lengths are in box widths of the level. The operators, all but ``p4_parity`` also in the FMM (``pipeline/m2l.py``):
+The operators are those of the FMM's levels (``pipeline/m2l.py``), and
 
-``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
-``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
-``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
 ``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
-``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations
+
+What is here describes them, and needs no GPU; ``executor.Run`` runs them through CuPy.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import factorial
 
-import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.pipeline import parameter_block
 from fmm_openmm.backends.cuda.pipeline.m2l import (
+    P4,
     WARP,
-    parity_shape,
-    rotation_shape,
+    ByRotation,
+    P4Dynamic,
+    P4Symmetric,
+    groups,
+    harmonics_of,
     shares_of,
-    symmetric_shape,
-    threads_of_pairs,
 )
+from fmm_openmm.backends.cuda.program import SETUP, Builder, Device, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, term_count
-from fmm_openmm.expansions.translations import Rotation, irregular
 
 UNIT = 8.0
 """Lengths in the kernels are in box widths over this, so that terms of any order fit into float32."""
 
-ONE_ROOT = {"OPEN": 0, **{f"ROOT{k}": 1 for k in range(3)}, **{f"ROOT{ij}": 0 for ij in ("10", "20", "21")}}
-"""Macros of a root grid of one box: ``half`` of ``kernels/common/levels.cuh`` is the number of parents along an axis then."""
+BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
+"""Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
 
 
 @dataclass(frozen=True)
@@ -78,172 +75,41 @@ class Level:
     def boxes(self) -> int:
         return self.side**3
 
-    @property
-    def half(self) -> int:
-        """Parents along each axis."""
-        return self.side // 2
 
-    @property
-    def groups(self) -> int:
-        """Warps that hold the boxes of one child position."""
-        return -(-(self.half**3) // WARP)
-
-    @property
-    def bytes_of_real(self) -> int:
-        return np.dtype(self.dtype).itemsize
-
-    def module(self, stage: str, **macros) -> cupy.RawModule:
-        """The compiled kernels of ``kernels/<stage>.cu``."""
-        return load(stage, {"REAL": real_type(self.dtype), "ORDER": self.order, **ONE_ROOT, **macros})
-
-
-Operator = Callable[[cupy.ndarray, cupy.ndarray], None]
-"""Reads moments and overwrites local expansions, both shape (terms, boxes) with x fastest, contiguous, of the level's dtype."""
-
-
-def m2l(name: str, level: Level) -> Operator:
-    """The operator of that name.
+def program(name: str, level: Level, device: Device) -> Program:
+    """Reads the buffer "moments" and overwrites "local", both shape (terms, boxes) with x fastest, of the level's dtype,
+    lengths in box widths. One stage, "m2l", after its setup.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no operator of that name.
+        MemoryError: the device has too little shared memory.
     """
     if name not in OPERATORS:
         raise ValueError(f"`name` must be one of {', '.join(OPERATORS)}, got {name!r}")
-    return _Slabs(level, OPERATORS[name](level))
-
-
-class _Slabs:
-    """An operator on boxes in slabs (``kernels/common/levels.cuh``), between changes of their order."""
-
-    def __init__(self, level: Level, operator):
-        self._level, self._operator = level, operator
-        module = level.module("m2l", UNIT=UNIT)
-        self._to, self._from = module.get_function("to_slabs"), module.get_function("from_slabs")
-        self._moments = cupy.empty((8, level.groups, level.terms, WARP), level.dtype)
-        self._sums = cupy.empty((operator.shares, *self._moments.shape), level.dtype)
-
-    def __call__(self, moments: cupy.ndarray, local: cupy.ndarray) -> None:
-        half, grid = np.int32(self._level.half), (-(-self._level.boxes // 256), self._level.terms)
-        self._to((8 * self._level.groups,), (8 * WARP,), (half, moments, self._moments))
-        self._operator(self._moments, self._sums)
-        self._from(grid, (256,), (half, np.int32(self._operator.shares), self._sums, local))
-
-
-class P4:
-    """``kernels/m2l_p4.cu``."""
-
-    shares = 1
-
-    def __init__(self, level: Level):
-        self._level, self._kernel = level, level.module("m2l_p4").get_function("m2l_p4")
-        interactions = interactions_of(level.separation)
-        self._list = cupy.asarray(interactions.list)
-        self._harmonics = _harmonics(level, interactions.translations)
-
-    def __call__(self, moments, sums):
-        count = np.int32(self._list.shape[1])
-        arguments = (np.int32(self._level.half), count, self._list, self._harmonics, moments, sums)
-        self._kernel((self._level.half**3, 8), (threads_of_pairs(self._level.order),), arguments)
-
-
-class P4Dynamic:
-    """``kernels/m2l_p4_dynamic.cu``."""
-
-    shares = 1
-
-    def __init__(self, level: Level):
-        self._level = level
-        self._kernel = level.module("m2l_p4_dynamic").get_function("m2l_p4_dynamic")
-        interactions = interactions_of(level.separation)
-        near = interactions.lattice.near
-        self._near = np.int32(len(near))
-        self._parents = cupy.asarray(np.pad(near, ((0, 0), (0, 1))), np.int32)
-        self._numbers = cupy.asarray(interactions.number)
-        self._harmonics = _harmonics(level, interactions.translations)
-
-    def __call__(self, moments, sums):
-        half = np.int32(self._level.half)
-        arguments = (half, self._near, self._parents, self._numbers, self._harmonics, moments, sums)
-        self._kernel((self._level.half**3,), (threads_of_pairs(self._level.order),), arguments)
-
-
-class P4Symmetric:
-    """``kernels/m2l_p4_symmetric.cu``."""
-
-    def __init__(self, level: Level):
-        self._level = level
-        shape = symmetric_shape(level.terms, level.bytes_of_real)
-        self._warps, padded = shape["M2L_WARPS"], shape["PADDED"]
-        self._blocks = padded // (self._warps * shape["M2L_ROWS"])
-        module = level.module("m2l_p4_symmetric", **shape)
-        self._kernel = module.get_function("m2l_p4_symmetric")
-        vectors, group, sources = interactions_of(level.separation).mirrored
-        self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
-        self._matrix = cupy.empty((len(vectors), level.terms, padded), level.dtype)
-        grid = -(-padded // 128), level.terms, len(vectors)
-        module.get_function("matrices")(grid, (128,), (_harmonics(level, vectors), self._matrix))
-        self.shares = shares_of(8 * level.groups * self._blocks * self._warps, group.shape[1])
-
-    def __call__(self, moments, sums):
-        sizes = [np.int32(n) for n in (self._level.half, self._group.shape[1], self._list.shape[1])]
-        arguments = (*sizes[:2], self._group, sizes[2], self._list, self._matrix, moments, sums)
-        self._kernel((self._level.groups * self._blocks, 8, self.shares), (WARP * self._warps,), arguments)
-
-
-class P4Parity:
-    """``kernels/m2l_p4_parity.cu``."""
-
-    def __init__(self, level: Level):
-        self._level = level
-        vectors, group, sources = parity_list(level.separation)
-        shape = parity_shape(level.order, level.bytes_of_real)
-        tiles, rows, abreast = shape["TILES"], shape["ROWS"], shape["ABREAST"]
-        deep = min(shape["M2L_WARPS"] // abreast, level.groups)
-        self._warps, self._blocks = abreast * deep, -(-level.groups // deep) * (tiles // abreast)
-        module = level.module("m2l_p4_parity", **shape)
-        self._kernel = module.get_function("m2l_p4_parity")
-        self._group, self._list = cupy.asarray(group), cupy.asarray(sources)
-        self._matrix = cupy.empty((len(vectors), level.terms, tiles, rows), level.dtype)
-        grid = -(-tiles * rows // 128), level.terms, len(vectors)
-        module.get_function("matrices")(grid, (128,), (_harmonics(level, vectors), self._matrix))
-        self.shares = shares_of(8 * self._blocks * self._warps, len(group))
-
-    def __call__(self, moments, sums):
-        groups, count = np.int32(len(self._group)), np.int32(self._list.shape[1])
-        arguments = (np.int32(self._level.half), groups, self._group, count, self._list, self._matrix, moments, sums)
-        self._kernel((self._blocks, 8, self.shares), (WARP * self._warps,), arguments)
-
-
-class ByRotation:
-    """``kernels/m2l_rotation.cu``."""
-
-    def __init__(self, level: Level):
-        self._level = level
-        shared = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
-        shape, self._memory = rotation_shape(level.order, level.bytes_of_real, shared)
-        self._warps = shape["M2L_WARPS"]
-        module = level.module("m2l_rotation", **shape)
-        self._kernel = module.get_function("m2l_rotation")
-        self._kernel.max_dynamic_shared_size_bytes = self._memory
-        interactions = interactions_of(level.separation)
-        self._list = cupy.asarray(interactions.list)
-        self._translations = cupy.asarray(along_z(interactions.translations, level.order), level.dtype)
-        self.shares = shares_of(8 * level.groups * self._warps, self._list.shape[1] // self._warps)
-
-    def __call__(self, moments, sums):
-        count = np.int32(self._list.shape[1])
-        arguments = (np.int32(self._level.half), count, self._list, self._translations, moments, sums)
-        self._kernel((self._level.groups, 8, self.shares), (WARP * self._warps,), arguments, shared_mem=self._memory)
-
-
-OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
-
-
-# Tables
+    root = cube(level.separation)
+    b, half = Builder(root, level.order, 0.0, 1, level.dtype, device), level.side // 2
+    b.macros(REAL=real_type(b.real), ORDER=b.order, UNIT=UNIT, OPEN=0)
+    b.macros(**{f"ROOT{k}": 1 for k in range(3)}, ROOT10=0, ROOT20=0, ROOT21=0)
+    b.table("parameters", parameter_block(root.counts, UNIT * root.boxes, 1.0), np.float64)
+    interactions = Interactions(root)
+    b.table("interactions", interactions.list, np.int32)
+    operator = OPERATORS[name](b, interactions)
+    slabs, shares = 8 * groups(b, half), operator.shares(b, half)
+    b.buffer("moments", (b.terms, level.boxes), b.real)
+    b.buffer("level_moments", (slabs, b.terms, WARP), b.real)
+    b.buffer("level_sums", (shares * slabs, b.terms, WARP), b.real)
+    b.buffer("local", (b.terms, level.boxes), b.real)
+    b.stage("m2l", file="m2l", to_slabs=0, from_slabs=0)
+    b.launch("to_slabs", slabs, 8 * WARP, np.int32(half), "moments", "level_moments")
+    operator.launch(b, half, "level_moments")
+    b.launch(
+        "from_slabs", (-(-level.boxes // 256), b.terms), 256, np.int32(half), np.int32(shares), "level_sums", "local"
+    )  # fmt: skip
+    return b.program
 
 
 class _Cubes(BoxLattice):
-    """Near within ``near_radius`` along every axis."""
+    """Boxes that are near within ``near_radius`` along every axis."""
 
     @cached_property
     def near(self) -> np.ndarray:
@@ -251,9 +117,60 @@ class _Cubes(BoxLattice):
         return np.array(list(product(range(-reach, reach + 1), repeat=3)))[:, ::-1]
 
 
-def interactions_of(separation: int) -> Interactions:
-    """Of cubes that are near within ``separation`` along every axis."""
-    return Interactions(_Cubes(np.eye(3, dtype=np.int64), np.eye(3), separation))
+def cube(separation: int) -> BoxLattice:
+    """A root grid of one box, which is near its images within ``separation`` along every axis."""
+    return _Cubes(np.eye(3, dtype=np.int64), np.eye(3), separation)
+
+
+class P4Parity:
+    """``kernels/m2l_p4_parity.cu``, for boxes that are cubes and near within a number of them along every axis."""
+
+    def __init__(self, b: Builder, interactions: Interactions):
+        vectors, group, sources = parity_list(interactions.lattice.near_radius)
+        self._shape = shape = parity_shape(b.order, b.real.itemsize)
+        self._groups, self._count = np.int32(len(group)), np.int32(sources.shape[1])
+        rows = shape["TILES"] * shape["ROWS"]
+        b.macros(**shape)
+        harmonics_of(b, vectors)
+        b.table("parity_groups", group, np.int32)
+        b.table("parity_interactions", sources, np.int32)
+        b.buffer("m2l_matrices", (len(vectors), b.terms, rows), b.real)
+        b.stage(SETUP, file="m2l_p4_parity", matrices=0)
+        b.launch("matrices", (-(-rows // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices")
+        b.stage("m2l", file="m2l_p4_parity", m2l_p4_parity=0)
+
+    def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
+        """Blocks of a share of a child position, and warps of each."""
+        tiles, abreast = self._shape["TILES"], self._shape["ABREAST"]
+        deep = min(self._shape["M2L_WARPS"] // abreast, groups(b, half))
+        return -(-groups(b, half) // deep) * (tiles // abreast), abreast * deep
+
+    def shares(self, b: Builder, half: int) -> int:
+        """How many blocks share an interaction list."""
+        blocks, warps = self._blocks(b, half)
+        return shares_of(8 * blocks * warps, int(self._groups))
+
+    def launch(self, b: Builder, half: int, moments: str) -> None:
+        blocks, warps = self._blocks(b, half)
+        b.launch(
+            "m2l_p4_parity", (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._groups, "parity_groups",
+            self._count, "parity_interactions", "m2l_matrices", moments, "level_sums",
+        )  # fmt: skip
+
+
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
+
+
+def parity_shape(order: int, itemsize: int) -> dict[str, int]:
+    """Macros of ``p4_parity``: the least number of tiles whose rows fit into registers."""
+    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
+    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
+    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
+    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
+    abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
+    warps = BLOCK_WARPS // abreast * abreast
+    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast}
+    return {**shape, "M2L_WARPS": warps, "BLOCKS": PARITY_RESIDENT_WARPS // warps}
 
 
 def parity_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -279,25 +196,3 @@ def parity_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             source = [(target >> axis & 1) - vectors[n][axis] * (-1) ** (negative >> axis & 1) for axis in axes]
             lists[target].append((*(s >> 1 for s in source), sum((s & 1) << axis for axis, s in enumerate(source))))
     return np.array(vectors), np.array(group, np.int32), np.array(lists, np.int32)
-
-
-def _harmonics(level: Level, vectors: np.ndarray) -> cupy.ndarray:
-    """Irregular harmonics of the vectors, those of degree n over ``UNIT^n``, shape ``(vectors, (2 order + 1)^2)``."""
-    top = 2 * level.order
-    scaled = irregular(vectors.astype(float), top) / UNIT ** degrees(top)[:, None]
-    return cupy.asarray(np.ascontiguousarray(scaled.T), level.dtype)
-
-
-def along_z(vectors: np.ndarray, order: int) -> np.ndarray:
-    """Parameters of translations (k, 3) by rotation, shape ``(k, 6 (order + 1))`` float64.
-
-    ``exp(i m alpha)``, ``exp(i m theta)``, m = 0 ... order; ``n! / (R^(n+1) UNIT^n)``, n = 0 ... 2 order; a zero.
-    """
-    m, n = np.arange(order + 1), np.arange(2 * order + 1)
-    rows = []
-    for vector in vectors.astype(float):
-        frame = Rotation.of(vector)
-        phases = np.exp(1j * np.outer([frame.phi + np.pi / 2, frame.theta], m))
-        powers = np.array([float(factorial(k)) for k in n]) / (frame.r ** (n + 1.0) * UNIT**n)
-        rows.append(np.concatenate([phases.ravel().view(float), powers, [0.0]]))
-    return np.array(rows)

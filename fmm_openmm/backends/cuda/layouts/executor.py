@@ -1,9 +1,6 @@
 """Layouts of P2P on the GPU through CuPy."""
 
-import cupy
-
-from fmm_openmm.backends.cuda.executor import allocated, bound, compiled
-from fmm_openmm.backends.cuda.faults import out_of_memory
+from fmm_openmm.backends.cuda.executor import Run
 from fmm_openmm.backends.cuda.layouts import Neighbourhood, charges_of, program
 from fmm_openmm.backends.cuda.layouts.model import KEPT, Costs, choose, key
 from fmm_openmm.backends.cuda.loader import device_name
@@ -12,8 +9,8 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import Accumulator, Parts
 
 
-class P2P:
-    """A layout on the boxes of some parts, ready to be run on the current stream.
+class P2P(Run):
+    """A layout on the boxes of some parts, ready to be run on the current stream: stages "copy" and "p2p".
 
     Args:
         layout: a name in :data:`fmm_openmm.backends.cuda.layouts.LAYOUTS`.
@@ -29,22 +26,8 @@ class P2P:
     """
 
     def __init__(self, layout: str, of: Neighbourhood, dtype):
-        built = program(layout, of, dtype)
-        try:
-            buffers = allocated(built)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise out_of_memory(error, sum(buffer.nbytes for buffer in built.buffers.values())) from None
-        self.xq, self.results = buffers["xq"], buffers["results"]
-        kernels = compiled(built)
-        self._steps = {"copy": [], "p2p": []}
-        for step in built.steps:
-            self._steps[step.stage].append(bound(step, built, kernels, buffers, {}))
-
-    def queue(self, *stages: str) -> None:
-        """Queue "copy", "p2p" or, without names, both."""
-        for stage in stages or self._steps:
-            for step in self._steps[stage]:
-                step()
+        super().__init__(program(layout, of, dtype))
+        self.xq, self.results = self.buffers["xq"], self.buffers["results"]
 
 
 def p2p(layout: str | None, lattice: BoxLattice, parts: Parts, dtype, out: Accumulator) -> str:

@@ -58,7 +58,7 @@ def build(
 
 
 def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.ndarray:
-    """``Parameters`` of ``kernels/common/types.cuh``, shape (38,).
+    """``Parameters`` of ``kernels/common/parameters.cuh``, shape (38,).
 
     Args:
         counts: integer matrix of the box lattice, shape (3, 3).

@@ -75,7 +75,7 @@ class Levels:
             made_of(b, "zero_rows", interactions.translations)
         else:
             b.table("zero_rows", [0.0], np.float64)
-        b.stage(SETUP, file="translations", shifts=0, child_tables=0)
+        b.stage(SETUP, file="children", shifts=0, child_tables=0)
         b.launch("shifts", 1, 8, "parameters", "shifts_of_children")
         b.launch(
             "child_tables", (-(-entries // 128), 8), 128, "exchange", "shifts_of_children", "parameters", "child_tables"

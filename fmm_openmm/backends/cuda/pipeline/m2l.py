@@ -14,7 +14,6 @@ import numpy as np
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.harmonics import degrees
 
 WARP = 32
 
@@ -24,9 +23,6 @@ RESIDENT_WARPS = {4: 16, 8: 8}
 ROWS, STAGING = (8, 4), 8
 """Of ``p4_symmetric``: terms of a warp, of which registers hold so many for each of the 8 sources of a group; cost of passing
 moments through shared memory, in terms of a block."""
-
-BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
-"""Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
 
 KEPT_TERMS = {4: 84, 8: 12}
 """Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
@@ -52,7 +48,7 @@ class P4:
     """``kernels/m2l_p4.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        _harmonics(b, interactions.translations)
+        harmonics_of(b, interactions.translations)
         b.stage("m2l", file="m2l_p4", m2l_p4=0)
         self._count = np.int32(interactions.list.shape[1])
 
@@ -71,7 +67,7 @@ class P4Dynamic:
     """``kernels/m2l_p4_dynamic.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        _harmonics(b, interactions.translations)
+        harmonics_of(b, interactions.translations)
         b.stage("m2l", file="m2l_p4_dynamic", m2l_p4_dynamic=0)
         near = interactions.lattice.near
         self._near = np.int32(len(near))
@@ -101,7 +97,7 @@ class P4Symmetric:
         b.macros(**shape)
         vectors, group, sources = interactions.mirrored
         self._groups, self._count = np.int32(group.shape[1]), np.int32(sources.shape[1])
-        _harmonics(b, vectors)
+        harmonics_of(b, vectors)
         b.table("mirrored_groups", group, np.int32)
         b.table("mirrored_interactions", sources, np.int32)
         b.buffer("m2l_matrices", (len(vectors), b.terms, padded), b.real)
@@ -146,7 +142,7 @@ class ByRotation:
 OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "rotation": ByRotation}
 
 
-def _harmonics(b: Builder, vectors: np.ndarray) -> None:
+def harmonics_of(b: Builder, vectors: np.ndarray) -> None:
     b.buffer("harmonics", (len(vectors), (2 * b.order + 1) ** 2), b.real)
     made_of(b, "harmonics", vectors)
 
@@ -176,18 +172,6 @@ def symmetric_shape(terms: int, itemsize: int) -> dict[str, int]:
     )
     resident = RESIDENT_WARPS[itemsize] // warps
     return {"M2L_ROWS": rows, "M2L_WARPS": warps, "PADDED": blocks * warps * rows, "BLOCKS": resident}
-
-
-def parity_shape(order: int, itemsize: int) -> dict[str, int]:
-    """Macros of ``p4_parity``: the least number of tiles whose rows fit into registers."""
-    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
-    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
-    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
-    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
-    abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
-    warps = BLOCK_WARPS // abreast * abreast
-    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast}
-    return {**shape, "M2L_WARPS": warps, "BLOCKS": PARITY_RESIDENT_WARPS // warps}
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
