@@ -69,9 +69,14 @@ class Region:
             return None
         if (low - edge >= self.corner).all() and (high + edge <= self.corner + size).all():
             return self
-        if not self.outgrown(high - low).any():
-            return replace(self, corner=_corner(low, high, self.lattice.span, self.width))
-        return None
+        return self.centred(low, high)
+
+    def centred(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
+        """These boxes, moved so that the particles between ``low`` and ``high``, shape (3,), nm, are in their middle; None if
+        they are too few."""
+        if self.outgrown(high - low).any():
+            return None
+        return replace(self, corner=_corner(low, high, self.lattice.span, self.width))
 
     def outgrown(self, extent: np.ndarray) -> np.ndarray:
         """The axes along which particles of this extent, shape (3,), nm, need more boxes, shape (3,) bool."""

@@ -9,7 +9,7 @@ from fmm_openmm.backends import backend_class, choose_backend, open_sum, warn_of
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import ionic_fraction, molecules, net_charge
+from fmm_openmm.expansions.error import ionic_fraction, leaders, net_charge
 from fmm_openmm.parameters import (
     CPU_COST,
     CUDA_COST,
@@ -136,10 +136,7 @@ class CoulombSolver:
             positions = check_positions(positions, len(self._charges))
         filled = 1.0 if self._open or positions is None else filled_fraction(positions, self._box_vectors)
         self._load = Load.of(self._charges, self._exclusions, filled)
-        self._leaders = np.arange(len(self._charges))
-        if not self._minimum_image:  # molecules stay as they are given
-            _, first, number = np.unique(molecules(len(self._charges), self._exclusions), True, True)
-            self._leaders = first[number]
+        self._leaders = leaders(len(self._charges), self._exclusions, self._minimum_image)
         # whether the boxes cover the particles only, in a periodic cell
         self._sparse = filled <= SPARSE and self._request.grid is None and not self._request.levels
         self._stages: list[Stages] = []
@@ -260,7 +257,7 @@ class CoulombSolver:
         self._unexamined += 1
         if on_device and self._regions and self._unexamined < EXAMINED:
             region = self._regions[0] if cell is None else self._regions[0].scaled(cell)
-            result = region and self._in_region(positions, self._stages[0], region, cell)
+            result = region and self._in_region(positions, self._stages[0], region)
             if result and np.isfinite(result.energy.get()).all():
                 return result
         self._unexamined = 0
@@ -269,18 +266,15 @@ class CoulombSolver:
             self._fill_cell(filled_fraction(_on_host(positions), cell))
             return None
         if on_device:
-            return self._in_region(positions, stages, region, cell)
+            return self._in_region(positions, stages, region)
         enormous = ENORMOUS * min(max(1.0, region.width), 2e3)  # boxes may be as wide as space is empty
         found = stages.evaluate(self._gathered(positions, cell, region) - region.origin, region.width)
         return self._result(*found, region.width, enormous, positions, cell)
 
-    def _in_region(self, positions, stages: Stages, region: Region, cell: np.ndarray | None) -> CoulombResult:
+    @staticmethod
+    def _in_region(positions, stages: Stages, region: Region) -> CoulombResult:
         """On the device; not a number if a particle lies outside."""
-        if cell is None:
-            found = stages.compute(positions, region.width, region.origin)
-        else:
-            found = stages.compute(positions, region.width, region.origin, (self._leaders, cell, region.centre))
-        return CoulombResult(*(array.copy() for array in found))
+        return CoulombResult(*(array.copy() for array in stages.compute(positions, region.width, region.origin)))
 
     def _gathered(self, positions: np.ndarray, cell: np.ndarray | None, region: Region | None = None) -> np.ndarray:
         """Positions side by side, in or near the region if there is one."""

@@ -2,6 +2,7 @@
 // to whole blocks of 32, is particle atom_index[i].
 //
 //   locate_atoms   as locate in sort.cu, from OpenMM's positions
+//   bring_positions   a thread an atom: these in the solver's order, for locate_inside there
 //   export_forces  a thread an atom; forces are added as 64-bit fixed-point numbers, by atomics, since kernels on other
 //                  streams may add at the same time
 //
@@ -16,6 +17,17 @@ struct __align__(16) Posq {
     POSQ x, y, z, charge;
 };
 
+__device__ __forceinline__ double3 position_of(int i, const Posq* __restrict__ posq, const Posq* __restrict__ correction) {
+    const Posq at = posq[i];
+    double3 x;
+    x.x = at.x; x.y = at.y; x.z = at.z;
+#if CORRECTED
+    const Posq low = correction[i];
+    x.x += low.x; x.y += low.y; x.z += low.z;
+#endif
+    return x;
+}
+
 extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* (padded) nm */,
                                         const Posq* __restrict__ correction /* (padded) */,
                                         const int* __restrict__ atom_index /* (padded) */,
@@ -25,15 +37,21 @@ extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* 
                                         int* __restrict__ next) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const Posq at = posq[i];
-    double x = at.x, y = at.y, z = at.z;
-#if CORRECTED
-    const Posq low = correction[i];
-    x += low.x; y += low.y; z += low.z;
-#endif
+    const double3 x = position_of(i, posq, correction);
     const int particle = atom_index[i];
     const Lists lists = {n, count, arrived, next};
-    place_particle(particle, x, y, z, charges[particle], parameters, located, fraction, lists);
+    place_particle(particle, in_boxes(x.x, x.y, x.z, parameters), charges[particle], located, fraction, lists);
+}
+
+extern "C" __global__ void bring_positions(int n, const Posq* __restrict__ posq /* (padded) nm */,
+                                           const Posq* __restrict__ correction /* (padded) */,
+                                           const int* __restrict__ atom_index /* (padded) */,
+                                           double* __restrict__ positions /* (n, 3) nm */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const double3 x = position_of(i, posq, correction);
+    double* to = positions + 3 * atom_index[i];
+    to[0] = x.x; to[1] = x.y; to[2] = x.z;
 }
 
 // Neither a force too large for the format nor NaN may turn into an unrelated number: both become the largest force.

@@ -65,6 +65,7 @@ CASES = {
     "OpenMM single": Case("float32", (6, 6, 6), 4, smoothing=0.05, openmm="single"),
     "OpenMM mixed": Case("float32", OBLIQUE_GRID, 4, "skewed", openmm="mixed"),
     "OpenMM double": Case("float64", (6, 6, 6), 4, openmm="double"),
+    "OpenMM nearly empty": Case("float32", (4, 5, 3), 4, smoothing=0.05, spread=0.8, covers_cell=False, openmm="mixed"),
 }
 
 
@@ -72,7 +73,7 @@ class InOpenMM(CudaStages):
     """Stages between arrays such as OpenMM's, which hold the particles in another order."""
 
     def __init__(self, interface: Interface, lattice, order, smoothing, charges, pairs, minimum_image, dtype):
-        self.lattice, self._device = lattice, cupy.cuda.Device()
+        self.lattice, self._device, self._levels = lattice, cupy.cuda.Device(), 0
         facts = self._device.attributes
         device = Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
         self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, interface)
@@ -88,10 +89,14 @@ class InOpenMM(CudaStages):
         buffers["posq_correction"].set((posq - rounded).astype(rounded.dtype))
         buffers["atom_index"].set(np.append(index, np.arange(n, len(posq))).astype(np.int32))
         buffers["force_buffer"].fill(0)
-        buffers["parameters"].set(parameter_block(self.lattice.counts, self.lattice.boxes, width))
+        if "outside" in buffers:
+            buffers["outside"].fill(0)
+        buffers["parameters"].set(parameter_block(self.lattice, width))
         self.queue(SETUP)
         evaluate(self, None, width)
         self.queue("export")
+        if "outside" in buffers and buffers["outside"].get():
+            sys.exit("a particle is said to be outside the boxes")
         forces = np.empty((n, 3))
         forces[index] = buffers["force_buffer"].get()[:, :n].T / 2.0**32
         agrees(forces, buffers["forces"].get(), 1e-6)
@@ -123,7 +128,7 @@ def run(case: Case) -> None:
     if case.openmm:
         interface = Interface(case.openmm, -(-n // 32) * 32)
         stages = InOpenMM(interface, lattices[0], *common, charges, *options, np.dtype(case.dtype))
-        position, width = place @ cell, box_width(cell, counts)
+        position, width = place @ cells[0], box_width(cells[0], counts)
         expected = evaluate(ReferenceStages(lattices[0], *common, charges, *options), position, width)[1]
         exact = charges[:, None] * expected * (COULOMB_CONSTANT / width**2)
         agrees(stages.evaluate(position, width), exact, 1e-5 if case.openmm == "double" else 1e-3)

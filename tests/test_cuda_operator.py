@@ -47,7 +47,7 @@ def set_up(lattice, order, dtype):
     """The operator, after the setup steps alone: saves compiling the stages."""
     program = build(lattice, order, 0.0, *NOTHING, dtype, Device(1, 2**17))
     kernels = load(SETUP, program.macros)
-    buffers = {"parameters": cupy.asarray(parameter_block(lattice.counts, lattice.boxes, 1.0))}
+    buffers = {"parameters": cupy.asarray(parameter_block(lattice, 1.0))}
     for step in program.steps_of(SETUP):
         for argument in step.arguments:
             if isinstance(argument, At) and argument.buffer not in buffers:

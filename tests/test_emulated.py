@@ -136,13 +136,7 @@ def test_between_the_arrays_of_openmm(precision, accuracy, folder):
 
     dtype = np.float64 if precision == "double" else np.float32
     stages = EmulatedStages(*arguments, dtype, folder, Interface(precision, 160))
-    index = np.random.default_rng(8).permutation(len(charges))
-    arrays = stages.buffers
-    for name in ("posq", "posq_correction", "force_buffer"):
-        arrays[name][...] = 0
-    arrays["atom_index"][: len(index)] = index
-    arrays["posq"][: len(index), :3] = positions[index]
-    arrays["posq_correction"][: len(index), :3] = positions[index] - arrays["posq"][: len(index), :3]
+    arrays, index = stages.buffers, between_openmm(stages, positions)
     arrays["force_buffer"][:, : len(index)] = 2**32
     stages.run(width)
     found = np.empty_like(expected)
@@ -150,6 +144,60 @@ def test_between_the_arrays_of_openmm(precision, accuracy, folder):
     assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
     assert not arrays["force_buffer"][:, len(index) :].any()
     assert arrays["energy"][0] == pytest.approx((charges @ stages.buffers["potentials"]) / 2, rel=1e-5)
+
+
+def between_openmm(stages, positions) -> np.ndarray:
+    """Positions (n, 3) where OpenMM has them, in another order, which is returned; no forces yet."""
+    index = np.random.default_rng(8).permutation(len(positions))
+    arrays = stages.buffers
+    for name in ("posq", "posq_correction", "force_buffer"):
+        arrays[name][...] = 0
+    arrays["atom_index"][: len(index)] = index
+    arrays["posq"][: len(index), :3] = positions[index]
+    arrays["posq_correction"][: len(index), :3] = positions[index] - arrays["posq"][: len(index), :3]
+    return index
+
+
+@pytest.mark.parametrize(
+    ("cell", "precision", "minimum_image"),
+    [("empty space", "mixed", False), ("cuboid", None, True), ("skewed", "double", False), ("skewed", None, False)],
+)
+def test_boxes_elsewhere(cell, precision, minimum_image, folder):
+    """Boxes that cover the particles only, far from the origin; molecules in any image, or each atom if exclusions mean the
+    nearest one. Inside OpenMM and not; a particle without a box is told of."""
+    dtype = np.float32 if precision == "mixed" else np.float64
+    span, origin, width, order, n = np.array([4, 5, 3]), np.array([900.1, -870.3, 1000.7]), 0.9, 4, 150
+    vectors = None if cell == "empty space" else CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
+    lattice = OpenLattice(span, 1.87) if vectors is None else OpenLattice(span, 1.87, cell=vectors)
+    positions, charges, _ = charges_in(0.15, span - 0.35)
+    pairs = np.arange(n).reshape(-1, 3)[:, [[0, 1], [1, 2]]].reshape(-1, 2)
+    arguments = lattice, order, 0.1, charges, pairs, minimum_image
+    _, fields = evaluate(ReferenceStages(*arguments), width * positions, width)
+    expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
+
+    interface = precision and Interface(precision, 160)
+    stages = EmulatedStages(*arguments, dtype, folder, interface)
+    images = np.random.default_rng(4).integers(-2, 3, (n, 3))
+    if not minimum_image:
+        images = images[np.arange(n) // 3]
+    given = width * (positions if vectors is None else positions + images @ vectors) + origin
+
+    def forces(given):
+        if interface:
+            stages.buffers["outside"][...] = 0
+            between_openmm(stages, given)
+        else:
+            stages.buffers["positions"][...] = given
+        stages.run(width, origin)
+        return stages.buffers["forces"], stages.buffers["outside"][0] if interface else stages.buffers["count"][-1]
+
+    found, outside = forces(given)
+    assert np.linalg.norm(found - expected) <= {"mixed": 2e-5}.get(precision, 1e-9) * np.linalg.norm(expected)
+    assert outside == 0
+    given[7] += [0.0, width * span[1], 0.0]
+    found, outside = forces(given)
+    assert outside == 1
+    assert np.isnan(found[7]).all()
 
 
 # the emulator itself

@@ -15,7 +15,7 @@ from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
-FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1} | {f"N{k}": 16 for k in range(3)}
+FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
 FIXED |= {"LISTED": 40, "REGION": 32, "ORDERED": 0, "P2M_LANES": 2, "L2P_WARPS": 4, "L2P_BOXES": 8}
 FIXED |= {"CONVOLVE_WARPS": 16, "MIRRORED_WARPS": 8, "D0": 16, "D1": 169, "D2": 15, "DFT_PITCH": 15, "DFT_PAIRS": 2}

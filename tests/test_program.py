@@ -62,6 +62,7 @@ CASES = {
     "open": (4, 0.05, np.float32, None, (7, 6, 9)),
     "mixed in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64)),
     "double in OpenMM": (9, 0.0, np.float64, p.Interface("double", 64)),
+    "open in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64), (7, 6, 9)),
     "planes": (4, 0.0, np.float64, None, None, (36, 30, 40)),
     "axes apart": (4, 0.0, np.float32, None, None, (36, 30, 40), 8000),
     "sums along one axis": (4, 0.0, np.float32, None, None, (36, 30, 17)),
@@ -74,7 +75,7 @@ CASES = {
     "levels, dynamic": (4, 0.05, np.float32, None, None, None, WHOLE, 1, "p4_dynamic"),
     "levels, symmetric": (4, 0.0, np.float32, None, None, (4, 6, 8), WHOLE, 1, "p4_symmetric"),
 }
-EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer")
+EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer", "outside")
 
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
@@ -116,6 +117,14 @@ def test_stages_are_in_order(built):
     expected = ["sort", "p2m", "m2m", "lattice", *below, *STAGES[STAGES.index("lattice") + 1 :]]
     assert stages == [stage for stage in (p.SETUP, *expected, "export") for _ in built.steps_of(stage)]
     assert {*STAGES} <= {*stages}
+
+
+def test_sort_goes_ahead_where_a_particle_may_be_outside():
+    """And only there: steps that come before the graph cost time."""
+    for case, ahead in (("open in OpenMM", {"sort"}), ("open", set()), ("mixed in OpenMM", set())):
+        made = program(*CASES[case])
+        assert {step.stage for step in made.steps if made.phase_of(step) == p.AHEAD} == ahead
+        assert all(step.stream == 0 for step in made.steps_of("sort"))
 
 
 def test_arguments_fit_the_kernels(built):
@@ -166,7 +175,7 @@ def test_the_parameter_block_has_the_order_of_the_struct():
     text = (kernel_folder() / "common" / "parameters.cuh").read_text()
     members = re.findall(r"double (\w+)(?:\[(\d+)\])?;", text)
     lattice, width = BoxLattice.from_cell(CELL, COUNTS, 2.0), box_width(CELL, COUNTS)
-    block = parameter_block(COUNTS, lattice.boxes, width)
+    block = parameter_block(lattice, width, (1.0, 2.0, 3.0))
     parts = dict(
         zip([name for name, _ in members], np.split(block, np.cumsum([int(n or 1) for _, n in members])[:-1]), strict=True)
     )
@@ -174,6 +183,7 @@ def test_the_parameter_block_has_the_order_of_the_struct():
     np.testing.assert_allclose(parts["slope"] / width, parts["inverse"])
     np.testing.assert_allclose(parts["cell"].reshape(3, 3) * width, CELL, atol=1e-14)
     np.testing.assert_allclose(parts["potential"], parts["field"] * width)
+    np.testing.assert_array_equal(parts["origin"], [1.0, 2.0, 3.0])
 
 
 def test_a_source_is_complete():
@@ -228,7 +238,7 @@ def test_serialises(built):
     for step in built.steps:
         kind, phase, stream = reader.integers(3)
         assert kind == (p.Launch, p.Memset, p.Record, p.Wait).index(type(step))
-        assert (phase, stream) == (p.PHASES.get(step.stage, 0), step.stream)
+        assert (phase, stream) == (built.phase_of(step), step.stream)
         if kind == 0:
             kernel, *launch, count = reader.integers(6)
             assert (kernels[kernel][0], *launch) == (step.kernel, *step.grid, step.block)

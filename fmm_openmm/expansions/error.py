@@ -56,6 +56,15 @@ def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
     return connected_components(links, directed=False)[1]
 
 
+def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.ndarray:
+    """For each particle the one with which it goes from one periodic image to another, shape (particles,): molecules stay as
+    they are given, unless exclusions mean the nearest images."""
+    if minimum_image:
+        return np.arange(particles)
+    _, first, number = np.unique(molecules(particles, exclusions), return_index=True, return_inverse=True)
+    return first[number]
+
+
 def charged_fraction(charges: np.ndarray) -> float:
     """``(sum q^2)^2 / (n sum q^4)``: the fraction of the particles that carry the charge; 2/3 for water of three sites."""
     squares = charges * charges

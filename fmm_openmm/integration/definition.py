@@ -243,8 +243,6 @@ class Definition:
                 f"`grid` must be None without periodic boundary conditions, where the boxes follow the particles, "
                 f"got {self.options.grid}"
             )
-        if boundary == "open" and self.options.bridge == "native":
-            raise UnsupportedError("`bridge='native'` needs periodic boundary conditions: use 'auto' or 'host'")
         if boundary != self.boundary:
             self.boundary = boundary
             self._restructure()

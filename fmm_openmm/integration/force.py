@@ -284,7 +284,6 @@ class FMMForce(openmm.PythonForce):
 
         Raises:
             ValueError: for False, if the force was given a ``grid``.
-            UnsupportedError: for False, if it was given ``bridge="native"``.
         """
         self._definition.set_boundary("periodic" if periodic else "open")
         if self._is_taken:
@@ -340,11 +339,11 @@ class FMMForce(openmm.PythonForce):
         self._require_in(context, "getFMMParametersInContext")
         state = context.getState(positions=True, parameters=True)
         box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
+        positions = state.getPositions(asNumpy=True)._value
         session, reason = native.status(self._bridge, context)
         if session is not None:
-            parameters, backend, bridge = session.parameters_for(box_vectors), "cuda", "native"
+            parameters, backend, bridge = session.parameters_for(box_vectors, positions), "cuda", "native"
         else:
-            positions = state.getPositions(asNumpy=True)._value
             parameters, backend = self._bridge.in_use(positions, box_vectors, dict(state.getParameters()))
             bridge = "host"
         names = ("order", "grid", "near_radius", "smoothing", "levels", "precision", "expected_error")

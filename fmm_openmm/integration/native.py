@@ -3,8 +3,8 @@
 On the CUDA platform the plugin (``fmm_openmm/plugin``) creates the kernel of every PythonForce. It asks :func:`_open` whether
 the callable is a :class:`HostBridge` that it may serve; for others, and after any failure, OpenMM's own kernel does the work,
 which calls the callable. A :class:`Session` is one served force in one Context. It is asked for a program when the Context is
-made and when the shape of its box changes, and for charges when a global parameter or the force's definition has changed: never
-in an ordinary step.
+made, when the shape of its box changes, and when particles have left boxes that cover these only; and for charges when a global
+parameter or the force's definition has changed: never in an ordinary step.
 """
 
 import atexit
@@ -12,6 +12,7 @@ import ctypes
 import functools
 import logging
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -22,7 +23,7 @@ from fmm_openmm.backends.cuda.program import Device, Interface
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
-from fmm_openmm.expansions.error import ionic_fraction
+from fmm_openmm.expansions.error import ionic_fraction, leaders, net_charge
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure
@@ -34,16 +35,17 @@ from fmm_openmm.parameters import (
     filled_fraction,
     parameters_for,
 )
+from fmm_openmm.region import SPARSE, Region, choose_region, gathered
 from fmm_openmm.tuning import choose_tuned
 
 _log = logging.getLogger("fmm_openmm")
 
 PRECISIONS = ("single", "mixed", "double")
-CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS = range(6)
+CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT = range(7)
 """What is delivered to the plugin, as in ``fmm_openmm/plugin/kernel.h``."""
 
 COINCIDENT = 1e-7
-"""Distance, over the box, of particles that float32 cannot tell apart."""
+"""Distance, over the box or the extent of the particles, of those that float32 cannot tell apart."""
 
 
 class Place(ctypes.Structure):
@@ -66,6 +68,7 @@ class Session:
     Attributes:
         particles: of the System.
         reason: why the host bridge serves the force after all; None if it does not.
+        covers_particles: whether boxes are where particles are, and follow these.
     """
 
     def __init__(self, bridge: HostBridge, kernel: int, context: int, place: Place):
@@ -82,50 +85,79 @@ class Session:
             options.tolerance, precision, options.order, options.grid, options.near_radius, options.smoothing, options.levels
         )
         self.reason: str | None = None
+        self._open = bridge.fix_structure().boundary == "open"
+        self.covers_particles = self._open
+        self._region: Region | None = None  # these boxes
         self._load: Load | None = None
-        self._chosen: FMMParameters | None = None
+        self._chosen: FMMParameters | None = None  # for boxes over the whole cell
         self._cell: np.ndarray | None = None
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
-    def program(self, cell: np.ndarray, values: dict) -> dict[int, bytes]:
-        """What serves box vectors, shape (3, 3), nm: their parameter block, and a program unless the last one will do.
+    def program(self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None) -> dict[int, bytes]:
+        """What serves box vectors, shape (3, 3), nm: their parameter block, and a program unless the last one will do. Nothing
+        where boxes cover the particles only and there are no positions yet.
 
         Args:
             values: of the global parameters.
+            positions: shape (n, 3), nm; needed where boxes cover the particles only.
         """
-        cell = check_box_vectors(cell)
+        cell = self._checked(cell)
         charges, structure = self._inputs(values)
-        if self._chosen is None:
-            self._choose(Load.of(charges, structure.exclusions), cell)
-        p = self.parameters_for(cell)
-        lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius)
-        found = {PARAMETERS: parameter_block(p.counts, lattice.boxes, box_width(cell, p.counts)).tobytes()}
+        self._load = self._load or Load.of(charges, structure.exclusions)
+        if self.covers_particles:
+            if positions is None:
+                return {}
+            check_positions(positions, self.particles)
+            self._region = self._kept(positions, cell, Region.centred) or self._new(positions, cell)
+            if self._region is None:  # from now on
+                self.covers_particles, self._load = False, replace(self._load, filled=filled_fraction(positions, cell))
+        if self._region:
+            p, lattice, place = self._region.parameters, self._region.lattice, (self._region.width, self._region.origin)
+        else:
+            if self._chosen is None:
+                self._cell = cell
+                self._chosen = choose_tuned(self._model, self._request, cell, self._load, CUDA_COST)
+            p = self.parameters_for(cell)
+            lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius, self._load.filled)
+            place = (box_width(cell, p.counts),)
+        found = {PARAMETERS: parameter_block(lattice, *place).tobytes()}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
-            pairs, periodic = structure.exclusions, structure.periodic
             program = build(
-                lattice, p.order, p.smoothing, charges, pairs, periodic, self._dtype, self._device, self._interface,
-                p.levels, p.m2l,
+                lattice, p.order, p.smoothing, charges, structure.exclusions, self._minimum_image, self._dtype, self._device,
+                self._interface, p.levels, p.m2l,
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
         return found
 
     def charges(self, cell: np.ndarray, values: dict, positions: np.ndarray | None) -> dict[int, bytes]:
-        """What follows from other charges: these, or a program with other parameters if the tolerance needs them.
+        """What follows from other charges: these, or a program with other parameters if the tolerance needs them, or if boxes
+        that cover the particles only have become far too many.
 
         Args:
-            positions: shape (n, 3), nm, at the first evaluation: they tell how much of the cell is empty.
+            positions: shape (n, 3), nm: at the first evaluation, where they tell how much of the cell is empty, and whenever
+                boxes cover the particles only.
         """
         charges, structure = self._inputs(values)
-        load = replace(self._load, ionic=max(self._load.ionic, ionic_fraction(charges, structure.exclusions)))
-        if positions is not None and np.isfinite(positions).all():
-            load = replace(load, filled=filled_fraction(positions, check_box_vectors(cell)))
-        if load.filled != self._load.filled or not self._load.covers(load.ionic):
-            self._choose(load, check_box_vectors(cell))
-            self.forget()
-            return self.program(cell, values)
-        return {CHARGES: charges.astype(self._dtype).tobytes()}
+        ionic = max(self._load.ionic, ionic_fraction(charges, structure.exclusions))
+        load = replace(self._load, ionic=ionic, net=max(self._load.net, net_charge(charges)))
+        fits = self._load.covers(ionic)
+        if positions is not None:
+            check_positions(positions, self.particles)
+        if self.covers_particles:
+            kept = self._kept(positions, self._checked(cell), Region.around)
+            fits = fits and kept is not None and load.net <= 2 * self._load.net + 20
+        elif positions is not None:
+            load = replace(load, filled=filled_fraction(positions, self._checked(cell)))
+            if load.filled != self._load.filled:
+                fits = False
+                self.covers_particles = load.filled <= SPARSE and self._request.grid is None and not self._request.levels
+        if fits:
+            return {CHARGES: charges.astype(self._dtype).tobytes()}
+        self._load, self._chosen, self._region = load, None, None
+        self.forget()
+        return self.program(cell, values, positions)
 
     def potentials(self, context) -> np.ndarray:
         """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here.
@@ -150,31 +182,60 @@ class Session:
             ValueError: a coordinate that is not finite or absurdly far, naming the particle.
         """
         check_positions(positions, self.particles)
-        fractions = np.mod(positions @ np.linalg.inv(cell), 1.0)
-        fractions[fractions >= 1.0] = 0.0  # what np.mod makes of -1e-17
+        if self._open:
+            tree = cKDTree(positions / max(np.ptp(positions, axis=0).max(), 1e-300))
+        else:
+            fractions = np.mod(positions @ np.linalg.inv(cell), 1.0)
+            fractions[fractions >= 1.0] = 0.0  # what np.mod makes of -1e-17
+            tree = cKDTree(fractions, boxsize=1.0)
         excluded = set(map(tuple, np.sort(self.bridge.definition.structure.exclusions, axis=1).tolist()))
-        for first, second in sorted(cKDTree(fractions, boxsize=1.0).query_pairs(COINCIDENT)):
+        for first, second in sorted(tree.query_pairs(COINCIDENT)):
             if (first, second) not in excluded:
                 return f"`positions`: particles {first} and {second} coincide and are not excluded"
         return "the energy is not a number"
 
-    def parameters_for(self, cell: np.ndarray) -> FMMParameters:
-        """What is used for box vectors, shape (3, 3), nm."""
+    def parameters_for(self, cell: np.ndarray, positions: np.ndarray | None = None) -> FMMParameters:
+        """What is used for box vectors, shape (3, 3), nm; in empty space before the first evaluation, what would be for
+        positions, shape (n, 3), nm."""
+        if self.covers_particles:
+            return (self._region or self._new(positions, self._checked(cell))).parameters
         return parameters_for(self._chosen, self._cell, self._request, cell, self._load, CUDA_COST)
 
     @property
     def _dtype(self):
-        return np.float32 if self._chosen.precision == "single" else np.float64
+        used = self._region.parameters if self._region else self._chosen
+        return np.float32 if used.precision == "single" else np.float64
+
+    @property
+    def _minimum_image(self) -> bool:
+        return self.bridge.fix_structure().periodic and not self._open
+
+    @cached_property
+    def _leaders(self) -> np.ndarray:
+        return leaders(self.particles, self.bridge.fix_structure().exclusions, self._minimum_image)
+
+    def _checked(self, cell: np.ndarray) -> np.ndarray | None:
+        """The periodic cell; None in empty space."""
+        return None if self._open else check_box_vectors(cell)
+
+    def _kept(self, positions: np.ndarray, cell: np.ndarray | None, follow) -> Region | None:
+        """The boxes that cover the particles, as a method of ``Region`` has them follow these; None if they cannot."""
+        region = self._region if cell is None or self._region is None else self._region.scaled(cell)
+        x = self._side_by_side(positions, cell)
+        return region and follow(region, x.min(0), x.max(0))
+
+    def _new(self, positions: np.ndarray, cell: np.ndarray | None) -> Region | None:
+        """Other such boxes; None if those over the whole cell are cheaper."""
+        return choose_region(self._request, self._side_by_side(positions, cell), self._load, CUDA_COST, self._region, cell)
+
+    def _side_by_side(self, positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
+        return positions if cell is None else gathered(positions, self._leaders, cell)
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
         if len(charges) != self.particles:
             raise ValueError(f"the FMMForce has {len(charges)} particles, but the System has {self.particles}")
         return check_charges(charges), structure
-
-    def _choose(self, load: Load, cell: np.ndarray) -> None:
-        self._load, self._cell = load, cell
-        self._chosen = choose_tuned(self._model, self._request, cell, load, CUDA_COST)
 
 
 _sessions: dict[int, Session] = {}
@@ -212,8 +273,6 @@ def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
         return None, "it was asked for"
     if not options.on_gpu:
         return None, f"the backend is {options.backend!r}"
-    if bridge.definition.boundary == "open":
-        return None, "there are no periodic boundary conditions"
     name = context.getPlatform().getName()
     return None, f"the Context is on the {name} platform" if name != "CUDA" else activate() or "the plugin was not loaded"
 
@@ -230,7 +289,7 @@ def _open(kernel, context, pickled, size, place, inbox):
         if structure.particles == place.particles and len(structure.exclusions) and not structure.periodic:
             _deliver(inbox, EXCLUSIONS, structure.exclusions.astype(np.int32).tobytes())
         options = bridge.definition.options
-        if options.bridge != "host" and options.on_gpu and structure.boundary == "periodic":
+        if options.bridge != "host" and options.on_gpu:
             _sessions[kernel] = Session(bridge, kernel, context, place)
             _deliver(inbox, CLAIM, b"")
     except Exception as error:  # the host bridge will meet it again, and tell
@@ -242,27 +301,30 @@ def _request(kernel, what, box, positions, names, values, count, inbox):
         session = _sessions[kernel]
         cell = np.ctypeslib.as_array(box, (3, 3)).copy()
         parameters = {names[k].decode(): values[k] for k in range(count)}
-        placed = np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
+        known = np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
         if what == FAILURE:
-            raise ValueError(session.explain(cell, placed))
+            raise ValueError(session.explain(cell, known))
         if what == PROGRAM:
             session.forget()
-        found = session.charges(cell, parameters, placed) if what == CHARGES else session.program(cell, parameters)
+        answer = session.charges if what == CHARGES else session.program
+        found = answer(cell, parameters, known)
         for kind, data in found.items():
             _deliver(inbox, kind, data)
     except ValueError as error:
-        _deliver(inbox, FAILURE, f"FMMForce: {error}".encode())
+        _deliver(inbox, BAD_INPUT, f"FMMForce: {error}".encode())
     except Exception as error:
         _deliver(inbox, FAILURE, f"FMMForce: {type(error).__name__}: {error}".encode())
 
 
 def _settle(kernel, reason, inbox):
-    if reason:
-        session = _sessions[kernel]
-        session.reason = reason.decode(errors="replace")
-        _log.warning("an FMMForce uses the host bridge: %s", session.reason)
-        if session.bridge.definition.options.bridge == "native":
-            _deliver(inbox, FAILURE, f"FMMForce: `bridge='native'` is not possible: {session.reason}".encode())
+    if not reason:
+        return
+    session, reason = _sessions[kernel], reason.decode(errors="replace")
+    if session.bridge.definition.options.bridge == "native":
+        _deliver(inbox, FAILURE, f"FMMForce: `bridge='native'` is not possible: {reason}".encode())
+    else:
+        session.reason = reason
+        _log.warning("an FMMForce uses the host bridge: %s", reason)
 
 
 def _close(kernel):

@@ -36,6 +36,11 @@ CUstream makeStream(bool background) {
 Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : context(context), program(bytes) {
     try {
         allocate();
+        if (program.has("outside")) {
+            check(cuMemHostAlloc((void**) &outside, sizeof(int), CU_MEMHOSTALLOC_DEVICEMAP), "allocating pinned memory");
+            *outside = 0;
+            check(cuEventCreate(&sorted, context.getEventFlags()), "making an event");
+        }
         findArrays();
         compile();
         for (int i = 1; i < program.streams; i++) {
@@ -64,6 +69,8 @@ void Executor::release() {
     for (CUstream stream : side)
         if (stream) cuStreamDestroy(stream);
     for (CUmodule module : modules) cuModuleUnload(module);
+    if (sorted) cuEventDestroy(sorted);
+    if (outside) cuMemFreeHost((void*) outside);
     if (memory) cuMemFree(memory);
 }
 
@@ -110,7 +117,7 @@ void Executor::compile() {
     }
 }
 
-// Addresses of the buffers that are OpenMM's.
+// Addresses of the buffers that are OpenMM's, or the host's.
 void Executor::findArrays() {
     for (size_t i = 0; i < addresses.size(); i++) {
         const auto& name = program.buffers[i].name;
@@ -120,6 +127,7 @@ void Executor::findArrays() {
             addresses[i] = context.getUseMixedPrecision() ? context.getPosqCorrection().getDevicePointer() : 0;
         else if (name == "atom_index") addresses[i] = context.getAtomIndexArray().getDevicePointer();
         else if (name == "force_buffer") addresses[i] = context.getLongForceBuffer().getDevicePointer();
+        else if (name == "outside") check(cuMemHostGetDevicePointer(&addresses[i], (void*) outside, 0), "mapping pinned memory");
         else throw OpenMMException("FMMForce: OpenMM has no array " + name);
     }
 }
@@ -131,11 +139,14 @@ void Executor::setUp(CUstream stream) {
 void Executor::evaluate(CUstream stream, bool exporting) {
     CUgraphExec& graph = graphs[exporting];
     if (!graph) graph = capture(stream, exporting);
+    queue(Step::AHEAD, stream);
+    if (follows()) check(cuEventRecord(sorted, stream), "recording an event");
     check(cuGraphLaunch(graph, stream), "launching a graph");
 }
 
 CUgraphExec Executor::capture(CUstream stream, bool exporting) {
     // once step by step, because the driver may load code at first use, which must not happen while a graph is captured
+    queue(Step::AHEAD, stream);
     queue(Step::EVALUATE, stream);
     CUgraph captured;
     check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
@@ -152,6 +163,13 @@ CUgraphExec Executor::capture(CUstream stream, bool exporting) {
     cuGraphDestroy(captured);
     check(made, "making a graph");
     return graph;
+}
+
+bool Executor::particlesOutside() {
+    check(cuEventSynchronize(sorted), "computing");
+    const bool found = *outside;
+    *outside = 0;
+    return found;
 }
 
 void Executor::exportForces(CUstream stream) {

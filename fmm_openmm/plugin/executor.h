@@ -21,6 +21,12 @@ public:
     // Queue an evaluation of OpenMM's positions, and adding its forces to OpenMM's if told so.
     void evaluate(CUstream stream, bool exporting);
 
+    // Whether the boxes cover the particles only.
+    bool follows() const { return outside != nullptr; }
+
+    // Whether a particle of the last evaluation is outside such boxes: its results are of no use. Waits for the stage sort alone.
+    bool particlesOutside();
+
     // Queue adding the forces of the last evaluation to OpenMM's.
     void exportForces(CUstream stream);
 
@@ -50,6 +56,8 @@ private:
     std::vector<CUstream> side;
     std::vector<CUevent> events;
     CUgraphExec graphs[2] = {nullptr, nullptr};    // an evaluation without and with adding its forces
+    volatile int* outside = nullptr;               // pinned; the device sets it
+    CUevent sorted = nullptr;
 };
 
 void check(CUresult result, const std::string& doing);

@@ -16,6 +16,8 @@ namespace fmm {
 
 static const size_t SHAPES_KEPT = 2;       // so that Python is not asked again after a rejected change of the box
 static const double SAME_SHAPE = 1e-12;
+static const int MOST_MOVES = 3;           // of the boxes to positions that stay the same: one is enough
+static const int EXAMINED = 10000;         // evaluations after which boxes that follow the particles may be too many
 
 Callbacks python;
 volatile int64_t revision = 0;
@@ -113,7 +115,14 @@ void NativeKernel::release() {
     energy = nullptr;
 }
 
+// What the user must mend: the host bridge could do no better.
+class BadInput : public OpenMMException {
+public:
+    using OpenMMException::OpenMMException;
+};
+
 void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
+    this->force = &force;
     char model[256];
     Place place;
     check(cuDeviceGetName(model, sizeof(model), cuda.getDevice()), "asking the device");
@@ -136,6 +145,7 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
             each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
     if (opened) {
         group = place.group;
+        periodic = force.usesPeriodicBoundaryConditions();
         const System& system = context.getSystem();
         atomics = true;
         for (int i = 0; i < system.getNumForces(); i++)
@@ -144,28 +154,39 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
             names.push_back(item.first);
             values.push_back(item.second);
         }
-        Inbox settled;
         try {
             ContextSelector selector(cuda);
             prepare();
             cuda.addPreComputation(new Start(*this));
             cuda.addPostComputation(new Finish(*this));
+            Inbox settled;
             python.settle(this, "", &settled);
-            return;
         } catch (const std::exception& error) {
-            ContextSelector selector(cuda);
-            release();
-            python.settle(this, error.what(), &settled);
+            useHostBridge(error.what());
         }
+    } else
+        useHostBridge("");
+}
+
+// From now on OpenMM's own kernel does the work.
+void NativeKernel::useHostBridge(const std::string& reason) {
+    if (!reason.empty()) {
+        Inbox settled;
+        python.settle(this, reason.c_str(), &settled);
         if (settled.items.count(FAILURE)) throw OpenMMException(settled.items[FAILURE]);
+        ContextSelector selector(cuda);
+        release();
     }
     KernelImpl* own = CudaKernelFactory().createKernelImpl(getName(), getPlatform(), context);
     delegate.reset(static_cast<CalcPythonForceKernel*>(own));
-    delegate->initialize(context, force);
+    delegate->initialize(context, *force);
 }
 
-// What can fail fails here, before anything is computed: memory, compilation. The box is the default one.
+// What can fail fails here, before anything is computed: memory, compilation. The box is the default one. Boxes in empty space wait
+// for the first positions.
 void NativeKernel::prepare() {
+    if (!periodic && context.getSystem().usesPeriodicBoundaryConditions())
+        throw OpenMMException("it is not periodic, but another force of the System is");
     stream = makeStream();
     check(cuEventCreate(&begun, CU_EVENT_DISABLE_TIMING), "making an event");
     check(cuEventCreate(&done, cuda.getEventFlags()), "making an event");
@@ -174,15 +195,29 @@ void NativeKernel::prepare() {
     context.getSystem().getDefaultPeriodicBoxVectors(a, b, c);
     copyBox(a, b, c, box);
     auto answer = request(PROGRAM);
-    adopt(answer);
+    if (answer.count(PROGRAM)) adopt(answer);
 }
 
 double NativeKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
+    if (!failure.empty() && !delegate) {
+        useHostBridge(failure);
+        cuda.setForcesValid(false);  // OpenMM starts again
+    }
     return delegate ? delegate->execute(context, includeForces, includeEnergy) : 0.0;
 }
 
 void NativeKernel::begin(bool includeForces, bool includeEnergy) {
-    readContext();
+    if (delegate) return;
+    failure.clear();
+    try {
+        readContext();
+    } catch (const BadInput&) {
+        throw;
+    } catch (const std::exception& error) {
+        if (made) throw;
+        failure = error.what();
+        return;
+    }
     check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     executor->evaluate(stream, includeForces && atomics);
@@ -192,6 +227,14 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
 }
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
+    if (delegate || !failure.empty()) return 0;
+    if (executor->follows()) {
+        if (executor->particlesOutside()) {
+            follow();
+            return 0;
+        }
+        moves = 0;
+    }
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
     if (includeForces && !atomics) executor->exportForces(cuda.getCurrentStream());
     if (!includeEnergy) return 0;
@@ -210,17 +253,19 @@ bool NativeKernel::readPotentials(void* data, int64_t bytes) {
 void NativeKernel::readContext() {
     std::vector<double> now;
     for (const auto& name : names) now.push_back(context.getParameter(name));
-    Vec3 a, b, c;
-    cuda.getPeriodicBoxVectors(a, b, c);
-    copyBox(a, b, c, box);
+    if (periodic) {
+        Vec3 a, b, c;
+        cuda.getPeriodicBoxVectors(a, b, c);
+        copyBox(a, b, c, box);
+    }
     const int64_t latest = revision;
-    const bool changed = !placed || now != values || seen != latest;
+    const bool due = executor && executor->follows() && ++unexamined >= EXAMINED;
+    const bool changed = !placed || now != values || seen != latest || due;
     values = now;
     if (!executor || !std::equal(box, box + 9, current)) readBox();
     if (!changed) return;
     seen = -1;  // if this fails, ask again
-    if (!placed) readPositions();  // once: they tell how much of the cell is empty
-    auto answer = request(CHARGES);
+    auto answer = requestWithPositions(CHARGES);
     if (answer.count(CHARGES)) executor->upload("charges", answer[CHARGES], stream);
     else adopt(answer);
     placed = true;
@@ -237,8 +282,15 @@ void NativeKernel::readBox() {
             if (other) executor->setUp(stream);
             return;
         }
-    auto answer = request(executor ? PARAMETERS : PROGRAM);
+    auto answer = requestWithPositions(executor ? PARAMETERS : PROGRAM);
     adopt(answer);
+}
+
+// Positions are sent once, to tell how much of the cell is empty, and where the boxes cover the particles only.
+std::map<int, std::string> NativeKernel::requestWithPositions(int what) {
+    if (!placed || !executor || executor->follows()) readPositions();
+    unexamined = 0;
+    return request(what);
 }
 
 std::map<int, std::string> NativeKernel::request(int what) {
@@ -248,6 +300,7 @@ std::map<int, std::string> NativeKernel::request(int what) {
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(), values.data(), texts.size(),
                    &inbox);
     positions.clear();
+    if (inbox.items.count(BAD_INPUT)) throw BadInput(inbox.items[BAD_INPUT]);
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
     return std::move(inbox.items);
 }
@@ -260,7 +313,9 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
         executor.reset();
         shapes.clear();
         executor.reset(new Executor(cuda, answer[PROGRAM]));
+        made = true;
     }
+    if (executor->follows()) shapes.clear();  // the same box may have another block
     Shape shape;
     std::copy(box, box + 9, shape.box);
     shape.block = std::move(answer[PARAMETERS]);
@@ -272,13 +327,14 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
 
 // The parameter block (kernels/common/parameters.cuh) for the present size of the box.
 void NativeKernel::resize(const Shape& shape) {
-    static const int INVERSE = 0, POTENTIAL = 27, FIELD = 28;
+    static const int INVERSE = 0, POTENTIAL = 27, FIELD = 28, ORIGIN = 38;
     std::string bytes = shape.block;
     double* block = reinterpret_cast<double*>(&bytes[0]);
     const double factor = 1 / scaleOf(box, shape.box);
     for (int i = INVERSE; i < INVERSE + 9; i++) block[i] *= factor;
     block[POTENTIAL] *= factor;
     block[FIELD] *= factor * factor;
+    for (int i = ORIGIN; i < ORIGIN + 3; i++) block[i] /= factor;
     executor->upload("parameters", bytes, stream);
     std::copy(box, box + 9, current);
 }
@@ -287,6 +343,18 @@ void NativeKernel::readPositions() {
     std::vector<Vec3> known;
     context.getPositions(known);
     for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});
+}
+
+// Particles have left the boxes: OpenMM computes all forces again, with others.
+void NativeKernel::follow() {
+    check(cuStreamSynchronize(stream), "computing");
+    const int before = moves;
+    moves = 0;
+    if (before == MOST_MOVES) throw OpenMMException("FMMForce: no boxes cover the particles");
+    auto answer = requestWithPositions(PARAMETERS);
+    adopt(answer);
+    moves = before + 1;
+    cuda.setForcesValid(false);
 }
 
 // Python says what is wrong when an energy is not a number.

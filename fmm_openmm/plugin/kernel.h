@@ -11,7 +11,7 @@
 
 namespace fmm {
 
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT };
 
 // What Python hands over during a call.
 struct Inbox {
@@ -30,8 +30,9 @@ struct Callbacks {
     // Is this force ours? Delivers EXCLUSIONS, pairs of int32, unless these are periodic; and CLAIM if it is to be served here.
     void (*open)(void* session, void* context, const char* pickled, int64_t size, const Place* place, Inbox* inbox);
     // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block
-    // alone, if the latest program serves the shape as well. CHARGES: charges, or a program if these need another.
-    // FAILURE: why the energy is not a number.
+    // alone, if the latest program serves the shape as well; with positions for boxes that cover these, without them perhaps
+    // nothing. CHARGES: charges, or a program if these need another. FAILURE: why the energy is not a number. Instead of an
+    // answer: BAD_INPUT, what the user must mend, or FAILURE.
     void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,
                     const double* values, int count, Inbox* inbox);
     // The bridge that serves this force from now on: native, or the host's for this reason. Delivers FAILURE if the user
@@ -72,15 +73,23 @@ private:
     void readBox();
     void readPositions();
     std::map<int, std::string> request(int what);
+    std::map<int, std::string> requestWithPositions(int what);
     void adopt(std::map<int, std::string>& answer);
     void resize(const Shape& shape);
+    void follow();
     void explain();
+    void useHostBridge(const std::string& reason);
     void release();
 
     OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
+    const OpenMM::PythonForce* force = nullptr;
     std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
-    bool opened = false, placed = false;
+    bool opened = false, placed = false, periodic = true;
+    bool made = false;             // there was a program
+    std::string failure;           // why there was none at the first evaluation
+    int moves = 0;                 // of the boxes since particles were last inside
+    int unexamined = 0;            // evaluations since Python saw the positions
     bool atomics = false;          // forces are added beside those of others, not after them
     int group = 0;
     std::vector<std::string> names;

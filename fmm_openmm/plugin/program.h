@@ -29,7 +29,7 @@ struct Argument {
 
 struct Step {
     enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
-    enum Phase { EVALUATE, EXPORT, SETUP };
+    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD };
     int kind, phase, stream;
     int kernel, grid[3], block;
     std::vector<Argument> arguments;
@@ -47,6 +47,7 @@ struct Program {
 
     explicit Program(const std::string& bytes);
     int buffer(const std::string& name) const;
+    bool has(const std::string& buffer) const;
 
 private:
     const char* at;
@@ -74,7 +75,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 4) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 5) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler
@@ -118,6 +119,12 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
                 step.event = integer();
         }
     }
+}
+
+inline bool Program::has(const std::string& buffer) const {
+    for (const auto& each : buffers)
+        if (each.name == buffer) return true;
+    return false;
 }
 
 inline int Program::buffer(const std::string& name) const {

@@ -9,4 +9,5 @@ struct Parameters {
     double potential;     // Coulomb constant / width: potentials to kJ/mol/e
     double field;         // Coulomb constant / width^2
     double cell[9];       // cell vectors, mean box widths
+    double origin[3];     // nm, where boxes cover the particles only; else 0
 };

@@ -87,21 +87,35 @@ __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
     else lists.next[entry_of(part, lists.n)] = atomicExch(&list[LISTED - 1], part);
 }
 
-// Where particle i is: its home box and coordinates in it; its parts go into their boxes' lists. x, y, z in nm.
-__device__ __forceinline__ void place_particle(int i, double x, double y, double z, real charge,
-                                               const Parameters* __restrict__ parameters, Located* __restrict__ located,
-                                               real4* __restrict__ fraction, const Lists& lists) {
+// Coordinates in boxes of a place in nm.
+__device__ __forceinline__ double3 in_boxes(double x, double y, double z, const Parameters* __restrict__ parameters) {
     const double* inverse = parameters->inverse;
+#if OPEN
+    x -= parameters->origin[0]; y -= parameters->origin[1]; z -= parameters->origin[2];
+#endif
+    double3 s;
+    s.x = x * inverse[0] + y * inverse[3] + z * inverse[6] + ORIGIN;
+    s.y = x * inverse[1] + y * inverse[4] + z * inverse[7] + ORIGIN;
+    s.z = x * inverse[2] + y * inverse[5] + z * inverse[8] + ORIGIN;
+    return s;
+}
+
+// Where particle i is, by its coordinates in boxes: its home box and coordinates in it; its parts go into their boxes' lists.
+// Returns whether there is a box for it.
+__device__ __forceinline__ bool place_particle(int i, const double3& x, real charge, Located* __restrict__ located,
+                                               real4* __restrict__ fraction, const Lists& lists) {
+    const double coordinate[3] = {x.x, x.y, x.z};
     const int last[3] = {N0, N1, N2};
+    bool inside = true;
     Located at;
     at.sides = 0;
     real u[3];
 #pragma unroll
     for (int axis = 0; axis < 3; axis++) {
-        double s = x * inverse[axis] + y * inverse[3 + axis] + z * inverse[6 + axis] + ORIGIN;
-        double cell = floor(s);
+        const double s = coordinate[axis], cell = floor(s);
         // not finite, absurdly far or outside the boxes: all such particles go to one box, and their result is NaN
         const bool found = OPEN ? s >= SMOOTHING && s <= last[axis] - SMOOTHING : fabs(cell) < 1e9;
+        inside = inside && found;
         u[axis] = found ? real(s - cell) : real(nan(""));
         int side = 0;
         if (SMOOTHED) side = u[axis] < real(SMOOTHING) ? -1 : (u[axis] > real(1 - SMOOTHING) ? 1 : 0);
@@ -111,4 +125,5 @@ __device__ __forceinline__ void place_particle(int i, double x, double y, double
     located[i] = at;
     fraction[i] = real4{u[0], u[1], u[2], charge};
     for_each_corner(at, [&](int corner) { append(lists, box_of(at, corner), 8 * i + corner); });
+    return inside;
 }

@@ -16,7 +16,8 @@
 //   REACH0 ..   largest offsets in it along each axis     STAGED     whether convolve keeps the operator in shared memory
 //   N0, N1, N2  diagonal of the counts matrix, C10, C20, C21 its lower triangle
 //   STRIDE      from one term of a box's expansion to the next: POINTS, with levels below the root grid 32
-//   OPEN        whether there are no periodic images: then N0, N1, N2 boxes lie in a corner of a larger Fourier grid
+//   OPEN        whether boxes cover the particles only: then N0, N1, N2 boxes lie in a corner of a larger Fourier grid
+//   IMAGES      whether the particles have periodic images
 #pragma once
 #include "parameters.cuh"
 #include "real.cuh"

@@ -108,15 +108,15 @@ class EmulatedStages:
         self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 
-    def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-        """Potentials (n,) and fields (n, 3), as ``Stages.evaluate``."""
+    def evaluate(self, positions: np.ndarray, width: float, origin=(0.0, 0.0, 0.0)) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (n,) and fields (n, 3), as ``Stages.evaluate``; ``origin`` of open boxes."""
         self.buffers["positions"][...] = positions
-        self.run(width)
+        self.run(width, origin)
         scale = width / COULOMB_CONSTANT
         return self.buffers["potentials"].astype(float) * scale, self.buffers["fields"].astype(float) * (scale * width)
 
-    def run(self, width: float) -> None:
+    def run(self, width: float, origin=(0.0, 0.0, 0.0)) -> None:
         """All stages, for the positions that are in place."""
-        self.buffers["parameters"][...] = parameter_block(self.lattice.counts, self.lattice.boxes, width)
+        self.buffers["parameters"][...] = parameter_block(self.lattice, width, origin)
         self.emulator.run([SETUP])
         self.emulator.run()

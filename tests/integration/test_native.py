@@ -21,13 +21,16 @@ from fmm_openmm.backends.cuda import serial
 from fmm_openmm.backends.cuda.program import Buffer
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.integration import native, plugin
-from fmm_openmm.oracle.ewald import ewald_sum
+from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates
 from fmm_openmm.tuning import Winner
 from tests import endurance
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.conftest import usable_platforms
+from tests.integration.test_open_boundary import charges_and_pairs, opened
+from tests.test_open import droplet
 from tests.test_program import Reader
+from tests.test_sparse import wrapped
 
 REASON = native.activate() or (None if "CUDA" in usable_platforms() else "the CUDA platform finds no device")
 on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
@@ -92,8 +95,8 @@ __device__ inline long long realToFixedPoint(real x) { return static_cast<long l
 """What OpenMM 8.6 puts before a source, in the main (``CudaContext::createModule``)."""
 
 
-@pytest.mark.parametrize("precision", ["mixed", "double"])
-def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision):
+@pytest.mark.parametrize(("precision", "is_open"), [("mixed", False), ("double", False), ("mixed", True)])
+def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision, is_open):
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
     try:
         nvrtc.getVersion()
@@ -102,8 +105,10 @@ def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision):
     executor = next(Path(path) for path in plugin.sources() if path.endswith("executor.cpp")).read_text()
     own_names = "".join(re.findall(r'"(#define .*)"', executor)).replace("\\n", "\n")
     assert own_names.count("\n") == 5
-    session = session_of(fmm.FMMForce.from_nonbonded(chains.nonbonded), len(chains.positions), precision=precision)
-    reader = Reader(session.program(chains.cell, {})[native.PROGRAM])
+    force = fmm.FMMForce.from_nonbonded(chains.nonbonded)
+    force.setUsesPeriodicBoundaryConditions(not is_open)
+    session = session_of(force, len(chains.positions), precision=precision)
+    reader = Reader(session.program(chains.cell, {}, chains.positions)[native.PROGRAM])
     reader.integer()
     for file, source in [(reader.name(), reader.name()) for _ in range(reader.integer())]:
         text = OPENMM_DEFINES + own_names + source
@@ -143,6 +148,92 @@ def test_a_program_is_asked_for_once(ions):
     np.testing.assert_array_equal(np.frombuffer(charges[native.CHARGES], np.float32), [1, -1, 1, -1])
     session.forget()
     assert session.program(ions.cell, {}) == first
+
+
+def covers_particles(program: bytes) -> bool:
+    """Whether the boxes are over the particles only."""
+    return b"#define OPEN 1" in program
+
+
+def test_boxes_follow_the_particles_in_empty_space(chains):
+    """A parameter block while there are enough of them, another program when there are not, or far too many."""
+    chains.nonbonded.setNonbondedMethod(openmm.NonbondedForce.NoCutoff)
+    force, x = fmm.FMMForce.from_nonbonded(chains.nonbonded, smoothing=0.05), chains.positions
+    session, cell = session_of(force, len(x)), np.zeros((3, 3))
+    assert session.program(cell, {}) == {}
+    expected = session.parameters_for(cell, x)
+    first = session.program(cell, {}, x)
+    assert session.parameters_for(cell) == expected
+    assert set(first) == {native.PROGRAM, native.PARAMETERS}
+    assert covers_particles(first[native.PROGRAM])
+    assert set(session.charges(cell, {}, x)) == {native.CHARGES}
+    moved = session.program(cell, {}, x + np.array([3.0, -500.0, 0.0]))
+    assert set(moved) == {native.PARAMETERS}
+    before, after = (np.frombuffer(found[native.PARAMETERS]) for found in (first, moved))
+    np.testing.assert_array_equal(after[:-3], before[:-3])
+    np.testing.assert_allclose(after[-3:] - before[-3:], [3.0, -500.0, 0.0])
+    far = x.copy()
+    far[-1] += 8.0
+    assert set(session.program(cell, {}, far)) == {native.PROGRAM, native.PARAMETERS}
+    assert set(session.program(cell, {}, x)) == {native.PARAMETERS}
+    assert set(session.charges(cell, {}, x)) == {native.PROGRAM, native.PARAMETERS}
+    assert session.parameters_for(cell) == expected
+    far[5, 0] = np.nan
+    for ask in (session.program, session.charges):
+        with pytest.raises(ValueError, match="for particle 5"):
+            ask(cell, {}, far)
+    x[3] = x[9]
+    assert session.explain(cell, x) == "`positions`: particles 3 and 9 coincide and are not excluded"
+
+
+def droplet_in_a_cell(edge=12.0, molecules=300, at=0.0) -> Box:
+    """Rigid water, 900 atoms as a sphere in a cube, or in empty space for ``edge=None``; whole molecules, wrapped."""
+    x, q, pairs = droplet(molecules)
+    x += at - x.mean(0)
+    system, force = openmm.System(), openmm.NonbondedForce()
+    force.setNonbondedMethod(openmm.NonbondedForce.PME if edge else openmm.NonbondedForce.NoCutoff)
+    for particle, charge in enumerate(q):
+        system.addParticle(1.008 if particle % 3 else 15.999)
+        force.addParticle(charge, 0.315, 0.0 if particle % 3 else 0.636)
+    for first in range(0, len(q), 3):
+        for pair, distance in (((0, 1), 0.09572), ((0, 2), 0.09572), ((1, 2), 0.15139)):
+            system.addConstraint(first + pair[0], first + pair[1], distance)
+    for pair in pairs:
+        force.addException(*map(int, pair), 0.0, 1.0, 0.0)
+    system.addForce(force)
+    if edge:
+        system.setDefaultPeriodicBoxVectors(*(edge * np.eye(3)))
+        x = wrapped(x, edge * np.eye(3))
+    return Box(system, x)
+
+
+def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
+    """A uniform scaling of the cell needs a parameter block, another shape a program with its operator; what falls apart gets
+    boxes over the whole cell, for good."""
+    box = droplet_in_a_cell()
+    force, x, cell = fmm.FMMForce.from_nonbonded(box.nonbonded), box.positions, box.cell
+    session = session_of(force, len(x))
+    assert not covers_particles(session.program(cell, {})[native.PROGRAM])
+    found = session.charges(cell, {}, x)
+    assert covers_particles(found[native.PROGRAM])
+    assert set(session.charges(cell, {}, x)) == {native.CHARGES}
+    assert set(session.program(cell, {}, wrapped(x + np.array([5.0, 2.0, -7.0]), cell))) == {native.PARAMETERS}
+    assert set(session.program(1.01 * cell, {}, x)) == {native.PARAMETERS}
+    assert covers_particles(session.program(cell * [[1.0], [1.0], [1.02]], {}, x)[native.PROGRAM])
+    apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
+    found = session.program(cell, {}, apart.reshape(-1, 3))
+    assert not covers_particles(found[native.PROGRAM])
+    assert set(session.program(cell, {}, x)) == {native.PARAMETERS}
+    assert set(session.charges(cell, {}, None)) == {native.CHARGES}
+
+
+@pytest.mark.parametrize("option", [{"grid": (16, 16, 16)}, {"levels": 1}])
+def test_boxes_over_the_whole_cell_where_they_are_asked_for(option):
+    box = droplet_in_a_cell()
+    session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, **option), len(box.positions))
+    session.program(box.cell, {})
+    assert not covers_particles(session.charges(box.cell, {}, box.positions)[native.PROGRAM])
+    assert not session.covers_particles
 
 
 def test_precision_follows_the_context(ions):
@@ -330,6 +421,155 @@ def test_potentials_without_the_host(chains, precision):
     assert relative_difference(potentials, expected) < ROUNDING[precision]
     assert derivative == pytest.approx(host_derivative, rel=10 * ROUNDING[precision])
     assert derivative == pytest.approx(0.2 * potentials[3], rel=1e-12)
+
+
+def forces_alone(context, force):
+    return context.getState(forces=True, groups={force.getForceGroup()}).getForces(asNumpy=True)._value
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_a_droplet_in_empty_space(precision):
+    """The boxes are where it is: also where only forces are asked for, after jumps, and when a molecule flies away."""
+    box = droplet_in_a_cell(None)
+    charges, pairs = charges_and_pairs(box.nonbonded)
+    force = converted(box, bridge="native")
+    context = context_of(box, precision)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+    assert not box.system.usesPeriodicBoundaryConditions()
+    for jump, escape in ((0.0, 0.0), (0.7, 0.0), (40.0, 0.0), (0.0, 0.2), (0.0, 5.0), (0.0, 0.0)):
+        x = box.positions + np.array([jump, -jump, 0.0])
+        x[:3, 1] += escape
+        expected = direct_sum(x, charges, pairs)
+        context.setPositions(x)
+        assert relative_difference(forces_alone(context, force), expected.forces) <= 5e-4
+        energy, forces = coulomb(context, force)
+        assert energy == pytest.approx(expected.energy, rel=5e-4)
+        assert relative_difference(forces, expected.forces) <= 5e-4
+    potentials = force.getPotentialsInContext(context)
+    assert 0.5 * charges @ potentials == pytest.approx(energy, rel=1e-5)
+
+
+@on_gpu
+@pytest.mark.parametrize("edge", [None, 12.0])
+def test_a_droplet_in_motion(edge):
+    """OpenMM's order of atoms changes, a wind takes the droplet away, through the boundary, and the cell follows a barostat."""
+    box = droplet_in_a_cell(edge)
+    charges, pairs = charges_and_pairs(box.nonbonded)
+    if edge:
+        box.system.addForce(openmm.MonteCarloBarostat(1.0, 300.0, 10))
+    force = converted(box, bridge="native")
+    context = context_of(box, integrator=openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002))
+    context.setVelocitiesToTemperature(300.0, 1)
+    velocities = context.getState(velocities=True).getVelocities(asNumpy=True)._value
+    for wind in ([0.0, 0.0, 0.0], [8.0, -6.0, 7.0]):
+        context.setVelocities(velocities + wind)
+        context.getIntegrator().step(400)
+        state = context.getState(positions=True)
+        x, cell = state.getPositions(asNumpy=True)._value, state.getPeriodicBoxVectors(asNumpy=True)._value
+        expected = ewald_sum(x, charges, cell, pairs) if edge else direct_sum(x, charges, pairs)
+        assert relative_difference(forces_alone(context, force), expected.forces) <= 5e-4
+        assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+
+
+@on_gpu
+def test_a_droplet_in_cells_of_other_shapes():
+    box = droplet_in_a_cell()
+    charges, pairs = charges_and_pairs(box.nonbonded)
+    force = converted(box, bridge="native")
+    context = context_of(box)
+    apart = box.positions.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(charges) // 3, 1, 3))
+    cases = [(box.positions, scale) for scale in (1.0, 1.02, np.array([1.0, 1.03, 1.0]), 1.0)]
+    for positions, scale in (*cases, (apart.reshape(-1, 3), 1.0)):
+        cell = box.cell * scale
+        context.setPeriodicBoxVectors(*cell)
+        context.setPositions(positions)
+        expected = ewald_sum(positions, charges, cell, pairs)
+        assert relative_difference(forces_alone(context, force), expected.forces) <= 5e-4
+        assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
+    session, _ = native.status(force._bridge, context)
+    assert not session.covers_particles
+
+
+@on_gpu
+def test_what_a_force_in_empty_space_is_asked(chains):
+    """Other charges, two forces, one inside a CustomCVForce, and bad coordinates, after which nothing is lost."""
+    charges, pairs = charges_and_pairs(opened(chains).nonbonded)
+    expected = direct_sum(chains.positions, charges, pairs)
+    force = converted(chains, bridge="native", tolerance=1e-6)
+    other = fmm.FMMForce.from_nonbonded(chains.nonbonded, bridge="native", tolerance=1e-6)
+    for particle in range(len(charges)):
+        other.setParticleParameters(particle, charges[particle])
+    other.setForceGroup(8)
+    variable = openmm.CustomCVForce("3*electrostatic")
+    variable.addCollectiveVariable("electrostatic", copy.deepcopy(other))
+    variable.setForceGroup(9)
+    chains.system.addForce(other)
+    chains.system.addForce(variable)
+    context = context_of(chains, "double")
+    for group, factor in ((7, 1), (8, 1), (9, 3)):
+        state = context.getState(energy=True, forces=True, groups={group})
+        assert state.getPotentialEnergy()._value == pytest.approx(factor * expected.energy, rel=1e-6)
+        assert relative_difference(state.getForces(asNumpy=True)._value, factor * expected.forces) <= 1e-6
+    before = coulomb(context, force)[0]
+    for particle in range(len(charges)):
+        force.setParticleParameters(particle, 2 * charges[particle])
+    force.updateParametersInContext(context)
+    assert coulomb(context, force)[0] == pytest.approx(4 * before, rel=1e-12)
+    assert coulomb(context, other)[0] == pytest.approx(before, rel=1e-12)
+    for bad in (np.nan, np.inf, 1e30):
+        positions = chains.positions.copy()
+        positions[17, 1] = bad
+        context.setPositions(positions)
+        for _ in range(2):
+            with pytest.raises(openmm.OpenMMException, match=r"for particle 17|NaN"):
+                forces_alone(context, force)
+    positions = chains.positions.copy()
+    positions[17] = positions[40]
+    context.setPositions(positions)
+    with pytest.raises(openmm.OpenMMException, match="particles 17 and 40 coincide"):
+        coulomb(context, force)
+    context.setPositions(chains.positions)
+    assert coulomb(context, force)[0] == pytest.approx(4 * before, rel=1e-12)
+
+
+@on_gpu
+@pytest.mark.parametrize("bridge", ["auto", "native"])
+def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
+    """In empty space programs wait for positions; if there can be none the host bridge takes over, unless it must not."""
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    expected = direct_sum(chains.positions, *charges_and_pairs(opened(chains).nonbonded))
+    force = converted(chains, bridge=bridge)
+    context = context_of(chains)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "build", fail)
+        if bridge == "native":
+            for _ in range(2):
+                with pytest.raises(openmm.OpenMMException, match="not possible: FMMForce: MemoryError: no room"):
+                    coulomb(context, force)
+        else:
+            assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
+    energy, forces = coulomb(context, force)
+    assert energy == pytest.approx(expected.energy, rel=5e-4)
+    assert relative_difference(forces, expected.forces) <= 5e-4
+    found = force.getFMMParametersInContext(context)
+    assert found["bridge"] == ("native" if bridge == "native" else "host")
+    assert bridge == "native" or "no room" in found["bridge_reason"]
+
+
+@on_gpu
+def test_a_force_in_empty_space_beside_a_periodic_one(chains):
+    """OpenMM would move molecules into the box: the host bridge knows where the user has them."""
+    force = converted(opened(chains))
+    bonds = openmm.HarmonicBondForce()
+    bonds.setUsesPeriodicBoundaryConditions(True)
+    chains.system.addForce(bonds)
+    found = force.getFMMParametersInContext(context_of(chains))
+    assert (found["bridge"], found["bridge_reason"]) == ("host", "it is not periodic, but another force of the System is")
 
 
 @on_gpu

@@ -13,7 +13,7 @@ The operators are those of the FMM's levels (``pipeline/m2l.py``), and
 What is here describes them, and needs no GPU; ``executor.Run`` runs them through CuPy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -90,7 +90,7 @@ def program(name: str, level: Level, device: Device) -> Program:
     b, half = Builder(root, level.order, 0.0, 1, level.dtype, device), level.side // 2
     b.macros(REAL=real_type(b.real), ORDER=b.order, UNIT=UNIT, OPEN=0)
     b.macros(**{f"ROOT{k}": 1 for k in range(3)}, ROOT10=0, ROOT20=0, ROOT21=0)
-    b.table("parameters", parameter_block(root.counts, UNIT * root.boxes, 1.0), np.float64)
+    b.table("parameters", parameter_block(replace(root, boxes=UNIT * root.boxes), 1.0), np.float64)
     interactions = Interactions(root)
     b.table("interactions", interactions.list, np.int32)
     operator = OPERATORS[name](b, interactions)

@@ -33,6 +33,9 @@ PHASES = {"export": 1, SETUP: 2}
 """When an executor queues the steps of a stage: 0 at an evaluation, 1 to add its forces to OpenMM's, 2 before the first
 evaluation and when ``parameters`` brings another shape."""
 
+AHEAD = 3
+"""Phase of the stage sort, before phase 0, where the executor must learn early whether a particle is outside the boxes."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -147,6 +150,10 @@ class Program:
     def steps_of(self, stage: str) -> list[Step]:
         """The steps of one stage."""
         return [step for step in self.steps if step.stage == stage]
+
+    def phase_of(self, step: Step) -> int:
+        """When an executor queues a step, see :data:`PHASES` and :data:`AHEAD`."""
+        return AHEAD if step.stage == "sort" and "outside" in self.buffers else PHASES.get(step.stage, 0)
 
     @property
     def streams(self) -> int:

@@ -2,10 +2,10 @@
 
 import struct
 
-from fmm_openmm.backends.cuda.program import PHASES, At, Launch, Memset, Program, Record, Wait
+from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
-MAGIC, VERSION = b"FMMprog\0", 4
+MAGIC, VERSION = b"FMMprog\0", 5
 """First bytes of a serialised program, and the version of its format."""
 
 
@@ -27,7 +27,7 @@ def serialise(program: Program) -> bytes:
                   2 record     event
                   3 wait       event
 
-    :data:`fmm_openmm.backends.cuda.program.PHASES` tells the phases.
+    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases.
     """
     out = [MAGIC]
 
@@ -53,7 +53,7 @@ def serialise(program: Program) -> bytes:
         put(name.encode(), 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
-        put((Launch, Memset, Record, Wait).index(type(step)), PHASES.get(step.stage, 0), step.stream)
+        put((Launch, Memset, Record, Wait).index(type(step)), program.phase_of(step), step.stream)
         if isinstance(step, Launch):
             put(kernels.index(step.kernel), *step.grid, step.block, len(step.arguments))
             for argument in step.arguments:

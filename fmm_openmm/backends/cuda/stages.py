@@ -22,26 +22,6 @@ from fmm_openmm.units import COULOMB_CONSTANT
 FOREMOST = -100
 """CUDA takes the highest priority it has."""
 
-_gathered = cupy.ElementwiseKernel(
-    "int32 leader, raw float64 x, raw float64 place",
-    "raw float64 out",
-    """
-    const double *cell = &place[0], *centre = cell + 9, *origin = cell + 12;
-    double d[3], shift[3] = {0, 0, 0};
-    for (int k = 0; k < 3; k++) d[k] = x[3 * leader + k] - centre[k] + cell[4 * k] / 2;
-    for (int axis = 2; axis >= 0; axis--) {
-        const double turns = floor(d[axis] / cell[4 * axis]);
-        for (int k = 0; k <= axis; k++) {
-            d[k] -= turns * cell[3 * axis + k];
-            shift[k] += turns * cell[3 * axis + k];
-        }
-    }
-    for (int k = 0; k < 3; k++) out[3 * i + k] = x[3 * i + k] - shift[k] - origin[k];
-    """,
-    "fmm_gathered",
-)
-""":func:`fmm_openmm.region.gathered`, less an origin; ``place``: cell, centre and origin, (15,)."""
-
 
 class CudaStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``, ``m2l`` a name in
@@ -96,9 +76,8 @@ class CudaStages(Stages):
             self._queue.setdefault(step.stage, []).append((step.stream, queued))
         self._caller: cupy.cuda.Stream | None = None
         self._graph = None
-        self._width = None
+        self._place = None
         self._set_up = False
-        self._leaders = None
 
     def _attempt(self, work, explain=None):
         """``work()``. What fails for lack of memory is raised as a MemoryError, other failures as ``explain`` makes of them.
@@ -131,44 +110,34 @@ class CudaStages(Stages):
     def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
         if self._settings != (order, smoothing, np.dtype(dtype)) or not serves(self._made_for, lattice):
             return False
-        self.lattice, self._width, self._set_up = lattice, None, False
+        self.lattice, self._place, self._set_up = lattice, None, False
         return True
 
-    def compute(self, positions, width: float, origin=None, images=None):
+    def compute(self, positions, width: float, origin=(0.0, 0.0, 0.0)):
         """Queue an evaluation on the current stream.
 
         Args:
             positions: shape (n, 3), nm.
             width: mean box width, nm.
-            origin: of the boxes, shape (3,), nm, if it is not that of the positions.
-            images: leaders, cell and centre, if the positions are to be moved as :func:`fmm_openmm.region.gathered` does;
-                always with the same leaders.
+            origin: what open boxes take for the origin, shape (3,), nm.
 
         Returns:
             energy (1,), forces (n, 3), potentials (n,), fields (n, 3) in OpenMM units, on the device; overwritten by the
             next evaluation.
         """
         with self._device:
-            return self._attempt(lambda: self._compute(positions, width, origin, images))
+            return self._attempt(lambda: self._compute(positions, width, origin))
 
-    def _compute(self, positions, width: float, origin, images):
+    def _compute(self, positions, width: float, origin):
         self._follow()
-        if width != self._width:
-            self._buffers["parameters"].set(parameter_block(self.lattice.counts, self.lattice.boxes, width))
-            self._width = width
+        place = width, *origin
+        if place != self._place:
+            self._buffers["parameters"].set(parameter_block(self.lattice, width, origin))
+            self._place = place
         if not self._set_up:
             self.queue(SETUP)
             self._set_up = True
-        if origin is None:
-            self.positions[...] = cupy.asarray(positions)
-        elif images is None:
-            cupy.subtract(cupy.asarray(positions), cupy.asarray(origin), out=self.positions)
-        else:
-            leaders, cell, centre = images
-            if self._leaders is None:
-                self._leaders = cupy.asarray(leaders, np.int32)
-            place = cupy.asarray(np.concatenate([cell.ravel(), centre, origin]))
-            _gathered(self._leaders, cupy.ascontiguousarray(positions, np.float64), place, self.positions)
+        self.positions[...] = cupy.asarray(positions)
         if self._graph is None:
             evaluate(self, self.positions, width)  # compiles, and sets up what must not happen during capture
             with self._stream:

@@ -42,7 +42,7 @@ def build(
     _shared(b, charges, minimum_image)
     operator(b)
     below = Levels(b, m2l) if levels else None
-    ticket = sort(b, interface)
+    ticket = sort(b, pairs, minimum_image, interface)
     p2m(b)
     if below:
         below.m2m()
@@ -57,18 +57,18 @@ def build(
     return b.program
 
 
-def parameter_block(counts: np.ndarray, boxes: np.ndarray, width: float) -> np.ndarray:
-    """``Parameters`` of ``kernels/common/parameters.cuh``, shape (38,).
+def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -> np.ndarray:
+    """``Parameters`` of ``kernels/common/parameters.cuh``, shape (41,).
 
     Args:
-        counts: integer matrix of the box lattice, shape (3, 3).
-        boxes: box vectors over the mean box width, shape (3, 3).
-        width: mean box width, nm.
+        lattice: the boxes.
+        width: their mean width, nm.
+        origin: what open boxes take for the origin, shape (3,), nm.
     """
-    inverse = np.linalg.inv(boxes)
+    inverse = np.linalg.inv(lattice.boxes)
     scales = [COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2]
     return np.concatenate(
-        [(inverse / width).ravel(), boxes.ravel(), inverse.ravel(), scales, (counts @ boxes).ravel()]
+        [(inverse / width).ravel(), lattice.boxes.ravel(), inverse.ravel(), scales, lattice.cell.ravel(), origin]
     )  # fmt: skip
 
 
@@ -86,11 +86,12 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         ORDERED=int(np.array_equal(places, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
         OPEN=int(b.lattice.is_open),
+        IMAGES=int(np.isfinite(b.lattice.cell).all()),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
-    b.buffer("parameters", 38, np.float64)
+    b.buffer("parameters", 41, np.float64)
     b.table("charges", charges, b.real)
     b.table("slots", places, np.int32)
     b.buffer("moments", (b.terms, *b.root.fft_shape), b.real)

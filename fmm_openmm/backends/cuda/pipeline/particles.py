@@ -3,6 +3,7 @@
 import numpy as np
 
 from fmm_openmm.backends.cuda.program import At, Builder, Interface
+from fmm_openmm.expansions.error import leaders
 
 REGIONS = 2048
 """At most so many counts are added up by every block of p2m, to find out where its parts begin."""
@@ -10,30 +11,40 @@ REGIONS = 2048
 GATHER_BLOCK = 256
 
 
-def sort(b: Builder, interface: Interface | None) -> At:
-    """Parts of particles, listed by box. Returns the ticket of gather, which is zeroed here."""
+def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> At:
+    """Parts of particles, listed by box. Returns the ticket of gather, which is zeroed here.
+
+    Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it is the executor's.
+    """
     listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
     region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
-    b.stage("sort", locate=0, survey=0)
+    is_open = b.lattice.is_open
+    b.stage("sort", survey=0, **{"locate_inside" if is_open else "locate": 0})
     b.macros(REGION=region, LISTED=listed)
     if interface:
         _openmm_arrays(b, interface)
-    else:
+    if is_open or not interface:
         b.buffer("positions", (b.n, 3), np.float64)
-    b.buffer("count", b.boxes + 1, np.int32)  # the last one is the ticket of gather
+    b.buffer("count", b.boxes + 2, np.int32)  # the last ones are the ticket of gather, and whether a particle is outside
     b.buffer("located", (b.n, 4), np.int32)
     b.buffer("fraction", (b.n, 4), b.real)
     b.buffer("arrived", (b.boxes, listed), np.int32)
     b.buffer("next", b.parts, np.int32)
     particles = -(-b.n // 128)
     b.memset("count")
-    results = "parameters", "located", "fraction", "count", "arrived", "next"
-    if interface:
-        b.launch(
-            "locate_atoms", particles, 128, np.int32(b.n), "posq", "posq_correction", "atom_index", "charges", *results
-        )  # fmt: skip
+    n, atoms = np.int32(b.n), ("posq", "posq_correction", "atom_index")
+    results = "charges", "parameters", "located", "fraction", "count", "arrived", "next"
+    if is_open:
+        b.table("leaders", leaders(b.n, pairs, minimum_image), np.int32)
+        if interface:
+            b.buffer("outside", 1, np.int32, external=True)
+            b.launch("bring_positions", particles, 128, n, *atoms, "positions")
+        outside = "outside" if interface else At("count", b.boxes + 1)
+        b.launch("locate_inside", particles, 128, n, "positions", "leaders", *results, outside)
+    elif interface:
+        b.launch("locate_atoms", particles, 128, n, *atoms, *results)
     else:
-        b.launch("locate", particles, 128, np.int32(b.n), "positions", "charges", *results)
+        b.launch("locate", particles, 128, n, "positions", *results)
     if region > 1:
         regions = -(-b.boxes // region)
         b.buffer("region_count", regions, np.int32)
@@ -66,7 +77,7 @@ def export(b: Builder, interface: Interface) -> None:
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:
     real = np.float64 if interface.precision == "double" else np.float32
-    b.stage("sort", "openmm", locate_atoms=0, export_forces=0)
+    b.stage("sort", "openmm", export_forces=0, **{"bring_positions" if b.lattice.is_open else "locate_atoms": 0})
     b.macros(POSQ="double" if real == np.float64 else "float", CORRECTED=int(interface.precision == "mixed"))
     b.buffer("posq", (interface.padded, 4), real, external=True)
     b.buffer("posq_correction", (interface.padded, 4), real, external=True)
