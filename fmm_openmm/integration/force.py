@@ -371,8 +371,9 @@ class FMMForce(openmm.PythonForce):
     def _evaluate(self, context: openmm.Context, method: str):
         self._require_in(context, method)
         session, _ = native.status(self._bridge, context)
-        if session is not None:
-            return self._bridge.parameters_in(dict(context.getParameters())), session.potentials(context)
+        potentials = session and session.potentials(context)
+        if potentials is not None:
+            return self._bridge.parameters_in(dict(context.getParameters())), potentials
         state = context.getState(positions=True, parameters=True)
         values = dict(state.getParameters())
         positions = state.getPositions(asNumpy=True)._value

@@ -159,13 +159,16 @@ class Session:
         self.forget()
         return self.program(cell, values, positions)
 
-    def potentials(self, context) -> np.ndarray:
-        """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here.
+    def potentials(self, context) -> np.ndarray | None:
+        """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here; None if it has turned out to be
+        the host bridge's.
 
         Args:
             context: the session's.
         """
         context.getState(energy=True, groups={self._group})
+        if self.reason:
+            return None
         found = np.empty(self.particles, self._dtype)
         if not plugin.load().fmm_potentials(self._kernel, found.ctypes.data, found.nbytes):
             raise RuntimeError("the potentials cannot be copied from the device")
