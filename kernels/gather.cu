@@ -1,10 +1,17 @@
 // gather: parts to particles, in OpenMM units: sum w Phi, sum (w E - Phi grad w), and the energy.
 //
-// A thread a particle. The energy is added up in float64 in a fixed order: blocks write partial sums, the block that
-// finishes last adds these. Bound by memory.
+//   gather         a thread a particle: potentials, fields, forces
+//   gather_atoms   a thread an atom of OpenMM's, whose order is another: atom k is particle atom_index[k]. Potentials, and forces if
+//                  they are wanted, which are added to OpenMM's as 64-bit fixed-point numbers, by atomics, since kernels on
+//                  other streams may add at the same time
+//
+// The energy is added up in float64 in a fixed order: blocks write partial sums, the block that finishes last adds these. Bound by
+// memory.
 #include "common/parts.cuh"
 
 #define BLOCK 256
+#define FIXED_POINT 4294967296.0     // 2^32
+#define LARGEST 1073741824.0         // kJ/mol/nm; the sum of two such forces still fits
 
 // The sum over the block, in a fixed order; valid in thread 0.
 __device__ __forceinline__ double block_sum(double value) {
@@ -18,40 +25,42 @@ __device__ __forceinline__ double block_sum(double value) {
     return total;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ place,
-       const real* __restrict__ charges, const real4* __restrict__ far, const real4* __restrict__ near,
-       const Parameters* __restrict__ parameters, real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
-       real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks) */, int* ticket /* zeroed */,
-       double* __restrict__ energy /* (1) */) {
-    __shared__ bool last;
-    const int i = blockIdx.x * BLOCK + threadIdx.x;
-    double mine = 0;
-    if (i < n) {
-        const Located at = located[i];
-        real phi = 0, ex = 0, ey = 0, ez = 0;
-        for_each_corner(at, [&](int corner) {
-            const int k = place[entry_of(8 * i + corner, n)];
-            const real4 a = far[k], b = near[k];
-            const real p = a.x + b.x, fx = a.y + b.y, fy = a.z + b.z, fz = a.w + b.w;
+// Where results of parts are, and what makes those of particles of them.
+struct Parted {
+    int n;
+    const Located* __restrict__ located;
+    const real4* __restrict__ fraction;
+    const int* __restrict__ place;
+    const real4* __restrict__ far;
+    const real4* __restrict__ near;
+    const Parameters* __restrict__ parameters;
+};
+
+// Potential and field at particle i.
+__device__ __forceinline__ real4 result_of(int i, const Parted& parted) {
+    const Located at = parted.located[i];
+    real phi = 0, ex = 0, ey = 0, ez = 0;
+    for_each_corner(at, [&](int corner) {
+        const int k = parted.place[entry_of(8 * i + corner, parted.n)];
+        const real4 a = parted.far[k], b = parted.near[k];
+        const real p = a.x + b.x, fx = a.y + b.y, fy = a.z + b.z, fz = a.w + b.w;
 #if SMOOTHED
-            const Part part = part_of(at, fraction[i], corner, parameters);
-            phi += part.weight * p;
-            ex += part.weight * fx - part.slope_x * p;
-            ey += part.weight * fy - part.slope_y * p;
-            ez += part.weight * fz - part.slope_z * p;
+        const Part part = part_of(at, parted.fraction[i], corner, parted.parameters);
+        phi += part.weight * p;
+        ex += part.weight * fx - part.slope_x * p;
+        ey += part.weight * fy - part.slope_y * p;
+        ez += part.weight * fz - part.slope_z * p;
 #else
-            phi = p; ex = fx; ey = fy; ez = fz;
+        phi = p; ex = fx; ey = fy; ez = fz;
 #endif
-        });
-        const real q = charges[i], scale = real(parameters->field);
-        phi *= real(parameters->potential);
-        ex *= scale; ey *= scale; ez *= scale;
-        potentials[i] = phi;
-        fields[3 * i] = ex; fields[3 * i + 1] = ey; fields[3 * i + 2] = ez;
-        forces[3 * i] = q * ex; forces[3 * i + 1] = q * ey; forces[3 * i + 2] = q * ez;
-        mine = 0.5 * double(q) * double(phi);
-    }
+    });
+    const real scale = real(parted.parameters->field);
+    return {phi * real(parted.parameters->potential), ex * scale, ey * scale, ez * scale};
+}
+
+// Adds up the threads' shares of the energy.
+__device__ __forceinline__ void add_energy(double mine, double* partial, int* ticket, double* __restrict__ energy) {
+    __shared__ bool last;
     const double block = block_sum(mine);
     if (threadIdx.x == 0) {
         partial[blockIdx.x] = block;
@@ -64,4 +73,51 @@ gather(int n, const Located* __restrict__ located, const real4* __restrict__ fra
     for (int b = threadIdx.x; b < gridDim.x; b += BLOCK) mine += reinterpret_cast<volatile double*>(partial)[b];
     const double total = block_sum(mine);
     if (threadIdx.x == 0) *energy = total;
+}
+
+// Neither a force too large for the format nor NaN may turn into an unrelated number: both become the largest force.
+__device__ __forceinline__ uint64 fixed_point(real force) {
+    return uint64((long long)(fmin(fmax(double(force), -LARGEST), LARGEST) * FIXED_POINT));
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ place,
+       const real4* __restrict__ far, const real4* __restrict__ near, const Parameters* __restrict__ parameters,
+       const real* __restrict__ charges, real* __restrict__ potentials /* (n) */, double* partial /* (blocks) */,
+       int* ticket /* zeroed */, double* __restrict__ energy /* (1) */, real* __restrict__ fields /* (n, 3) */,
+       real* __restrict__ forces /* (n, 3) */) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    double mine = 0;
+    if (i < n) {
+        const real4 found = result_of(i, {n, located, fraction, place, far, near, parameters});
+        const real q = charges[i];
+        potentials[i] = found.x;
+        fields[3 * i] = found.y; fields[3 * i + 1] = found.z; fields[3 * i + 2] = found.w;
+        forces[3 * i] = q * found.y; forces[3 * i + 1] = q * found.z; forces[3 * i + 2] = q * found.w;
+        mine = 0.5 * double(q) * double(found.x);
+    }
+    add_energy(mine, partial, ticket, energy);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+gather_atoms(int n, const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ place,
+             const real4* __restrict__ far, const real4* __restrict__ near, const Parameters* __restrict__ parameters,
+             const real* __restrict__ charges, real* __restrict__ potentials /* (n) */, double* partial /* (blocks) */,
+             int* ticket /* zeroed */, double* __restrict__ energy /* (1) */, const int* __restrict__ atom_index /* (padded) */,
+             uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int wanted) {
+    const int k = blockIdx.x * BLOCK + threadIdx.x;
+    double mine = 0;
+    if (k < n) {
+        const int i = atom_index[k];
+        const real4 found = result_of(i, {n, located, fraction, place, far, near, parameters});
+        const real q = charges[i];
+        potentials[i] = found.x;
+        if (wanted) {
+            atomicAdd(&force_buffer[k], fixed_point(q * found.y));
+            atomicAdd(&force_buffer[k + padded], fixed_point(q * found.z));
+            atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * found.w));
+        }
+        mine = 0.5 * double(q) * double(found.x);
+    }
+    add_energy(mine, partial, ticket, energy);
 }

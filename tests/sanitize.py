@@ -18,6 +18,7 @@ from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
+from fmm_openmm.stages import STAGES
 from fmm_openmm.units import COULOMB_CONSTANT
 
 CELLS = {
@@ -92,15 +93,13 @@ class InOpenMM(CudaStages):
         if "outside" in buffers:
             buffers["outside"].fill(0)
         buffers["parameters"].set(parameter_block(self.lattice, width))
-        self.queue(SETUP)
-        evaluate(self, None, width)
-        self.queue("export")
+        for stage in (SETUP, *STAGES, "export"):
+            self.queue(stage)
         if "outside" in buffers and buffers["outside"].get():
             sys.exit("a particle is said to be outside the boxes")
         forces = np.empty((n, 3))
         forces[index] = buffers["force_buffer"].get()[:, :n].T / 2.0**32
-        agrees(forces, buffers["forces"].get(), 1e-6)
-        return buffers["forces"].get().astype(np.float64)
+        return forces
 
 
 def agrees(found, expected, accuracy):

@@ -62,7 +62,7 @@ Executor::~Executor() {
 }
 
 void Executor::release() {
-    for (CUgraphExec graph : graphs)
+    for (const auto& [end, graph] : graphs)
         if (graph) cuGraphExecDestroy(graph);
     for (CUevent event : events)
         if (event) cuEventDestroy(event);
@@ -136,23 +136,22 @@ void Executor::setUp(CUstream stream) {
     queue(Step::SETUP, stream);
 }
 
-void Executor::evaluate(CUstream stream, bool exporting) {
-    CUgraphExec& graph = graphs[exporting];
-    if (!graph) graph = capture(stream, exporting);
+void Executor::evaluate(CUstream stream, Step::Phase end) {
+    CUgraphExec& graph = graphs[end];
+    if (!graph) graph = capture(stream, end);
     queue(Step::AHEAD, stream);
     if (follows()) check(cuEventRecord(sorted, stream), "recording an event");
     check(cuGraphLaunch(graph, stream), "launching a graph");
 }
 
-CUgraphExec Executor::capture(CUstream stream, bool exporting) {
+CUgraphExec Executor::capture(CUstream stream, Step::Phase end) {
     // once step by step, because the driver may load code at first use, which must not happen while a graph is captured
-    queue(Step::AHEAD, stream);
-    queue(Step::EVALUATE, stream);
+    for (auto phase : {Step::AHEAD, Step::EVALUATE, Step::GATHER}) queue(phase, stream);
     CUgraph captured;
     check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
     try {
         queue(Step::EVALUATE, stream);
-        if (exporting) queue(Step::EXPORT, stream);
+        queue(end, stream);
     } catch (...) {
         cuStreamEndCapture(stream, &captured);
         throw;

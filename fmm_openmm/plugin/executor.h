@@ -1,5 +1,6 @@
 // Runs a program inside OpenMM's CUDA context: memory, compiled kernels, and the CUDA graph of an evaluation.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ public:
     // Queue what depends on the shape of the cell in the parameter block: before the first evaluation, and for every new shape.
     void setUp(CUstream stream);
 
-    // Queue an evaluation of OpenMM's positions, and adding its forces to OpenMM's if told so.
-    void evaluate(CUstream stream, bool exporting);
+    // Queue an evaluation of OpenMM's positions, and what ends it: Step::EXPORT adds the forces to OpenMM's, Step::GATHER leaves them
+    // out, Step::NOTHING leaves either to exportForces.
+    void evaluate(CUstream stream, Step::Phase end);
 
     // Whether the boxes cover the particles only.
     bool follows() const { return outside != nullptr; }
@@ -27,7 +29,7 @@ public:
     // Whether a particle of the last evaluation is outside such boxes: its results are of no use. Waits for the stage sort alone.
     bool particlesOutside();
 
-    // Queue adding the forces of the last evaluation to OpenMM's.
+    // Queue the end of the last evaluation: its potentials and energy, and its forces, which are added to OpenMM's.
     void exportForces(CUstream stream);
 
     // Queue overwriting a buffer; `data` may change as soon as this returns.
@@ -42,7 +44,7 @@ private:
     void allocate();
     void compile();
     void findArrays();
-    CUgraphExec capture(CUstream stream, bool exporting);
+    CUgraphExec capture(CUstream stream, Step::Phase end);
     void queue(int phase, CUstream caller);
     void launch(const Step& step, CUstream stream);
     void release();
@@ -55,7 +57,7 @@ private:
     std::vector<CUfunction> functions;
     std::vector<CUstream> side;
     std::vector<CUevent> events;
-    CUgraphExec graphs[2] = {nullptr, nullptr};    // an evaluation without and with adding its forces
+    std::map<Step::Phase, CUgraphExec> graphs;     // an evaluation, by what ends it
     volatile int* outside = nullptr;               // pinned; the device sets it
     CUevent sorted = nullptr;
 };

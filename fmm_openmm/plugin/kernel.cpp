@@ -220,10 +220,15 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     }
     check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
-    executor->evaluate(stream, includeForces && atomics);
-    if (includeEnergy)
-        check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), stream), "copying the energy");
-    check(cuEventRecord(done, stream), "recording an event");
+    const auto end = !includeForces ? Step::GATHER : (atomics ? Step::EXPORT : Step::NOTHING);
+    executor->evaluate(stream, end);
+    complete(stream, includeEnergy && end != Step::NOTHING);
+}
+
+void NativeKernel::complete(CUstream last, bool copiesEnergy) {
+    if (copiesEnergy)
+        check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), last), "copying the energy");
+    check(cuEventRecord(done, last), "recording an event");
 }
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
@@ -236,7 +241,10 @@ double NativeKernel::finish(bool includeForces, bool includeEnergy) {
         moves = 0;
     }
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
-    if (includeForces && !atomics) executor->exportForces(cuda.getCurrentStream());
+    if (includeForces && !atomics) {
+        executor->exportForces(cuda.getCurrentStream());
+        complete(cuda.getCurrentStream(), includeEnergy);
+    }
     if (!includeEnergy) return 0;
     // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the precision of its buffer
     check(cuEventSynchronize(done), "computing");
@@ -246,7 +254,7 @@ double NativeKernel::finish(bool includeForces, bool includeEnergy) {
 
 bool NativeKernel::readPotentials(void* data, int64_t bytes) {
     ContextSelector selector(cuda);
-    return executor && cuStreamSynchronize(stream) == CUDA_SUCCESS && executor->download("potentials", data, bytes);
+    return executor && cuEventSynchronize(done) == CUDA_SUCCESS && executor->download("potentials", data, bytes);
 }
 
 // Follow the Context's global parameters and box vectors, and changes of the force.

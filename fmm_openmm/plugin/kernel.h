@@ -69,6 +69,7 @@ private:
     void prepare();
     void begin(bool includeForces, bool includeEnergy);
     double finish(bool includeForces, bool includeEnergy);
+    void complete(CUstream last, bool copiesEnergy);
     void readContext();
     void readBox();
     void readPositions();

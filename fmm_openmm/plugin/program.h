@@ -29,7 +29,7 @@ struct Argument {
 
 struct Step {
     enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
-    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD };
+    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD, GATHER, NOTHING };
     int kind, phase, stream;
     int kernel, grid[3], block;
     std::vector<Argument> arguments;
@@ -75,7 +75,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 5) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 6) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler

@@ -18,7 +18,7 @@ from fmm_openmm.box import BoxLattice
 
 SETUP = "operator"
 """Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed. The stages
-follow in the order of :data:`fmm_openmm.stages.STAGES`; inside OpenMM "export" comes after them."""
+follow in the order of :data:`fmm_openmm.stages.STAGES`; inside OpenMM "export" comes after them, in place of "gather"."""
 
 BACKGROUND = 1
 """The stream of lower priority than the others: its work fills what they leave idle, in a CUDA graph as well."""
@@ -27,11 +27,12 @@ INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's; ``pipeline.parameter_block``; (n,) e."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
-"""Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3)."""
+"""Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the forces are added to OpenMM's,
+and there are no fields."""
 
-PHASES = {"export": 1, SETUP: 2}
-"""When an executor queues the steps of a stage: 0 at an evaluation, 1 to add its forces to OpenMM's, 2 before the first
-evaluation and when ``parameters`` brings another shape."""
+PHASES = {"export": 1, SETUP: 2, "gather": 4}
+"""When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends, or 4 where forces are not
+wanted; 2 before the first evaluation and when ``parameters`` brings another shape."""
 
 AHEAD = 3
 """Phase of the stage sort, before phase 0, where the executor must learn early whether a particle is outside the boxes."""

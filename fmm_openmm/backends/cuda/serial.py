@@ -5,7 +5,7 @@ import struct
 from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
-MAGIC, VERSION = b"FMMprog\0", 5
+MAGIC, VERSION = b"FMMprog\0", 6
 """First bytes of a serialised program, and the version of its format."""
 
 

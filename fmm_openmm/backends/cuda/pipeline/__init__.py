@@ -10,7 +10,7 @@ from fmm_openmm.backends.cuda.pipeline.lattice import convolution, operator
 from fmm_openmm.backends.cuda.pipeline.levels import Levels, slots
 from fmm_openmm.backends.cuda.pipeline.m2l import WARP
 from fmm_openmm.backends.cuda.pipeline.near import p2p
-from fmm_openmm.backends.cuda.pipeline.particles import export, gather, sort
+from fmm_openmm.backends.cuda.pipeline.particles import gather, sort
 from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
@@ -51,9 +51,7 @@ def build(
         below.descend()
     l2p(b)
     p2p(b, pairs)
-    gather(b, ticket)
-    if interface:
-        export(b, interface)
+    gather(b, ticket, interface)
     return b.program
 
 

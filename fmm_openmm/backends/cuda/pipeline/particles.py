@@ -52,32 +52,32 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     return At("count", b.boxes)
 
 
-def gather(b: Builder, ticket: At) -> None:
-    """The results of the parts to those of the particles."""
+def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
+    """The results of the parts to those of the particles. Inside OpenMM, where forces are wanted, the stage "export" does it,
+    which adds these to OpenMM's."""
     blocks = -(-b.n // GATHER_BLOCK)
-    b.stage("gather", gather=0)
+    b.stage("gather", **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
-    b.buffer("fields", (b.n, 3), b.real)
-    b.buffer("forces", (b.n, 3), b.real)
     b.buffer("partial", blocks, np.float64)
     b.buffer("energy", 1, np.float64)
-    b.launch(
-        "gather", blocks, GATHER_BLOCK, np.int32(b.n), "located", "fraction", "place", "charges", "far", "near", "parameters",
-        "potentials", "fields", "forces", "partial", ticket, "energy",
+    common = (
+        np.int32(b.n), "located", "fraction", "place", "far", "near", "parameters", "charges", "potentials", "partial", ticket,
+        "energy",
     )  # fmt: skip
-
-
-def export(b: Builder, interface: Interface) -> None:
-    """The forces to OpenMM's."""
-    b.stage("export")
-    b.launch(
-        "export_forces", -(-b.n // 128), 128, np.int32(b.n), np.int32(interface.padded), "forces", "atom_index", "force_buffer"
-    )  # fmt: skip
+    if interface:
+        ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0))
+        b.stage("export")
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1))
+    else:
+        b.buffer("fields", (b.n, 3), b.real)
+        b.buffer("forces", (b.n, 3), b.real)
+        b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces")
 
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:
     real = np.float64 if interface.precision == "double" else np.float32
-    b.stage("sort", "openmm", export_forces=0, **{"bring_positions" if b.lattice.is_open else "locate_atoms": 0})
+    b.stage("sort", "openmm", **{"bring_positions" if b.lattice.is_open else "locate_atoms": 0})
     b.macros(POSQ="double" if real == np.float64 else "float", CORRECTED=int(interface.precision == "mixed"))
     b.buffer("posq", (interface.padded, 4), real, external=True)
     b.buffer("posq_correction", (interface.padded, 4), real, external=True)
