@@ -9,10 +9,15 @@
 // imaginary parts apart and half of its entries vanish. S is (-1)^(l+m), twice that for m > 0. (Fast rotation: A. Lengvenis,
 // H. Dachsel, L. Morgenstern and I. Kabadshow, IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075.)
 //
-// A lane owns a target, a warp 32 targets of one child position, so that its lanes share r, and one share of the interaction
-// list: warps take different sources. Loops are unrolled, entries of F are immediates; ROLLED shares the code of the two passes of
-// each rotation, and of real and imaginary parts, so that it fits the instruction cache. Orders m >= KEEP of M' and L'' stay in
-// registers, the others in shared memory, a column a lane, as does the sum L. Bound by arithmetic and the supply of instructions.
+// A lane owns a target, a block up to 32 M2L_WARPS targets of one child position, so that its lanes share r, and one share of the
+// interaction list. Its warps meet at every source, so that they share the instructions they fetch. Loops are unrolled, entries of F
+// are immediates. Orders m >= KEEP of M' and L'' stay in registers, the others in shared memory, a column a lane. Bound by the
+// supply of instructions: arithmetic takes five sixths of them, issued in up to two thirds of the cycles, in fewer the longer the
+// code is.
+//
+//   M2L_WARPS  warps a block at most      BLOCKS  of a multiprocessor, at least
+//   NEAR_SUMS  whether the sums L are in shared memory too, or added to in global memory, by one thread each, in order
+//   ROLLED     whether both passes of a rotation, and real and imaginary parts, share their code
 #include "common/levels.cuh"
 
 #define PARAMETERS (6 * (ORDER + 1))    // of a translation: exp(i m alpha), exp(i m theta); n! / R^(n+1); a zero
@@ -168,9 +173,9 @@ __device__ __forceinline__ void translate(const real (&power)[2 * ORDER + 1], Fr
     if constexpr (M < ORDER) translate<M + 1>(power, frame);
 }
 
-// Degree L from the frame g, added to the sum, and on to the next.
+// Degree L from the frame g, added to the sums, and on to the next.
 template <int L = 0>
-__device__ __forceinline__ void back(const Frame& frame, const real2* alpha, const real2* theta, real* local) {
+__device__ __forceinline__ void back(const Frame& frame, const real2* alpha, const real2* theta, real* sums) {
     Degree<L> x, y;
 #pragma unroll
     for (int m = -L; m <= L; m++) x[L + m] = frame.get(L, m);
@@ -182,45 +187,43 @@ __device__ __forceinline__ void back(const Frame& frame, const real2* alpha, con
 #pragma unroll
         for (int m = -L; m <= L; m++) x[L + m] = y[L + m];
     }
-    local += (L * L + L) * WARP;
-    local[0] += y[L];
+    turn<L>(y, alpha, 1);
 #pragma unroll
-    for (int m = 1; m <= L; m++) {    // the last turn
-        const real2 w = alpha[m];
-        real c = local[m * WARP], s = local[-m * WARP];
-        c += w.x * y[L + m]; c -= w.y * y[L - m];
-        s += w.x * y[L - m]; s += w.y * y[L + m];
-        local[m * WARP] = c;
-        local[-m * WARP] = s;
+    for (int m = -L; m <= L; m++) {
+        real* sum = &sums[(L * L + L + m) * WARP];
+        if (NEAR_SUMS) *sum += y[L + m];
+        else atomicAdd(sum, y[L + m]);
     }
-    local -= (L * L + L) * WARP;
-    if constexpr (L < ORDER) back<L + 1>(frame, alpha, theta, local);
+    if constexpr (L < ORDER) back<L + 1>(frame, alpha, theta, sums);
 }
 
-extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS)
+extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS, BLOCKS)
 m2l_rotation(int half, int count, const int4* __restrict__ list /* (8, count) */,
              const real* __restrict__ translations /* (translations, PARAMETERS) */, const real* __restrict__ moments /* slabs */,
              real* __restrict__ sums /* (gridDim.z) slabs */) {
-    extern __shared__ char memory[];
-    constexpr int SHARED = (TERMS + COLUMNS) * WARP + PARAMETERS;    // of a warp
+    extern __shared__ char memory[];    // the translation's parameters; for each warp (COLUMNS, WARP) and, NEAR_SUMS, (TERMS, WARP)
+    real* parameters = reinterpret_cast<real*>(memory);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, child = blockIdx.y;
-    real* shared = reinterpret_cast<real*>(memory) + warp * SHARED;
-    real* parameters = shared + (TERMS + COLUMNS) * WARP;
-    real* local = shared + lane;                                    // (TERMS, WARP)
+    const int groups = groups_of(half), group = blockIdx.x * (blockDim.x / WARP) + warp;
+    if (group >= groups) return;
     Frame frame;
-    frame.columns = local + TERMS * WARP;
+    frame.columns = parameters + PARAMETERS + warp * ((COLUMNS + NEAR_SUMS * TERMS) * WARP) + lane;
     const real2 *alpha = reinterpret_cast<const real2*>(parameters), *theta = alpha + ORDER + 1;
-    const Target target(blockIdx.x * WARP + lane, half);
+    const Target target(group * WARP + lane, half);
+    sums += ((blockIdx.z * gridDim.y + child) * (long long)groups + group) * (TERMS * WARP) + lane;
+    real* local = NEAR_SUMS ? frame.columns + COLUMNS * WARP : sums;
+#pragma unroll 4
     for (int a = 0; a < TERMS; a++) local[a * WARP] = 0;
 #pragma unroll 1
-    for (int i = blockIdx.z * M2L_WARPS + warp; i < count; i += gridDim.z * M2L_WARPS) {
+    for (int i = blockIdx.z; i < count; i += gridDim.z) {
         const int4 source = list[child * count + i];
         const real* from = moments + target.source(source);
         Degree<0> x;
         load<0>(from, x);
-        __syncwarp();
-        for (int k = lane; k < PARAMETERS; k += WARP) parameters[k] = translations[(source.w >> 3) * PARAMETERS + k];
-        __syncwarp();
+        __syncthreads();
+        if (warp == 0)
+            for (int k = lane; k < PARAMETERS; k += WARP) parameters[k] = translations[(source.w >> 3) * PARAMETERS + k];
+        __syncthreads();
         forward<0>(from, x, alpha, theta, frame);
         {
             real power[2 * ORDER + 1];
@@ -230,12 +233,6 @@ m2l_rotation(int half, int count, const int4* __restrict__ list /* (8, count) */
         }
         back(frame, alpha, theta, local);
     }
-    __syncthreads();
-    // the block's warps share the terms
-    sums += ((blockIdx.z * gridDim.y + child) * (long long)gridDim.x + blockIdx.x) * (TERMS * WARP) + lane;
-    for (int a = warp; a < TERMS; a += M2L_WARPS) {
-        real sum = 0;
-        for (int w = 0; w < M2L_WARPS; w++) sum += reinterpret_cast<real*>(memory)[w * SHARED + a * WARP + lane];
-        sums[a * WARP] = sum;
-    }
+    if (NEAR_SUMS)
+        for (int a = 0; a < TERMS; a++) sums[a * WARP] = local[a * WARP];
 }

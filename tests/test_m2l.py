@@ -101,6 +101,14 @@ def largest_error(found, expected, order):
     return np.sqrt(wrong / right).max()
 
 
+def emulated(name, level, moments, folder):
+    machine = Emulator(m2l.program(name, level, DEVICE), folder)
+    machine.buffers["moments"][...] = moments
+    machine.run([SETUP])
+    machine.run()
+    return machine.buffers["local"].astype(float)
+
+
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 @pytest.mark.parametrize(("order", "side", "separation", "dtype"), [(1, 4, 1, np.float32), (5, 2, 2, np.float64)])
 @pytest.mark.parametrize("name", m2l.OPERATORS)
@@ -109,11 +117,19 @@ def test_programs_agree_with_dense_matrices(name, order, side, separation, dtype
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ENOUGH_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
-    machine = Emulator(m2l.program(name, m2l.Level(order, side, separation, dtype), DEVICE), tmp_path_factory.getbasetemp())
-    machine.buffers["moments"][...] = moments
-    machine.run([SETUP])
-    machine.run()
-    assert largest_error(machine.buffers["local"].astype(float), expected, order) <= ACCURACY[dtype]
+    found = emulated(name, m2l.Level(order, side, separation, dtype), moments, tmp_path_factory.getbasetemp())
+    assert largest_error(found, expected, order) <= ACCURACY[dtype]
+
+
+@pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
+@pytest.mark.parametrize(("warps", "blocks", "kept", "rolled"), [(2, 2, 6, 1), (3, 32, 12, 0), (12, 32, 0, 1)])
+def test_shapes_of_rotation_agree_with_dense_matrices(warps, blocks, kept, rolled, monkeypatch, tmp_path_factory):
+    """Sums in shared and in global memory, as blocks fit; several warps a block, the last of which has no targets."""
+    order, side = 4, 10
+    monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ROTATION_SHAPES", {8: ((order, warps, blocks, kept, rolled),)})
+    moments = random_moments(order, side**3)
+    found = emulated("rotation", m2l.Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
+    assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
 
 
 @needs_gpu

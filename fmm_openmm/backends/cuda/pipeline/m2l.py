@@ -24,13 +24,15 @@ ROWS, STAGING = (8, 4), 8
 """Of ``p4_symmetric``: terms of a warp, of which registers hold so many for each of the 8 sources of a group; cost of passing
 moments through shared memory, in terms of a block."""
 
-KEPT_TERMS = {4: 84, 8: 12}
-"""Of ``rotation``, terms of a lane that stay in registers, by bytes of a real."""
+ROTATION_SHAPES = {
+    4: ((7, 1, 16, 81, 0), (8, 8, 2, 81, 0), (11, 12, 1, 42, 0), (12, 12, 1, 30, 0), (14, 12, 1, 90, 1), (17, 1, 8, 90, 1),
+        (20, 4, 1, 90, 1)),
+    8: ((9, 1, 8, 0, 0), (13, 5, 1, 0, 1), (20, 1, 8, 0, 1)),
+}  # fmt: skip
+"""Of ``rotation``, by bytes of a real: up to which order how many warps a block, blocks of a multiprocessor and terms of a lane
+in registers, at most, and whether passes share their code. What was fastest on an H200."""
 
-ROLLED_FROM = {4: 14, 8: 8}
-"""Order from which unrolled code of ``rotation`` is too long for the instruction cache or needs too many registers."""
-
-ENOUGH_WARPS = 4096
+ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
 
 
@@ -120,22 +122,34 @@ class ByRotation:
     """``kernels/m2l_rotation.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        shape, memory = rotation_shape(b.order, b.real.itemsize, b.device.shared)
-        self._warps = shape["M2L_WARPS"]
-        b.macros(**shape)
+        self._shape, memory = rotation_shape(b.order, b.real.itemsize, b.device.shared)
+        b.macros(**self._shape)
         b.buffer("rotations", (len(interactions.translations), 6 * (b.order + 1)), b.real)
         made_of(b, "rotations", interactions.translations)
         b.stage("m2l", file="m2l_rotation", m2l_rotation=memory)
         self._count = np.int32(interactions.list.shape[1])
 
+    def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
+        """Blocks of a share of a child position, and warps of each."""
+        warps = min(self._shape["M2L_WARPS"], groups(b, half))
+        return -(-groups(b, half) // warps), warps
+
     def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list."""
-        return shares_of(8 * groups(b, half) * self._warps, int(self._count) // self._warps)
+        """How many blocks share an interaction list: as few as keep the device busy to the end."""
+        blocks, warps = self._blocks(b, half)
+        resident, count = self._shape["BLOCKS"] * b.device.multiprocessors, int(self._count)
+
+        def rounds(shares: int) -> int:
+            """Sources that the last block to end has come to, with one more for each share."""
+            return -(-8 * blocks * shares // resident) * (-(-count // shares) + 1)
+
+        return min(range(1, shares_of(8 * blocks * warps, count) + 1), key=rounds)
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
+        blocks, warps = self._blocks(b, half)
         b.launch(
-            "m2l_rotation", (groups(b, half), 8, self.shares(b, half)), WARP * self._warps, np.int32(half), self._count,
-            "interactions", "rotations", moments, "level_sums",
+            "m2l_rotation", (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._count, "interactions",
+            "rotations", moments, "level_sums",
         )  # fmt: skip
 
 
@@ -175,21 +189,29 @@ def symmetric_shape(terms: int, itemsize: int) -> dict[str, int]:
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
-    """Macros of ``rotation``, and the bytes of shared memory of a block: of 4 warps, or fewer if more of them live on a
-    multiprocessor then.
+    """Macros of ``rotation``, and the bytes of shared memory of a block.
 
     Args:
-        shared: bytes of shared memory that a block may have; a multiprocessor has 1024 more.
+        shared: bytes of shared memory that a block may have; a multiprocessor has 1024 more, and each block takes as many.
 
     Raises:
         MemoryError: not even one warp fits.
     """
-    orders = range(order + 2)
-    kept = [(order + 1 - m) * (order + 2 - m) - (order + 1 if m == 0 else 0) for m in orders]
-    keep = next(m for m in orders if kept[m] <= KEPT_TERMS[itemsize])
-    memory = itemsize * ((2 * (order + 1) ** 2 - kept[keep]) * WARP + 6 * (order + 1))
-    fitting = [warps for warps in (4, 3, 2, 1) if warps * memory <= shared]
-    if not fitting:
-        raise MemoryError(f"`m2l='rotation'` needs {memory} bytes of shared memory a block, the device has {shared}")
-    warps = max(fitting, key=lambda warps: (shared + 1024) // (warps * memory + 1024) * warps)
-    return {"KEEP": keep, "M2L_WARPS": warps, "ROLLED": int(order >= ROLLED_FROM[itemsize])}, warps * memory
+    _, warps, blocks, most, rolled = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
+    kept = [(order + 1 - m) * (order + 2 - m) - (order + 1 if m == 0 else 0) for m in range(order + 2)]
+    keep = next(m for m, terms in enumerate(kept) if terms <= most)
+    terms, parameters = (order + 1) ** 2, itemsize * 6 * (order + 1)
+
+    def memory(warps: int, near: int) -> int:
+        return parameters + itemsize * ((1 + near) * terms - kept[keep]) * WARP * warps
+
+    def fitting(warps: int, near: int) -> int:
+        """Blocks of a multiprocessor."""
+        return (shared + 1024) // (memory(warps, near) + 1024)
+
+    warps = next((n for n in range(warps, 0, -1) if memory(n, 0) <= shared), 0)
+    if not warps:
+        raise MemoryError(f"`m2l='rotation'` needs {memory(1, 0)} bytes of shared memory a block, the device has {shared}")
+    near = int(memory(warps, 1) <= shared and fitting(warps, 1) >= blocks)
+    shape = {"M2L_WARPS": warps, "BLOCKS": min(blocks, fitting(warps, near)), "KEEP": keep}
+    return shape | {"NEAR_SUMS": near, "ROLLED": rolled}, memory(warps, near)
