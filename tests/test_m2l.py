@@ -125,7 +125,7 @@ def test_programs_agree_with_dense_matrices(name, order, side, separation, dtype
 @pytest.mark.parametrize(("warps", "blocks", "kept", "rolled"), [(2, 2, 6, 1), (3, 32, 12, 0), (12, 32, 0, 1)])
 def test_shapes_of_rotation_agree_with_dense_matrices(warps, blocks, kept, rolled, monkeypatch, tmp_path_factory):
     """Sums in shared and in global memory, as blocks fit; several warps a block, the last of which has no targets."""
-    order, side = 4, 10
+    order, side = 3, 10
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ROTATION_SHAPES", {8: ((order, warps, blocks, kept, rolled),)})
     moments = random_moments(order, side**3)
     found = emulated("rotation", m2l.Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
