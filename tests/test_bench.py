@@ -185,7 +185,7 @@ def test_solver_in_another_cell(bench):
 
 
 def test_md(bench):
-    table, result = bench("md", *SIZES, "--tolerance", "5e-4", "--platform", "CPU")
+    table, result = bench("md", *SIZES, "--tolerance", "5e-4", "--smoothing", "auto", "0", "--platform", "CPU")
     assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]
     rows = {(row["atoms"], row["method"]): row for row in result["rows"]}
     assert len(rows) == len(table)

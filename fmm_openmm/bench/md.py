@@ -1,5 +1,4 @@
-"""Time of an MD step in OpenMM with all charges zero, with PME, with FMM at PME's tolerance and at PME's measured force error,
-with smoothing and without.
+"""Time of an MD step in OpenMM with all charges zero, with PME, with FMM at PME's tolerance and at PME's measured force error.
 
 Langevin steps of 2 fs, again and again from one equilibrated state and never far from it: without charges water heats up, and
 faster atoms want new neighbour lists more often. The marginal cost of Coulomb is the time of a step less that with all charges

@@ -88,13 +88,14 @@ def add_arguments(parser) -> None:
         elif name != "tune":
             add_platform_argument(each)
         if name in ("solver", "md"):
+            both = name == "solver"
             each.add_argument(
                 "--smoothing",
                 type=width,
                 nargs="+",
-                default=[0.0, None] if name == "solver" else [None, 0.0],
+                default=[0.0, None] if both else [None],
                 metavar="S",
-                help="box widths or auto (default: both 0 and auto)",
+                help=f"box widths or auto, one or several (default: {'0 auto' if both else 'auto'})",
             )
         if name == "tune":
             each.add_argument("--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)")
