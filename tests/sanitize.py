@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import cupy
 import numpy as np
 
+from fmm_openmm.backends.cuda.executor import current_device
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
+from fmm_openmm.backends.cuda.program import SETUP, Interface
 from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
@@ -75,9 +76,7 @@ class InOpenMM(CudaStages):
 
     def __init__(self, interface: Interface, lattice, order, smoothing, charges, pairs, minimum_image, dtype):
         self.lattice, self._device, self._levels = lattice, cupy.cuda.Device(), 0
-        facts = self._device.attributes
-        device = Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
-        self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, interface)
+        self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, current_device(), interface)
         self._make()
 
     def evaluate(self, positions, width):

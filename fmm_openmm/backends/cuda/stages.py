@@ -7,13 +7,13 @@ All work of an evaluation is queued without waiting for the device. The first ev
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.executor import allocated, bound, compiled
+from fmm_openmm.backends.cuda.executor import allocated, bound, compiled, current_device
 from fmm_openmm.backends.cuda.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.graph import Graph
 from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP, Device
+from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.stages import Stages
@@ -51,10 +51,8 @@ class CudaStages(Stages):
         self._levels = levels
         self._settings = order, smoothing, np.dtype(dtype)
         self._device = cupy.cuda.Device()
-        facts = self._device.attributes
-        device = Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
         self._program = build(
-            lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, levels=levels, m2l=m2l
+            lattice, order, smoothing, charges, pairs, minimum_image, dtype, current_device(), levels=levels, m2l=m2l
         )  # fmt: skip
         self._attempt(self._make, missing)
 
