@@ -82,7 +82,7 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     """``U @ counts @ V = diag(d)`` with unimodular integer U and V and positive d.
 
     Returns:
-        u, v: shape (3, 3) int64.  d: shape (3,) int64.
+        u, v: shape (3, 3), integers of any length: object.  d: shape (3,) int64.
     """
     a = np.array(counts, dtype=object)
     u, v = np.eye(3, dtype=object), np.eye(3, dtype=object)
@@ -101,7 +101,7 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
                 break
         if a[t, t] < 0:
             a[t], u[t] = -a[t], -u[t]
-    return u.astype(np.int64), v.astype(np.int64), np.diag(a).astype(np.int64)
+    return u, v, np.diag(a).astype(np.int64)
 
 
 def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -292,7 +292,8 @@ class BoxLattice:
         """
         if not np.tril(self.counts, -1).any():
             return np.eye(3, dtype=np.int64)[::-1], np.diag(self.counts)[::-1]
-        return compact_cycles(*smith_normal_form(self.counts)[1:])
+        _, v, d = smith_normal_form(self.counts)
+        return compact_cycles((v % d).astype(np.int64), d)
 
     @property
     def fft_shape(self) -> tuple[int, int, int]:

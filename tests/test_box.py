@@ -105,6 +105,17 @@ def test_cell_translations_change_nothing(counts, seed):
     np.testing.assert_array_equal(lattice.slots[lattice.linear(i)], lattice.slot(i))
 
 
+@pytest.mark.parametrize(
+    "counts", [[[217, 0, 0], [32, 346, 0], [-12, -79, 342]], [[143, 0, 0], [25, 376, 0], [-22, 121, 146]]]
+)
+def test_cell_translations_where_integers_grow_long(counts):
+    """64 bits do not hold the matrix of the normal form, or its products with the cycles' lengths."""
+    counts = np.array(counts)
+    v, lengths = lattice_of(counts).cycles
+    assert not (counts @ v % lengths).any()
+    assert lengths.prod() == np.diag(counts).prod()
+
+
 @SETTINGS
 @given(counts_matrices(), st.integers(0, 1000))
 def test_displacements_add_in_the_fft_array(counts, seed):
