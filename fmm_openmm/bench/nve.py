@@ -14,9 +14,6 @@ from openmm import unit
 from fmm_openmm.bench.systems import Sample, Size, equilibrated, nonbonded, tiled, water
 from fmm_openmm.integration import use_fmm
 
-METHODS = {"PME": None, "FMM, no smoothing": {"smoothing": 0.0}, "FMM": {}}
-"""Options of FMM, None for PME."""
-
 EVERY = 5
 """Steps between two energies."""
 
@@ -34,9 +31,17 @@ def sample_of(size: Size) -> Sample:
     return equilibrated(many.system, many.positions, RELAXATION)
 
 
-def measure(sample: Sample, picoseconds: float, tolerance: float, platform: openmm.Platform) -> Iterator[dict]:
+def methods(smoothings) -> dict[str, dict | None]:
+    """PME, and FMM with each of ``smoothings``: options of FMM, None for PME."""
+    names = ["FMM" if smoothing is None else f"FMM, smoothing {smoothing:g}" for smoothing in smoothings]
+    return {"PME": None, **{name: {"smoothing": smoothing} for name, smoothing in zip(names, smoothings, strict=True)}}
+
+
+def measure(
+    sample: Sample, picoseconds: float, tolerance: float, platform: openmm.Platform, smoothings=(0.0, None)
+) -> Iterator[dict]:
     """One row a method: drift in kT/ns and degree of freedom, residual in kJ/mol."""
-    for method, options in METHODS.items():
+    for method, options in methods(smoothings).items():
         system = copy.deepcopy(sample.system)
         nonbonded(system).setEwaldErrorTolerance(tolerance)
         if options is not None:

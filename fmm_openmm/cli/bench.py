@@ -87,8 +87,8 @@ def add_arguments(parser) -> None:
             each.add_argument("--backend", choices=BACKENDS, default="auto")
         elif name != "tune":
             add_platform_argument(each)
-        if name in ("solver", "md"):
-            both = name == "solver"
+        if name in ("solver", "md", "nve"):
+            both = name != "md"
             each.add_argument(
                 "--smoothing",
                 type=width,
@@ -343,7 +343,7 @@ def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:
 
 def nve(args, terminal, drawing) -> dict:
     """Drift and residual of the total energy in NVE, PME and FMM."""
-    from fmm_openmm.bench.nve import METHODS, measure, sample_of
+    from fmm_openmm.bench.nve import measure, methods, sample_of
 
     where, on_gpu = chosen_platform(args)
     sizes = args.sizes or default_sizes(on_gpu, NVE_GPU_SIZES, NVE_CPU_SIZES)
@@ -354,13 +354,13 @@ def nve(args, terminal, drawing) -> dict:
     terminal.say(f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n")
     heading(terminal, ("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
     rows = []
-    with terminal.progress("nve", len(sizes) * len(tolerances) * len(METHODS)) as advance:
+    with terminal.progress("nve", len(sizes) * len(tolerances) * len(methods(args.smoothing))) as advance:
         for each in sizes:
             advance(0, description=f"preparing {each}")
             sample = sample_of(each)
             for tolerance in tolerances:
                 advance(0, description=f"{each}, {tolerance:g}")
-                for row in measure(sample, picoseconds, tolerance, where):
+                for row in measure(sample, picoseconds, tolerance, where, args.smoothing):
                     rows.append(row)
                     values = f"{row['drift']:+.4f}", f"{row['residual']:.3f}"
                     terminal.row([str(row["atoms"]), f"{tolerance:g}", row["method"], *values])
