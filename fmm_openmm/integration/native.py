@@ -123,6 +123,7 @@ class Session:
         found = {PARAMETERS: parameter_block(lattice, *place).tobytes()}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
+            self.forget()  # should this fail
             program = build(
                 lattice, p.order, p.smoothing, charges, structure.exclusions, self._minimum_image, self._dtype, self._device,
                 self._interface, p.levels, p.m2l,
@@ -142,7 +143,7 @@ class Session:
         charges, structure = self._inputs(values)
         ionic = max(self._load.ionic, ionic_fraction(charges, structure.exclusions))
         load = replace(self._load, ionic=ionic, net=max(self._load.net, net_charge(charges)))
-        fits = self._load.covers(ionic)
+        fits = self._made is not None and self._load.covers(ionic)
         if positions is not None:
             check_positions(positions, self.particles)
         if self.covers_particles:

@@ -209,6 +209,9 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
 void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     if (delegate) return;
     failure.clear();
+    // before anything is overwritten: OpenMM's stream may still be adding the last forces
+    check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
+    check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     try {
         readContext();
     } catch (const BadInput&) {
@@ -218,8 +221,6 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
         failure = error.what();
         return;
     }
-    check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
-    check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     const auto end = !includeForces ? Step::GATHER : (atomics ? Step::EXPORT : Step::NOTHING);
     executor->evaluate(stream, end);
     complete(stream, includeEnergy && end != Step::NOTHING);
@@ -270,9 +271,9 @@ void NativeKernel::readContext() {
     const bool due = executor && executor->follows() && ++unexamined >= EXAMINED;
     const bool changed = !placed || now != values || seen != latest || due;
     values = now;
+    if (changed) seen = -1;  // if anything fails, ask again
     if (!executor || !std::equal(box, box + 9, current)) readBox();
     if (!changed) return;
-    seen = -1;  // if this fails, ask again
     auto answer = requestWithPositions(CHARGES);
     if (answer.count(CHARGES)) executor->upload("charges", answer[CHARGES], stream);
     else adopt(answer);

@@ -150,6 +150,10 @@ def test_a_program_is_asked_for_once(ions):
     assert session.program(ions.cell, {}) == first
 
 
+def no_room(*_):
+    raise MemoryError("no room")
+
+
 def covers_particles(program: bytes) -> bool:
     """Whether the boxes are over the particles only."""
     return b"#define OPEN 1" in program
@@ -225,6 +229,18 @@ def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
     assert not covers_particles(found[native.PROGRAM])
     assert set(session.program(cell, {}, x)) == {native.PARAMETERS}
     assert set(session.charges(cell, {}, None)) == {native.CHARGES}
+
+
+def test_a_program_that_failed_is_asked_for_again(monkeypatch):
+    """Whatever is asked next: the plugin has none for the boxes that were chosen."""
+    box = droplet_in_a_cell()
+    session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded), len(box.positions))
+    session.program(box.cell, {})
+    for cell, ask in ((box.cell, session.charges), (box.cell * [[1.0], [1.0], [1.02]], session.program)):
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(native, "build", no_room)
+            ask(cell, {}, box.positions)
+        assert covers_particles(session.charges(cell, {}, box.positions)[native.PROGRAM])
 
 
 @pytest.mark.parametrize("option", [{"grid": (16, 16, 16)}, {"levels": 1}])
@@ -538,15 +554,11 @@ def test_what_a_force_in_empty_space_is_asked(chains):
 @pytest.mark.parametrize("bridge", ["auto", "native"])
 def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
     """In empty space programs wait for positions; if there can be none the host bridge takes over, unless it must not."""
-
-    def fail(*_):
-        raise MemoryError("no room")
-
     expected = direct_sum(chains.positions, *charges_and_pairs(opened(chains).nonbonded))
     force = converted(chains, bridge=bridge)
     context = context_of(chains)
     with monkeypatch.context() as patch:
-        patch.setattr(native, "build", fail)
+        patch.setattr(native, "build", no_room)
         if bridge == "native":
             for _ in range(2):
                 with pytest.raises(openmm.OpenMMException, match="not possible: FMMForce: MemoryError: no room"):
@@ -618,7 +630,7 @@ def test_charges_change(water):
 
 
 @on_gpu
-def test_global_parameters(ions):
+def test_global_parameters(ions, monkeypatch):
     force = fmm.FMMForce(bridge="native", tolerance=1e-6)
     force.addGlobalParameter("scale", 1.0)
     for particle in range(4):
@@ -638,6 +650,14 @@ def test_global_parameters(ions):
     assert energy_of(context) == 0
     context.setParameter("scale", 1.0)
     assert energy_of(context) == energy
+    with monkeypatch.context() as patch:
+        patch.setattr(native.Session, "program", no_room)
+        context.setParameter("scale", 0.5)
+        context.setPeriodicBoxVectors(*(np.diag([1.3, 1.0, 1.0]) @ ions.cell))
+        with pytest.raises(openmm.OpenMMException, match="no room"):
+            energy_of(context)
+    context.setPeriodicBoxVectors(*ions.cell)
+    assert energy_of(context) == pytest.approx(0.25 * energy, rel=1e-9)
 
 
 @on_gpu
@@ -720,11 +740,8 @@ def test_a_huge_force_does_not_wrap(ions):
 
 @on_gpu
 def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch):
-    def fail(*_):
-        raise MemoryError("no room")
-
     expected = both_bridges(water, "mixed")[1][0]
-    monkeypatch.setattr(native.Session, "program", fail)
+    monkeypatch.setattr(native.Session, "program", no_room)
     mine = copy.deepcopy(water)
     force = converted(mine)
     context = context_of(mine)
@@ -751,15 +768,11 @@ def test_too_little_memory(ions):
 @on_gpu
 def test_a_failure_while_a_simulation_runs(water, monkeypatch):
     """Another shape of the box may need a program that cannot be made: an error, and the Context goes on once it can."""
-
-    def fail(*_):
-        raise MemoryError("no room")
-
     force = converted(water, bridge="native")
     context = context_of(water, "double")
     before = coulomb(context, force)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(native.Session, "program", fail)
+        patch.setattr(native.Session, "program", no_room)
         context.setPeriodicBoxVectors(*(np.diag([1.3, 1.0, 1.0]) @ water.cell))
         for _ in range(2):
             with pytest.raises(openmm.OpenMMException, match="FMMForce: MemoryError: no room"):
