@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-from fmm_openmm.checks import check_choice
+from fmm_openmm.checks import check_choice, check_exclusions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.table import Table
@@ -202,11 +202,10 @@ class Definition:
         return index
 
     def fill(self, charges: np.ndarray, exclusions: np.ndarray) -> None:
-        """The particles and exclusions of an empty definition, shape (n,) and (m, 2), no pair twice."""
+        """The particles and exclusions of an empty definition, shape (n,) and (m, 2)."""
         for particle in np.flatnonzero(~np.isfinite(charges)):
             _number(charges[particle], "charge", particle)  # raises
-        for pair in exclusions[(exclusions < 0).any(1) | (exclusions[:, 0] == exclusions[:, 1])].tolist():
-            self.add_exclusion(*pair)  # raises
+        check_exclusions(exclusions, len(charges))
         self.charges, self.exclusions = (
             Table(*TABLES[name], rows) for name, rows in (("charges", charges), ("exclusions", exclusions))
         )

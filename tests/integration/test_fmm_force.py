@@ -97,6 +97,20 @@ def test_bad_values_are_named_and_change_nothing(call, text):
 
 
 @pytest.mark.parametrize(
+    "pair, text", [((1, 0), r"lists the pair \[0, 1\] twice"), ((2, 2), "particle 2 from itself"), ((1, 3), "from 0 to 2")]
+)
+def test_bad_exceptions_of_a_nonbonded_force_are_named(pair, text):
+    nonbonded = openmm.NonbondedForce()
+    for charge in (1.0, -1.0, 0.0):
+        nonbonded.addParticle(charge, 0.3, 0.1)
+    nonbonded.addException(0, 1, 0.0, 0.3, 0.0)
+    nonbonded.addException(1, 2, 0.0, 0.3, 0.0)
+    nonbonded.setExceptionParameters(1, *pair, 0.0, 0.3, 0.0)
+    with pytest.raises(ValueError, match=text):
+        fmm.FMMForce.from_nonbonded(nonbonded)
+
+
+@pytest.mark.parametrize(
     "options, error, text",
     [
         ({"tolerance": 0}, ValueError, "`tolerance` must lie between"),
