@@ -11,7 +11,7 @@
 
 #define BLOCK 256
 #define FIXED_POINT 4294967296.0     // 2^32
-#define LARGEST 1073741824.0         // kJ/mol/nm; the sum of two such forces still fits
+#define LARGEST 1073741823.0         // kJ/mol/nm; the sum of two such forces still fits
 
 // The sum over the block, in a fixed order; valid in thread 0.
 __device__ __forceinline__ double block_sum(double value) {
