@@ -163,6 +163,11 @@ class HostBridge:
         return self._structure
 
     @property
+    def in_contexts(self) -> bool:
+        """Whether Contexts may exist that use the force."""
+        return self._structure is not None
+
+    @property
     def is_current(self) -> bool:
         """Whether the definition still has the structure that Contexts use."""
         return self._structure is None or self._structure_version == self.definition.structure_version

@@ -283,8 +283,13 @@ class FMMForce(openmm.PythonForce):
         """Whether there are periodic images (the default), or the particles are in empty space.
 
         Raises:
-            ValueError: for False, if the force was given a ``grid``.
+            ValueError: for False, if the force was given a ``grid``; for another than before, once a Context has used it.
         """
+        if self._bridge.in_contexts and bool(periodic) != self.usesPeriodicBoundaryConditions():
+            raise ValueError(
+                "setUsesPeriodicBoundaryConditions: the boundary of an FMMForce must not change once a Context has used it; "
+                "set it in a copy.deepcopy(system)"
+            )
         self._definition.set_boundary("periodic" if periodic else "open")
         if self._is_taken:
             super().setUsesPeriodicBoundaryConditions(bool(periodic))

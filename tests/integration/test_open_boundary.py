@@ -86,6 +86,10 @@ def test_the_boundary_may_be_set(cluster):
     cluster.system.addForce(force)
     assert cluster.system.usesPeriodicBoundaryConditions()
     periodic = energy_of(cluster.context(), groups={3})
+    with pytest.raises(ValueError, match="must not change once a Context has used it"):
+        force.setUsesPeriodicBoundaryConditions(False)
+    force.setUsesPeriodicBoundaryConditions(True)
+    assert energy_of(cluster.context(), groups={3}) == periodic
     cluster.system = copy.deepcopy(cluster.system)
     (force,) = fmm.find_fmm(cluster.system)
     force.setUsesPeriodicBoundaryConditions(False)
