@@ -237,10 +237,10 @@ class Load:
         """The load of charges (n,) and excluded pairs (k, 2)."""
         return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges), net_charge(charges))
 
-    def covers(self, ionic: float) -> bool:
+    def covers(self, ionic: float, net: float = 0.0) -> bool:
         """Whether parameters chosen for this load meet the tolerance for charges of that ionic fraction: not where bare ions
-        are now and molecules were."""
-        return ionic <= self.ionic + IONIC_SLACK
+        are now and molecules were; and, for boxes around the particles, not where there is far more net charge."""
+        return ionic <= self.ionic + IONIC_SLACK and net <= 2 * self.net + 20
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:

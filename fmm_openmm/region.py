@@ -1,7 +1,7 @@
-"""Open boundary, and periodic cells that are nearly empty: the cubic boxes that cover the particles, how they are chosen, and
-how they follow the particles.
+"""Where boxes are: over a whole periodic cell (:class:`Filling`), or, with an open boundary and in periodic cells that are
+nearly empty, where the particles are (:class:`Region`): how these cubic ones are chosen, and how they follow the particles.
 
-The boxes reach half a width beyond the particles on every side. While these move less than that, nothing changes; a cloud
+These reach half a width beyond the particles on every side. While these move less than that, nothing changes; a cloud
 that moves as a whole takes its boxes along; only one that outgrows them, or shrinks to a fraction of them, gets new ones.
 
 In a periodic cell molecules are moved by cell vectors to where they lie side by side (:func:`gathered`), and all images but the
@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import EMPTY_SPACE, ORIGIN, OpenLattice
+from fmm_openmm.box import EMPTY_SPACE, ORIGIN, BoxLattice, OpenLattice, box_width
 from fmm_openmm.parameters import DISTANT, NEAR_RADII, CostModel, FMMParameters, Grid, Load, Request, ranked, search
 
 SPARSE = 0.25
@@ -83,8 +83,10 @@ class Region:
         edge = self.parameters.smoothing + ORIGIN
         return extent + 2 * edge * self.width > self.lattice.span * self.width
 
-    def scaled(self, cell: np.ndarray) -> "Region | None":
-        """These boxes in a periodic cell of the same shape, however large; None if its shape is another."""
+    def scaled(self, cell: np.ndarray | None) -> "Region | None":
+        """These boxes in a periodic cell of the same shape, however large, or without one; None if its shape is another."""
+        if cell is None:
+            return self
         width = float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(self.lattice.cell))))
         if abs(width - self.width) < 1e-14 * width:  # rounding
             width = self.width
@@ -101,6 +103,31 @@ class Region:
     def origin(self) -> np.ndarray:
         """What the stages take for the origin, shape (3,), nm, so that their boxes are these."""
         return self.corner + ORIGIN * self.width
+
+
+@dataclass(frozen=True, eq=False)
+class Filling:
+    """Boxes over a whole periodic cell; parameters, lattice, width and origin as of a :class:`Region`."""
+
+    parameters: FMMParameters
+    lattice: BoxLattice
+    width: float
+    origin = (0.0, 0.0, 0.0)
+
+    @classmethod
+    def of(cls, cell: np.ndarray, parameters: FMMParameters, filled: float) -> "Filling":
+        """Those that the parameters give a cell of which this fraction holds particles."""
+        counts = parameters.counts
+        return cls(parameters, BoxLattice.from_cell(cell, counts, parameters.near_radius, filled), box_width(cell, counts))
+
+    def scaled(self, cell: np.ndarray) -> "Filling | None":
+        """These boxes in a cell of the same shape, however large; None if its shape is another."""
+        return replace(self, width=box_width(cell, self.lattice.counts)) if self.lattice.same_shape(cell) else None
+
+
+def is_sparse(request: Request, filled: float) -> bool:
+    """Whether boxes that cover the particles only are considered, in a periodic cell of which this fraction is filled."""
+    return filled <= SPARSE and request.grid is None and not request.levels
 
 
 def gathered(positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None) -> np.ndarray:

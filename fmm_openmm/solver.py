@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fmm_openmm.backends import backend_class, choose_backend, open_sum, warn_of_fallback
-from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
+from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import ionic_fraction, leaders, net_charge
@@ -22,7 +22,7 @@ from fmm_openmm.parameters import (
     filled_fraction,
     parameters_for,
 )
-from fmm_openmm.region import SPARSE, Region, choose_region, gathered
+from fmm_openmm.region import Filling, Region, choose_region, gathered, is_sparse
 from fmm_openmm.stages import Stages
 from fmm_openmm.sums import METHODS, SumParameters, choose_sum
 from fmm_openmm.tuning import choose_tuned
@@ -137,15 +137,13 @@ class CoulombSolver:
         filled = 1.0 if self._open or positions is None else filled_fraction(positions, self._box_vectors)
         self._load = Load.of(self._charges, self._exclusions, filled)
         self._leaders = leaders(len(self._charges), self._exclusions, self._minimum_image)
-        # whether the boxes cover the particles only, in a periodic cell
-        self._sparse = filled <= SPARSE and self._request.grid is None and not self._request.levels
-        self._stages: list[Stages] = []
-        self._regions: list[Region] = []  # of each of the stages, if they cover the particles only
+        self._follows = self._open or is_sparse(self._request, filled)  # whether the boxes cover the particles only
+        self._kept: list[tuple[Stages, Region | Filling]] = []  # the two used last, the latest first, and their boxes
         self._planned: Region | None = None  # chosen for the positions given here
         self._unexamined = 0  # evaluations since the extent of the particles was looked at
         self._parameters: FMMParameters | SumParameters | None = None
         self._use(backend)
-        if method == "fmm" and (self._sparse or (self._open and positions is not None)):
+        if method == "fmm" and self._follows and positions is not None:
             self._planned = self._chosen_region(positions, self._cell(None))
             if self._planned:
                 self._parameters = self._planned.parameters
@@ -179,10 +177,10 @@ class CoulombSolver:
         ionic, net = ionic_fraction(charges, self._exclusions), net_charge(charges)
         with _evaluation:
             # other kinds of charges, or far more net charge in empty space: the old choice would miss the tolerance
-            if not self._load.covers(ionic) or ((self._open or self._sparse) and net > 2 * self._load.net + 20):
+            if not self._load.covers(ionic, net if self._follows else 0.0):
                 load = replace(self._load, ionic=ionic, net=net)
                 self._plan(load)
-                self._load, self._stages, self._regions, self._planned, self._sum = load, [], [], None, None
+                self._load, self._kept, self._planned, self._sum = load, [], None, None
             self._charges = charges
             for each in (*self._stages, *filter(None, [self._sum])):
                 each.set_charges(charges)
@@ -218,7 +216,7 @@ class CoulombSolver:
                     return self._evaluated(positions, cell)
                 except (MemoryError, UnsupportedError) as error:
                     fault = error.with_traceback(None)  # which holds device memory
-                self._stages, self._regions, self._sum = [], [], None
+                self._kept, self._sum = [], None
                 if not (kept and isinstance(fault, MemoryError)):  # what other shapes held may be enough
                     self._fall_back(fault)
 
@@ -228,15 +226,21 @@ class CoulombSolver:
             positions, on_device = check_positions(_on_host(positions), len(self._charges)), False
         if self._method != "fmm":
             return self._summed(positions, on_device)
-        if self._open or self._sparse:
-            result = self._evaluated_in_region(positions, on_device, cell)
-            if result:
+        self._unexamined += 1
+        if on_device and self._follows and self._kept and self._unexamined < EXAMINED:
+            stages, kept = self._kept[0]
+            boxes = kept.scaled(cell)
+            result = boxes and self._on_device(positions, stages, boxes)
+            if result and np.isfinite(result.energy.get()).all():
                 return result
-        stages = self._stages_for(cell)
-        width = box_width(cell, stages.lattice.counts)
+        stages, boxes = self._stages_for(positions, cell)
         if on_device:
-            return CoulombResult(*(array.copy() for array in stages.compute(positions, width)))
-        return self._result(*stages.evaluate(positions, width), width, ENORMOUS, positions, cell)
+            return self._on_device(positions, stages, boxes)
+        x, enormous = positions, ENORMOUS
+        if self._follows:
+            x = self._gathered(positions, cell, boxes) - boxes.origin
+            enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
+        return self._result(*stages.evaluate(x, boxes.width), boxes.width, enormous, positions, cell)
 
     def _summed(self, positions, on_device: bool) -> CoulombResult:
         """By a method without boxes."""
@@ -252,29 +256,10 @@ class CoulombSolver:
         charges = self._sum.charges
         return CoulombResult((0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields)
 
-    def _evaluated_in_region(self, positions, on_device: bool, cell: np.ndarray | None) -> CoulombResult | None:
-        """With boxes that cover the particles only; None if those of a periodic cell are over all of it from now on."""
-        self._unexamined += 1
-        if on_device and self._regions and self._unexamined < EXAMINED:
-            region = self._regions[0] if cell is None else self._regions[0].scaled(cell)
-            result = region and self._in_region(positions, self._stages[0], region)
-            if result and np.isfinite(result.energy.get()).all():
-                return result
-        self._unexamined = 0
-        stages, region = self._stages_in(positions, cell)
-        if region is None:
-            self._fill_cell(filled_fraction(_on_host(positions), cell))
-            return None
-        if on_device:
-            return self._in_region(positions, stages, region)
-        enormous = ENORMOUS * min(max(1.0, region.width), 2e3)  # boxes may be as wide as space is empty
-        found = stages.evaluate(self._gathered(positions, cell, region) - region.origin, region.width)
-        return self._result(*found, region.width, enormous, positions, cell)
-
     @staticmethod
-    def _in_region(positions, stages: Stages, region: Region) -> CoulombResult:
-        """On the device; not a number if a particle lies outside."""
-        return CoulombResult(*(array.copy() for array in stages.compute(positions, region.width, region.origin)))
+    def _on_device(positions, stages: Stages, boxes: Region | Filling) -> CoulombResult:
+        """Not a number if a particle lies outside of boxes that cover the particles only."""
+        return CoulombResult(*(array.copy() for array in stages.compute(positions, boxes.width, boxes.origin)))
 
     def _gathered(self, positions: np.ndarray, cell: np.ndarray | None, region: Region | None = None) -> np.ndarray:
         """Positions side by side, in or near the region if there is one."""
@@ -309,12 +294,12 @@ class CoulombSolver:
         """Choose the parameters, as far as they do not depend on positions."""
         if self._method != "fmm":
             self._parameters = choose_sum(self._method, self._request, load)
-        elif not (self._open or self._sparse):
+        elif not self._follows:
             self._parameters = self._choose(load)
 
     def _fill_cell(self, filled: float) -> None:
         """Put boxes over the whole periodic cell from now on, of which this fraction holds particles."""
-        self._sparse, self._stages, self._regions, self._planned = False, [], [], None
+        self._follows, self._kept, self._planned = False, [], None
         self._load = replace(self._load, filled=filled)
         self._plan(self._load)
 
@@ -327,72 +312,65 @@ class CoulombSolver:
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""
         cell = self._cell(box_vectors)
-        if self._open or self._sparse:
+        if self._follows:
             return self.parameters
         return parameters_for(self._parameters, self._box_vectors, self._request, cell, self._load, self._cost)
 
-    def _stages_for(self, cell: np.ndarray) -> Stages:
-        """Stages for the shape of ``cell``; the two used last are kept, so that a rejected box change costs nothing.
+    @property
+    def _stages(self) -> list[Stages]:
+        return [stages for stages, _ in self._kept]
 
-        A new shape goes to the older of the two if it can adopt it.
-        """
-        for stages in self._stages:
-            if stages.lattice.same_shape(cell):
-                self._stages.remove(stages)
-                break
-        else:
-            p, filled = self.parameters_for(cell), self._load.filled
-            stages = self._made(p, BoxLattice.from_cell(cell, p.counts, p.near_radius, filled))
-        self._stages = [stages, *self._stages[:1]]
-        return stages
-
-    def _stages_in(self, positions, cell: np.ndarray | None) -> tuple[Stages | None, Region | None]:
-        """Stages whose boxes cover the positions, and where these are; the two used last are kept. None: no such boxes."""
-        if cell is not None and hasattr(positions, "get"):
+    def _stages_for(self, positions, cell: np.ndarray | None) -> tuple[Stages, Region | Filling]:
+        """Stages and their boxes, which serve; the two used last are kept, so that a rejected box change costs nothing."""
+        self._unexamined = 0
+        if self._follows and cell is not None and hasattr(positions, "get"):
             positions = check_positions(_on_host(positions), len(self._charges))
-        for stages, kept in zip(self._stages, self._regions, strict=True):
-            region = self._around(kept, positions, cell)
-            if region:
-                self._stages.remove(stages)
-                self._regions.remove(kept)
+        for stages, kept in self._kept:
+            boxes = self._fitted(kept, positions, cell)
+            if boxes:
+                self._kept.remove((stages, kept))
                 break
         else:
-            region = self._around(self._planned, positions, cell)
-            kept = self._regions[0] if self._regions else None
-            region = region or self._chosen_region(_on_host(positions), cell, kept)
-            if region is None:
-                return None, None
-            stages = self._made(region.parameters, region.lattice)
-        self._stages, self._regions = [stages, *self._stages[:1]], [region, *self._regions[:1]]
-        self._parameters = region.parameters
-        return stages, region
+            boxes = self._chosen_boxes(positions, cell)
+            stages = self._made(boxes)
+        self._kept = [(stages, boxes), *self._kept[:1]]
+        if self._follows:
+            self._parameters = boxes.parameters
+        return stages, boxes
 
-    def _around(self, region: Region | None, positions, cell: np.ndarray | None) -> Region | None:
-        """The region's boxes where they cover the positions; None if they cannot."""
-        region = region.scaled(cell) if region and cell is not None else region
-        if region is None:
-            return None
-        return region.around(*self._bounds(self._gathered(positions, cell, region)))
-
-    def _bounds(self, positions) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest coordinates, shape (3,), nm."""
-        low, high = (_on_host(bound).astype(np.float64) for bound in (positions.min(0), positions.max(0)))
+    def _fitted(self, boxes: Region | Filling | None, positions, cell: np.ndarray | None) -> Region | Filling | None:
+        """The boxes as they serve the cell and cover the positions; None if they cannot."""
+        boxes = boxes and boxes.scaled(cell)
+        if not (boxes and self._follows):
+            return boxes
+        x = self._gathered(positions, cell, boxes)
+        low, high = (_on_host(bound).astype(np.float64) for bound in (x.min(0), x.max(0)))
         if not max(np.abs(low).max(), np.abs(high).max()) <= FARTHEST:  # they lie on the device
-            check_positions(_on_host(positions), len(self._charges))
-        return low, high
+            check_positions(_on_host(x), len(self._charges))
+        return boxes.around(low, high)
 
-    def _chosen_region(self, positions, cell: np.ndarray | None, kept: Region | None = None) -> Region | None:
+    def _chosen_boxes(self, positions, cell: np.ndarray | None) -> Region | Filling:
+        """Boxes other than those kept; over the whole of a periodic cell from when these are cheaper."""
+        if self._follows:
+            region = self._fitted(self._planned, positions, cell) or self._chosen_region(_on_host(positions), cell)
+            if region:
+                return region
+            self._fill_cell(filled_fraction(_on_host(positions), cell))
+        return Filling.of(cell, self.parameters_for(cell), self._load.filled)
+
+    def _chosen_region(self, positions, cell: np.ndarray | None) -> Region | None:
+        kept = self._kept[0][1] if self._kept else None
         return choose_region(self._request, self._gathered(positions, cell), self._load, self._cost, kept, cell)
 
-    def _made(self, parameters: FMMParameters, lattice: BoxLattice) -> Stages:
+    def _made(self, boxes: Region | Filling) -> Stages:
         """Stages for the boxes: the older of those kept, if they can adopt them, else new ones."""
-        dtype = np.float32 if parameters.precision == "single" else np.float64
-        order, smoothing = parameters.order, parameters.smoothing
-        if len(self._stages) == 2 and self._stages[1].adopt(lattice, order, smoothing, dtype):
+        p, lattice = boxes.parameters, boxes.lattice
+        dtype = np.float32 if p.precision == "single" else np.float64
+        if len(self._kept) == 2 and self._stages[1].adopt(lattice, p.order, p.smoothing, dtype):
             return self._stages[1]
-        arguments = lattice, order, smoothing, self._charges, self._exclusions, self._minimum_image, dtype
-        if parameters.levels:
-            return self._make_stages(*arguments, parameters.levels, parameters.m2l)
+        arguments = lattice, p.order, p.smoothing, self._charges, self._exclusions, self._minimum_image, dtype
+        if p.levels:
+            return self._make_stages(*arguments, p.levels, p.m2l)
         return self._make_stages(*arguments)
 
     def _cell(self, box_vectors) -> np.ndarray | None:

@@ -21,21 +21,14 @@ from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.program import Device, Interface
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.box import BoxLattice, box_width, check_box_vectors
+from fmm_openmm.box import BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.expansions.error import ionic_fraction, leaders, net_charge
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure
-from fmm_openmm.parameters import (
-    CUDA_COST,
-    FMMParameters,
-    Load,
-    Request,
-    filled_fraction,
-    parameters_for,
-)
-from fmm_openmm.region import SPARSE, Region, choose_region, gathered
+from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, filled_fraction, parameters_for
+from fmm_openmm.region import Filling, Region, choose_region, gathered, is_sparse
 from fmm_openmm.tuning import choose_tuned
 
 _log = logging.getLogger("fmm_openmm")
@@ -111,16 +104,12 @@ class Session:
             self._region = self._kept(positions, cell, Region.centred) or self._new(positions, cell)
             if self._region is None:  # from now on
                 self.covers_particles, self._load = False, replace(self._load, filled=filled_fraction(positions, cell))
-        if self._region:
-            p, lattice, place = self._region.parameters, self._region.lattice, (self._region.width, self._region.origin)
-        else:
-            if self._chosen is None:
-                self._cell = cell
-                self._chosen = choose_tuned(self._model, self._request, cell, self._load, CUDA_COST)
-            p = self.parameters_for(cell)
-            lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius, self._load.filled)
-            place = (box_width(cell, p.counts),)
-        found = {PARAMETERS: parameter_block(lattice, *place).tobytes()}
+        if not self.covers_particles and self._chosen is None:
+            self._cell = cell
+            self._chosen = choose_tuned(self._model, self._request, cell, self._load, CUDA_COST)
+        boxes = self._region or Filling.of(cell, self.parameters_for(cell), self._load.filled)
+        p, lattice = boxes.parameters, boxes.lattice
+        found = {PARAMETERS: parameter_block(lattice, boxes.width, boxes.origin).tobytes()}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
             self.forget()  # should this fail
@@ -143,17 +132,17 @@ class Session:
         charges, structure = self._inputs(values)
         ionic = max(self._load.ionic, ionic_fraction(charges, structure.exclusions))
         load = replace(self._load, ionic=ionic, net=max(self._load.net, net_charge(charges)))
-        fits = self._made is not None and self._load.covers(ionic)
+        fits = self._made is not None and self._load.covers(ionic, load.net if self.covers_particles else 0.0)
         if positions is not None:
             check_positions(positions, self.particles)
         if self.covers_particles:
             kept = self._kept(positions, self._checked(cell), Region.around)
-            fits = fits and kept is not None and load.net <= 2 * self._load.net + 20
+            fits = fits and kept is not None
         elif positions is not None:
             load = replace(load, filled=filled_fraction(positions, self._checked(cell)))
             if load.filled != self._load.filled:
                 fits = False
-                self.covers_particles = load.filled <= SPARSE and self._request.grid is None and not self._request.levels
+                self.covers_particles = is_sparse(self._request, load.filled)
         if fits:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
         self._load, self._chosen, self._region = load, None, None
@@ -224,7 +213,7 @@ class Session:
 
     def _kept(self, positions: np.ndarray, cell: np.ndarray | None, follow) -> Region | None:
         """The boxes that cover the particles, as a method of ``Region`` has them follow these; None if they cannot."""
-        region = self._region if cell is None or self._region is None else self._region.scaled(cell)
+        region = self._region and self._region.scaled(cell)
         x = self._side_by_side(positions, cell)
         return region and follow(region, x.min(0), x.max(0))
 
