@@ -278,26 +278,15 @@ struct Tables {
     const Parameters* __restrict__ parameters;
 };
 
-// The way of a lane, one of `share`, through the partners of its target's particle: those from entry `next` of the table on, of
-// which the first is known already.
+// The way of a lane, one of `share`, through the partners of its target's particle.
 struct Walk {
     int share, target, particle, next, last;
     int box[3];
-    int partner;
-    Located other;
-
-    // Looks up the next partner, while there is one, before what is known of the present one is used.
-    __device__ __forceinline__ void look_up(const Tables& tables) {
-        if (next < last) {
-            partner = tables.partner[next];
-            other = tables.located[partner];
-        }
-    }
 };
 
 __device__ __forceinline__ Walk begin_walk(const Tables& tables, int lane, int batch, int targets) {
     const int shift = targets > 16 ? 0 : (targets > 8 ? 1 : 2);
-    Walk walk = {1 << shift, lane >> shift, 0, 0, 0, {0, 0, 0}, 0, {}};
+    Walk walk = {1 << shift, lane >> shift, 0, 0, 0, {0, 0, 0}};
     if (walk.target < targets) {
         const int part = tables.sorted[batch + walk.target];
         walk.particle = part >> 3;
@@ -306,7 +295,6 @@ __device__ __forceinline__ Walk begin_walk(const Tables& tables, int lane, int b
         const Located at = tables.located[walk.particle];
 #pragma unroll
         for (int axis = 0; axis < 3; axis++) walk.box[axis] = at.box[axis] + step_of(at, part & 7, axis);
-        walk.look_up(tables);
     }
     return walk;
 }
@@ -339,13 +327,11 @@ __device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int t
 }
 
 // Goes through the partners of a batch's targets.
-__device__ __forceinline__ void exclude(Shared& s, const Tables& tables, Walk walk, int batch, int window) {
+__device__ __forceinline__ void exclude(Shared& s, const Tables& tables, const Walk& walk, int batch, int window) {
     Field far = {0, 0, 0, 0};
-    while (walk.next < walk.last) {
-        const int i = walk.particle, j = walk.partner;
-        const Located other = walk.other;
-        walk.next += walk.share;
-        walk.look_up(tables);
+    for (int k = walk.next; k < walk.last; k += walk.share) {
+        const int i = walk.particle, j = tables.partner[k];
+        const Located other = tables.located[j];
         int3 image = {0, 0, 0};
         if (MINIMUM_IMAGE && j != i)
             image = excluded_image(tables.located[i], other, tables.fraction[i], tables.fraction[j], tables.parameters);
