@@ -417,7 +417,8 @@ def adapt_parameters(
     counts = chosen.grid
     if request.grid is None and deformation(cell, np.array(counts)) > DEFORMATION_LIMIT:
         return choose_parameters(request, cell, load, cost)
-    fixed = replace(request, grid=counts, order=chosen.order, near_radius=chosen.near_radius, smoothing=chosen.smoothing)
+    kept = {name: getattr(chosen, name) for name in ("precision", "order", "near_radius", "smoothing")}
+    fixed = replace(request, grid=counts, **kept)
     same = choose_parameters(fixed, cell, load, cost)
     if same.expected_error <= max(request.tolerance, chosen.expected_error):
         return same

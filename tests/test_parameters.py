@@ -1,5 +1,6 @@
 """From a tolerance to parameters: the request is met or obeyed, bad requests are refused, every cell costs the same."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -206,6 +207,16 @@ def test_empty_space_is_seen(name, least, most):
 def test_few_particles_fill_their_cell():
     for n in (1, 2, 8):
         assert filled_fraction(np.random.default_rng(n).uniform(0, 3, (n, 3)), 3 * np.eye(3)) == 1.0
+
+
+def test_the_precision_stays_when_the_cell_is_deformed():
+    """Chosen with the widest smoothing in mind, where float32 is least noisy, while a narrower one may be cheaper."""
+    cell, request, load = 6.0 * np.eye(3), Request(1e-5), Load(21384, 1.0, 0.0)
+    chosen = choose_parameters(request, cell, load, CUDA_COST)
+    assert chosen.precision == "single"
+    assert replace(request, smoothing=chosen.smoothing).resolve_precision(load.ionic, CUDA_COST.rounding) == "double"
+    deformed = adapt_parameters(chosen, request, cell * [[1.0], [1.0], [1.0 - 1e-6]], load, CUDA_COST)
+    assert replace(deformed, expected_error=chosen.expected_error) == chosen
 
 
 @pytest.mark.parametrize("name", CELLS)
