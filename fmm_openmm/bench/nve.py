@@ -33,8 +33,8 @@ def sample_of(size: Size) -> Sample:
 
 def methods(smoothings) -> dict[str, dict | None]:
     """PME, and FMM with each of ``smoothings``: options of FMM, None for PME."""
-    names = ["FMM" if smoothing is None else f"FMM, smoothing {smoothing:g}" for smoothing in smoothings]
-    return {"PME": None, **{name: {"smoothing": smoothing} for name, smoothing in zip(names, smoothings, strict=True)}}
+    named = {"FMM" if s is None else f"FMM, smoothing {s:g}": {"smoothing": s} for s in smoothings}
+    return {"PME": None} | named
 
 
 def measure(
