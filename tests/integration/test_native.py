@@ -661,6 +661,34 @@ def test_global_parameters(ions, monkeypatch):
 
 
 @on_gpu
+def test_charges_change_while_openmm_computes():
+    """Forces that are added after those of OpenMM, which take longer, keep the charges of their own step."""
+    sites = np.stack(np.meshgrid(*3 * [np.arange(8)], indexing="ij"), -1).reshape(-1, 3)
+    system, force = openmm.System(), fmm.FMMForce(bridge="native", precision="single")
+    system.setDefaultPeriodicBoxVectors(*(3.2 * np.eye(3)))
+    force.addGlobalParameter("scale", 1.0)
+    slow = openmm.CustomNonbondedForce("+".join(f"exp(-{k}*r)" for k in range(1, 201)))
+    for particle, site in enumerate(sites):
+        system.addParticle(20.0)
+        force.addParticle(0.0)
+        force.addParticleParameterOffset("scale", particle, (-1.0) ** site.sum())
+        slow.addParticle([])
+    system.addForce(force)
+    system.addForce(slow)
+    box = Box(system, 0.4 * sites + np.random.default_rng(5).uniform(-0.05, 0.05, sites.shape))
+    velocities = []
+    for waits in (True, False):
+        context = context_of(box, "double")
+        for scale in (1.0, 0.0, 1.0, 0.0):
+            context.setParameter("scale", scale)
+            context.getIntegrator().step(20)
+            if waits:
+                context.getState(positions=True)
+        velocities.append(context.getState(velocities=True).getVelocities(asNumpy=True)._value)
+    assert relative_difference(velocities[1], velocities[0]) < 1e-6
+
+
+@on_gpu
 def test_inside_a_custom_cv_force(ions):
     force = fmm.FMMForce.from_nonbonded(ions.nonbonded, bridge="native", tolerance=1e-6)
     ions.system.removeForce(0)
