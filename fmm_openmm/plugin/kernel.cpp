@@ -221,7 +221,10 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
         failure = error.what();
         return;
     }
+    // what was begun before may add its forces after OpenMM has cleared them for this evaluation, which OpenMM is to repeat
+    if (unfinished) cuda.setForcesValid(false);
     const auto end = !includeForces ? Step::GATHER : (atomics ? Step::EXPORT : Step::NOTHING);
+    unfinished = true;
     executor->evaluate(stream, end);
     complete(stream, includeEnergy && end != Step::NOTHING);
 }
@@ -234,6 +237,7 @@ void NativeKernel::complete(CUstream last, bool copiesEnergy) {
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     if (delegate || !failure.empty()) return 0;
+    unfinished = false;
     if (executor->follows()) {
         if (executor->particlesOutside()) {
             follow();

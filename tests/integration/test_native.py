@@ -689,6 +689,21 @@ def test_charges_change_while_openmm_computes():
 
 
 @on_gpu
+def test_forces_of_a_step_that_openmm_gave_up(water):
+    """OpenMM refuses a small box when the FMM has begun. What this adds to the forces then is not among the next ones."""
+    converted(water, bridge="native", grid=(24, 24, 24), order=16, precision="double")
+    context = context_of(water, "double")
+    expected = coulomb_of(context)[1]
+    for _ in range(3):
+        context.setPeriodicBoxVectors(*(0.8 * water.cell))
+        with pytest.raises(openmm.OpenMMException, match="less than twice the nonbonded cutoff"):
+            context.getState(forces=True)
+        context.setPeriodicBoxVectors(*water.cell)
+        forces = context.getState(forces=True).getForces(asNumpy=True)._value
+        assert relative_difference(forces, expected) < 1e-9
+
+
+@on_gpu
 def test_inside_a_custom_cv_force(ions):
     force = fmm.FMMForce.from_nonbonded(ions.nonbonded, bridge="native", tolerance=1e-6)
     ions.system.removeForce(0)
