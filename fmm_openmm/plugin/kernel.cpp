@@ -27,6 +27,7 @@ class NativeKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(NativeKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
+        owner.discard();
         if (groups & (1 << owner.group)) owner.begin(includeForces, includeEnergy);
     }
 private:
@@ -206,6 +207,14 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
     return delegate ? delegate->execute(context, includeForces, includeEnergy) : 0.0;
 }
 
+// After an error of another force: what had been begun may have added to the forces that OpenMM has cleared since. It starts again.
+void NativeKernel::discard() {
+    if (!unfinished) return;
+    check(cuStreamSynchronize(stream), "computing");
+    unfinished = false;
+    cuda.setForcesValid(false);
+}
+
 void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     if (delegate) return;
     failure.clear();
@@ -221,8 +230,6 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
         failure = error.what();
         return;
     }
-    // what was begun before may add its forces after OpenMM has cleared them for this evaluation, which OpenMM is to repeat
-    if (unfinished) cuda.setForcesValid(false);
     const auto end = !includeForces ? Step::GATHER : (atomics ? Step::EXPORT : Step::NOTHING);
     unfinished = true;
     executor->evaluate(stream, end);

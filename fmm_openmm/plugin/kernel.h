@@ -67,6 +67,7 @@ private:
     };
 
     void prepare();
+    void discard();
     void begin(bool includeForces, bool includeEnergy);
     double finish(bool includeForces, bool includeEnergy);
     void complete(CUstream last, bool copiesEnergy);
@@ -92,7 +93,7 @@ private:
     int moves = 0;                 // of the boxes since particles were last inside
     int unexamined = 0;            // evaluations since Python saw the positions
     bool atomics = false;          // forces are added beside those of others, not after them
-    bool unfinished = false;       // begun and not finished; still so when the next one begins if another force failed
+    bool unfinished = false;       // begun, and not finished
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;
