@@ -20,9 +20,10 @@ from fmm_openmm.backends.cuda.program import SETUP, At, Device, Interface, Launc
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.units import COULOMB_CONSTANT
 
-HEADER = Path(__file__).with_name("cuda.h")
+SOURCES = Path(__file__).parent
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
+OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{SOURCES}")
+OPTIONS += ("-U_FORTIFY_SOURCE",)  # which would forbid jumps between stacks
 OPTIONS += ("-fno-aggressive-loop-optimizations",) if "g++" in str(COMPILER) else ()  # rows of an array are run over
 GUARD = 64
 """Bytes on either side of a buffer that nobody may write."""
@@ -37,14 +38,24 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
     """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels."""
     source = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros))
     entries = "".join(f"LAUNCHER({name})\n" for name in kernels)
-    text = f'// {" ".join(OPTIONS)}\n#include "{HEADER}"\n{source}\n{entries}'
-    path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if not path.with_suffix(".so").exists():
-        path.with_suffix(".cpp").write_text(text)
-        command = [COMPILER, *OPTIONS, "-o", str(path.with_suffix(".so")), str(path.with_suffix(".cpp"))]
-        done = subprocess.run(command, capture_output=True, text=True)
+    text = f'#include "cuda.h"\n{source}\n{entries}'
+    path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
+    path.write_text(text)
+    return ctypes.CDLL(str(built(path.with_suffix(".so"), path, machine(folder))))
+
+
+def machine(folder: Path) -> Path:
+    """The library that runs the blocks of every kernel; beside it the header in a form that g++ reads much faster."""
+    built(folder / "cuda.h.gch", "-x", "c++-header", SOURCES / "cuda.h")
+    return built(folder / "machine.so", SOURCES / "machine.cpp")
+
+
+def built(path: Path, *sources) -> Path:
+    """What the compiler makes of sources, once."""
+    if not path.exists():
+        done = subprocess.run([COMPILER, *OPTIONS, "-o", path, *sources], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
-    return ctypes.CDLL(str(path.with_suffix(".so")))
+    return path
 
 
 class Emulator:
@@ -55,6 +66,7 @@ class Emulator:
         files: dict[str, list[str]] = {}
         for name, kernel in program.kernels.items():
             files.setdefault(kernel.file, []).append(name)
+        machine(folder)  # before several files ask for it at once
         with ThreadPoolExecutor(2) as pool:
             made = pool.map(lambda each: compiled(each[0], program.macros, each[1], folder), files.items())
         libraries = dict(zip(files, made, strict=True))

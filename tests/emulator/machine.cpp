@@ -1,0 +1,160 @@
+// The blocks of a kernel, one after the other, on one thread of the host.
+//
+// Every thread of a block has a stack of its own; they take turns at barriers and where lanes of a warp meet, warp after warp.
+// What waits for what can never come is an error, as is a lane that leaves before the others of its mask have met it.
+#include "cuda.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulator {
+
+constexpr std::size_t STACK = 128 * 1024, DYNAMIC = 256 * 1024;
+alignas(128) char dynamic_shared[DYNAMIC];
+
+namespace {
+
+struct Thread {
+    jmp_buf place;  // where it goes on, once started
+    std::unique_ptr<char[]> stack;
+    bool done;
+};
+
+// Lanes of a warp that have named the same mask and exchange a value.
+struct Meeting {
+    unsigned arrived = 0, left = 0;
+    std::uint64_t value[32];
+};
+
+std::vector<Thread> threads;
+jmp_buf scheduler;
+std::vector<std::map<unsigned, Meeting>> meetings;  // of each warp, by mask
+unsigned current, alive, waiting, finished;         // waiting at a barrier; barriers that all have reached
+bool progress;
+const char* fault;
+void (*body)(void*);
+void* body_argument;
+
+void yield() {
+    if (!_setjmp(threads[current].place)) _longjmp(scheduler, 1);
+}
+
+template <class Condition>
+void wait_until(Condition condition) {
+    while (!condition()) yield();
+    progress = true;
+}
+
+void finish_barrier_if_all_wait() {
+    if (waiting == 0 || waiting < alive) return;
+    waiting = 0;
+    finished++;
+}
+
+// The life of a thread: one block after the other.
+void live() {
+    for (;; yield()) {
+        body(body_argument);
+        threads[current].done = progress = true;
+        alive--;
+        finish_barrier_if_all_wait();
+    }
+}
+
+// Lets a thread run until it waits. Only its start, once in its life, takes a call of the operating system.
+void resume(Thread& thread) {
+    if (_setjmp(scheduler)) return;
+    if (thread.stack) _longjmp(thread.place, 1);
+    thread.stack.reset(new char[STACK]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = thread.stack.get();
+    context.uc_stack.ss_size = STACK;
+    makecontext(&context, live, 0);
+    setcontext(&context);
+}
+
+// Lets the lanes of a warp run as far as they can without other warps; whether that was anywhere.
+bool resume_warp(unsigned first) {
+    bool any = false;
+    do {
+        progress = false;
+        for (current = first; current < std::min(first + 32, blockDim.x); current++) {
+            threadIdx = {current, 0, 0};
+            if (!threads[current].done) resume(threads[current]);
+        }
+        any |= progress;
+    } while (progress);
+    return any;
+}
+
+void run_block() {
+    std::memset(dynamic_shared, 0xa5, DYNAMIC);
+    meetings.assign((blockDim.x + 31) / 32, {});
+    for (unsigned k = 0; k < blockDim.x; k++) threads[k].done = false;
+    alive = blockDim.x;
+    waiting = finished = 0;
+    while (alive > 0 && !fault) {
+        bool any = false;
+        for (unsigned first = 0; first < blockDim.x; first += 32) any |= resume_warp(first);
+        if (!any && !fault) fault = "threads wait for each other for ever";
+    }
+}
+
+}  // namespace
+
+int lane() { return current % 32; }
+
+void barrier() {
+    const unsigned before = finished;
+    progress = true;
+    waiting++;
+    finish_barrier_if_all_wait();
+    wait_until([&] { return finished != before; });
+}
+
+void exchange(unsigned mask, const void* value, void* values, std::size_t bytes) {
+    const unsigned bit = 1u << lane(), first = current / 32 * 32;
+    unsigned present = 0;  // a mask may name lanes beyond the block
+    for (unsigned k = 0; k < 32; k++) present |= unsigned(first + k < blockDim.x) << k;
+    mask &= present;
+    if (!(mask & bit)) fault = "a lane is not in its own mask";
+    Meeting& meeting = meetings[current / 32][mask];
+    wait_until([&] { return !(meeting.arrived & bit); });  // of the time before
+    std::memcpy(&meeting.value[lane()], value, bytes);
+    meeting.arrived |= bit;
+    wait_until([&] { return meeting.arrived == mask; });
+    for (int k = 0; k < 32; k++)
+        if (mask >> k & 1) std::memcpy(static_cast<char*>(values) + k * bytes, &meeting.value[k], bytes);
+    meeting.left |= bit;
+    wait_until([&] { return meeting.left == mask || meeting.left == 0; });
+    if (meeting.left == mask) meeting.left = meeting.arrived = 0;
+}
+
+const char* run(uint3 grid, unsigned block, void (*of)(void*), void* argument) {
+    body = of;
+    body_argument = argument;
+    gridDim = grid;
+    blockDim = {block, 1, 1};
+    fault = nullptr;
+    if (threads.size() < block) threads.resize(block);
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) {
+                run_block();
+                if (fault) {
+                    threads.clear();  // they would go on within this block
+                    return fault;
+                }
+            }
+    return nullptr;
+}
+
+}  // namespace emulator
