@@ -4,9 +4,7 @@ Of CUDA 12, which alone knows sm_70, and of CUDA 13: ``pip install 'fmm_openmm[k
 """
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
-import numba
 import pytest
 
 from fmm_openmm.backends.cuda.m2l import parity_shape
@@ -43,39 +41,26 @@ CASES = {  # by version of CUDA and architecture; all variants on the oldest, th
 CASES = [(cuda, sm, variant) for cuda, all_of_it in CASES.items() for sm, variants in all_of_it.items() for variant in variants]
 
 
-@pytest.fixture(scope="module")
-def compilations(request):
-    """What the tests selected compile, several at a time."""
-    tests = [item for item in request.session.items if getattr(item, "originalname", None) == "test_compiles"]
-    pool = ThreadPoolExecutor(numba.get_num_threads())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_CACHE_DISABLE", "1")  # what comes from NVRTC's cache, on computers with a GPU, has no log
-        yield {item.name: pool.submit(compiled, **item.callspec.params) for item in tests}
-        pool.shutdown(cancel_futures=True)
-
-
-def compiled(cuda, architecture, variant, stage):
-    """Whether a kernel file compiles, and the compiler's log; None without the compiler."""
-    compiler = nvrtc.library(cuda)
-    if compiler is None:
-        return None
+def macros_of(variant, stage):
+    """All macros of a kernel file in a variant."""
     macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
     of = macros["ORDER"], {"float": 4, "double": 8}[macros["REAL"]]
     if stage == "m2l_p4_parity":  # with two blocks a multiprocessor, as it is launched, it spills up to 84 bytes on sm_90
         macros |= parity_shape(*of) | {"BLOCKS": 1}
     if stage == "m2l_rotation":
         macros |= rotation_shape(*of, 227 * 1024)[0]
-    options = [*OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
-    return nvrtc.compiled(compiler, source_of(stage, macros), f"{stage}.cu", options)
+    return macros
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("cuda", "architecture", "variant"), CASES)
-def test_compiles(cuda, architecture, variant, stage, compilations, request):
-    found = compilations[request.node.name].result()
-    if found is None:
+def test_compiles(cuda, architecture, variant, stage, monkeypatch):
+    compiler = nvrtc.library(cuda)
+    if compiler is None:
         pytest.skip(f"needs {nvrtc.PACKAGES[cuda]}: pip install 'fmm_openmm[kernels]'")
-    done, log = found
+    monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")  # what comes from NVRTC's cache, on computers with a GPU, has no log
+    options = [*OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+    done, log = nvrtc.compiled(compiler, source_of(stage, macros_of(variant, stage)), f"{stage}.cu", options)
     assert done, log
     assert "warning" not in log, log
     spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
