@@ -47,6 +47,9 @@ dominate the error."""
 IONIC_SLACK = 0.25
 """Growth of the ionic fraction that parameters outlast when charges change."""
 
+CHARGED_SLACK = 0.6
+"""Shrinkage of the charged fraction that they outlast: the error estimate grows by a sixth then."""
+
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""
 
@@ -237,10 +240,18 @@ class Load:
         """The load of charges (n,) and excluded pairs (k, 2)."""
         return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges), net_charge(charges))
 
-    def covers(self, ionic: float, net: float = 0.0) -> bool:
-        """Whether parameters chosen for this load meet the tolerance for charges of that ionic fraction: not where bare ions
-        are now and molecules were; and, for boxes around the particles, not where there is far more net charge."""
-        return ionic <= self.ionic + IONIC_SLACK and net <= 2 * self.net + 20
+    def including(self, charges: np.ndarray, exclusions: np.ndarray, around: bool) -> "Load":
+        """This load itself while parameters chosen for it meet the tolerance for other charges too, else one that covers both.
+
+        They do not where bare ions are now and molecules were, or where far fewer particles carry the charge; and, for boxes
+        ``around`` the particles, where there is far more net charge.
+        """
+        other = Load.of(charges, exclusions, self.filled)
+        ionic, charged = other.ionic <= self.ionic + IONIC_SLACK, other.charged >= CHARGED_SLACK * self.charged
+        if ionic and charged and (other.net <= 2 * self.net + 20 or not around):
+            return self
+        ionic, charged, net = max(self.ionic, other.ionic), min(self.charged, other.charged), max(self.net, other.net)
+        return replace(self, ionic=ionic, charged=charged, net=net)
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:

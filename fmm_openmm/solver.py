@@ -9,7 +9,7 @@ from fmm_openmm.backends import backend_class, choose_backend, open_sum, warn_of
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import ionic_fraction, leaders, net_charge
+from fmm_openmm.expansions.error import leaders
 from fmm_openmm.parameters import (
     CPU_COST,
     CUDA_COST,
@@ -170,15 +170,13 @@ class CoulombSolver:
 
     def set_charges(self, charges) -> None:
         """Replace the charges, shape (n,), e. Exclusions stay, and so do the parameters unless far more of the charge is on
-        bare ions now or, with an open boundary, the net charge is far larger."""
+        bare ions now, far fewer particles carry it or, with an open boundary, the net charge is far larger."""
         charges = check_charges(charges)
         if charges.shape != self._charges.shape:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
-        ionic, net = ionic_fraction(charges, self._exclusions), net_charge(charges)
         with _evaluation:
-            # other kinds of charges, or far more net charge in empty space: the old choice would miss the tolerance
-            if not self._load.covers(ionic, net if self._follows else 0.0):
-                load = replace(self._load, ionic=ionic, net=net)
+            load = self._load.including(charges, self._exclusions, self._follows)
+            if load is not self._load:
                 self._plan(load)
                 self._load, self._kept, self._planned, self._sum = load, [], None, None
             self._charges = charges

@@ -23,7 +23,7 @@ from fmm_openmm.backends.cuda.program import Device, Interface
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
-from fmm_openmm.expansions.error import ionic_fraction, leaders, net_charge
+from fmm_openmm.expansions.error import leaders
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure
@@ -130,9 +130,8 @@ class Session:
                 boxes cover the particles only.
         """
         charges, structure = self._inputs(values)
-        ionic = max(self._load.ionic, ionic_fraction(charges, structure.exclusions))
-        load = replace(self._load, ionic=ionic, net=max(self._load.net, net_charge(charges)))
-        fits = self._made is not None and self._load.covers(ionic, load.net if self.covers_particles else 0.0)
+        load = self._load.including(charges, structure.exclusions, self.covers_particles)
+        fits = self._made is not None and load is self._load
         if positions is not None:
             check_positions(positions, self.particles)
         if self.covers_particles:
