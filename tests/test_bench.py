@@ -312,7 +312,9 @@ def test_json_alone(capsys):
         (["scaling", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
         (["open", "--cell", "5"], "--cell must lie between 15.1 and 10000 (nm) for 21480 atoms, got 5"),
         (["scaling", "--plot", "out.doc"], "--plot must name a file ending in"),
-        (["scaling", "--json", "nowhere/out.json"], "no such file: nowhere/out.json"),
+        (["scaling", "--json", "nowhere/out.json"], "no such folder: nowhere"),
+        (["nve", "--smoothing", "0", "wide"], "argument --smoothing: could not convert string to float: 'wide'"),
+        (["md", "--smoothing", "0.5"], "`smoothing` must lie between 0 and 0.2, got 0.5"),
     ],
 )
 def test_bad_usage(argv, message, capsys):

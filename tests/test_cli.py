@@ -12,7 +12,7 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
-from fmm_openmm.cli import check, main
+from fmm_openmm.cli import check, info, main
 from fmm_openmm.oracle import ewald_sum
 from tests.convert.small_water import BOX, FORCE_FIELD, small_water
 
@@ -113,7 +113,10 @@ def test_help(command, succeed):
         (["validate", *WATER, "--grid", "0", "4", "4"], "`grid` must be"),
         (["convert", *WATER], "the following arguments are required: -o/--output"),
         (["convert", *WATER, "-o", "water.txt"], "--output must end in .npz, got water.txt"),
-        (["convert", *WATER, "-o", "nowhere/water.npz"], "No such file or directory|no such file"),
+        (["convert", *WATER, "-o", "nowhere/water.npz"], "no such folder: nowhere"),
+        (["run", *WATER, "--log", "nowhere/run.csv"], "no such folder: nowhere"),
+        (["run", *WATER, "--trajectory", "nowhere/run.dcd"], "no such folder: nowhere"),
+        (["validate", *WATER, "--plot", "nowhere/errors.png"], "no such folder: nowhere"),
     ],
 )
 def test_bad_usage(argv, message, fail):
@@ -161,6 +164,14 @@ def test_info_on_files(succeed, tmp_path):
     assert found["particles"] == found["exclusions"] and abs(found["net_charge"]) < 1e-9
     text = succeed("info", "converted.xml", "system.xml")
     assert "system.xml: no FMMForce" in text and "tolerance" in text
+
+
+def test_brackets_are_shown_as_they_are(succeed, monkeypatch, tmp_path):
+    """They are no markup: of ``pip install 'fmm_openmm[cuda13]'`` the extra would be missing."""
+    path = str(tmp_path / "a[b].npz")
+    assert "a[b].npz" in succeed("convert", *WATER, "-o", path).replace("\n", "").replace(" ", "")
+    monkeypatch.setattr(info, "describe_backend", lambda name: (name, "pip install 'fmm_openmm[cuda13]'"))
+    assert "'fmm_openmm[cuda13]'" in succeed("info")
 
 
 class Hostile:
@@ -254,6 +265,8 @@ def test_box_with_angles(succeed, tmp_path):
         (["water.pdb", "--forcefield", "tip5p.xml"], "No template found for residue 0 (HOH)"),
         ([*WATER, "--box", "2", "2"], "--box takes three positive lengths in nm, or these and three angles"),
         ([*WATER, "--box", "2", "-2", "2"], "--box takes three positive lengths"),
+        ([*WATER, "--box", "2", "2", "2", "90", "90", "200"], "--box 2 2 2 90 90 200 is no cell: `box_vectors`"),
+        ([*WATER, "--box", "2", "2", "2", "90", "90", "180"], "--box 2 2 2 90 90 180 is no cell"),
         ([*WATER, "--cutoff", "-1"], "--cutoff must be above 0 (nm), got -1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -307,6 +320,27 @@ def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
     exact = fmm.ChargeSystem.from_openmm(*small_water()[1:])
     energy = ewald_sum(exact.positions, exact.charges, exact.box_vectors, exact.exclusions).energy
     assert by_ewald["reference_energy"] == pytest.approx(energy, rel=1e-9)
+
+
+@pytest.mark.parametrize("command", [("validate",), ("run", "--steps", "2", "--interval", "2", "--timestep", "0.0001")])
+def test_a_converted_system_keeps_its_options(command, succeed, tmp_path):
+    """And its charges, which may have been changed since; unless options are given."""
+    name, *rest = command
+    _, system, _ = small_water()
+    force = fmm.use_fmm(system, tolerance=1e-5)
+    for atom in range(0, 3 * 20):
+        force.setParticleParameters(atom, 0.0)
+    (tmp_path / "tight.xml").write_text(openmm.XmlSerializer.serialize(system))
+    argv = (name, str(tmp_path / "tight.xml"), "water.pdb", *rest, "--json")
+    for options, tolerance in ((), 1e-5), (("--tolerance", "0.01"), 1e-2):
+        result = succeed(*argv, *options)
+        used = result["parameters"] if name == "validate" else result["fmm"]
+        assert 0.01 * tolerance < used["expected_error"] <= tolerance
+        if name == "validate":
+            charges = fmm.ChargeSystem.from_openmm(system, small_water()[2])
+            exact = ewald_sum(charges.positions, charges.charges, charges.box_vectors, charges.exclusions)
+            assert result["tolerance"] == tolerance
+            assert result["reference_energy"] == pytest.approx(exact.energy, rel=1e-5)
 
 
 def test_validate_fails_beyond_the_tolerance(succeed):

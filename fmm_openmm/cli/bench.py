@@ -17,7 +17,6 @@ the system: 6 or 6:3x3x5.
 import argparse
 import itertools
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from fmm_openmm.backends import choose_backend
 from fmm_openmm.checks import check_number
 from fmm_openmm.cli.info import versions
 from fmm_openmm.cli.options import add_platform_argument, platform
-from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
 from fmm_openmm.parameters import TOLERANCE
 
 SHAPES = ("cube", "dodecahedron", "octahedron", "skewed")
@@ -131,7 +130,10 @@ ARGUMENTS = {"operators": add_operator_arguments, "layouts": add_layout_argument
 
 def width(text: str) -> float | None:
     """A transition width, None for "auto"."""
-    return None if text == "auto" else float(text)
+    try:
+        return None if text == "auto" else check_number(float(text), "smoothing", 0.0, 0.2)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args, terminal) -> Outcome:
@@ -139,9 +141,8 @@ def run(args, terminal) -> Outcome:
     from fmm_openmm.bench.timing import hardware
 
     drawing = figure(args.plot)
-    for path in (args.json, args.plot):
-        if isinstance(path, str) and not Path(path).absolute().parent.is_dir():
-            raise FileNotFoundError(2, "no such folder", path)
+    if isinstance(args.json, str):
+        check_folder(args.json)
     for tolerance in np.atleast_1d(getattr(args, "tolerance", None) or ()):
         check_number(float(tolerance), "tolerance", 1e-10, 0.1)
     machine = hardware()
@@ -168,9 +169,6 @@ def solver(args, terminal, drawing) -> dict:
     from fmm_openmm.bench.solver import limits, measure
     from fmm_openmm.bench.timing import STAGES
 
-    for smoothing in args.smoothing:
-        if smoothing is not None:
-            check_number(smoothing, "smoothing", 0.0, 0.2)
     backend = choose_backend() if args.backend == "auto" else args.backend
     sizes = args.sizes or default_sizes(backend == "cuda")
     cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))

@@ -6,7 +6,7 @@ The file is what fmm_openmm.ChargeSystem.load reads.
 import numpy as np
 
 from fmm_openmm.cli import inputs
-from fmm_openmm.cli.terminal import Outcome
+from fmm_openmm.cli.terminal import Outcome, check_folder
 from fmm_openmm.convert import ChargeSystem
 
 
@@ -20,6 +20,7 @@ def run(args, terminal) -> Outcome:
     """Read, convert, save."""
     if not args.output.endswith(".npz"):
         raise ValueError(f"--output must end in .npz, got {args.output}")
+    check_folder(args.output)
     with terminal.progress("reading"):
         molecules = inputs.load(args)
         system = ChargeSystem.from_openmm(molecules.system, molecules.positions)

@@ -9,7 +9,7 @@ import openmm
 from openmm import app, unit
 from openmm.app.internal.unitcell import computePeriodicBoxVectors
 
-from fmm_openmm import find_fmm, restore_pme
+from fmm_openmm.box import check_box_vectors
 
 FILES = """\
 FILE is one of
@@ -132,7 +132,10 @@ def _box(args, own):
     if len(args.box) not in (3, 6) or min(args.box) <= 0:
         raise ValueError(f"--box takes three positive lengths in nm, or these and three angles, got {args.box}")
     angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
-    return computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer)
+    try:
+        return check_box_vectors(computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer))
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError(f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}") from error
 
 
 def _method(args, box) -> dict:
@@ -180,8 +183,6 @@ def _read_system(found, args):
         system = openmm.XmlSerializer.deserialize(found["system"].read_text())
     if not isinstance(system, openmm.System):
         raise ValueError(f"{found['system']} holds a {type(system).__name__}, not a System")
-    if find_fmm(system):
-        restore_pme(system)
     structure = _structure_file(found["structure"])
     box = _box(args, structure.topology.getPeriodicBoxVectors())
     return _molecules(system, structure.positions, structure.topology, box)

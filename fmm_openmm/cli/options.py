@@ -7,20 +7,20 @@ from fmm_openmm.parameters import TOLERANCE
 
 def add_fmm_arguments(parser) -> None:
     """The options of :class:`fmm_openmm.FMMForce`."""
-    group = parser.add_argument_group("FMM")
-    group.add_argument("--tolerance", type=float, default=TOLERANCE, help="relative force error (default %(default)s)")
+    group = parser.add_argument_group("FMM", "a System with an FMMForce keeps its options, unless any is given here")
+    group.add_argument("--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})")
     group.add_argument("--order", type=int, help="order of the expansions")
     group.add_argument("--grid", type=int, nargs=3, metavar="N", help="boxes along a, b and c")
     group.add_argument("--near-radius", type=float, help="near stencil, in box widths")
     group.add_argument("--smoothing", type=float, help="smooth box membership, in box widths; 0 for none")
-    group.add_argument("--precision", choices=("auto", "single", "double"), default="auto")
-    group.add_argument("--backend", choices=("auto", "cuda", "cpu", "reference"), default="auto")
+    group.add_argument("--precision", choices=("auto", "single", "double"), help="default: auto")
+    group.add_argument("--backend", choices=("auto", "cuda", "cpu", "reference"), help="default: auto")
 
 
 def fmm_options(args) -> dict:
-    """Those options as keyword arguments."""
+    """Those options that were given, as keyword arguments."""
     names = ("tolerance", "order", "grid", "near_radius", "smoothing", "precision", "backend")
-    return {name: getattr(args, name) for name in names}
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def add_platform_argument(parser) -> None:

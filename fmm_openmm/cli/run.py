@@ -12,10 +12,10 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
-from fmm_openmm import use_fmm
+from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
 from fmm_openmm.cli import inputs
 from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
-from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
 
 BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
 BAROSTAT_INTERVAL = 25
@@ -65,7 +65,7 @@ def run(args, terminal) -> Outcome:
         molecules = inputs.load(args)
         if args.ensemble == "npt" and not molecules.system.usesPeriodicBoundaryConditions():
             raise ValueError("--ensemble npt needs a periodic box: give one with --box")
-        force = use_fmm(molecules.system, **fmm_options(args))
+        force = converted(molecules.system, fmm_options(args))
         advance(description="preparing")
         simulation = prepared(args, molecules)
     parameters = force.getFMMParametersInContext(simulation.context)
@@ -76,6 +76,15 @@ def run(args, terminal) -> Outcome:
         draw(drawing, samples)
         drawing.savefig(args.plot)
     return Outcome(result)
+
+
+def converted(system: openmm.System, options: dict) -> FMMForce:
+    """The FMMForce that the System has, unless options are given, else a new one in place of PME."""
+    if find_fmm(system):
+        if not options:
+            return find_fmm(system)[0]
+        restore_pme(system)
+    return use_fmm(system, **options)
 
 
 def check_arguments(args) -> None:
@@ -89,6 +98,8 @@ def check_arguments(args) -> None:
         raise ValueError(f"--timestep must be above 0 (ps), got {args.timestep}")
     if args.timestep > 0.01:
         raise ValueError(f"--timestep is in ps and must be at most 0.01, got {args.timestep:g}: 0.002 is usual")
+    check_folder(args.trajectory)
+    check_folder(args.log)
     if args.trajectory and _suffix(args.trajectory) not in TRAJECTORIES:
         raise ValueError(f"--trajectory must end in {', '.join(TRAJECTORIES)}, got {args.trajectory}")
 

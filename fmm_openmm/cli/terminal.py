@@ -6,6 +6,7 @@ import math
 import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -35,11 +36,11 @@ class Terminal:
 
     def __init__(self, json: bool | str = False):
         self._json = json
-        self._console = Console(quiet=json is True, highlight=False)
+        self._console = Console(quiet=json is True, highlight=False, markup=False)
 
     def say(self, text: str = "") -> None:
         """One line of text, as it is."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def table(self, columns, rows, title: str | None = None) -> None:
         """A table of strings; the first column is left-aligned, the others right-aligned."""
@@ -58,6 +59,8 @@ class Terminal:
     def pairs(self, rows, title: str | None = None) -> None:
         """Names with their values, all left-aligned."""
         table = _table(title, show_header=False)
+        table.add_column()
+        table.add_column(overflow="fold")
         for name, value in rows:
             table.add_row(name, value)
         self._console.print(table)
@@ -107,8 +110,14 @@ def one_line(error: BaseException) -> str:
     """The text of an error on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename:
-        return f"no such file: {error.filename}"
+        return f"{error.strerror.lower().removesuffix(' or directory')}: {error.filename}"
     return text
+
+
+def check_folder(path: str | None) -> None:
+    """Refuse a file to be written in a folder that is not there, before the work begins."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(2, "no such folder", str(Path(path).parent))
 
 
 def add_plot_argument(parser) -> None:
@@ -122,11 +131,13 @@ def figure(path: str | None):
     Called before the work begins, so that what cannot be drawn is said at once.
 
     Raises:
+        FileNotFoundError: there is no such folder.
         ImportError: matplotlib is not installed.
         ValueError: matplotlib cannot write this kind of file.
     """
     if path is None:
         return None
+    check_folder(path)
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ImportError as error:
