@@ -47,8 +47,8 @@ dominate the error."""
 IONIC_SLACK = 0.25
 """Growth of the ionic fraction that parameters outlast when charges change."""
 
-CHARGED_SLACK = 0.6
-"""Shrinkage of the charged fraction that they outlast: the error estimate grows by a sixth then."""
+CHARGED_SLACK = 0.4
+"""Shrinkage of the charged fraction that they outlast. Either lets the error estimate grow by a third."""
 
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""

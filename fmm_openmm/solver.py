@@ -122,6 +122,8 @@ class CoulombSolver:
         if self._open:
             self._cell(box_vectors)
             _check_open(grid)
+        elif box_vectors is None:
+            raise ValueError("`box_vectors` must be given with `boundary='periodic'`: ask for 'open' in empty space")
         else:
             self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))

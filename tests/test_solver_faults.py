@@ -57,6 +57,11 @@ def test_bad_coordinate(solver, scattered, unharmed, particle, value):
         solver.compute(bad)
 
 
+def test_no_box():
+    with pytest.raises(ValueError, match=r"^`box_vectors` must be given with `boundary='periodic'`: ask for 'open'"):
+        CoulombSolver([1.0], None)
+
+
 @pytest.mark.parametrize("shape", [(39, 3), (41, 3), (40, 2), (120,), (0, 3)])
 def test_bad_shape_of_positions(solver, unharmed, shape):
     with pytest.raises(ValueError) as error:

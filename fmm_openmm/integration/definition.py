@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-from fmm_openmm.checks import check_choice, check_exclusions
+from fmm_openmm.checks import check_charges, check_choice, check_exclusions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.table import Table
@@ -203,17 +203,21 @@ class Definition:
 
     def fill(self, charges: np.ndarray, exclusions: np.ndarray) -> None:
         """The particles and exclusions of an empty definition, shape (n,) and (m, 2)."""
-        for particle in np.flatnonzero(~np.isfinite(charges)):
-            _number(charges[particle], "charge", particle)  # raises
+        charges = check_charges(charges)
         check_exclusions(exclusions, len(charges))
-        self.charges, self.exclusions = (
-            Table(*TABLES[name], rows) for name, rows in (("charges", charges), ("exclusions", exclusions))
-        )
+        self.charges, self.exclusions = Table(*TABLES["charges"], charges), Table(*TABLES["exclusions"], exclusions)
         self._excluded, self._parameters = None, None
         self._restructure()
 
     def set_charge(self, index: int, charge) -> None:
         self.charges[index] = _number(charge, "charge", index)
+        self._parameters = None
+
+    def set_charges(self, charges) -> None:
+        charges = check_charges(charges)
+        if len(charges) != len(self.charges):
+            raise ValueError(f"`charges` must have shape ({len(self.charges)},), one for each particle, got {charges.shape}")
+        self.charges = Table(*TABLES["charges"], charges)
         self._parameters = None
 
     def add_exclusion(self, particle1: int, particle2: int) -> int:
@@ -347,7 +351,10 @@ def _texts(packed):
 
 def _number(value, name: str, particle: int | None = None) -> float:
     """``value`` as a finite float in OpenMM units; the error names the particle."""
-    number = float(strip_units(value))
+    try:
+        number = float(strip_units(value))
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be a number, got {value!r:.80}") from None
     if not np.isfinite(number):
         where = "" if particle is None else f" for particle {particle}"
         raise ValueError(f"`{name}` must be finite, got {number}{where}")

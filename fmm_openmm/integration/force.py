@@ -1,5 +1,6 @@
 """``FMMForce``: Coulomb interaction by the fast multipole method, as an ``openmm.Force``."""
 
+import operator
 import pickle
 import warnings
 
@@ -180,6 +181,16 @@ class FMMForce(openmm.PythonForce):
         self._definition.set_charge(_index(index, self.getNumParticles(), "particles"), charge)
         self._edited()
 
+    def setCharges(self, charges) -> None:
+        """Set the charges of all particles, shape (n,), e: as :meth:`setParticleParameters` for each. Once a System owns the
+        force, every single change writes anew what copies and XML are made of; this does so once.
+
+        Raises:
+            ValueError: another number of particles, or a charge that is not finite, naming the particle.
+        """
+        self._definition.set_charges(charges)
+        self._edited()
+
     # exclusions
 
     def addExclusion(self, particle1: int, particle2: int) -> int:
@@ -191,7 +202,7 @@ class FMMForce(openmm.PythonForce):
         Raises:
             ValueError: the pair is excluded already, or is no pair.
         """
-        index = self._definition.add_exclusion(int(particle1), int(particle2))
+        index = self._definition.add_exclusion(_integer(particle1, "particle1"), _integer(particle2, "particle2"))
         self._restructured()
         return index
 
@@ -257,7 +268,7 @@ class FMMForce(openmm.PythonForce):
         Returns:
             The index of the offset.
         """
-        index = self._definition.add_offset(parameter, int(particleIndex), chargeScale)
+        index = self._definition.add_offset(parameter, _integer(particleIndex, "particleIndex"), chargeScale)
         self._edited()
         return index
 
@@ -274,7 +285,7 @@ class FMMForce(openmm.PythonForce):
     def setParticleParameterOffset(self, index: int, parameter: str, particleIndex: int, chargeScale) -> None:
         """Replace an offset."""
         index = _index(index, self.getNumParticleParameterOffsets(), "parameter offsets")
-        self._definition.set_offset(index, parameter, int(particleIndex), chargeScale)
+        self._definition.set_offset(index, parameter, _integer(particleIndex, "particleIndex"), chargeScale)
         self._edited()
 
     # boundary
@@ -473,7 +484,14 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
     return [FMMForce._view(force, bridge) for force, bridge in bridges if bridge is not None]
 
 
+def _integer(value, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, got {value!r:.80}") from None
+
+
 def _index(index: int, count: int, what: str) -> int:
-    if not 0 <= index < count:
+    if not 0 <= _integer(index, "index") < count:
         raise ValueError(f"`index` must be 0 or above and below {count}, the number of {what}, got {index}")
     return index

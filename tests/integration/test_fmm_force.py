@@ -83,6 +83,13 @@ def test_what_is_added_can_be_read():
         (lambda force: force.addParticleParameterOffset("a", 1, np.nan), "`scale` must be finite"),
         (lambda force: force.getParticleParameterOffset(0), "below 0, the number of parameter offsets, got 0"),
         (lambda force: force.getGlobalParameterName(1), "below 1, the number of global parameters, got 1"),
+        (lambda force: force.setCharges([1.0, np.nan]), "`charges` must be finite, got nan for particle 1"),
+        (lambda force: force.setCharges([1.0]), r"`charges` must have shape \(2,\), one for each particle, got \(1,\)"),
+        (lambda force: force.addParticle("one"), "`charge` must be a number, got 'one'"),
+        (lambda force: force.setParticleParameters(0, None), "`charge` must be a number, got None"),
+        (lambda force: force.setParticleParameters(0.5, 1.0), "`index` must be an integer, got 0.5"),
+        (lambda force: force.addExclusion(0.5, 1), "`particle1` must be an integer, got 0.5"),
+        (lambda force: force.addParticleParameterOffset("a", "x", 1.0), "`particleIndex` must be an integer, got 'x'"),
     ],
 )
 def test_bad_values_are_named_and_change_nothing(call, text):
@@ -90,7 +97,7 @@ def test_bad_values_are_named_and_change_nothing(call, text):
     force.addExclusion(0, 1)
     force.addGlobalParameter("a", 1.0)
     before = openmm.XmlSerializer.serialize(copy.copy(force)).split("name=")[1]
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, TypeError), match=text):
         call(force)
     assert openmm.XmlSerializer.serialize(copy.copy(force)).split("name=")[1] == before
     assert force.getNumParticles() == 2 and force.getNumExclusions() == 1
@@ -107,6 +114,14 @@ def test_bad_exceptions_of_a_nonbonded_force_are_named(pair, text):
     nonbonded.addException(1, 2, 0.0, 0.3, 0.0)
     nonbonded.setExceptionParameters(1, *pair, 0.0, 0.3, 0.0)
     with pytest.raises(ValueError, match=text):
+        fmm.FMMForce.from_nonbonded(nonbonded)
+
+
+def test_a_bad_charge_of_a_nonbonded_force_is_named():
+    nonbonded = openmm.NonbondedForce()
+    for charge in (1.0, np.nan):
+        nonbonded.addParticle(charge, 0.3, 0.1)
+    with pytest.raises(ValueError, match="`charges` must be finite, got nan for particle 1"):
         fmm.FMMForce.from_nonbonded(nonbonded)
 
 

@@ -144,6 +144,22 @@ def test_new_contexts_see_new_charges(ions):
     assert energy_of(ions.context(), groups={1}) == pytest.approx(expected, abs=1e-3)
 
 
+def test_all_charges_at_once(ions):
+    """They reach Contexts and XML as charges that are set one by one do."""
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    force.setForceGroup(1)
+    charges = np.array([0.5, -2.0, 1.5, 0.25])
+    force.setCharges(charges * openmm.unit.elementary_charge)
+    assert [force.getParticleParameters(index)._value for index in range(4)] == charges.tolist()
+    (loaded,) = fmm.find_fmm(openmm.XmlSerializer.clone(ions.system))
+    assert [loaded.getParticleParameters(index)._value for index in range(4)] == charges.tolist()
+    context = ions.context()
+    assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, charges).energy, abs=1e-3)
+    force.setCharges(-2 * charges)
+    force.updateParametersInContext(context)
+    assert energy_of(context, groups={1}) == pytest.approx(4 * ewald(ions, charges).energy, abs=4e-3)
+
+
 def test_update_of_offsets(ions):
     ions.nonbonded.addGlobalParameter("a", 1.0)
     ions.nonbonded.addParticleParameterOffset("a", 1, 0.5, 0.0, 0.0)
