@@ -16,8 +16,8 @@
 // A block owns MIRRORED_WAVES wave vectors of the octant, a warp a share of the row tiles of one. Operator, moments and then
 // results lie in shared memory. A lane makes the four entries between one pair of rows and one of columns, its part of a
 // 16 x 8 tile, and multiplies tiles by columns on tensor cores: doubles as they are, floats as three products of TF32
-// numbers (H. Ootomo and R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022), doi:10.1177/10943420221090256).
-// Bound by making the tiles, and by latency between its three phases.
+// numbers. Bound by making the tiles, and by latency between its three phases.
+#include "common/tensor.cuh"
 #include "common/types.cuh"
 
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
@@ -35,12 +35,6 @@
 #define H2 (D2 / 2 + 1)
 #define STORED (H0 * H1 * H2)
 #define HALF ((long long)D0 * D1 * H2)
-
-#ifdef __CUDA_ARCH__
-#define ARCHITECTURE __CUDA_ARCH__
-#else
-#define ARCHITECTURE 0
-#endif
 
 // x, or -x where the sign bit of `sign` is set
 __device__ __forceinline__ float flipped(float x, unsigned sign) {
@@ -89,85 +83,16 @@ struct Image {
     __device__ int turn_imaginary() const { return (number & 1) << 1; }
 };
 
-// d += a b, a 16 x 8, b 8 x 8, in the tensor cores' layout: with lane = 4 g + t, a holds (g, t), (g + 8, t), (g, t + 4),
-// (g + 8, t + 4), b (t, g), (t + 4, g), and d (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
-template <class T>
-__device__ __forceinline__ void multiply_plainly(T (&d)[4], const T (&a)[4], const T (&b)[2]) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+// sum += a b + c d. Tensor cores round down, so sums of many products of floats are made outside of them.
+__device__ __forceinline__ void multiply_add(real (&sum)[4], const real (&a)[4], const real (&b)[2], const real (&c)[4],
+                                             const real (&d)[2]) {
+    real part[4] = {};
+    real(&result)[4] = Factor<4>::SPLIT ? part : sum;
+    const Factor<2> right[2] = {split(b), split(d)};    // before the others: fewer registers
+    multiply_add(result, split(a), right[0]);
+    multiply_add(result, split(c), right[1]);
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const T upper = __shfl_sync(FULL, a[k / 4 * 2], 4 * g + k % 4), lower = __shfl_sync(FULL, a[k / 4 * 2 + 1], 4 * g + k % 4);
-        const T even = __shfl_sync(FULL, b[k / 4], 8 * t + k % 4), odd = __shfl_sync(FULL, b[k / 4], 8 * t + 4 + k % 4);
-        d[0] += upper * even;
-        d[1] += upper * odd;
-        d[2] += lower * even;
-        d[3] += lower * odd;
-    }
-}
-
-__device__ __forceinline__ void multiply_add(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
-#if ARCHITECTURE >= 800
-    const unsigned *x = reinterpret_cast<const unsigned*>(a), *y = reinterpret_cast<const unsigned*>(b);
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
-#else
-    multiply_plainly(d, a, b);
-#endif
-}
-
-__device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
-#if ARCHITECTURE >= 900
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3]) : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-#elif ARCHITECTURE >= 800
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-            : "+d"(d[k % 2 * 2]), "+d"(d[k % 2 * 2 + 1]) : "d"(a[k]), "d"(b[k / 2]));
-#else
-    multiply_plainly(d, a, b);
-#endif
-}
-
-#if ARCHITECTURE >= 800
-// What a TF32 number holds of x.
-__device__ __forceinline__ float leading(float x) {
-    return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
-}
-
-// The same of floats: sums of two TF32 numbers, all but the product of both second ones.
-__device__ __forceinline__ void multiply_add_split(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
-    float first[4], second[4], upper[2], lower[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        upper[i] = leading(b[i] + (b[i] - leading(b[i])));      // rounded to nearest, so that what is left out has any sign
-        lower[i] = b[i] - upper[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        first[i] = leading(a[i]);
-        second[i] = a[i] - first[i];
-    }
-    multiply_add(d, first, lower);
-    multiply_add(d, second, upper);
-    multiply_add(d, first, upper);
-}
-
-// sum += a b + c d. Tensor cores round down, so sums of many products are made outside of them.
-__device__ __forceinline__ void multiply_add(float (&sum)[4], const float (&a)[4], const float (&b)[2], const float (&c)[4],
-                                             const float (&d)[2]) {
-    float part[4] = {0, 0, 0, 0};
-    multiply_add_split(part, a, b);
-    multiply_add_split(part, c, d);
-#pragma unroll
-    for (int i = 0; i < 4; i++) sum[i] += part[i];
-}
-#endif
-
-template <class T>
-__device__ __forceinline__ void multiply_add(T (&sum)[4], const T (&a)[4], const T (&b)[2], const T (&c)[4], const T (&d)[2]) {
-    multiply_add(sum, a, b);
-    multiply_add(sum, c, d);
+    for (int i = 0; i < 4 && Factor<4>::SPLIT; i++) sum[i] += part[i];
 }
 
 // A lane's part of the columns of a tile, b, and what makes its part of the matrix.

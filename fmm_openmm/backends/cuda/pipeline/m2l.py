@@ -3,7 +3,8 @@
 ``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
-``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations
+``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations; of high orders
+                  ``kernels/m2l_rotation_tiles.cu``, on tensor cores
 
 An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local expansions in shares, both in the
 slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
@@ -31,6 +32,13 @@ ROTATION_SHAPES = {
 }  # fmt: skip
 """Of ``rotation``, by bytes of a real: up to which order how many warps a block, blocks of a multiprocessor and terms of a lane
 in registers, at most, and whether passes share their code. What was fastest on an H200."""
+
+TILE_SHAPES = {
+    4: dict.fromkeys((18, 19, 20), (5, 3)),
+    8: {14: (4, 3), **dict.fromkeys((15, 16, 17, 18), (4, 2)), 19: (8, 1), 20: (8, 1)},
+}
+"""Of ``rotation`` on tensor cores, by bytes of a real and order: warps a block, and blocks of a multiprocessor. Of orders where
+it is faster on an H200."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
@@ -119,18 +127,31 @@ class P4Symmetric:
 
 
 class ByRotation:
-    """``kernels/m2l_rotation.cu``."""
+    """``kernels/m2l_rotation_tiles.cu`` of the orders in :data:`TILE_SHAPES` if a block may have the shared memory, else
+    ``kernels/m2l_rotation.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        self._shape, memory = rotation_shape(b.order, b.real.itemsize, b.device.shared)
+        vectors = interactions.translations
+        tiles = tile_shape(b.order, b.real.itemsize, b.device.shared)
+        self._tiles, self._count = tiles is not None, np.int32(interactions.list.shape[1])
+        self._shape, memory = tiles or rotation_shape(b.order, b.real.itemsize, b.device.shared)
         b.macros(**self._shape)
-        b.buffer("rotations", (len(interactions.translations), 6 * (b.order + 1)), b.real)
-        made_of(b, "rotations", interactions.translations)
-        b.stage("m2l", file="m2l_rotation", m2l_rotation=memory)
-        self._count = np.int32(interactions.list.shape[1])
+        if tiles:
+            self._kernel, self._table = "m2l_rotation_tiles", "rotation_tiles"
+            b.buffer("rotation_tiles", (len(vectors), tile_numbers(b.order, b.real.itemsize)), b.real)
+            b.table("rotation_tiles_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
+            b.stage(SETUP, file="m2l_rotation_tiles", rotation_tiles=0)
+            b.launch("rotation_tiles", len(vectors), 256, "rotation_tiles_vectors", "parameters", "rotation_tiles")
+        else:
+            self._kernel, self._table = "m2l_rotation", "rotations"
+            b.buffer("rotations", (len(vectors), 6 * (b.order + 1)), b.real)
+            made_of(b, "rotations", vectors)
+        b.stage("m2l", file=self._kernel, **{self._kernel: memory})
 
     def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
         """Blocks of a share of a child position, and warps of each."""
+        if self._tiles:
+            return groups(b, half), self._shape["M2L_WARPS"]
         warps = min(self._shape["M2L_WARPS"], groups(b, half))
         return -(-groups(b, half) // warps), warps
 
@@ -148,8 +169,8 @@ class ByRotation:
     def launch(self, b: Builder, half: int, moments: str) -> None:
         blocks, warps = self._blocks(b, half)
         b.launch(
-            "m2l_rotation", (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._count, "interactions",
-            "rotations", moments, "level_sums",
+            self._kernel, (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._count, "interactions",
+            self._table, moments, "level_sums",
         )  # fmt: skip
 
 
@@ -215,3 +236,19 @@ def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, in
     near = int(memory(warps, 1) <= shared and fitting(warps, 1) >= blocks)
     shape = {"M2L_WARPS": warps, "BLOCKS": min(blocks, fitting(warps, near)), "KEEP": keep}
     return shape | {"NEAR_SUMS": near, "ROLLED": rolled}, memory(warps, near)
+
+
+def tile_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int] | None:
+    """As :func:`rotation_shape`, of ``kernels/m2l_rotation_tiles.cu``; None if it is not for this order, or does not fit."""
+    warps, blocks = TILE_SHAPES[itemsize].get(order, (0, 0))
+    memory = (order + 1) * (order + 1 | 1) * (WARP + 32 // itemsize) * itemsize
+    if not warps or memory > shared:
+        return None
+    return {"M2L_WARPS": warps, "BLOCKS": min(blocks, (shared + 1024) // (memory + 1024))}, memory
+
+
+def tile_numbers(order: int, itemsize: int) -> int:
+    """Of a translation in the table of ``kernels/m2l_rotation_tiles.cu``: 16 bytes a lane and tile in two directions, phases,
+    powers."""
+    tiles = sum(2 * (l // 8 + 1) ** 2 for l in range(order + 1))
+    return 2 * tiles * WARP * 16 // itemsize + 4 * (order + 1)
