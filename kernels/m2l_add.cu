@@ -40,6 +40,7 @@ m2l_add(int half, int is_leaf, int count, const int4* __restrict__ list /* (8, c
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, groups = groups_of(half), child = blockIdx.y;
     const Target target(blockIdx.x * WARP + lane, half);
     const double found = APART ? degree_zero(target, count, list + child * count, rows, moments) : 0;
+    if (blockIdx.x * WARP + lane >= parents_of(half)) return;
     const long long length = 8LL * groups * (TERMS * WARP), own = child * groups + blockIdx.x;
     local += own * (TERMS * WARP) + lane;
     sums += own * (TERMS * WARP) + lane;

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import At, Builder, Interface
+from fmm_openmm.backends.cuda.program import SETUP, At, Builder, Interface
 from fmm_openmm.expansions.error import leaders
 
 REGIONS = 2048
@@ -19,6 +19,8 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
     region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
     is_open = b.lattice.is_open
+    b.stage(SETUP)
+    b.memset("arrived")  # a box's last entry is read before it is written, though not used then
     b.stage("sort", survey=0, **{"locate_inside" if is_open else "locate": 0})
     b.macros(REGION=region, LISTED=listed)
     if interface:
