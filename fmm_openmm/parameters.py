@@ -25,9 +25,9 @@ from fmm_openmm.octree import is_nested
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
-SMOOTHINGS = (0.025, 0.035, 0.05)
-"""Widths of the transition regions considered, box widths. All conserve the energy alike; wide ones make more parts of
-particles, narrow ones larger errors."""
+SMOOTHINGS = (0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
+"""Widths of the transition regions considered, box widths. All conserve the energy alike, below 0.006 no longer; wide ones make
+more parts of particles, narrow ones larger errors."""
 
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
@@ -361,7 +361,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
     levels = request.levels or 0
     found, most_accurate = [], None
     for grid in grids:
-        charged = load.charged * grid.per_box
+        charged, boxes = load.charged * grid.per_box, max(1.0, load.particles / grid.per_box)
         for radius in radii:
             lattice = grid.lattice(radius)
             if lattice.gap < radius + DISTANT or (levels and not is_nested(lattice)):
@@ -374,7 +374,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
                 parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
                 for order in orders:
                     truncation = sum(
-                        estimate_error(distances, order, smoothing, charged * 8**above, grid.deformation, load.ionic)
+                        estimate_error(distances, order, smoothing, charged * 8**above, grid.deformation, load.ionic, boxes)
                         for above in range(levels + 1)
                     )
                     error = np.hypot(noise[smoothing], truncation)

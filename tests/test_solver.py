@@ -67,16 +67,16 @@ def test_promise(name, tolerance):
 
 
 @pytest.mark.parametrize("name", ["water", "tip4pew", "peptide_octahedron", "peptide_charged", "brine_triclinic"])
-def test_promise_of_single_precision(name):
-    solver = solver_for(name, tolerance=SINGLE_FLOOR, precision="single")
+def test_promise_of_single_precision_on_the_cpu(name):
+    solver = solver_for(name, tolerance=SINGLE_FLOOR, precision="single", backend="cpu")
     assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= SINGLE_FLOOR
 
 
 @pytest.mark.parametrize("tolerance", [5e-6, 1e-5])
 @pytest.mark.parametrize("name", ["nacl", "cscl", "melt"])
-def test_single_precision_meets_the_tolerance_for_ions_or_is_refused(name, tolerance):
+def test_single_precision_on_the_cpu_meets_the_tolerance_for_ions_or_is_refused(name, tolerance):
     try:
-        solver = solver_for(name, tolerance=tolerance, precision="single")
+        solver = solver_for(name, tolerance=tolerance, precision="single", backend="cpu")
     except ValueError as error:
         assert "`tolerance` must be at least" in str(error) and "precision='double'" in str(error)
         assert tolerance == SINGLE_FLOOR
