@@ -4,6 +4,7 @@ Both are separate on purpose: the estimate (``expansions/error.py``) knows geome
 backend: times, and how well float32 is used.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -309,7 +310,8 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
 
 def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> list[FMMParameters]:
     """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius and smoothing the lowest order
-    whose estimated error meets the request. If nothing does, the most accurate alone."""
+    whose estimated error meets the request. If nothing does, the most accurate alone, with a warning unless
+    the order was given."""
     return [chosen for _, chosen in ranked(request, cell, load, cost)]
 
 
@@ -386,9 +388,15 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
                         found.append(candidate)
                         break
     if most_accurate is None:
-        raise ValueError(
-            f"`near_radius` must be larger with `levels` for boxes of this shape, got {request.near_radius!r}: "
-            "near boxes must have near parents"
+        what, given = "`levels` must be fewer", levels
+        if request.near_radius is not None:
+            what, given = "`near_radius` must be larger with `levels`", request.near_radius
+        raise ValueError(f"{what} for boxes of this shape, got {given!r}: near boxes must have near parents")
+    if not found and request.order is None:
+        warnings.warn(
+            f"`tolerance={request.tolerance:g}` is out of reach for this cell and the parameters given: "
+            f"the best expected error is {most_accurate[1]:.1e}",
+            stacklevel=2,
         )
     return [
         (

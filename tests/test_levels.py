@@ -253,3 +253,9 @@ def test_stencils_that_are_not_nested_are_refused():
     )
     with pytest.raises(ValueError, match=message):
         CoulombSolver([1.0, -1.0], NEEDLES, grid=(1, 1, 1), near_radius=2.64, levels=1)
+
+
+def test_a_shape_without_nested_stencils_is_refused():
+    cell = [[44.6, 0.0, 0.0], [20.79, 2.09, 0.0], [2.78, -0.5, 16.78]]
+    with pytest.raises(ValueError, match=r"^`levels` must be fewer for boxes of this shape, got 3: near boxes must have near"):
+        CoulombSolver([1.0, -1.0], cell, levels=3)

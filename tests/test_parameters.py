@@ -1,5 +1,6 @@
 """From a tolerance to parameters: the request is met or obeyed, bad requests are refused, every cell costs the same."""
 
+import warnings
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -202,6 +203,18 @@ def test_empty_space_is_seen(name, least, most):
     built = build(name)
     for shift in (0.0, 0.5, 7.3):
         assert least <= filled_fraction(built.positions + shift, built.box_vectors) <= most
+
+
+def test_a_tolerance_out_of_reach_is_told():
+    """Unless the order is given, which is obeyed whatever comes of it."""
+    request, load = Request(1e-9, near_radius=1.87), Load(20000, 1.0, 0.0)
+    with pytest.warns(UserWarning, match=r"^`tolerance=1e-09` is out of reach .*: the best expected error is \d\.\de-0\d$"):
+        found = choose_parameters(request, 6 * np.eye(3), load)
+    assert found.expected_error > 1e-9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose_parameters(replace(request, order=4), 6 * np.eye(3), load)
+        choose_parameters(replace(request, near_radius=None), 6 * np.eye(3), load)
 
 
 def test_few_particles_fill_their_cell():

@@ -16,7 +16,17 @@ from openmm import unit
 
 from fmm_openmm.backends import choose_backend
 from fmm_openmm.bench.solver import Evaluation, relative_error
-from fmm_openmm.bench.systems import CUTOFF, Sample, Size, nonbonded, scale_particles, tiled, tiled_charges, water
+from fmm_openmm.bench.systems import (
+    CUTOFF,
+    Sample,
+    Size,
+    nonbonded,
+    scale_particles,
+    tiled,
+    tiled_charges,
+    water,
+    with_smoothing,
+)
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import FMMForce, use_fmm
@@ -138,7 +148,7 @@ class Comparison:
         yield pme
         first, *others = bridges()
         for smoothing in smoothings:
-            name = f"FMM, {first} bridge" + ("" if smoothing is None else f", smoothing {smoothing:g}")
+            name = with_smoothing(f"FMM, {first} bridge", smoothing)
             options = {"bridge": first, "smoothing": smoothing}
             yield row(name, pme, self._fmm, options | {"tolerance": tolerance})
             if "failure" in pme:

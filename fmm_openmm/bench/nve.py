@@ -11,7 +11,7 @@ import numpy as np
 import openmm
 from openmm import unit
 
-from fmm_openmm.bench.systems import Sample, Size, equilibrated, nonbonded, tiled, water
+from fmm_openmm.bench.systems import Sample, Size, equilibrated, nonbonded, tiled, water, with_smoothing
 from fmm_openmm.integration import use_fmm
 
 EVERY = 5
@@ -33,8 +33,7 @@ def sample_of(size: Size) -> Sample:
 
 def methods(smoothings) -> dict[str, dict | None]:
     """PME, and FMM with each of ``smoothings``: options of FMM, None for PME."""
-    named = {"FMM" if s is None else f"FMM, smoothing {s:g}": {"smoothing": s} for s in smoothings}
-    return {"PME": None} | named
+    return {"PME": None} | {with_smoothing("FMM", smoothing): {"smoothing": smoothing} for smoothing in smoothings}
 
 
 def measure(

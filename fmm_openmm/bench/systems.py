@@ -23,6 +23,11 @@ SHAPES = {  # rows a, b, c; only the shape counts
 }
 
 
+def with_smoothing(method: str, smoothing: float | None) -> str:
+    """The name of a method that was asked for this smoothing; None for none."""
+    return method if smoothing is None else f"{method}, smoothing {smoothing:g}"
+
+
 @dataclass(frozen=True)
 class Size:
     """A cell of the volume of a cube of this edge (nm), repeated along its box vectors."""

@@ -180,7 +180,7 @@ class Session:
             fractions = np.mod(positions @ np.linalg.inv(cell), 1.0)
             fractions[fractions >= 1.0] = 0.0  # what np.mod makes of -1e-17
             tree = cKDTree(fractions, boxsize=1.0)
-        excluded = set(map(tuple, np.sort(self.bridge.definition.structure.exclusions, axis=1).tolist()))
+        excluded = set(map(tuple, np.sort(self.bridge.fix_structure().exclusions, axis=1).tolist()))
         for first, second in sorted(tree.query_pairs(COINCIDENT)):
             if (first, second) not in excluded:
                 return f"`positions`: particles {first} and {second} coincide and are not excluded"

@@ -77,7 +77,8 @@ class ValidationReport:
         reference: name of the reference.
         reference_energy: kJ/mol.
         fmm: the FMM beside the reference.
-        pme: OpenMM's PME at the System's own tolerance and cutoff beside the reference; None in empty space.
+        pme: OpenMM's PME at the System's own tolerance and cutoff, in small cells a shorter one, beside the reference; None in
+            empty space.
     """
 
     particles: int
