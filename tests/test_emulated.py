@@ -9,7 +9,7 @@ from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
-from tests.emulator import COMPILER, EmulatedStages
+from tests.emulator import COMPILER, NOTICES_READS, EmulatedStages
 
 if COMPILER is None:
     pytest.skip("needs a C++ compiler", allow_module_level=True)
@@ -257,4 +257,18 @@ def test_threads_meet_at_barriers_and_in_warps(folder, monkeypatch):
 )
 def test_faults_are_noticed(body, fault, folder, monkeypatch):
     with pytest.raises(AssertionError, match=fault):
+        emulated(body, folder, monkeypatch)
+
+
+@pytest.mark.skipif(not NOTICES_READS, reason="needs g++")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "out[threadIdx.x] += 1;",
+        "out[threadIdx.x] = atomicExch(out + 1, 7);",
+        "extern __shared__ int memory[]; out[threadIdx.x] = memory[threadIdx.x];",
+    ],
+)
+def test_reads_of_what_was_never_written_are_noticed(body, folder, monkeypatch):
+    with pytest.raises(AssertionError, match="kernel: a thread reads what was never written"):
         emulated(body, folder, monkeypatch)

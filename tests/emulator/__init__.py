@@ -1,7 +1,8 @@
 """The GPU's programs on the host: kernels compiled by a C++ compiler, executed step by step, without CUDA or a GPU.
 
-Slow, and nothing like a GPU in its timing; but the same sources, the same macros, the same steps and buffers. What was never
-written is garbage, and writing beyond a buffer is noticed. Paths for newer architectures (tensor cores) are not covered.
+Slow, and nothing like a GPU in its timing; but the same sources, the same macros, the same steps and buffers. Writing beyond a
+buffer is noticed and, if the compiler is g++, reading what was never written in a buffer or in dynamic shared memory. Paths for
+newer architectures (tensor cores) are not covered.
 """
 
 import ctypes
@@ -24,11 +25,19 @@ SOURCES = Path(__file__).parent
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
 OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{SOURCES}")
 OPTIONS += ("-U_FORTIFY_SOURCE",)  # which would forbid jumps between stacks
-OPTIONS += ("-fno-aggressive-loop-optimizations",) if "g++" in str(COMPILER) else ()  # rows of an array are run over
+NOTICES_READS = "g++" in str(COMPILER)
+"""Whether reading what was never written is noticed."""
+
+if NOTICES_READS:
+    OPTIONS += ("-fno-aggressive-loop-optimizations",)  # rows of an array are run over
+    OPTIONS += ("-fsanitize=kernel-address",)
+    OPTIONS += tuple(f"--param=asan-{what}=0" for what in ("instrumentation-with-call-threshold", "stack", "globals"))
 GUARD = 64
 """Bytes on either side of a buffer that nobody may write."""
 
 GARBAGE = 0xA5
+"""As in ``machine.cpp``."""
+
 DEVICE = Device(4, 227 * 1024)
 
 _DYNAMIC = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
@@ -47,7 +56,7 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
 def machine(folder: Path) -> Path:
     """The library that runs the blocks of every kernel; beside it the header in a form that g++ reads much faster."""
     built(folder / "cuda.h.gch", "-x", "c++-header", SOURCES / "cuda.h")
-    return built(folder / "machine.so", SOURCES / "machine.cpp")
+    return built(folder / "machine.so", "-fno-sanitize=all", SOURCES / "machine.cpp")
 
 
 def built(path: Path, *sources) -> Path:

@@ -2,6 +2,8 @@
 //
 // Every thread of a block has a stack of its own; they take turns at barriers and where lanes of a warp meet, warp after warp.
 // What waits for what can never come is an error, as is a lane that leaves before the others of its mask have met it.
+//
+// g++ has every read and write of a kernel call the hooks of its address sanitizer, which are defined here: they look for garbage.
 #include "cuda.h"
 
 #include <setjmp.h>
@@ -18,6 +20,9 @@ namespace emulator {
 
 constexpr std::size_t STACK = 128 * 1024, DYNAMIC = 256 * 1024;
 alignas(128) char dynamic_shared[DYNAMIC];
+
+// What buffers and dynamic shared memory are made of at first.
+constexpr unsigned char GARBAGE = 0xa5;
 
 namespace {
 
@@ -96,7 +101,7 @@ bool resume_warp(unsigned first) {
 }
 
 void run_block() {
-    std::memset(dynamic_shared, 0xa5, DYNAMIC);
+    std::memset(dynamic_shared, GARBAGE, DYNAMIC);
     meetings.assign((blockDim.x + 31) / 32, {});
     for (unsigned k = 0; k < blockDim.x; k++) threads[k].done = false;
     alive = blockDim.x;
@@ -105,6 +110,14 @@ void run_block() {
         bool any = false;
         for (unsigned first = 0; first < blockDim.x; first += 32) any |= resume_warp(first);
         if (!any && !fault) fault = "threads wait for each other for ever";
+    }
+}
+
+void before_read(const void* at, std::size_t bytes) {
+    for (std::size_t k = 0; k + 4 <= bytes; k += 4) {
+        unsigned word;
+        std::memcpy(&word, static_cast<const char*>(at) + k, 4);
+        if (word == GARBAGE * 0x1010101u) fault = "a thread reads what was never written";
     }
 }
 
@@ -158,3 +171,22 @@ const char* run(uint3 grid, unsigned block, void (*of)(void*), void* argument) {
 }
 
 }  // namespace emulator
+
+#define HOOKS(bytes)                                                                                   \
+    void __asan_load##bytes##_noabort(const void* at) { emulator::before_read(at, bytes); }            \
+    void __asan_store##bytes##_noabort(const void*) {}
+
+#pragma GCC visibility push(default)
+extern "C" {
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+void __asan_loadN_noabort(const void* at, std::size_t bytes) { emulator::before_read(at, bytes); }
+void __asan_storeN_noabort(const void*, std::size_t) {}
+void __asan_handle_no_return() {}
+void __asan_before_dynamic_init(const void*) {}
+void __asan_after_dynamic_init() {}
+}
+#pragma GCC visibility pop
