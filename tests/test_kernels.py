@@ -8,11 +8,12 @@ import re
 import pytest
 
 from fmm_openmm.backends.cuda.m2l import parity_shape
-from fmm_openmm.backends.cuda.pipeline.m2l import rotation_shape
+from fmm_openmm.backends.cuda.pipeline.m2l import rotation_shape, tile_shape
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
+TILES_SPILL_BUDGET = 96
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
@@ -52,17 +53,32 @@ def macros_of(variant, stage):
     return macros
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize(("cuda", "architecture", "variant"), CASES)
-def test_compiles(cuda, architecture, variant, stage, monkeypatch):
+def spills(cuda, architecture, stage, macros, monkeypatch):
+    """Bytes that each function of a kernel file spills; fails if it does not compile or the compiler warns."""
     compiler = nvrtc.library(cuda)
     if compiler is None:
         pytest.skip(f"needs {nvrtc.PACKAGES[cuda]}: pip install 'fmm_openmm[kernels]'")
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")  # what comes from NVRTC's cache, on computers with a GPU, has no log
     options = [*OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
-    done, log = nvrtc.compiled(compiler, source_of(stage, macros_of(variant, stage)), f"{stage}.cu", options)
+    done, log = nvrtc.compiled(compiler, source_of(stage, macros), f"{stage}.cu", options)
     assert done, log
     assert "warning" not in log, log
     spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
     assert spilled, log
-    assert max(spilled) <= SPILL_BUDGET, log
+    return spilled
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("cuda", "architecture", "variant"), CASES)
+def test_compiles(cuda, architecture, variant, stage, monkeypatch):
+    assert max(spills(cuda, architecture, stage, macros_of(variant, stage), monkeypatch)) <= SPILL_BUDGET
+
+
+@pytest.mark.parametrize(("dtype", "order"), [("float", 20), ("double", 16)])
+@pytest.mark.parametrize(("architecture", "shared"), [(80, 163), (90, 227), (100, 227)])
+def test_rotation_by_tiles_as_it_is_launched(dtype, order, architecture, shared, monkeypatch):
+    """At high orders, with as many blocks a multiprocessor as are fastest on sm_90, for which they spill some registers."""
+    real = {"float": 4, "double": 8}[dtype]
+    macros = macros_of("float 5", "m2l_rotation_tiles") | {"REAL": dtype, "ORDER": order}
+    macros |= tile_shape(order, real, shared * 1024)[0]
+    assert max(spills(13, architecture, "m2l_rotation_tiles", macros, monkeypatch)) <= TILES_SPILL_BUDGET
