@@ -12,7 +12,7 @@ With the effective distance of the first boxes that are not near,
 
 the estimate is
 
-    error = SAFETY (1 + SCATTER / sqrt(N)) * C * n^X * R^-Z * (A D^G / R^B)^(p + 1)
+    error = SAFETY (1 + SCATTER (1 - chi) / sqrt(N)) * C * n^X * R^-Z * (A D^G / R^B)^(p + 1)
             * exp(Q ((p + 1) / R)^2 + IONIC * chi) * f(s)
     f(s)  = max(W, (S0 (7 / (p + 1))^K / s)^Y)   for a smoothing s > 0,   1 without
 
@@ -22,7 +22,7 @@ constants were fitted by least squares to errors measured against Ewald sums: 1,
 solvated peptide (radii 1.87 to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set
 (radii 1.87 to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25, at narrow
 transitions 0.4, for which f was raised). ``SAFETY`` covers the spread between liquids in large systems, ``SCATTER`` what
-is added in small ones, where few boxes make the error; ``IONIC`` was raised from 0.66 to cover crystals.
+is added in small ones of molecules, where few boxes make the error; ``IONIC`` was raised from 0.66 to cover crystals.
 ``docs/accuracy.md`` has the comparison for the whole test set.
 """
 
@@ -114,7 +114,7 @@ def estimate_error(
         transition = max(W, (S0 * (7.0 / (order + 1)) ** K / smoothing) ** Y)
     decay = A * deformation**G / effective**B
     growth = np.exp(Q * ((order + 1) / effective) ** 2 + IONIC * ionic)
-    safety = SAFETY * (1.0 + SCATTER / np.sqrt(boxes))
+    safety = SAFETY * (1.0 + SCATTER * (1.0 - ionic) / np.sqrt(boxes))
     return float(safety * C * max(per_box, 1.0) ** X * effective**-Z * decay ** (order + 1) * growth * transition)
 
 

@@ -269,8 +269,9 @@ def test_an_energy_that_is_not_a_number_is_explained(ions):
     bad = ions.positions.copy()
     bad[3] = bad[1] - ions.cell[0]
     assert session.explain(ions.cell, bad) == "`positions`: particles 1 and 3 coincide and are not excluded"
-    session.bridge.definition.add_exclusion(3, 1)
-    assert session.explain(ions.cell, bad) == "the energy is not a number"
+    excluding = fmm.FMMForce.from_nonbonded(ions.nonbonded)
+    excluding.addExclusion(3, 1)
+    assert session_of(excluding).explain(ions.cell, bad) == "the energy is not a number"
 
 
 def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):
