@@ -248,11 +248,15 @@ class Load:
         ``around`` the particles, where there is far more net charge.
         """
         other = Load.of(charges, exclusions, self.filled)
-        ionic, charged = other.ionic <= self.ionic + IONIC_SLACK, other.charged >= CHARGED_SLACK * self.charged
-        if ionic and charged and (other.net <= 2 * self.net + 20 or not around):
+        alike = other.ionic <= self.ionic + IONIC_SLACK and other.charged >= CHARGED_SLACK * self.charged
+        if alike and (other.net <= 2 * self.net + 20 or not around):
             return self
-        ionic, charged, net = max(self.ionic, other.ionic), min(self.charged, other.charged), max(self.net, other.net)
-        return replace(self, ionic=ionic, charged=charged, net=net)
+        return replace(
+            self,
+            ionic=max(self.ionic, other.ionic),
+            charged=min(self.charged, other.charged),
+            net=max(self.net, other.net),
+        )
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
@@ -310,8 +314,8 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
 
 def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> list[FMMParameters]:
     """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius and smoothing the lowest order
-    whose estimated error meets the request. If nothing does, the most accurate alone, with a warning unless
-    the order was given."""
+    whose estimated error meets the request. If nothing does, the most accurate alone, with a warning unless the order was
+    given."""
     return [chosen for _, chosen in ranked(request, cell, load, cost)]
 
 

@@ -80,9 +80,10 @@ def run(args, terminal) -> Outcome:
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
     """The FMMForce that the System has, unless options are given, else a new one in place of PME."""
-    if find_fmm(system):
-        if not options:
-            return find_fmm(system)[0]
+    forces = find_fmm(system)
+    if forces and not options:
+        return forces[0]
+    if forces:
         restore_pme(system)
     return use_fmm(system, **options)
 
