@@ -11,6 +11,8 @@ groups become as compact as they can be.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, product
+from math import gcd
+from operator import mul
 
 import numpy as np
 
@@ -82,19 +84,19 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     """``U @ counts @ V = diag(d)`` with unimodular integer U and V and positive d.
 
     Returns:
-        u, v: shape (3, 3), integers of any length: object.  d: shape (3,) int64.
+        u, v: shape (n, n), like counts, integers of any length: object.  d: shape (n,) int64.
     """
-    a = np.array(counts, dtype=object)
-    u, v = np.eye(3, dtype=object), np.eye(3, dtype=object)
-    for t in range(3):
+    a, n = np.array(counts, dtype=object), len(counts)
+    u, v = np.eye(n, dtype=object), np.eye(n, dtype=object)
+    for t in range(n):
         while True:
-            i, j = min(((i, j) for i in range(t, 3) for j in range(t, 3) if a[i, j]), key=lambda ij: abs(a[ij]))
+            i, j = min(((i, j) for i in range(t, n) for j in range(t, n) if a[i, j]), key=lambda ij: abs(a[ij]))
             a[[t, i]], u[[t, i]] = a[[i, t]], u[[i, t]]
             a[:, [t, j]], v[:, [t, j]] = a[:, [j, t]], v[:, [j, t]]
-            for i in range(t + 1, 3):
+            for i in range(t + 1, n):
                 f = a[i, t] // a[t, t]
                 a[i], u[i] = a[i] - f * a[t], u[i] - f * u[t]
-            for j in range(t + 1, 3):
+            for j in range(t + 1, n):
                 f = a[t, j] // a[t, t]
                 a[:, j], v[:, j] = a[:, j] - f * a[:, t], v[:, j] - f * v[:, t]
             if not any(a[t + 1 :, t]) and not any(a[t, t + 1 :]):
@@ -105,28 +107,75 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The group of ``index @ v mod d`` as one of three cycles whose lengths are as equal as they get, the longest last.
+    """The group of ``index @ v mod d`` as one of as many cycles whose lengths are as equal as they get, the longest last.
 
     Cycles are split into cycles of prime powers, and those for different primes joined again, by
     ``n = sum_q n_q (length / q) mod length`` (I. J. Good, doi:10.1111/j.2517-6161.1958.tb00300.x).
 
     Returns:
-        v: shape (3, 3) int64, reduced modulo the lengths.  lengths: shape (3,) int64.
+        v: shape (n, n) int64, reduced modulo the lengths.  lengths: shape (n,) int64.
     """
+    n = len(d)
     powers: dict[int, list] = {}
     for axis, length in enumerate(d.tolist()):
         for prime, power in _prime_powers(length).items():
             powers.setdefault(prime, []).append((power, axis))
-    lengths, parts = [1, 1, 1], ([], [], [])
+    lengths, parts = [1] * n, [[] for _ in range(n)]
     for of_one_prime in sorted((sorted(each, reverse=True) for each in powers.values()), reverse=True):
-        shortest = sorted(range(3), key=lengths.__getitem__)
+        shortest = sorted(range(n), key=lengths.__getitem__)
         for cycle, (power, axis) in zip(shortest, of_one_prime, strict=False):
             lengths[cycle] *= power
             parts[cycle].append((power, axis))
-    order = sorted(range(3), key=lengths.__getitem__)
-    columns = [sum(((lengths[k] // power) * v[:, axis] for power, axis in parts[k]), np.zeros(3, np.int64)) for k in order]
+    order = sorted(range(n), key=lengths.__getitem__)
+    columns = [sum(((lengths[k] // power) * v[:, axis] for power, axis in parts[k]), np.zeros(n, np.int64)) for k in order]
     lengths = np.array([lengths[k] for k in order], np.int64)
     return np.mod(np.stack(columns, 1), lengths), lengths
+
+
+def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
+    """Integers v, v[0] = 1, for which ``counts @ v mod counts[0, 0]`` is zero, or None if there are none: ``index @ v`` numbers
+    the boxes of every row along the first axis one by one, and the group is that cycle times another group.
+
+    Args:
+        counts: lower triangular, shape (n, n).
+    """
+    length = int(counts[0, 0])
+
+    def completed(v: tuple[int, ...]) -> tuple[int, ...] | None:
+        if len(v) == len(counts):
+            return v
+        *before, own = counts[len(v), : len(v) + 1].tolist()
+        rest = sum(map(mul, before, v))
+        if rest % gcd(own, length):
+            return None
+        longer = (completed((*v, k)) for k in range(length) if (rest + own * k) % length == 0)
+        return next(filter(None, longer), None)
+
+    return completed((1,))
+
+
+def group_cycles(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """V and d: boxes are the same if their ``index @ V mod d`` is.
+
+    Neighbours along the first axis are neighbours in the last cycle wherever that is possible, then those along the second in
+    the one before; what is left is made of compact cycles. A rectangular grid is left as it is, its axes reversed.
+
+    Args:
+        counts: lower triangular, shape (n, n).
+
+    Returns:
+        v: shape (n, n) int64.  d: shape (n,) int64.
+    """
+    if not len(counts):
+        return np.zeros((0, 0), np.int64), np.zeros(0, np.int64)
+    row = row_cycle(counts)
+    if row is None:
+        _, v, d = smith_normal_form(counts)
+        return compact_cycles((v % d).astype(np.int64), d)
+    v, d = group_cycles(counts[1:, 1:])
+    v = np.pad(v, [(1, 0), (0, 1)])
+    v[:, -1] = row
+    return v, np.append(d, counts[0, 0])
 
 
 def _prime_powers(n: int) -> dict[int, int]:
@@ -181,6 +230,10 @@ def _deformation(boxes: np.ndarray) -> np.ndarray:
     return np.linalg.norm(signs @ boxes, axis=-1).max(-1) / np.sqrt(3.0)
 
 
+ROWLESS = 0.05
+"""What a lattice without :func:`row_cycle` costs more there: moments and expansions are then strewn over memory."""
+
+
 def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     """The counts matrix whose boxes are nearly cubes of about the given width and whose FFT lengths are 2, 3, 5, 7-smooth.
 
@@ -207,7 +260,7 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
         if scores[k] >= best_score:
             break
         lengths = smith_normal_form(candidates[k])[2].tolist()
-        score = scores[k] + sum(map(_slowness, lengths))
+        score = scores[k] + sum(map(_slowness, lengths)) + ROWLESS * (row_cycle(candidates[k]) is None)
         if score < best_score and all(map(_is_smooth, lengths)):
             best, best_score = candidates[k], score
     if best is None:  # no smooth lengths nearby: powers of two are never far
@@ -286,14 +339,8 @@ class BoxLattice:
 
     @cached_property
     def cycles(self) -> tuple[np.ndarray, np.ndarray]:
-        """V (3, 3) and d (3,): boxes are the same if their ``index @ V mod d`` is.
-
-        For a rectangular cell the plain grid, its axes reversed: then the slots are the box numbers.
-        """
-        if not np.tril(self.counts, -1).any():
-            return np.eye(3, dtype=np.int64)[::-1], np.diag(self.counts)[::-1]
-        _, v, d = smith_normal_form(self.counts)
-        return compact_cycles((v % d).astype(np.int64), d)
+        """V (3, 3) and d (3,), see :func:`group_cycles`. In a rectangular cell slots are box numbers."""
+        return group_cycles(self.counts)
 
     @property
     def fft_shape(self) -> tuple[int, int, int]:

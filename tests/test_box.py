@@ -15,6 +15,7 @@ from fmm_openmm.box import (
     counts_matrix,
     deformation,
     near_stencil,
+    row_cycle,
     smith_normal_form,
 )
 from fmm_openmm.parameters import DEFORMATION_LIMIT
@@ -77,6 +78,36 @@ def test_compact_cycles_are_the_same_group(d, seed):
 )  # fmt: skip
 def test_compact_cycles(d, lengths):
     assert tuple(compact_cycles(np.eye(3, dtype=np.int64), np.array(d))[1]) == lengths
+
+
+@SETTINGS
+@given(counts_matrices())
+def test_neighbours_along_the_first_axis_are_neighbours_in_memory(counts):
+    """Wherever the cycle that rows are splits off: tried out on all integers there are."""
+    length = counts[0, 0]
+    y, z = np.meshgrid(np.arange(length), np.arange(length))
+    v = np.stack([np.ones(length**2, np.int64), y.ravel(), z.ravel()])
+    splits_off = not (counts @ v % length).any(0).all()
+    found = row_cycle(counts)
+    assert (found is not None) == splits_off
+    if splits_off:
+        assert found[0] == 1 and not (counts @ found % length).any()
+        rows = lattice_of(counts).slots.reshape(-1, length)
+        np.testing.assert_array_equal(np.mod(np.diff(rows, axis=1) - 1, length), 0)
+        assert not np.diff(rows // length, axis=1).any()
+
+
+@pytest.mark.parametrize(
+    ("counts", "lengths"),
+    [
+        ([[6, 0, 0], [0, 5, 0], [0, 0, 4]], (4, 5, 6)),  # a grid
+        ([[40, 0, 0], [0, 40, 0], [20, 20, 30]], (30, 40, 40)),  # rows and columns split off
+        ([[42, 0, 0], [0, 42, 0], [21, 21, 54]], (27, 84, 42)),  # rows do, columns are of another length
+        ([[54, 0, 0], [18, 54, 0], [-18, 27, 45]], (18, 81, 90)),  # nothing does
+    ],
+)
+def test_cycles(counts, lengths):
+    assert lattice_of(np.array(counts)).fft_shape == lengths
 
 
 @SETTINGS
