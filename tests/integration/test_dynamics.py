@@ -62,19 +62,24 @@ def test_barostats_leave_the_energy_of_a_fresh_context(water, platform, kind):
 
 
 def test_box_of_a_context_can_change_and_return(water, platform):
-    fmm.use_fmm(water.system, tolerance=1e-6)
+    """Of the FMM alone: OpenMM's CPU platform gets Lennard-Jones wrong where a rectangular box has become a triclinic one."""
+    fmm.use_fmm(water.system, tolerance=1e-6).setForceGroup(1)
+
+    def coulomb(context):
+        return context.getState(energy=True, groups={1}).getPotentialEnergy()._value
+
     context = water.context(platform)
-    before = energy_of(context)
+    before = coulomb(context)
     cells = [0.98 * water.cell, 1.05 * water.cell]
     if platform in ("Reference", "CPU"):  # the others refuse to turn a rectangular box into a triclinic one
-        cells.append(water.cell + np.array([[0, 0, 0], [0.4, 0, 0], [-0.3, 0.5, 0]]))
+        cells.append(water.cell + np.array([[0, 0, 0], [0.4, 0.3, 0], [-0.3, 0.5, 0.3]]))  # gaps: no atoms overlap
     for cell in cells:
         context.setPeriodicBoxVectors(*cell)
         fresh = copy.deepcopy(water)
         fresh.system.setDefaultPeriodicBoxVectors(*cell)
-        assert energy_of(context) == pytest.approx(fresh.energy_and_forces(platform)[0], rel=1e-5)
+        assert coulomb(context) == pytest.approx(coulomb(fresh.context(platform)), rel=1e-5)
         context.setPeriodicBoxVectors(*water.cell)
-        assert energy_of(context) == pytest.approx(before, rel=1e-9)
+        assert coulomb(context) == pytest.approx(before, rel=1e-9)
 
 
 @pytest.mark.parametrize("name, sites", [("tip4pew", 1), ("tip5p", 2)])
