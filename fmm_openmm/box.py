@@ -230,7 +230,7 @@ def _deformation(boxes: np.ndarray) -> np.ndarray:
     return np.linalg.norm(signs @ boxes, axis=-1).max(-1) / np.sqrt(3.0)
 
 
-ROWLESS = 0.05
+ROWLESS = 0.1
 """What a lattice without :func:`row_cycle` costs more there: moments and expansions are then strewn over memory."""
 
 

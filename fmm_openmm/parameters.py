@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
+from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation, row_cycle
 from fmm_openmm.checks import check_choice, check_integer, check_number
 from fmm_openmm.expansions.error import (
     charged_fraction,
@@ -71,8 +71,9 @@ class CostModel:
     Attributes:
         pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in the other stages.
         box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the convolution.
+        strewn: a box and a term where neighbours are strewn over memory (:func:`fmm_openmm.box.row_cycle`).
         box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
-        at_once: boxes that p2p works on side by side, so that fewer take as long.
+        at_once: boxes that p2p works on side by side, so that fewer take as long, and the last of many half as long.
         beside: what the far field takes at least, with p2p beside it.
         rotation: order from which m2l by rotation is faster than by matrices.
         rounding: error of float32 arithmetic over :func:`fmm_openmm.expansions.error.single_noise`, which is a CPU's.
@@ -88,19 +89,24 @@ class CostModel:
     box: float = 0.0
     at_once: float = 0.0
     beside: float = 0.0
+    strewn: float = 0.0
     rotation: int = 1
     rounding: float = 1.0
     double: "CostModel | None" = None
 
-    def __call__(self, parts: float, filled: float, boxes: int, near: int, order: int, levels: int = 0) -> float:
+    def __call__(
+        self, parts: float, filled: float, boxes: int, near: int, order: int, levels: int = 0, in_rows: bool = True
+    ) -> float:
         terms = (order + 1) ** 2
+        box_term = self.box_term if in_rows else self.box_term + self.strewn
         root = boxes / 8**levels
         interactions = 8 / 7 * (boxes - root) * filled * 7 * near  # a box has eight times as many near ones as its parent
         pairs = self.pair * parts * (parts / (filled * boxes) * near)
+        side_by_side = pairs * self.at_once / (filled * boxes)
         return (
-            max(pairs, pairs * self.at_once / (filled * boxes) - self.beside)
+            max(pairs + side_by_side / 2, side_by_side - self.beside)
             + parts * (self.part + self.part_term * terms)
-            + root * (self.box_term * terms + self.box_term2 * terms * terms)
+            + root * (box_term * terms + self.box_term2 * terms * terms)
             + interactions * self.box_term2 * terms * terms
             + boxes * filled * (self.box_near * near + self.box)
         )
@@ -113,15 +119,15 @@ CPU_COST = CostModel(
 
 CUDA_COST = CostModel(
     pair=6.3e-13, part_term=1e-12, part=8e-11, box_term=1.1e-11, box_term2=1.15e-13, box_near=2.5e-11, box=1.5e-9,
-    at_once=2100, beside=2e-5, rounding=2.15,
+    at_once=2100, beside=2e-5, strewn=1.6e-11, rounding=2.15,
     double=CostModel(
         pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10,
-        at_once=2100, beside=2e-5,
+        at_once=2100, beside=2e-5, strewn=3.2e-11,
     ),
 )  # fmt: skip
-"""An NVIDIA H200, fitted to the stages' times at 962,280 atoms of water; ``at_once`` to droplets of 21,480 in float32.
-``rounding`` covers the 1.0e-5 of TIP4P-Ew water at a smoothing of 0.025: reciprocal roots are approximate, and all sums are in
-float32."""
+"""An NVIDIA H200, fitted to the stages' times at 962,280 atoms of water; ``at_once`` to droplets of 21,480 in float32 and to MD
+steps of 42,768 and 70,752, ``strewn`` to dodecahedra in float32. ``rounding`` covers the 1.0e-5 of TIP4P-Ew water at a
+smoothing of 0.025: reciprocal roots are approximate, and all sums are in float32."""
 
 
 @dataclass(frozen=True)
@@ -330,6 +336,7 @@ def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> l
             load.particles / max(1.0, load.filled * float(np.prod(np.diag(leaves)))),
             partial(BoxLattice.from_cell, cell, leaves),
             deformation(cell, counts),
+            row_cycle(counts) is not None,
         )
         for counts, leaves in ((grid, grid << (request.levels or 0)) for grid in _grids(request, cell, load))
     )
@@ -345,12 +352,14 @@ class Grid:
         per_box: mean number of particles in a leaf that holds any.
         lattice: the lattice of the leaves with a given near radius.
         deformation: of the boxes, as in :func:`fmm_openmm.box.deformation`.
+        in_rows: whether neighbours are neighbours in memory (:func:`fmm_openmm.box.row_cycle`).
     """
 
     counts: np.ndarray
     per_box: float
     lattice: Callable[[float], BoxLattice]
     deformation: float = 1.0
+    in_rows: bool = True
 
 
 def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[tuple[float, FMMParameters]]:
@@ -384,7 +393,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
                         for above in range(levels + 1)
                     )
                     error = np.hypot(noise[smoothing], truncation)
-                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels)
+                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, grid.in_rows)
                     candidate = seconds, float(error), order, radius, smoothing, grid.counts
                     if most_accurate is None or error < most_accurate[1]:
                         most_accurate = candidate

@@ -37,7 +37,7 @@ VARIANTS = {
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 CASES = {  # by version of CUDA and architecture; all variants on the oldest, the newest and what is measured on
     12: {70: VARIANTS, 90: SOME[:1]},
-    13: {75: VARIANTS, 80: SOME, 86: SOME, 89: SOME, 90: VARIANTS, 100: SOME, 120: VARIANTS},
+    13: {75: SOME, 80: SOME, 86: SOME, 89: SOME, 90: VARIANTS, 100: SOME, 120: VARIANTS},
 }
 CASES = [(cuda, sm, variant) for cuda, all_of_it in CASES.items() for sm, variants in all_of_it.items() for variant in variants]
 
