@@ -145,11 +145,12 @@ def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
         if len(v) == len(counts):
             return v
         *before, own = counts[len(v), : len(v) + 1].tolist()
-        rest = sum(map(mul, before, v))
-        if rest % gcd(own, length):
+        rest, common = sum(map(mul, before, v)), gcd(own, length)
+        if rest % common:
             return None
-        longer = (completed((*v, k)) for k in range(length) if (rest + own * k) % length == 0)
-        return next(filter(None, longer), None)
+        step = length // common
+        first = -rest // common * pow(own // common, -1, step) % step  # of the k with rest + own k = 0 mod length
+        return next(filter(None, (completed((*v, k)) for k in range(first, length, step))), None)
 
     return completed((1,))
 
@@ -241,14 +242,12 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
         cell: box vectors in reduced form, shape (3, 3).
         width: wanted box width, in the unit of ``cell``.
     """
-    target = np.diag(cell) / width
-    best, best_score = None, np.inf
     ranges = []
-    for n in target:
-        low, high = max(1, int(np.floor(0.87 * n))), max(1, int(np.ceil(1.13 * n)))
-        numbers = np.arange(low, high + 1)
-        nearest = np.argsort(np.abs(np.log(numbers / n)), kind="stable")[:7]
-        ranges.append(sorted(numbers[nearest].tolist()))
+    for n in np.diag(cell) / width:
+        numbers = np.arange(max(1, int(np.floor(0.87 * n))), max(1, int(np.ceil(1.13 * n))) + 1)
+        nearest = numbers[np.argsort(np.abs(np.log(numbers / n)), kind="stable")].tolist()
+        smooth = [number for number in nearest if _is_smooth(number)]
+        ranges.append(sorted([number for number in smooth if number in nearest[:7]] or smooth[:3]))
     diagonals = np.array(list(product(*ranges)))
     widths = np.diag(cell) / diagonals
     candidates = np.rint(np.tril(cell, -1) / widths[:, None, :]).astype(np.int64)
@@ -256,15 +255,14 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     boxes = np.linalg.solve(candidates.astype(float), np.broadcast_to(cell, candidates.shape))
     size = np.cbrt(widths.prod(1))
     scores = 4.0 * (_deformation(boxes) / size - 1.0) + np.abs(np.log(size / width))
+    best, best_score = None, np.inf
     for k in np.argsort(scores.round(12), kind="stable"):
         if scores[k] >= best_score:
             break
         lengths = smith_normal_form(candidates[k])[2].tolist()
         score = scores[k] + sum(map(_slowness, lengths)) + ROWLESS * (row_cycle(candidates[k]) is None)
-        if score < best_score and all(map(_is_smooth, lengths)):
+        if score < best_score:
             best, best_score = candidates[k], score
-    if best is None:  # no smooth lengths nearby: powers of two are never far
-        best = np.diag(2 ** np.maximum(0, np.rint(np.log2(target))).astype(np.int64))
     return best
 
 

@@ -193,6 +193,14 @@ def test_chosen_boxes_are_nearly_cubes(cell, per_edge):
         assert n == 1
 
 
+@pytest.mark.parametrize("cell", [np.diag([234.0, 18, 18]), np.diag([93.5, 93.5, 156]), 460 * DODECAHEDRON], ids=str)
+def test_chosen_boxes_where_smooth_lengths_are_rare(cell):
+    """None of the seven integers nearest to 156, 234 or 460 has prime factors up to 7 only."""
+    counts = choose_counts(cell, 1.0)
+    assert deformation(cell, counts) < 1.01
+    assert 0.95 < box_width(cell, counts) < 1.05
+
+
 @pytest.mark.parametrize("per_edge", [6, 10, 14, 20, 33])
 def test_a_dodecahedron_is_made_of_cuboids(per_edge):
     counts = choose_counts(DODECAHEDRON, 1 / per_edge)
