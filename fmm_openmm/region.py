@@ -67,7 +67,7 @@ class Region:
         size = self.lattice.span * self.width
         if self.lattice.span.prod() > SHRINKAGE * _span(high - low, self.width, self.parameters.levels).prod():
             return None
-        if (low - edge >= self.corner).all() and (high + edge <= self.corner + size).all():
+        if (low - edge >= self.corner).all() and (high + edge < self.corner + size).all():
             return self
         return self.centred(low, high)
 

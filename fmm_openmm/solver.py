@@ -323,7 +323,7 @@ class CoulombSolver:
     def _stages_for(self, positions, cell: np.ndarray | None) -> tuple[Stages, Region | Filling]:
         """Stages and their boxes, which serve; the two used last are kept, so that a rejected box change costs nothing."""
         self._unexamined = 0
-        if self._follows and cell is not None and hasattr(positions, "get"):
+        if self._follows and (cell is not None or not self._kept) and hasattr(positions, "get"):
             positions = check_positions(_on_host(positions), len(self._charges))
         for stages, kept in self._kept:
             boxes = self._fitted(kept, positions, cell)

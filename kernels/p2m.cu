@@ -75,7 +75,7 @@ __device__ __forceinline__ void copy_lists(Shared& s, const int* __restrict__ ar
         if (e >= GROUP * DEPTH) break;
         const int begin = s.begin[b];
         const bool used = begin + k < s.begin[b + 1];
-        s.list[b][k] = used ? arrived[(blockIdx.x * GROUP + b) * LISTED + k] : 0x7fffffff;
+        s.list[b][k] = used ? arrived[(blockIdx.x * GROUP + b) * (long long)LISTED + k] : 0x7fffffff;
         if (used) s.entry[begin + k] = e;
     }
 }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_long_lists(const Shared& s, int n, const in
                                                 const int* __restrict__ next, int* number) {
     for (int b = threadIdx.x / 32; b < GROUP; b += WARPS) {
         const int begin = s.begin[b], count = s.begin[b + 1] - begin;
-        const int* list = arrived + (blockIdx.x * GROUP + b) * LISTED;
+        const int* list = arrived + (blockIdx.x * GROUP + b) * (long long)LISTED;
         for (int k = threadIdx.x % 32; k < min(count, LISTED); k += 32) number[begin + k] = list[k];
         if (threadIdx.x % 32 > 0 || count <= LISTED) continue;
         int part = list[LISTED - 1];

@@ -381,7 +381,7 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
                 fetch(s, window, lane, start[BOXES], xq, shift);
             __syncthreads();
             const int steps = (min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = (targets + 1) / 2;
-            meet_all(s, steps, fetches ? 0 : half, fetches ? half : targets, window == 0, near + 4 * batch);
+            meet_all(s, steps, fetches ? 0 : half, fetches ? half : targets, window == 0, near + 4LL * batch);
             __syncthreads();
         }
         window += WINDOW;

@@ -386,6 +386,23 @@ def test_run_npt_and_nvt(succeed):
     assert "drift" not in text
 
 
+def test_run_replaces_barostats_and_thermostats(succeed):
+    """The ensemble is what the command line says."""
+    with open("system.xml") as file:
+        system = openmm.XmlSerializer.deserialize(file.read())
+    system.addForce(openmm.MonteCarloBarostat(100.0, 300.0, 1))
+    system.addForce(openmm.AndersenThermostat(300.0, 1.0))
+    with open("baths.xml", "w") as file:
+        file.write(openmm.XmlSerializer.serialize(system))
+    argv = ("baths.xml", "water.pdb", "--steps", "4", "--interval", "1", "--timestep", "0.0005", "--tolerance", "1e-3")
+    assert "Left out of the System, as --ensemble is nve: MonteCarloBarostat, AndersenThermostat" in succeed(
+        "run", *argv, "--ensemble", "nve", "--log", "run.csv"
+    )
+    with open("run.csv", newline="") as file:
+        assert len({row["volume"] for row in csv.DictReader(file)}) == 1
+    succeed("run", *argv, "--ensemble", "npt", "--pressure", "1")
+
+
 def test_run_says_where_it_failed(fail):
     line = fail("run", "system.xml", "water.pdb", "--ensemble", "nve", "--timestep", "0.01", "--steps", "500")
     assert "the simulation failed near step" in line

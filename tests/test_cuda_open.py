@@ -108,6 +108,8 @@ def test_a_bad_particle_is_named_and_nothing_is_lost():
         for place in (np.asarray, cupy.asarray):
             with pytest.raises(ValueError, match="particle 17"):
                 solver.compute(place(moved))
+            with pytest.raises(ValueError, match="particle 17"):
+                CoulombSolver(q, None, pairs, boundary="open", backend="cuda").compute(place(moved))
     assert solver.compute(x).energy == before
 
 

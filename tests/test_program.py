@@ -68,7 +68,7 @@ CASES = {
     "sums along one axis": (4, 0.0, np.float32, None, None, (36, 30, 17)),
     "sums along two": (4, 0.0, np.float32, None, None, (36, 19, 17)),
     "sums along all": (4, 0.0, np.float32, None, None, (23, 19, 17)),
-    "lines too long": (4, 0.0, np.float32, None, None, (36, 1, 30), 200),
+    "lines too long": (1, 0.0, np.float32, None, None, (96, 1, 90), 650),
     "levels": (4, 0.05, np.float32, None, None, None, WHOLE, 2),
     "levels in OpenMM": (20, 0.0, np.float64, p.Interface("double", 64), None, None, WHOLE, 1),
     "levels, open": (4, 0.05, np.float64, None, (4, 8, 12), None, WHOLE, 2, "p4"),
@@ -256,3 +256,14 @@ def test_serialises(built):
         else:
             assert 0 <= reader.integer() < events
     assert reader.at == len(data)
+
+
+def test_what_a_gpu_cannot_do_is_refused_by_name():
+    """More particles than numbers of 32 bits count the parts of; expansions that no block can hold."""
+    lattice, pairs = BoxLattice.from_cell(CELL, COUNTS, 2.0), np.zeros((0, 2), np.int64)
+    many = np.broadcast_to(1.0, (2**28,))
+    with pytest.raises(UnsupportedError, match=r"^a GPU takes at most 268,435,455 particles, got 268,435,456$"):
+        build(lattice, 4, 0.0, many, pairs, False, np.float32, p.Device(132, WHOLE))
+    for grid in (None, (8, 6, 7)):  # both kernels of the convolution
+        with pytest.raises(UnsupportedError, match=r"^`order=14` needs [\d,]+ bytes of shared memory .* has 20,000"):
+            program(order=14, dtype=np.float64, grid=grid, shared=20000)

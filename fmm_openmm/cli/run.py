@@ -65,9 +65,12 @@ def run(args, terminal) -> Outcome:
         molecules = inputs.load(args)
         if args.ensemble == "npt" and not molecules.system.usesPeriodicBoundaryConditions():
             raise ValueError("--ensemble npt needs a periodic box: give one with --box")
+        replaced = without_baths(molecules.system)
         force = converted(molecules.system, fmm_options(args))
         advance(description="preparing")
         simulation = prepared(args, molecules)
+    if replaced:
+        terminal.say(f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n")
     parameters = force.getFMMParametersInContext(simulation.context)
     samples, seconds = simulate(args, simulation, terminal)
     result = summary(args, simulation, samples, seconds) | {"fmm": parameters}
@@ -86,6 +89,15 @@ def converted(system: openmm.System, options: dict) -> FMMForce:
     if forces:
         restore_pme(system)
     return use_fmm(system, **options)
+
+
+def without_baths(system: openmm.System) -> list[str]:
+    """Remove barostats and thermostats; returns their names."""
+    kinds = [type(force).__name__ for force in system.getForces()]
+    baths = [k for k, kind in enumerate(kinds) if kind == "AndersenThermostat" or kind.endswith("Barostat")]
+    for k in reversed(baths):
+        system.removeForce(k)
+    return [kinds[k] for k in baths]
 
 
 def check_arguments(args) -> None:

@@ -256,7 +256,7 @@ def changed() -> None:
 def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
     """The session that serves a bridge in a Context, or None, and why."""
     options = bridge.definition.options
-    for session in _sessions.values():
+    for session in list(_sessions.values()):
         if session.bridge is bridge and session.context == int(context.this):
             if session.reason:
                 return None, session.reason

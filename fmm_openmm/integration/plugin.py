@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,17 +34,18 @@ BUILD_SECONDS = 300
 
 @functools.cache
 def load() -> ctypes.CDLL | str:
-    """The library, built if need be; or why there is none."""
+    """The library, built if need be; or why there is none, which is logged where OpenMM has the CUDA platform."""
+    names = [openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())]
+    if "CUDA" not in names:
+        return "OpenMM has no CUDA platform here"
     try:
         return _load()
     except UnsupportedError as reason:
+        _log.warning("FMMForces use the host bridge: %s", reason)
         return str(reason)
 
 
 def _load() -> ctypes.CDLL:
-    names = [openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())]
-    if "CUDA" not in names:
-        raise UnsupportedError("OpenMM has no CUDA platform here")
     try:
         library = ctypes.CDLL(str(build()))
     except OSError as error:
@@ -61,7 +63,7 @@ def build() -> Path:
     Raises:
         UnsupportedError: no compiler, no headers, or the compiler's complaint.
     """
-    compiler, *options = command()
+    compiler, options = command()
     digest = hashlib.sha256(repr((compiler, options, openmm.version.full_version)).encode())
     for path in sorted(_folder().glob("*.*")):
         digest.update(path.read_bytes())
@@ -73,7 +75,7 @@ def build() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name
-            full = [compiler, *sources(), "-o", str(made), *options]
+            full = [*compiler, *sources(), "-o", str(made), *options]
             done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
             if done.returncode:
                 first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
@@ -89,13 +91,15 @@ def sources() -> list[str]:
     return [str(path) for path in sorted(_folder().glob("*.cpp"))]
 
 
-def command() -> list[str]:
-    """The compiler and its options.
+def command() -> tuple[list[str], list[str]]:
+    """The compiler, with what may come before or after its name in ``CXX``, and its options.
 
     Raises:
         UnsupportedError: what is missing.
     """
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    named = shlex.split(os.environ.get("CXX", ""))
+    found = [path for path in map(shutil.which, ("g++", "c++", "clang++")) if path]
+    compiler = named or found[:1]
     if not compiler:
         raise UnsupportedError("the native plugin needs a C++ compiler to be built: install g++")
     libraries = Path(openmm.version.openmm_library_path)
@@ -106,8 +110,7 @@ def command() -> list[str]:
     cuda = [folder for folder in _cuda_folders() if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
     if not any((folder / "cuda.h").is_file() for folder in cuda):
         raise UnsupportedError("the native plugin needs cuda.h: pip install nvidia-cuda-runtime, or set CUDA_HOME")
-    return [
-        compiler,
+    return compiler, [
         "-std=c++17",
         "-O2",
         "-w",  # OpenMM's and CUDA's headers are full of warnings

@@ -9,6 +9,7 @@ import numpy as np
 import openmm
 
 from fmm_openmm.checks import check_choice, check_positions
+from fmm_openmm.convert.openmm_system import excepted_pairs
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition, Options
 from fmm_openmm.integration.force import FMMForce, find_fmm
@@ -222,13 +223,28 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     converted = find_fmm(system)
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     if len(converted) == 1:
-        return converted[0]._definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
+        definition = converted[0]._definition
+        if definition.original is not None and nonbonded:
+            _check_exceptions(nonbonded[0], definition.structure.exclusions)
+        return definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
     if not converted and len(nonbonded) == 1:
         return FMMForce.from_nonbonded(nonbonded[0])._definition, nonbonded[0]
     raise UnsupportedError(
         f"`system` must hold one FMMForce, or one NonbondedForce, to read charges from; it holds {len(converted)} "
         f"FMMForces and {len(nonbonded)} NonbondedForces"
     )
+
+
+def _check_exceptions(nonbonded: openmm.NonbondedForce, exclusions: np.ndarray) -> None:
+    """Refuse exceptions that came after use_fmm(): the FMM does not leave these pairs out."""
+    excluded = set(map(tuple, np.sort(exclusions, axis=1).tolist()))
+    late = sorted(set(map(tuple, np.sort(excepted_pairs(nonbonded), axis=1).tolist())) - excluded)
+    if late:
+        first, second = late[0]
+        raise ValueError(
+            f"the NonbondedForce has an exception for particles {first} and {second}, which the FMMForce does not exclude: "
+            "call restore_pme() and use_fmm() again, or addExclusion()"
+        )
 
 
 def _by_openmm(

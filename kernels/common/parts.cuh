@@ -82,7 +82,7 @@ __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
     int arrival = 0;
     if (lane == leader) arrival = atomicAdd(&lists.count[box], __popc(peers));
     arrival = __shfl_sync(peers, arrival, leader) + __popc(peers & ((1u << lane) - 1));
-    int* list = lists.arrived + box * LISTED;
+    int* list = lists.arrived + box * (long long)LISTED;
     if (arrival < LISTED - 1) list[arrival] = part;
     else lists.next[entry_of(part, lists.n)] = atomicExch(&list[LISTED - 1], part);
 }
@@ -114,7 +114,7 @@ __device__ __forceinline__ bool place_particle(int i, const double3& x, real cha
     for (int axis = 0; axis < 3; axis++) {
         const double s = coordinate[axis], cell = floor(s);
         // not finite, absurdly far or outside the boxes: all such particles go to one box, and their result is NaN
-        const bool found = OPEN ? s >= SMOOTHING && s <= last[axis] - SMOOTHING : fabs(cell) < 1e9;
+        const bool found = OPEN ? s >= SMOOTHING && s < last[axis] - SMOOTHING : fabs(cell) < 1e9;
         inside = inside && found;
         u[axis] = found ? real(s - cell) : real(nan(""));
         int side = 0;

@@ -9,6 +9,7 @@ import re
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import openmm
@@ -39,19 +40,44 @@ ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
 
 def test_the_plugin_compiles(tmp_path):
     try:
-        compiler, *options = plugin.command()
+        compiler, options = plugin.command()
     except fmm.UnsupportedError as missing:
         pytest.skip(str(missing))
     options = [option for option in options if option not in ("-w", "-shared") and not option.startswith(("-l", "-L", "-Wl"))]
     include = [f"-isystem{option[2:]}" if option.startswith("-I") else option for option in options]
     for source in plugin.sources():
         done = subprocess.run(
-            [compiler, *include, "-Wall", "-Wextra", "-Wno-unused-parameter", "-fsyntax-only", source],
+            [*compiler, *include, "-Wall", "-Wextra", "-Wno-unused-parameter", "-fsyntax-only", source],
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr
         assert "/plugin/" not in done.stderr, done.stderr  # no warnings in our own files
+
+
+def test_the_compiler_may_be_several_words(monkeypatch):
+    monkeypatch.setenv("CXX", "ccache 'my g++' -m64")
+    try:
+        assert plugin.command()[0] == ["ccache", "my g++", "-m64"]
+    except fmm.UnsupportedError as missing:
+        pytest.skip(str(missing))
+
+
+def test_a_plugin_that_cannot_be_built_is_told(monkeypatch, caplog):
+    """Where OpenMM has the CUDA platform: elsewhere nobody misses it."""
+    monkeypatch.setenv("FMM_OPENMM_CACHE", "off")
+    monkeypatch.setenv("CXX", "no such compiler")
+    for name in ("CPU", "CUDA"):
+        present = {
+            "getNumPlatforms": lambda: 1,
+            "getPlatform": lambda _, name=name: SimpleNamespace(getName=lambda: name),
+            "getOpenMMVersion": lambda: "8.6.1",
+        }
+        with monkeypatch.context() as patch:
+            patch.setattr(openmm, "Platform", SimpleNamespace(**present))
+            reason = plugin.load.__wrapped__()
+        told = [record.getMessage() for record in caplog.records]
+        assert told == ([] if name == "CPU" else [f"FMMForces use the host bridge: {reason}"])
 
 
 OPENMM_DEFINES = """

@@ -56,6 +56,16 @@ def test_a_converted_system_is_validated_as_it_stands(chains):
     assert fmm.validate(chains.system, chains.positions) == before
 
 
+def test_exceptions_that_came_too_late(ions):
+    """Their Coulomb interaction would be in the FMM as well."""
+    force = fmm.use_fmm(ions.system)
+    ions.nonbonded.addException(2, 0, 0.0, 0.3, 0.0)
+    with pytest.raises(ValueError, match=r"has an exception for particles 0 and 2, which the FMMForce does not exclude: call"):
+        fmm.validate(ions.system, ions.positions)
+    force.addExclusion(0, 2)
+    assert fmm.validate(ions.system, ions.positions).passed
+
+
 def test_offsets_at_their_defaults(ions):
     plain = fmm.validate(ions.system, ions.positions).reference_energy
     ions.nonbonded.addGlobalParameter("a", 2.0)

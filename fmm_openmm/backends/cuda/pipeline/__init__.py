@@ -14,8 +14,12 @@ from fmm_openmm.backends.cuda.pipeline.particles import gather, sort
 from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.lattice import check_range
 from fmm_openmm.units import COULOMB_CONSTANT
+
+MOST_PARTICLES = 2**28 - 1
+"""Parts of particles have numbers of 32 bits, 8 to a particle."""
 
 
 def build(
@@ -35,8 +39,11 @@ def build(
     run between these.
 
     Raises:
-        UnsupportedError: levels that the kernels cannot do, or an order whose harmonics the type does not hold.
+        UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose harmonics the type or whose
+            expansions the device's shared memory do not hold.
     """
+    if len(charges) > MOST_PARTICLES:
+        raise UnsupportedError(f"a GPU takes at most {MOST_PARTICLES:,} particles, got {len(charges):,}")
     b = Builder(lattice, order, smoothing, len(charges), dtype, device, levels)
     check_range(lattice, order, dtype)
     _shared(b, charges, minimum_image)

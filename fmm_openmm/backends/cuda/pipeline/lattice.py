@@ -6,6 +6,7 @@ from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, Opera
 from fmm_openmm.backends.cuda.pipeline.dft import Fourier
 from fmm_openmm.backends.cuda.pipeline.near import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_octant, free_space_operator
 
 TRACE_SIDE = 2
@@ -97,7 +98,7 @@ def _convolve(b: Builder, waves: int) -> None:
     """Rows of the matrices are shared among blocks where there are few wave vectors."""
     size, operator_terms = 32 * b.real.itemsize, (2 * b.order + 1) ** 2
     staged = (2 * b.terms + operator_terms) * size <= b.device.shared
-    b.stage("lattice", convolve=(2 * b.terms + staged * operator_terms) * size)
+    b.stage("lattice", convolve=_held(b, (2 * b.terms + staged * operator_terms) * size))
     b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS)
     blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
     share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
@@ -117,6 +118,16 @@ def _convolve_mirrored(b: Builder) -> None:
         and stored >= n * b.device.multiprocessors
     ]
     per_block = max(fits, default=1)
-    b.stage("lattice", file="mirrored", convolve_mirrored=per_block * each)
+    b.stage("lattice", file="mirrored", convolve_mirrored=_held(b, per_block * each))
     b.macros(MIRRORED_WARPS=MIRRORED_WARPS, MIRRORED_WAVES=per_block)
     b.launch("convolve_mirrored", -(-stored // per_block), 32 * MIRRORED_WARPS, "spectrum", "operator", "local_spectrum")
+
+
+def _held(b: Builder, wanted: int) -> int:
+    """So many bytes of shared memory for a block, if the device has them."""
+    if wanted > b.device.shared:
+        raise UnsupportedError(
+            f"`order={b.order}` needs {wanted:,} bytes of shared memory a block in a cell of this shape, the device has "
+            f"{b.device.shared:,}: a larger `near_radius` needs a lower order"
+        )
+    return wanted
