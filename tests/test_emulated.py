@@ -68,7 +68,7 @@ def test_with_little_shared_memory(cell, folder):
     vectors, grid = CELLS[cell]
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
-    check(lattice, width, *charges_in(-2, 3), 4, 0.0, False, np.float64, folder, device=Device(4, 1024))
+    check(lattice, width, *charges_in(-2, 3), 1, 0.0, False, np.float64, folder, device=Device(4, 2048))
 
 
 @pytest.mark.parametrize(

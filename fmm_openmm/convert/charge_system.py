@@ -79,7 +79,8 @@ class ChargeSystem:
         options.setdefault("boundary", "open" if self.box_vectors is None else "periodic")
         options.setdefault("exclusions_periodic", self.exclusions_periodic)
         options.setdefault("positions", self.positions)
-        return CoulombSolver(self.charges, self.box_vectors, exclusions=self.exclusions, **options)
+        cell = None if options["boundary"] == "open" else self.box_vectors
+        return CoulombSolver(self.charges, cell, exclusions=self.exclusions, **options)
 
     def save(self, path) -> None:
         """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is replaced."""

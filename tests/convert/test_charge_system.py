@@ -94,6 +94,12 @@ def test_solver_follows_the_image_rule():
     assert energies[1] - energies[0] == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_periodic_system_may_get_an_open_solver():
+    system = fmm.ChargeSystem([1.0, -1.0], box_vectors=3 * np.eye(3))
+    result = system.solver(boundary="open", precision="double").compute([[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]])
+    assert result.energy == pytest.approx(-fmm.units.COULOMB_CONSTANT / 2.5, rel=1e-9)
+
+
 def test_an_open_system_gets_an_open_solver():
     result = fmm.ChargeSystem([1.0, -1.0]).solver(precision="double").compute([[0.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
     assert result.energy == pytest.approx(-fmm.units.COULOMB_CONSTANT / 0.5, rel=1e-9)
