@@ -260,8 +260,9 @@ class Definition:
         return len(self.global_parameters) - 1
 
     def add_offset(self, name: str, particle: int, scale) -> int:
-        index = self.offset_targets.append(self._offset_target(name, particle))
-        self.offset_scales.append(_number(scale, "scale", particle))
+        target, scale = self._offset_target(name, particle), _number(scale, "scale", particle)
+        index = self.offset_targets.append(target)  # which refuses what is no int32
+        self.offset_scales.append(scale)
         self._parameters = None
         return index
 

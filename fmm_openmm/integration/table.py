@@ -56,6 +56,7 @@ class Table:
 
     def append(self, row) -> int:
         """Add a row and return its index."""
+        row = np.array(row, self._dtype)  # or an error, before anything has changed
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)])
         index, self._count = self._count, self._count + 1
@@ -76,5 +77,5 @@ class Table:
         return self.rows[index]
 
     def __setitem__(self, index: int, row):
-        self._rows[index] = row
+        self._rows[index] = np.array(row, self._dtype)
         self._packed[index // BLOCK] = None

@@ -90,17 +90,33 @@ def test_what_is_added_can_be_read():
         (lambda force: force.setParticleParameters(0.5, 1.0), "`index` must be an integer, got 0.5"),
         (lambda force: force.addExclusion(0.5, 1), "`particle1` must be an integer, got 0.5"),
         (lambda force: force.addParticleParameterOffset("a", "x", 1.0), "`particleIndex` must be an integer, got 'x'"),
+        (lambda force: force.addExclusion(0, 2**31), "2147483648"),
+        (lambda force: force.addParticleParameterOffset("a", 2**31, 1.0), "2147483648"),
     ],
 )
 def test_bad_values_are_named_and_change_nothing(call, text):
     force = pair_force()
     force.addExclusion(0, 1)
     force.addGlobalParameter("a", 1.0)
-    before = openmm.XmlSerializer.serialize(copy.copy(force)).split("name=")[1]
-    with pytest.raises((ValueError, TypeError), match=text):
+    before = force._definition.pack()
+    with pytest.raises((ValueError, TypeError, OverflowError), match=text):
         call(force)
-    assert openmm.XmlSerializer.serialize(copy.copy(force)).split("name=")[1] == before
+    assert force._definition.pack() == before
     assert force.getNumParticles() == 2 and force.getNumExclusions() == 1
+
+
+def test_a_bad_row_leaves_the_others_as_they_are():
+    force = pair_force()
+    force.addGlobalParameter("a", 1.0)
+    force.addGlobalParameter("b", 1.0)
+    force.addParticleParameterOffset("a", 0, 0.5)
+    for index in (0, 1):
+        with pytest.raises((ValueError, OverflowError)):
+            force.setParticleParameterOffset(0, "b", 2**31, 1.0)
+        with pytest.raises(ValueError, match="`scale` must be finite"):
+            force.addParticleParameterOffset("a", index, np.nan)
+    assert force.addParticleParameterOffset("b", 1, 0.25) == 1
+    assert [force.getParticleParameterOffset(index) for index in (0, 1)] == [["a", 0, 0.5], ["b", 1, 0.25]]
 
 
 @pytest.mark.parametrize(
