@@ -27,6 +27,8 @@ from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
 
 _live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
+_unpickled: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
+"""Those of them that :func:`revive` made."""
 
 LOADER = """
 try:
@@ -174,9 +176,10 @@ class HostBridge:
 
     def release(self) -> None:
         """Shrink to the packed definition; the next evaluation unpacks it."""
-        self._solver = self._loaded = self._structure = self._parameters = None
-        if isinstance(self._definition, Definition):
-            self._definition = self._definition.pack()
+        with self._lock:
+            self._solver = self._loaded = self._structure = self._parameters = None
+            if isinstance(self._definition, Definition):
+                self._definition = self._definition.pack()
 
     def _loaded_solver(self, charges, cell, positions) -> CoulombSolver:
         if self._solver is None:
@@ -206,10 +209,12 @@ def revive(uid: str, packed: str | dict) -> HostBridge:
     from fmm_openmm.integration.native import activate  # which imports this module
 
     activate()
-    for key in list(_live):
-        if _references(_live, key) <= _HELD_ONCE:
-            _live[key].release()
-    return HostBridge(packed)
+    for key in list(_unpickled):
+        if _references(_unpickled, key) <= _HELD_ONCE:
+            _unpickled[key].release()
+    made = HostBridge(packed)
+    _unpickled[made.uid] = made
+    return made
 
 
 def _references(table, key) -> int:
@@ -220,7 +225,8 @@ def _references(table, key) -> int:
 _HELD_ONCE = _references({0: object()}, 0)
 """Reference count, as ``_references`` sees it, of what one owner holds.
 
-OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a force that is gone.
+OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a force that is gone. Any other
+callable is freed with its force, which may be its only owner.
 """
 
 

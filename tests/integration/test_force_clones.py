@@ -303,3 +303,17 @@ def test_a_clone_in_use_is_never_shrunk(ions):
     gc.collect()
     assert energy_of(context) == changed != energy
     assert fmm.find_fmm(kept.system)[0]._bridge._solver is not None
+
+
+@pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
+@pytest.mark.parametrize("way", [through_xml, through_pickle, copy.deepcopy])
+def test_a_force_that_nothing_in_python_holds_is_never_shrunk(ions, way):
+    fmm.use_fmm(ions.system)
+    context = ions.context()
+    energy = energy_of(context)
+    fmm.find_fmm(ions.system)[0].addExclusion(0, 1)
+    gc.collect()
+    for _ in range(2):
+        way(ions.system)
+    assert fmm.find_fmm(ions.system)[0]._bridge._solver is not None
+    assert energy_of(context) == energy
