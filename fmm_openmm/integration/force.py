@@ -339,10 +339,15 @@ class FMMForce(openmm.PythonForce):
         values = dict(context.getParameters())
         bridges = [self._bridge if is_self else bridge_of(force) for force, is_self in self._python_forces_in(context)]
         bridges = [bridge for bridge in bridges if bridge is not None]
-        sent = [self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values) for bridge in bridges]
+        others = [bridge for bridge in bridges if bridge is not self._bridge]
+        lost = [bridge for bridge in others if bridge.snapshots.has_dropped(values[REVISION])]
+        kept = [bridge for bridge in bridges if bridge not in lost]
+        sent = [self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values) for bridge in kept]
         revision = revision_of(sent)
-        for bridge, parameters in zip(bridges, sent, strict=True):
+        for bridge, parameters in zip(kept, sent, strict=True):
             bridge.snapshots.add(revision, parameters, context)
+        for bridge in lost:  # until it is updated as well
+            bridge.snapshots.drop(revision)
         context.setParameter(REVISION, revision)
 
     def getFMMParametersInContext(self, context: openmm.Context) -> dict:

@@ -2,7 +2,6 @@
 
 import hashlib
 import weakref
-from collections import deque
 
 from fmm_openmm.integration.definition import Parameters
 
@@ -13,7 +12,7 @@ The name is the same for all forces and runs, so that a State or checkpoint writ
 """
 
 KEPT = 8
-"""Snapshots kept although no known Context uses them, so that a recent checkpoint finds its charges again."""
+"""Snapshots kept although no known Context was sent them, those used last: a recent checkpoint finds its charges again."""
 
 
 def revision_of(parameters: list[Parameters]) -> int:
@@ -36,23 +35,49 @@ class Snapshots:
         self._by_revision: dict[int, Parameters] = {}
         self._owned = weakref.WeakKeyDictionary()
         self._borrowed: dict[int, int] = {}
-        self._recent: deque[int] = deque(maxlen=KEPT)
+        self._recent: dict[int, None] = {}  # in the order of their last use
+        self._dropped: set[int] = set()
 
     def __len__(self):
         return len(self._by_revision)
 
     def get(self, revision: float) -> Parameters | None:
-        return self._by_revision.get(int(revision))
+        """What was sent under this revision; None if nothing was, in this process.
+
+        Raises:
+            ValueError: it is no longer kept.
+        """
+        revision = int(revision)
+        found = self._by_revision.get(revision)
+        if found is not None:
+            self._use(revision)
+        elif revision in self._dropped:
+            raise ValueError("the charges of this State are no longer kept: call updateParametersInContext()")
+        return found
+
+    def has_dropped(self, revision: float) -> bool:
+        """Whether :meth:`get` raises the error."""
+        return int(revision) in self._dropped
+
+    def drop(self, revision: int) -> None:
+        """Make :meth:`get` raise the error."""
+        self._dropped.add(revision)
 
     def add(self, revision: int, parameters: Parameters, context) -> None:
         """Record that ``context`` is about to get this revision."""
         self._by_revision[revision] = parameters
-        if revision in self._recent:
-            self._recent.remove(revision)
-        self._recent.append(revision)
+        self._dropped.discard(revision)
+        self._use(revision)
         if context.thisown:
             self._owned[context] = revision
         else:
             self._borrowed[int(context.this)] = revision
         used = {*self._recent, *self._owned.values(), *self._borrowed.values()}
+        self._dropped.update(self._by_revision.keys() - used)
         self._by_revision = {key: value for key, value in self._by_revision.items() if key in used}
+
+    def _use(self, revision: int) -> None:
+        self._recent.pop(revision, None)
+        self._recent[revision] = None
+        for oldest in list(self._recent)[:-KEPT]:
+            self._recent.pop(oldest, None)

@@ -266,6 +266,52 @@ def test_snapshots_are_bounded_and_live_ones_kept(ions):
     assert len(force._bridge.snapshots) <= KEPT + 1
 
 
+def restored(box, context):
+    """Another Context with the State of this one; it has not been updated itself."""
+    made = box.context()
+    made.setState(context.getState(positions=True, parameters=True))
+    return made
+
+
+def test_a_restored_state_has_its_charges_as_long_as_it_is_used(ions):
+    force = fmm.use_fmm(ions.system, order=4, grid=(4, 4, 4))
+    first, second = ions.context(), ions.context()
+    force.setParticleParameters(0, 2.0)
+    force.updateParametersInContext(first)
+    kept, third = energy_of(first), restored(ions, first)
+    force.setParticleParameters(0, 3.0)
+    force.updateParametersInContext(first)
+    for step in range(3 * KEPT):
+        assert energy_of(third) == kept
+        force.setParticleParameters(0, 1.0 + 0.01 * step)
+        force.updateParametersInContext(second)
+    assert len(force._bridge.snapshots) <= KEPT + 2
+
+
+def test_charges_that_are_no_longer_kept_are_an_error(ions):
+    """Until every force of the Context is updated."""
+    forces = [fmm.FMMForce.from_nonbonded(ions.nonbonded, order=4, grid=(4, 4, 4)) for _ in range(2)]
+    ions.system.removeForce(0)
+    for group, force in enumerate(forces):
+        force.setForceGroup(group)
+        ions.system.addForce(force)
+    first, second = ions.context(), ions.context()
+    forces[0].updateParametersInContext(first)
+    third = restored(ions, first)
+    for step in range(3 * KEPT):
+        forces[0].setParticleParameters(0, 2.0 + 0.01 * step)
+        forces[0].updateParametersInContext(first)
+    expected = [energy_of(first, groups={group}) for group in (0, 1)]
+    for group, force in enumerate(forces):
+        for other in range(group, 2):
+            with pytest.raises(openmm.OpenMMException, match=r"no longer kept: call updateParametersInContext\(\)"):
+                energy_of(third, groups={other})
+        force.updateParametersInContext(third)
+        assert energy_of(third, groups={group}) == expected[group]
+    assert [energy_of(third, groups={group}) for group in (0, 1)] == expected
+    assert energy_of(second, groups={0}) == expected[0]
+
+
 def test_equal_charges_have_equal_revisions(ions):
     """In every process, so that a checkpoint names the charges it was written with."""
     revisions = []
