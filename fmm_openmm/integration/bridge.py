@@ -128,8 +128,14 @@ class HostBridge:
         with self._lock:
             charges = self.parameters_in(values).charges(values)
             if len(positions) != len(charges):
+                particles = len(self.definition.charges)
+                if len(positions) == particles:
+                    raise ValueError(
+                        "the FMMForce was given other particles after a Context had used it: make a Context of "
+                        "copy.deepcopy(system) for them"
+                    )
                 raise ValueError(
-                    f"the FMMForce has {len(charges)} particles, but the System has {len(positions)}: add one particle "
+                    f"the FMMForce has {particles} particles, but the System has {len(positions)}: add one particle "
                     "to the force for each of the System before a Context is made"
                 )
             cell = self._structure.cell(box_vectors)
@@ -150,11 +156,11 @@ class HostBridge:
 
     def parameters_in(self, values) -> Parameters:
         """Charges and offsets of the Context that has these global parameters."""
-        self.fix_structure()
+        structure = self.fix_structure()
         snapshot = self.snapshots.get(values.get(REVISION, 0.0))
         if snapshot is not None:
             return snapshot
-        if self._parameters is None or self.is_current:
+        if self._parameters is None or len(self.definition.charges) == structure.particles:
             self._parameters = self.definition.parameters
         return self._parameters
 

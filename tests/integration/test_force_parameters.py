@@ -206,12 +206,41 @@ def test_structure_is_fixed_once_used(ions, change):
     context = ions.context()
     energy = energy_of(context)
     change(force)
-    force.setParticleParameters(0, 2.0)
     with pytest.raises(ValueError, match=r"updateParametersInContext: .* must not change"):
         force.updateParametersInContext(context)
     assert energy_of(context) == energy
     context.reinitialize(preserveState=True)
     assert energy_of(context) == energy
+
+
+@pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
+def test_charges_change_after_a_late_exclusion(ions):
+    """In the Contexts that keep the old structure, new ones among them."""
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    force.setForceGroup(1)
+    context = ions.context()
+    energy_of(context)
+    force.addExclusion(0, 1)
+    force.setParticleParameters(0, 2.0)
+    expected = pytest.approx(ewald(ions, [2.0, -1.0, 1.0, -1.0]).energy, abs=1e-3)
+    assert energy_of(ions.context(), groups={1}) == energy_of(context, groups={1}) == expected
+
+
+@pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
+def test_late_particles_need_a_copy(ions):
+    force = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)
+    ions.system.removeForce(0)
+    ions.system.addForce(force)
+    energy_of(ions.context())
+    ions.system.addParticle(1.0)
+    ions.positions = np.vstack([ions.positions, [0.1, 0.2, 0.3]])
+    with pytest.raises(openmm.OpenMMException, match="FMMForce has 4 particles, but the System has 5: add one"):
+        energy_of(ions.context())
+    force.addParticle(0.5)
+    with pytest.raises(openmm.OpenMMException, match=r"other particles after .* make a Context of copy.deepcopy\(system\)"):
+        energy_of(ions.context())
+    expected = ewald(ions, [1.0, -1.0, 1.0, -1.0, 0.5]).energy
+    assert energy_of(Box(copy.deepcopy(ions.system), ions.positions).context()) == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_late_change_of_structure_warns_and_reaches_copies(ions):
