@@ -104,6 +104,7 @@ class HostBridge:
         state = yield
         try:
             if self.definition.options.bridge == "native":
+                self.definition.options.check_available()
                 raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
             is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             result = self.evaluate(

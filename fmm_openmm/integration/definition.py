@@ -28,7 +28,7 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Options:
-    """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Checked on creation.
+    """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Values are checked on creation.
 
     The fields are those of :class:`fmm_openmm.CoulombSolver`, and ``bridge``: "auto", "host" or "native".
     """
@@ -49,13 +49,20 @@ class Options:
         Request(
             self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
         )  # checks them
-        if check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend") == "cuda":
+        check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend")
+        if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native" and not self.on_gpu:
+            raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
+
+    def check_available(self) -> None:
+        """Whether this computer can do it: asked of those who choose it, not of those who read it from a file.
+
+        Raises:
+            UnsupportedError: it cannot.
+        """
+        if self.backend == "cuda":
             CoulombSolver([0.0], np.eye(3), backend="cuda", order=2, grid=(4, 4, 4), near_radius=1.75)  # is there a GPU?
-        if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native":
-            if not self.on_gpu:
-                raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
-            if isinstance(plugin.load(), str):
-                raise UnsupportedError(f"`bridge='native'` is not available: {plugin.load()}")
+        if self.bridge == "native" and isinstance(plugin.load(), str):
+            raise UnsupportedError(f"`bridge='native'` is not available: {plugin.load()}")
 
     @property
     def on_gpu(self) -> bool:

@@ -71,6 +71,7 @@ class FMMForce(openmm.PythonForce):
         bridge: str = "auto",
     ):
         options = Options(tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge)
+        options.check_available()
         self._start(HostBridge(Definition(options)))
 
     def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:

@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +17,10 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import bridge
+from fmm_openmm import solver
+from fmm_openmm.integration import bridge, plugin
+from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.pickled import replace_pickle
 from tests.endurance import resident_kilobytes
 from tests.integration.boxes import Box, energy_of
 
@@ -141,6 +145,39 @@ def test_the_definition_is_text(chains):
     assert '"format": 2, "options": {"tolerance": 2e-05, "order": null, "grid": null, "near_radius": 2.64,' in text
     assert '"global_parameters": [["coupling", 0.5]]' in text
     assert set(re.findall(r"fmm_openmm\.[\w.]+", text)) == {"fmm_openmm.integration.bridge"}
+
+
+def from_elsewhere(system, **options) -> openmm.System:
+    """The System as a computer that has these options would have written it."""
+    (force,) = fmm.find_fmm(system)
+    definition = Definition.unpack(force._definition.pack())
+    definition.options = replace(definition.options, **options)
+    replace_pickle(force, pickle.dumps(bridge.HostBridge(definition)))
+    return through_xml(system)
+
+
+@pytest.mark.parametrize("options", [{"bridge": "native"}, {"backend": "cuda"}], ids=["native", "cuda"])
+def test_what_only_another_computer_has(ions, options, monkeypatch):
+    """Its files are read, validated and restored here; an evaluation says what is missing."""
+
+    def refuse(*_, **__):
+        raise fmm.UnsupportedError("there is no GPU")
+
+    pme = openmm.XmlSerializer.serialize(ions.system)
+    fmm.use_fmm(ions.system)
+    monkeypatch.setattr(plugin, "load", lambda: "there is no GPU")
+    monkeypatch.setattr(solver, "backend_class", refuse)
+    with pytest.raises(fmm.UnsupportedError, match="there is no GPU"):
+        fmm.FMMForce(**options)
+    system = from_elsewhere(ions.system, **options)
+    assert fmm.find_fmm(system)[0].getNumParticles() == 4
+    assert fmm.ChargeSystem.from_openmm(system, ions.positions).charges.tolist() == [1.0, -1.0, 1.0, -1.0]
+    with pytest.raises(openmm.OpenMMException, match=r"FMMForce: .*there is no GPU"):
+        energy_of(Box(system, ions.positions).context())
+    monkeypatch.undo()
+    assert fmm.validate(system, ions.positions, backend="reference").fmm.relative_energy_error < 1e-3
+    fmm.restore_pme(system)
+    assert openmm.XmlSerializer.serialize(system) == pme
 
 
 def test_options_of_numpy_are_written(ions):
