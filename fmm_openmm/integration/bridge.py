@@ -104,8 +104,7 @@ class HostBridge:
         state = yield
         try:
             if self.definition.options.bridge == "native":
-                self.definition.options.check_available()
-                raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
+                self._require_session()
             is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             result = self.evaluate(
                 state.getPositions(asNumpy=True)._value,
@@ -117,6 +116,17 @@ class HostBridge:
         except Exception as error:
             return f"FMMForce: {type(error).__name__}: {error}"
         yield result.energy, result.forces
+
+    def _require_session(self) -> None:
+        """Raise an error unless the native bridge serves a Context of this force.
+
+        Beside such a one OpenMM's minimiser makes a Context of the CPU platform, where forces are too large for a GPU.
+        """
+        from fmm_openmm.integration import native  # which imports this module
+
+        if all(session.bridge is not self for session in list(native._sessions.values())):
+            self.definition.options.check_available()
+            raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
 
     def evaluate(self, positions, box_vectors, values) -> CoulombResult:
         """Energy, forces, potentials and fields.

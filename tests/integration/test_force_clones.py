@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm import solver
-from fmm_openmm.integration import bridge, plugin
+from fmm_openmm.integration import bridge, native, plugin
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.pickled import replace_pickle
 from tests.endurance import resident_kilobytes
@@ -178,6 +179,20 @@ def test_what_only_another_computer_has(ions, options, monkeypatch):
     assert fmm.validate(system, ions.positions, backend="reference").fmm.relative_energy_error < 1e-3
     fmm.restore_pme(system)
     assert openmm.XmlSerializer.serialize(system) == pme
+
+
+def test_the_native_bridge_alone_needs_a_context_on_cuda(ions, monkeypatch):
+    """Beside one on CUDA others may be: OpenMM's minimiser makes one where forces are too large for a GPU."""
+    fmm.use_fmm(ions.system)
+    expected = energy_of(ions.context())
+    monkeypatch.setattr(plugin, "load", lambda: None)
+    system = from_elsewhere(ions.system, bridge="native")
+    context = Box(system, ions.positions).context()
+    with pytest.raises(openmm.OpenMMException, match="FMMForce: `bridge='native'` needs a Context on the CUDA platform"):
+        energy_of(context)
+    (found,) = fmm.find_fmm(system)
+    monkeypatch.setitem(native._sessions, 0, SimpleNamespace(bridge=found._bridge, context=0))
+    assert energy_of(context) == expected
 
 
 def test_options_of_numpy_are_written(ions):
