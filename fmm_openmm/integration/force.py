@@ -40,7 +40,8 @@ class FMMForce(openmm.PythonForce):
     - ``system.getForce(i)`` returns an ``openmm.PythonForce``; :meth:`from_force` and :func:`find_fmm` return the
       ``FMMForce`` to it.
     - ``updateParametersInContext()`` records the charges in use in the Context's parameter ``fmm_revision``. It becomes
-      part of States and checkpoints.
+      part of States and checkpoints. The charges themselves are kept for the Contexts that were updated, and the last
+      eight in use; a State that needs others of this process is an error.
     - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach it,
       ``updateParametersInContext()`` does not.
     - ``State.getEnergyParameterDerivatives()`` lacks it: call :meth:`getEnergyParameterDerivativesInContext`.
