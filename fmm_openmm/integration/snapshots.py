@@ -14,6 +14,9 @@ The name is the same for all forces and runs, so that a State or checkpoint writ
 KEPT = 8
 """Snapshots kept although no known Context was sent them, those used last: a recent checkpoint finds its charges again."""
 
+REMEMBERED = 100_000
+"""Revisions whose snapshots are gone, but not the knowledge that there were any."""
+
 
 def revision_of(parameters: list[Parameters]) -> int:
     """A number that names these parameters in every process: a 48-bit digest of their content, never 0."""
@@ -36,7 +39,7 @@ class Snapshots:
         self._owned = weakref.WeakKeyDictionary()
         self._borrowed: dict[int, int] = {}
         self._recent: dict[int, None] = {}  # in the order of their last use
-        self._dropped: set[int] = set()
+        self._dropped: dict[int, None] = {}  # the oldest first
 
     def __len__(self):
         return len(self._by_revision)
@@ -61,19 +64,22 @@ class Snapshots:
 
     def drop(self, revision: int) -> None:
         """Make :meth:`get` raise the error."""
-        self._dropped.add(revision)
+        self._dropped[revision] = None
+        while len(self._dropped) > REMEMBERED:
+            self._dropped.pop(next(iter(self._dropped)))
 
     def add(self, revision: int, parameters: Parameters, context) -> None:
         """Record that ``context`` is about to get this revision."""
         self._by_revision[revision] = parameters
-        self._dropped.discard(revision)
+        self._dropped.pop(revision, None)
         self._use(revision)
         if context.thisown:
             self._owned[context] = revision
         else:
             self._borrowed[int(context.this)] = revision
         used = {*self._recent, *self._owned.values(), *self._borrowed.values()}
-        self._dropped.update(self._by_revision.keys() - used)
+        for unused in self._by_revision.keys() - used:
+            self.drop(unused)
         self._by_revision = {key: value for key, value in self._by_revision.items() if key in used}
 
     def _use(self, revision: int) -> None:
