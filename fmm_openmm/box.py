@@ -232,7 +232,7 @@ def _deformation(boxes: np.ndarray) -> np.ndarray:
 
 
 ROWLESS = 0.1
-"""What a lattice without :func:`row_cycle` costs more there: moments and expansions are then strewn over memory."""
+"""Added to the score of :func:`choose_counts` where no :func:`row_cycle` keeps neighbours together in memory."""
 
 
 def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:

@@ -41,7 +41,8 @@ def add_arguments(parser) -> None:
     group = parser.add_argument_group("simulation")
     group.add_argument("--steps", type=int, default=1000, help="default %(default)s")
     group.add_argument("--timestep", type=float, default=0.002, help="ps (default %(default)s)")
-    group.add_argument("--ensemble", choices=("nve", "nvt", "npt"), default="nvt", help="default %(default)s")
+    group.add_argument("--ensemble", choices=("nve", "nvt", "npt"), default="nvt",
+                       help="in place of barostats and thermostats that the System has (default %(default)s)")  # fmt: skip
     group.add_argument("--temperature", type=float, default=300.0, help="K (default %(default)s)")
     group.add_argument("--friction", type=float, default=1.0, help="1/ps, of nvt and npt (default %(default)s)")
     group.add_argument("--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)")
