@@ -2,10 +2,10 @@
 
 ``cell = counts @ boxes``: the periodic cell (rows a, b, c) is a supercell of the box lattice, with ``counts`` an integer
 lower-triangular matrix. For a rectangular cell it is diagonal and this is the usual grid; in a triclinic cell the
-off-diagonal integers keep the boxes nearly cubic. Box indices i and i + m @ counts are the same box. With the Smith
-normal form ``U counts V = diag(d)`` this finite group is Z_d1 x Z_d2 x Z_d3, on which a sum over all boxes and all their
-periodic images is a plain three-dimensional circular convolution. As Z_mn is Z_m x Z_n for coprime m and n, long and thin
-groups become as compact as they can be.
+off-diagonal integers keep the boxes nearly cubic. Box indices i and i + m @ counts are the same box. This finite
+group is Z_d1 x Z_d2 x Z_d3, on which a sum over all boxes and all their periodic images is a plain three-dimensional circular
+convolution. Rows of boxes are the last cycle where they split off; the rest follows from the Smith normal form
+``U counts V = diag(d)``, and as Z_mn is Z_m x Z_n for coprime m and n, long and thin groups become as compact as they can be.
 """
 
 from dataclasses import dataclass
@@ -339,6 +339,11 @@ class BoxLattice:
     def cycles(self) -> tuple[np.ndarray, np.ndarray]:
         """V (3, 3) and d (3,), see :func:`group_cycles`. In a rectangular cell slots are box numbers."""
         return group_cycles(self.counts)
+
+    @cached_property
+    def in_rows(self) -> bool:
+        """Whether neighbours along the first axis are neighbours in memory."""
+        return row_cycle(self.counts) is not None
 
     @property
     def fft_shape(self) -> tuple[int, int, int]:

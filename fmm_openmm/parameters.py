@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation, row_cycle
+from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
 from fmm_openmm.checks import check_choice, check_integer, check_number
 from fmm_openmm.expansions.error import (
     charged_fraction,
@@ -71,7 +71,7 @@ class CostModel:
     Attributes:
         pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in the other stages.
         box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the convolution.
-        strewn: a box and a term where neighbours are strewn over memory (:func:`fmm_openmm.box.row_cycle`).
+        strewn: a box and a term where neighbours are strewn over memory (``BoxLattice.in_rows``).
         box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
         at_once: boxes that p2p works on side by side, so that fewer take as long, and the last of many half as long.
         beside: what the far field takes at least, with p2p beside it.
@@ -336,7 +336,6 @@ def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> l
             load.particles / max(1.0, load.filled * float(np.prod(np.diag(leaves)))),
             partial(BoxLattice.from_cell, cell, leaves),
             deformation(cell, counts),
-            row_cycle(counts) is not None,
         )
         for counts, leaves in ((grid, grid << (request.levels or 0)) for grid in _grids(request, cell, load))
     )
@@ -352,14 +351,12 @@ class Grid:
         per_box: mean number of particles in a leaf that holds any.
         lattice: the lattice of the leaves with a given near radius.
         deformation: of the boxes, as in :func:`fmm_openmm.box.deformation`.
-        in_rows: whether neighbours are neighbours in memory (:func:`fmm_openmm.box.row_cycle`).
     """
 
     counts: np.ndarray
     per_box: float
     lattice: Callable[[float], BoxLattice]
     deformation: float = 1.0
-    in_rows: bool = True
 
 
 def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[tuple[float, FMMParameters]]:
@@ -393,7 +390,7 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
                         for above in range(levels + 1)
                     )
                     error = np.hypot(noise[smoothing], truncation)
-                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, grid.in_rows)
+                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows)
                     candidate = seconds, float(error), order, radius, smoothing, grid.counts
                     if most_accurate is None or error < most_accurate[1]:
                         most_accurate = candidate

@@ -156,7 +156,7 @@ class Comparison:
             name = with_smoothing(f"FMM, {first} bridge", smoothing)
             options = {"bridge": first, "smoothing": smoothing}
             yield row(name, pme, self._fmm, options | {"tolerance": tolerance})
-            if not pme.get("force_error", np.inf) < 1:
+            if not pme.get("force_error", np.inf) < 1:  # it failed, or its forces are wrong
                 continue
             looser = matching_tolerance(self._charges, self._exact, tolerance, pme["force_error"], smoothing=smoothing)
             if looser:

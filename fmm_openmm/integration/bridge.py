@@ -27,8 +27,6 @@ from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
 
 _live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
-_unpickled: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
-"""Those of them that :func:`revive` made."""
 
 LOADER = """
 try:
@@ -57,12 +55,14 @@ class HostBridge:
 
     Attributes:
         handles: the :class:`FMMForce` objects that edit the definition.
+        is_unpickled: whether OpenMM unpickled it, and so never frees it.
     """
 
     def __init__(self, definition: Definition | str | dict):
         self.uid = uuid.uuid4().hex
         self.snapshots = Snapshots()
         self.handles = weakref.WeakSet()
+        self.is_unpickled = False
         self._lock = threading.Lock()  # Contexts in several threads share the solver and the charges it holds
         self._definition = definition
         self._structure: Structure | None = None
@@ -226,11 +226,11 @@ def revive(uid: str, packed: str | dict) -> HostBridge:
     from fmm_openmm.integration.native import activate  # which imports this module
 
     activate()
-    for key in list(_unpickled):
-        if _references(_unpickled, key) <= _HELD_ONCE:
-            _unpickled[key].release()
+    for key in list(_live):
+        if _references(_live, key) <= _HELD_ONCE and _live[key].is_unpickled:
+            _live[key].release()
     made = HostBridge(packed)
-    _unpickled[made.uid] = made
+    made.is_unpickled = True
     return made
 
 

@@ -26,6 +26,11 @@ TABLES = {
 """The tables of a definition: type and columns."""
 
 
+def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
+    """Pairs of particles, shape (k, 2), the smaller number of each first."""
+    return set(map(tuple, np.sort(pairs, axis=1).tolist()))
+
+
 @dataclass(frozen=True)
 class Options:
     """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Values are checked on creation.
@@ -234,7 +239,7 @@ class Definition:
         if pair[0] == pair[1]:
             raise ValueError(f"an exclusion must name two particles, got ({particle1}, {particle2})")
         if self._excluded is None:
-            self._excluded = set(map(tuple, np.sort(self.exclusions.rows, axis=1).tolist()))
+            self._excluded = pair_set(self.exclusions.rows)
         if pair in self._excluded:
             raise ValueError(f"there is already an exclusion of particles {particle1} and {particle2}")
         index = self.exclusions.append((particle1, particle2))

@@ -26,7 +26,7 @@ from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.expansions.error import leaders
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
-from fmm_openmm.integration.definition import Structure
+from fmm_openmm.integration.definition import Structure, pair_set
 from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, filled_fraction, parameters_for
 from fmm_openmm.region import Filling, Region, choose_region, gathered, is_sparse
 from fmm_openmm.tuning import choose_tuned
@@ -180,7 +180,7 @@ class Session:
             fractions = np.mod(positions @ np.linalg.inv(cell), 1.0)
             fractions[fractions >= 1.0] = 0.0  # what np.mod makes of -1e-17
             tree = cKDTree(fractions, boxsize=1.0)
-        excluded = set(map(tuple, np.sort(self.bridge.fix_structure().exclusions, axis=1).tolist()))
+        excluded = pair_set(self.bridge.fix_structure().exclusions)
         for first, second in sorted(tree.query_pairs(COINCIDENT)):
             if (first, second) not in excluded:
                 return f"`positions`: particles {first} and {second} coincide and are not excluded"

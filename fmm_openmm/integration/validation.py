@@ -11,7 +11,7 @@ import openmm
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import excepted_pairs
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.definition import Definition, Options, pair_set
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import ewald_sum
@@ -237,8 +237,7 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
 
 def _check_exceptions(nonbonded: openmm.NonbondedForce, exclusions: np.ndarray) -> None:
     """Refuse exceptions that came after use_fmm(): the FMM does not leave these pairs out."""
-    excluded = set(map(tuple, np.sort(exclusions, axis=1).tolist()))
-    late = sorted(set(map(tuple, np.sort(excepted_pairs(nonbonded), axis=1).tolist())) - excluded)
+    late = sorted(pair_set(excepted_pairs(nonbonded)) - pair_set(exclusions))
     if late:
         first, second = late[0]
         raise ValueError(
