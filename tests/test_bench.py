@@ -13,7 +13,7 @@ from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import md, nve, timing
 from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
-from fmm_openmm.bench.solver import Evaluation, compulsory_bytes, near_pairs, relative_error
+from fmm_openmm.bench.solver import Evaluation, Limits, compulsory_bytes, measure, near_pairs, relative_error
 from fmm_openmm.bench.systems import Size, nonbonded, scale_particles, tiled, tiled_charges, water
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.cli import main
@@ -159,6 +159,14 @@ def test_stages_of_levels_are_timed_on_a_gpu(base):
     evaluation.stages = SimpleNamespace(queue=lambda stage: stage)
     single = {name: [name] for name in timing.STAGES}
     assert evaluation.stage_seconds() == single | {"m2m": ["m2m"], "m2l": ["m2l1", "m2l2"], "l2l": ["l2l1", "l2l2"]}
+
+
+@pytest.mark.parametrize(("precision", "tolerance", "instructions"), [("single", 1e-3, 14), ("double", 1e-6, 18)])
+def test_share_of_the_limits(monkeypatch, precision, tolerance, instructions):
+    monkeypatch.setattr("fmm_openmm.bench.solver.limits", lambda *_: Limits(1e12, 1e10))
+    row = measure(Size(EDGE), tolerance, 0.0, backend="cpu")
+    assert row["precision"] == precision
+    assert row["p2p_share"] == pytest.approx(instructions * row["pairs_per_second"] / 1e12)
 
 
 # the commands

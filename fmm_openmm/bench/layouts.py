@@ -12,7 +12,6 @@ import numpy as np
 from fmm_openmm.backends.cuda.layouts import LAYOUTS, Neighbourhood
 from fmm_openmm.backends.cuda.layouts.executor import P2P
 from fmm_openmm.backends.cuda.layouts.model import (
-    INSTRUCTIONS,
     KEPT,
     WARP,
     Costs,
@@ -25,6 +24,7 @@ from fmm_openmm.backends.cuda.layouts.model import (
 from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
+from fmm_openmm.bench.solver import INSTRUCTIONS
 from fmm_openmm.box import BoxLattice
 
 CALIBRATION = (0.7, 1.5, 4.0, 10.0, 28.0, 80.0, 150.0)
@@ -82,7 +82,7 @@ def costs_of(precision: str, anew: bool = False) -> Costs:
 
 def measure_costs(precision: str) -> Costs:
     """Measured now."""
-    pair = WARP * INSTRUCTIONS[np.dtype(DTYPES[precision]).itemsize] / device.fma_rate(precision)
+    pair = WARP * INSTRUCTIONS[precision] / device.fma_rate(precision)
     measured = []
     for density in CALIBRATION:
         of = random_boxes(density, CALIBRATION_PARTICLES, CALIBRATION_RADIUS)

@@ -17,7 +17,7 @@ from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.solver import CoulombSolver
 
-INSTRUCTIONS = 14
+INSTRUCTIONS = {"single": 14, "double": 18}
 """Of a pair in p2p, issued to the floating-point units: a reciprocal square root, the others as long as a multiply-add."""
 
 
@@ -133,7 +133,7 @@ def measure(size: Size, tolerance: float, smoothing: float | None = None, shape:
         "new_shape_seconds": evaluation.new_shape_seconds(),
         "pairs": pairs,
         "pairs_per_second": pairs / stages["p2p"],
-        "p2p_share": best and INSTRUCTIONS * pairs / stages["p2p"] / best.multiply_adds,
+        "p2p_share": best and INSTRUCTIONS[chosen.precision] * pairs / stages["p2p"] / best.multiply_adds,
         "far_bytes": far_bytes,
         "far_share": best and far_bytes / far_seconds / best.bandwidth,
     }

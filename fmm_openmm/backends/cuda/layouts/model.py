@@ -33,9 +33,6 @@ WARP = 32
 KERNELS = {"indexed": ("p2p_indexed",), "replicated": ("replicate", "p2p_replicated")}
 """Of each layout, in order."""
 
-INSTRUCTIONS = {4: 14, 8: 18}
-"""Floating-point instructions of a pair by bytes of a real."""
-
 
 @dataclass(frozen=True)
 class Costs:
