@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from fmm_openmm.backends.cuda.m2l import parity_shape
 from fmm_openmm.backends.cuda.pipeline.m2l import rotation_shape, tile_shape
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
+from fmm_openmm.bench.level import parity_shape
 from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture

@@ -6,19 +6,9 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda.layouts import LAYOUTS, MOST_NEAR, Neighbourhood, charges_of, program
-from fmm_openmm.backends.cuda.layouts.model import (
-    KEPT,
-    KERNELS,
-    Costs,
-    choose,
-    fit,
-    key,
-    operations,
-    predict,
-    predict_layout,
-)
 from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.bench.layouts import LAYOUTS, MOST_NEAR, Neighbourhood, program
+from fmm_openmm.bench.layouts.model import KEPT, KERNELS, Costs, choose, fit, key, operations, predict, predict_layout
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.cli import main
 from fmm_openmm.errors import UnsupportedError
@@ -34,20 +24,17 @@ CASES = {  # cell, grid, near radius, particles
 }
 
 
-def case(name, smoothing=0.0):
-    """Lattice, parts, and what the reference backend's p2p makes of them."""
+def case(name):
+    """Lattice, ends of boxes, positions and charges in them, and what the reference backend's p2p makes of these."""
     cell, grid, radius, n = CASES[name]
     counts = counts_matrix(grid)
     lattice, rng = BoxLattice.from_cell(cell, counts, radius), np.random.default_rng(5)
-    stages = ReferenceStages(lattice, 1, smoothing, rng.normal(size=n), np.empty((0, 2), np.int64), False)
+    stages = ReferenceStages(lattice, 1, 0.0, rng.normal(size=n), np.empty((0, 2), np.int64), False)
     parts = stages.sort(rng.uniform(-1, 4, (n, 3)), box_width(cell, counts))
-    out = nothing(parts)
+    out = Accumulator(np.zeros(n), np.zeros((n, 3)))
     stages.p2p(parts, stages.exclusions(parts, out), out)
-    return lattice, parts, np.concatenate([out.potentials[:, None], out.fields], 1)
-
-
-def nothing(parts):
-    return Accumulator(np.zeros(len(parts.x)), np.zeros((len(parts.x), 3)))
+    of, xq = Neighbourhood.of(lattice, parts.start), np.column_stack([parts.x, parts.charge])
+    return of, xq, np.column_stack([out.potentials, out.fields])
 
 
 def agree(found, expected, dtype):
@@ -66,9 +53,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_the_reference_backend(name, layout, dtype, folder):
-    lattice, parts, expected = case(name)
-    machine = Emulator(program(layout, Neighbourhood.of(lattice, parts.start), dtype), folder)
-    machine.buffers["xq"][...] = charges_of(parts, dtype)
+    of, xq, expected = case(name)
+    machine = Emulator(program(layout, of, dtype), folder)
+    machine.buffers["xq"][...] = xq
     machine.run()
     agree(machine.buffers["results"], expected, dtype)
 
@@ -88,21 +75,17 @@ def test_near_boxes(name):
 
 
 def test_what_is_not_known_is_refused():
-    lattice, parts, _ = case("cube", smoothing=0.1)
-    with pytest.raises(UnsupportedError, match="need whole particles: `smoothing` must be 0"):
-        charges_of(parts, np.float32)
     with pytest.raises(UnsupportedError, match="need a periodic lattice, got an open one"):
         Neighbourhood.of(OpenLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
     with pytest.raises(UnsupportedError, match=f"know at most {MOST_NEAR} near boxes, got 515"):
         Neighbourhood.of(BoxLattice(np.diag([2, 2, 2]), np.eye(3), 5.0), np.zeros(9, int))
     with pytest.raises(ValueError, match="`layout` must be one of indexed, replicated, got 'magic'"):
-        program("magic", Neighbourhood.of(lattice, parts.start), np.float32)
+        program("magic", case("cube")[0], np.float32)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_the_largest_near_stencil(folder):
-    lattice, parts, _ = case("cube")
-    macros = program("replicated", Neighbourhood.of(lattice, parts.start), np.float32).macros
+    macros = program("replicated", case("cube")[0], np.float32).macros
     compiled("p2p_replicated", macros | {"NEAR": MOST_NEAR}, ["replicate"], folder)
     with pytest.raises(AssertionError, match="lists fit into shared memory"):
         compiled("p2p_replicated", macros | {"NEAR": MOST_NEAR + 1}, ["replicate"], folder)
@@ -165,9 +148,9 @@ def test_costs_are_kept(monkeypatch, tmp_path):
 
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
-from fmm_openmm.backends.cuda.layouts import executor  # noqa: E402
+from fmm_openmm.backends.cuda.executor import Run  # noqa: E402
 from fmm_openmm.backends.cuda.loader import why_unusable  # noqa: E402
-from fmm_openmm.bench import layouts as bench  # noqa: E402
+from fmm_openmm.bench.layouts import measure as bench  # noqa: E402
 
 without_gpu = why_unusable()
 needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")
@@ -178,10 +161,11 @@ needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run o
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_on_the_gpu(name, layout, dtype):
-    lattice, parts, expected = case(name)
-    out = nothing(parts)
-    assert executor.p2p(layout, lattice, parts, dtype, out) == layout
-    agree(np.concatenate([out.potentials[:, None], out.fields], 1), expected, dtype)
+    of, xq, expected = case(name)
+    run = Run(program(layout, of, dtype))
+    run.buffers["xq"].set(xq.astype(dtype))
+    run.queue()
+    agree(run.buffers["results"].get(), expected, dtype)
 
 
 @needs_gpu
@@ -190,29 +174,21 @@ def test_repeats_bit_for_bit():
     for layout in LAYOUTS:
         run = bench.ready(layout, of, "single")
         run.queue()
-        first = run.results.copy()
-        run.results[...] = cupy.nan
+        first = run.buffers["results"].copy()
+        run.buffers["results"][...] = cupy.nan
         run.queue()
-        assert (run.results == first).all()
+        assert (run.buffers["results"] == first).all()
 
 
 @needs_gpu
-def test_the_model_picks_on_the_gpu(monkeypatch, tmp_path):
+def test_measures_on_the_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path))
     monkeypatch.setattr(bench, "CALIBRATION", (1.0, 40.0))
     costs = bench.costs_of("single")
-    assert executor.known_costs(np.float32) == bench.costs_of("single") == costs
-    lattice, parts, _ = case("cube")
-    assert executor.p2p(None, lattice, parts, np.float32, nothing(parts)) == choose(300 / 216, 27, costs)
-
-
-def test_a_choice_needs_costs(monkeypatch, tmp_path):
-    monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path))
-    monkeypatch.setattr(executor, "device_name", lambda: "Abacus 9000")
-    with pytest.raises(UnsupportedError, match="costs measured on Abacus 9000: run `fmm-openmm bench layouts`"):
-        executor.known_costs(np.float32)
-    KEPT.store({key("Abacus 9000", np.float32): COSTS})
-    assert executor.known_costs(np.float32) == COSTS
+    assert bench.costs_of("single") == costs
+    row = bench.measure(case("cube")[0], "single", costs)
+    assert row["error"] < 1e-5
+    assert row["picked"] == choose(300 / 216, 27, costs)
 
 
 def test_random_boxes():
@@ -228,9 +204,9 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
     """Through the emulator, with a clock that ticks once a measurement; the costs are measured once and then kept."""
 
     class Emulated:
-        def __init__(self, layout, of, dtype):
-            self.machine = Emulator(program(layout, of, dtype), folder)
-            self.xq, self.results = self.machine.buffers["xq"], self.machine.buffers["results"]
+        def __init__(self, of):
+            self.machine = Emulator(of, folder)
+            self.buffers = self.machine.buffers
 
         def queue(self, *stages):
             self.machine.run(stages)
@@ -249,7 +225,7 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
     monkeypatch.setattr(bench, "cupy", np)
     monkeypatch.setattr(np, "get_default_memory_pool", Pool, raising=False)
     monkeypatch.setattr(np, "cuda", cupy.cuda, raising=False)
-    monkeypatch.setattr(bench, "P2P", Emulated)
+    monkeypatch.setattr(bench, "Run", Emulated)
     monkeypatch.setattr(bench, "device_name", lambda: "Abacus 9000")
     monkeypatch.setattr(bench.device, "median_seconds", clock)
     monkeypatch.setattr(bench.device, "fma_rate", lambda precision: 1e9)

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda import m2l
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.program import SETUP
+from fmm_openmm.bench.level import OPERATORS, Level, cube, parity_list, program
 from fmm_openmm.cli import main
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.translations import m2l_matrix, order_of
@@ -43,7 +43,7 @@ def offset_of(entry, target):
 
 @pytest.mark.parametrize("separation", [1, 2])
 def test_interaction_lists(separation):
-    interactions = Interactions(m2l.cube(separation))
+    interactions = Interactions(cube(separation))
     vectors, table = interactions.translations, interactions.list
     assert table.shape == (8, COUNT[separation], 4)
     for target, rows in zip(children(), table, strict=True):
@@ -55,7 +55,7 @@ def test_interaction_lists(separation):
 @pytest.mark.parametrize("separation", [1, 2])
 def test_parity_lists(separation):
     """Of the last child position, the n-th source of a group has the signs of its bits' n-th subset; others are mirrored."""
-    vectors, group, sources = m2l.parity_list(separation)
+    vectors, group, sources = parity_list(separation)
     assert len(np.unique(vectors, axis=0)) == len(group) == len(vectors)
     ends = np.append(group[1:, 0], COUNT[separation])
     for child, (target, rows) in enumerate(zip(children(), sources, strict=True)):
@@ -102,7 +102,7 @@ def largest_error(found, expected, order):
 
 
 def emulated(name, level, moments, folder):
-    machine = Emulator(m2l.program(name, level, DEVICE), folder)
+    machine = Emulator(program(name, level, DEVICE), folder)
     machine.buffers["moments"][...] = moments
     machine.run([SETUP])
     machine.run()
@@ -111,13 +111,13 @@ def emulated(name, level, moments, folder):
 
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 @pytest.mark.parametrize(("order", "side", "separation", "dtype"), [(1, 4, 1, np.float32), (5, 2, 2, np.float64)])
-@pytest.mark.parametrize("name", m2l.OPERATORS)
+@pytest.mark.parametrize("name", OPERATORS)
 def test_programs_agree_with_dense_matrices(name, order, side, separation, dtype, monkeypatch, tmp_path_factory):
     """Through the emulator; of ``p4_parity`` with one tile of terms a block, and with two."""
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ENOUGH_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
-    found = emulated(name, m2l.Level(order, side, separation, dtype), moments, tmp_path_factory.getbasetemp())
+    found = emulated(name, Level(order, side, separation, dtype), moments, tmp_path_factory.getbasetemp())
     assert largest_error(found, expected, order) <= ACCURACY[dtype]
 
 
@@ -128,7 +128,7 @@ def test_shapes_of_rotation_agree_with_dense_matrices(warps, blocks, kept, rolle
     order, side = 3, 10
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ROTATION_SHAPES", {8: ((order, warps, blocks, kept, rolled),)})
     moments = random_moments(order, side**3)
-    found = emulated("rotation", m2l.Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
+    found = emulated("rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
 
 
@@ -136,13 +136,13 @@ def test_shapes_of_rotation_agree_with_dense_matrices(warps, blocks, kept, rolle
 @pytest.mark.parametrize(("order", "dtype"), [(3, np.float32), (8, np.float64)])
 def test_tiles_of_rotation_agree_with_dense_matrices(order, dtype, monkeypatch, tmp_path_factory):
     """Degrees of one tile and of several; few sources, since the emulator is slow with tensor cores."""
-    table = np.ascontiguousarray(Interactions(m2l.cube(1)).list[:, ::60])
+    table = np.ascontiguousarray(Interactions(cube(1)).list[:, ::60])
     offsets = {target: {offset_of(row, target) for row in rows} for target, rows in zip(children(), table, strict=True)}
     monkeypatch.setattr(Interactions, "list", table)
     monkeypatch.setattr(f"{__name__}.far_sources", lambda target, separation: offsets[target])
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.TILE_SHAPES", {size: {order: (2, 1)} for size in (4, 8)})
     moments = random_moments(order, 8)
-    found = emulated("rotation", m2l.Level(order, 2, 1, dtype), moments, tmp_path_factory.getbasetemp())
+    found = emulated("rotation", Level(order, 2, 1, dtype), moments, tmp_path_factory.getbasetemp())
     assert largest_error(found, dense(moments, 2, 1), order) <= ACCURACY[dtype]
 
 
@@ -156,8 +156,8 @@ def test_operators_agree_with_dense_matrices(side, separation, order):
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
     for dtype, accuracy in ACCURACY.items():
-        for name in m2l.OPERATORS:
-            run = bench.ready(name, m2l.Level(order, side, separation, dtype))
+        for name in OPERATORS:
+            run = bench.ready(name, Level(order, side, separation, dtype))
             run.buffers["moments"].set(moments.astype(dtype))
             found = []
             for rubbish in (np.nan, 7):
@@ -179,14 +179,14 @@ def test_operators_agree_with_dense_matrices(side, separation, order):
 )
 def test_levels_that_do_not_exist(arguments, text):
     with pytest.raises(ValueError, match=text):
-        m2l.Level(*arguments)
+        Level(*arguments)
 
 
 def test_unknown_operators_are_refused():
     with pytest.raises(
         ValueError, match="`name` must be one of p4, p4_dynamic, p4_symmetric, p4_parity, rotation, got 'magic'"
     ):
-        m2l.program("magic", m2l.Level(4, 4), DEVICE)
+        program("magic", Level(4, 4), DEVICE)
 
 
 def test_work_of_the_operators():

@@ -14,9 +14,9 @@ import numpy as np
 
 from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.cuda.executor import Run, current_device
-from fmm_openmm.backends.cuda.m2l import OPERATORS, Level, program
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
+from fmm_openmm.bench.level import OPERATORS, Level, program
 from fmm_openmm.bench.solver import limits
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError

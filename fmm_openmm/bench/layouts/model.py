@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.stats import poisson
 
-from fmm_openmm.backends.cuda.layouts import PASS_TARGETS
+from fmm_openmm.bench.layouts import PASS_TARGETS
 from fmm_openmm.cache import Entries
 from fmm_openmm.version import VERSION
 

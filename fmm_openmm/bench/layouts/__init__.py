@@ -6,7 +6,7 @@ r"""P2P with its source data laid out in several ways, chosen by name, on parts 
 ``replicated``   ``kernels/p2p_replicated.cu``   every box has its sources copied into one contiguous stream first
 
 Both have one target loop (``kernels/common/targets.cuh``) and repeat bit for bit. What is here describes them, and needs no
-GPU; ``executor`` runs them through CuPy, ``model`` predicts their times.
+GPU; ``measure`` runs them through CuPy and times them, ``model`` predicts their times.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ from fmm_openmm.backends.cuda.program import At, Buffer, Kernel, Launch, Memset,
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.stages import Parts
 
 LAYOUTS = ("indexed", "replicated")
 
@@ -97,20 +96,10 @@ def _numbers(lattice: BoxLattice, offsets: np.ndarray) -> np.ndarray:
     return out
 
 
-def charges_of(parts: Parts, dtype) -> np.ndarray:
-    """Positions and charges of parts as the kernels read them, shape (m, 4).
-
-    Raises:
-        UnsupportedError: particles are split among boxes: parts of one would meet.
-    """
-    if not (parts.weight == 1.0).all():
-        raise UnsupportedError("layouts of P2P need whole particles: `smoothing` must be 0")
-    return np.concatenate([parts.x, parts.charge[:, None]], 1).astype(dtype)
-
-
 def program(layout: str, of: Neighbourhood, dtype) -> Program:
-    """Reads the buffer "xq", shape (m, 4) of the dtype (:func:`charges_of`); overwrites "results", of the same shape and dtype:
-    potentials in e per box width, fields in e per square box width. Stages: "copy", if there is anything to copy, and "p2p".
+    """Reads the buffer "xq", shape (m, 4) of the dtype: positions relative to box centres, box widths, and charges, e, of whole
+    particles. Overwrites "results", of the same shape and dtype: potentials in e per box width, fields in e per square box
+    width. Stages: "copy", if there is anything to copy, and "p2p".
 
     Raises:
         ValueError: there is no layout of that name.

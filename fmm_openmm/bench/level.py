@@ -6,11 +6,11 @@ itself, 189 for separation 1 and 875 for separation 2, periodic images as they c
 
     Lambda(target) = sum over the list of A(target - source) M(source)          (A as in expansions/translations.py)
 
-The operators are those of the FMM's levels (``pipeline/m2l.py``), and
+The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``), and
 
 ``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
 
-What is here describes them, and needs no GPU; ``executor.Run`` runs them through CuPy.
+What is here describes them, and needs no GPU; ``backends/cuda/executor.py`` runs them through CuPy.
 """
 
 from dataclasses import dataclass, replace

@@ -9,21 +9,12 @@ from collections.abc import Iterator
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.layouts import LAYOUTS, Neighbourhood
-from fmm_openmm.backends.cuda.layouts.executor import P2P
-from fmm_openmm.backends.cuda.layouts.model import (
-    KEPT,
-    WARP,
-    Costs,
-    choose,
-    fit,
-    key,
-    predict,
-    predict_layout,
-)
+from fmm_openmm.backends.cuda.executor import Run
 from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
+from fmm_openmm.bench.layouts import LAYOUTS, Neighbourhood, program
+from fmm_openmm.bench.layouts.model import KEPT, WARP, Costs, choose, fit, key, predict, predict_layout
 from fmm_openmm.bench.solver import INSTRUCTIONS
 from fmm_openmm.box import BoxLattice
 
@@ -48,19 +39,20 @@ def random_boxes(density: float, particles: float, near_radius: float, seed: int
     return Neighbourhood.of(lattice, np.append(0, np.cumsum(np.bincount(box, minlength=lattice.size))))
 
 
-def ready(layout: str, of: Neighbourhood, precision: str) -> P2P:
+def ready(layout: str, of: Neighbourhood, precision: str) -> Run:
     """A layout with random positions and charges, which are the same for all layouts in both precisions."""
-    run = P2P(layout, of, DTYPES[precision])
-    run.xq[...] = cupy.random.default_rng(1).random(run.xq.shape, np.float32) - np.float32(0.5)
+    run = Run(program(layout, of, DTYPES[precision]))
+    xq = run.buffers["xq"]
+    xq[...] = cupy.random.default_rng(1).random(xq.shape, np.float32) - np.float32(0.5)
     return run
 
 
-def both(of: Neighbourhood, precision: str) -> dict[str, P2P]:
+def both(of: Neighbourhood, precision: str) -> dict[str, Run]:
     """The layouts by name."""
     return {layout: ready(layout, of, precision) for layout in LAYOUTS}
 
 
-def kernel_seconds(runs: dict[str, P2P]) -> dict[str, float]:
+def kernel_seconds(runs: dict[str, Run]) -> dict[str, float]:
     """Median time of each kernel alone."""
     return {
         "p2p_indexed": device.median_seconds(lambda: runs["indexed"].queue("p2p")),
@@ -115,12 +107,13 @@ def measure(of: Neighbourhood, precision: str, costs: Costs) -> dict:
     }
 
 
-def error(runs: dict[str, P2P], of: Neighbourhood) -> float:
+def error(runs: dict[str, Run], of: Neighbourhood) -> float:
     """Relative deviation from ``indexed`` in float64, the largest of both layouts, potentials and fields."""
-    exact = ready("indexed", of, "double")
-    exact.queue()
+    double = ready("indexed", of, "double")
+    double.queue()
+    exact = double.buffers["results"]
     return max(
-        float(cupy.linalg.norm((run.results - exact.results)[:, c]) / cupy.linalg.norm(exact.results[:, c]))
+        float(cupy.linalg.norm((run.buffers["results"] - exact)[:, c]) / cupy.linalg.norm(exact[:, c]))
         for run in runs.values()
         for c in (slice(0, 1), slice(1, 4))
     )
