@@ -23,6 +23,8 @@ from fmm_openmm.expansions.error import (
 )
 from fmm_openmm.octree import is_nested
 
+PRECISIONS = ("auto", "single", "double")
+
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
@@ -180,8 +182,7 @@ class Request:
     m2l: str | None = None
 
     def __post_init__(self):
-        if self.precision not in ("auto", "single", "double"):
-            raise ValueError(f"`precision` must be 'auto', 'single' or 'double', got {self.precision!r}")
+        check_choice(self.precision, PRECISIONS, "precision")
         check_number(self.tolerance, "tolerance", 1e-10, 0.1)
         if self.precision == "single" and self.tolerance < SINGLE_FLOOR:
             raise ValueError(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fmm_openmm.backends import backend_class, choose_backend, open_sum, warn_of_fallback
+from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, open_sum, warn_of_fallback
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
@@ -115,7 +115,7 @@ class CoulombSolver:
     ):
         self._open = check_choice(boundary, ("periodic", "open"), "boundary") == "open"
         self._method = check_choice(method, METHODS, "method")
-        check_choice(backend, ("auto", "cuda", "cpu", "reference"), "backend")
+        check_choice(backend, BACKENDS, "backend")
         self._charges = check_charges(charges)
         if method != "fmm":
             _check_method(method, boundary, backend)

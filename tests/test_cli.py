@@ -343,6 +343,13 @@ def test_a_converted_system_keeps_its_options(command, succeed, tmp_path):
             assert result["reference_energy"] == pytest.approx(exact.energy, rel=1e-5)
 
 
+def test_levels_and_the_bridge(succeed, fail):
+    argv = ("run", "system.xml", "water.pdb", "--steps", "2", "--interval", "2", "--timestep", "0.0001", "--tolerance", "1e-3")
+    used = succeed(*argv, "--levels", "1", "--bridge", "host", "--json")["fmm"]
+    assert (used["levels"], used["bridge"]) == (1, "host")
+    assert "`bridge` must be one of 'auto', 'host', 'native', got 'rope'" in fail(*argv, "--bridge", "rope")
+
+
 def test_validate_fails_beyond_the_tolerance(succeed):
     argv = ("validate", *WATER, "--tolerance", "1e-5", "--order", "3")
     assert succeed(*argv, "--json", code=1)["passed"] is False

@@ -166,7 +166,7 @@ def test_auto_precision(tolerance, ionic, cost, precision):
             ValueError,
             r"^`tolerance` must be at least 5e-06 in single precision, got 1e-06: ask for `precision='double'`$",
         ),
-        ({"precision": "half"}, ValueError, r"^`precision` must be 'auto', 'single' or 'double', got 'half'$"),
+        ({"precision": "half"}, ValueError, r"^`precision` must be one of 'auto', 'single', 'double', got 'half'$"),
         ({"order": 0}, ValueError, r"^`order` must lie between 1 and 40, got 0$"),
         ({"order": 5.0}, TypeError, r"^`order` must be an integer, got 5.0$"),
         ({"near_radius": 0.5}, ValueError, r"^`near_radius` must lie between 1 and 8, got 0.5$"),

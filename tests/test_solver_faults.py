@@ -134,7 +134,7 @@ def test_orders_beyond_the_range_of_floats_are_refused():
         ({"order": 0}, ValueError, r"`order` must lie between 1 and 40, got 0"),
         ({"near_radius": 0.1}, ValueError, r"`near_radius` must lie between 1 and 8, got 0.1"),
         ({"smoothing": 1.0}, ValueError, r"`smoothing` must lie between 0 and .*, got 1.0"),
-        ({"precision": "half"}, ValueError, r"`precision` must be 'auto', 'single' or 'double', got 'half'"),
+        ({"precision": "half"}, ValueError, r"`precision` must be one of 'auto', 'single', 'double', got 'half'"),
         ({"backend": "gpu"}, ValueError, r"`backend` must be one of 'auto', 'cuda', 'cpu', 'reference', got 'gpu'"),
         ({"boundary": "vacuum"}, ValueError, r"`boundary` must be one of 'periodic', 'open', got 'vacuum'"),
         ({"boundary": "open"}, ValueError, r"`box_vectors` must be None with `boundary='open'`"),

@@ -6,6 +6,9 @@ from importlib import import_module
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import OpenSum, Stages
 
+BACKENDS = ("auto", "cuda", "cpu", "reference")
+"""Names a user may give."""
+
 _told = False
 _OPEN_SUMS = {"direct": "DirectSum", "treecode": "Treecode"}
 
@@ -35,6 +38,11 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
     """
     backend_class(backend)
     return getattr(import_module(f"fmm_openmm.backends.{backend}.{method}"), _OPEN_SUMS[method])
+
+
+def resolve(name: str) -> str:
+    """The backend of that name, for "auto" the one that :func:`choose_backend` finds."""
+    return choose_backend() if name == "auto" else name
 
 
 def choose_backend() -> str:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fmm_openmm.backends import choose_backend
 from fmm_openmm.bench.scaling import EDGE
 from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import tiled_charges, water
@@ -45,7 +44,6 @@ def droplet(atoms: float) -> ChargeSystem:
 def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
     """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against the direct sum in float64
     (None where that would take too long), parameters."""
-    backend = choose_backend() if backend == "auto" else backend
     quadratic = True  # whether the direct sum is still worth its time
     for size in SIZES:
         if size > 1.001 * most:
@@ -69,7 +67,6 @@ def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[di
 def measure_cell(atoms: float, edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
     """One row each for a cube filled with so many atoms, their droplet in empty space, and the same in a periodic cube of this
     edge (nm): system, atoms, seconds of the graph alone on a GPU, call_seconds, force error, parameters."""
-    backend = choose_backend() if backend == "auto" else backend
     cube, charges = water(round(np.cbrt(atoms / DENSITY), 1)), droplet(atoms)
     place = edge * np.eye(3)
     cell = ChargeSystem(charges.charges, charges.positions, place, charges.exclusions)

@@ -20,15 +20,14 @@ from dataclasses import asdict
 
 import numpy as np
 
-from fmm_openmm.backends import choose_backend
+from fmm_openmm.backends import BACKENDS, resolve
 from fmm_openmm.checks import check_number
 from fmm_openmm.cli.info import versions
 from fmm_openmm.cli.options import add_platform_argument, platform
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
-from fmm_openmm.parameters import TOLERANCE
+from fmm_openmm.parameters import PRECISIONS, TOLERANCE
 
 SHAPES = ("cube", "dodecahedron", "octahedron", "skewed")
-BACKENDS = ("auto", "cuda", "cpu", "reference")
 
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
 """21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""
@@ -98,7 +97,7 @@ def add_arguments(parser) -> None:
             )
         if name == "tune":
             each.add_argument("--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)")
-            each.add_argument("--precision", choices=("auto", "single", "double"), default="auto")
+            each.add_argument("--precision", choices=PRECISIONS, default="auto")
         if name in ("solver", "tune"):
             each.add_argument("--cells", choices=SHAPES, nargs="+", default=["cube"], help="shapes, all of the same volume")
         if name == "nve":
@@ -169,7 +168,7 @@ def solver(args, terminal, drawing) -> dict:
     from fmm_openmm.bench.solver import limits, measure
     from fmm_openmm.bench.timing import STAGES
 
-    backend = choose_backend() if args.backend == "auto" else args.backend
+    backend = resolve(args.backend)
     sizes = args.sizes or default_sizes(backend == "cuda")
     cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
     terminal.say(f"Backend {backend}; times in microseconds; p2p and far field against multiply-adds and a copy alone\n")
@@ -267,7 +266,7 @@ def scaling(args, terminal, drawing) -> dict:
     """Growth of the time of an evaluation with the number of atoms."""
     from fmm_openmm.bench.scaling import growth_exponent, measure
 
-    backend = choose_backend() if args.backend == "auto" else args.backend
+    backend = resolve(args.backend)
     most = MOST_ATOMS[backend] if args.max_atoms is None else args.max_atoms
     if not most >= 1000:
         raise ValueError(f"--max-atoms must be at least 1000, got {most:g}")
@@ -296,7 +295,7 @@ def empty_space(args, terminal, drawing) -> dict:
     """Time of direct sum, treecode and FMM in empty space against the number of atoms."""
     from fmm_openmm.bench.open import crossover, measure
 
-    backend = choose_backend() if args.backend == "auto" else args.backend
+    backend = resolve(args.backend)
     if backend == "reference":
         raise ValueError("--backend must be 'cuda' or 'cpu' here, got 'reference'")
     most = (DROPLET if args.cell else MOST_OPEN[backend]) if args.max_atoms is None else args.max_atoms

@@ -1,8 +1,12 @@
 """Arguments that several commands share."""
 
+from dataclasses import fields
+
 import openmm
 
-from fmm_openmm.parameters import TOLERANCE
+from fmm_openmm.backends import BACKENDS
+from fmm_openmm.integration.definition import Options
+from fmm_openmm.parameters import PRECISIONS, TOLERANCE
 
 
 def add_fmm_arguments(parser) -> None:
@@ -13,14 +17,16 @@ def add_fmm_arguments(parser) -> None:
     group.add_argument("--grid", type=int, nargs=3, metavar="N", help="boxes along a, b and c")
     group.add_argument("--near-radius", type=float, help="near stencil, in box widths")
     group.add_argument("--smoothing", type=float, help="smooth box membership, in box widths; 0 for none")
-    group.add_argument("--precision", choices=("auto", "single", "double"), help="default: auto")
-    group.add_argument("--backend", choices=("auto", "cuda", "cpu", "reference"), help="default: auto")
+    group.add_argument("--levels", type=int, help="levels of an octree below the grid")
+    group.add_argument("--precision", choices=PRECISIONS, help="default: auto")
+    group.add_argument("--backend", choices=BACKENDS, help="default: auto")
+    group.add_argument("--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)")
 
 
 def fmm_options(args) -> dict:
     """Those options that were given, as keyword arguments."""
-    names = ("tolerance", "order", "grid", "near_radius", "smoothing", "precision", "backend")
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = {field.name: getattr(args, field.name) for field in fields(Options)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def add_platform_argument(parser) -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
+from fmm_openmm.backends import BACKENDS
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import plugin
@@ -54,7 +55,7 @@ class Options:
         Request(
             self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
         )  # checks them
-        check_choice(self.backend, ("auto", "cuda", "cpu", "reference"), "backend")
+        check_choice(self.backend, BACKENDS, "backend")
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native" and not self.on_gpu:
             raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
 
