@@ -50,7 +50,7 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     return box
 
 
-ORIGIN = 0.1
+ORIGIN = 0.125
 """Where the origin lies in its box, along each box vector.
 
 Crystals are usually given with an atom at the origin. Boxes whose faces lie on lattice planes would cut these planes at

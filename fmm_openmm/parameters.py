@@ -374,7 +374,6 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
     levels = request.levels or 0
     found, most_accurate = [], None
     for grid in grids:
-        charged, boxes = load.charged * grid.per_box, max(1.0, load.particles / grid.per_box)
         for radius in radii:
             lattice = grid.lattice(radius)
             if lattice.gap < radius + DISTANT or (levels and not is_nested(lattice)):
@@ -387,7 +386,15 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
                 parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
                 for order in orders:
                     truncation = sum(
-                        estimate_error(distances, order, smoothing, charged * 8**above, grid.deformation, load.ionic, boxes)
+                        estimate_error(
+                            distances,
+                            order,
+                            smoothing,
+                            load.charged * grid.per_box * 8**above,
+                            grid.deformation,
+                            load.ionic,
+                            load.charged * load.particles,
+                        )
                         for above in range(levels + 1)
                     )
                     error = np.hypot(noise[smoothing], truncation)

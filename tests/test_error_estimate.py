@@ -76,10 +76,10 @@ def test_first_far_boxes_of_cubes(radius, offset):
 def test_estimate_moves_the_right_way(radius, order):
     lattices = [BoxLattice(8 * np.eye(3, dtype=np.int64), np.eye(3), r) for r in (radius, radius + 0.8)]
     near, wider = map(far_distances, lattices)
-    base = dict(smoothing=0.1, per_box=5.0, deformation=1.02, ionic=0.1, boxes=200.0)
+    base = dict(smoothing=0.1, per_box=5.0, deformation=1.02, ionic=0.1, charged=2e4)
     error = estimate_error(near, order, **base)
     assert estimate_error(near, order + 1, **base) < 0.8 * error
     assert estimate_error(wider, order, **base) < 0.8 * error
-    for name, worse in {"smoothing": 0.02, "per_box": 2.0, "deformation": 1.1, "ionic": 0.5, "boxes": 50.0}.items():
+    for name, worse in {"smoothing": 0.02, "per_box": 2.0, "deformation": 1.1, "ionic": 0.5, "charged": 5e3}.items():
         assert estimate_error(near, order, **{**base, name: worse}) > error
     assert estimate_error(near, order, **{**base, "smoothing": 0.0}) < 2 * error

@@ -16,13 +16,14 @@ the estimate is
             * exp(Q ((p + 1) / R)^2 + IONIC * chi) * f(s)
     f(s)  = max(W, (S0 (7 / (p + 1))^K / s)^Y)   for a smoothing s > 0,   1 without
 
-where n is the number of charged particles in a box (where there are any), N the number of such boxes, D their deformation
-and chi the ionic fraction; the term in Q stands for the few pairs in facing corners that dominate at high order. The
+where n is the number of charged particles in a box (where there are any), N that of all, D the deformation of the boxes and
+chi the ionic fraction; the term in Q stands for the few pairs in facing corners that dominate at high order. The
 constants were fitted by least squares to errors measured against Ewald sums: 1,680 of water, molten salt, brine and a
 solvated peptide (radii 1.87 to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set
 (radii 1.87 to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25, at narrow
-transitions 0.4, for which f was raised). ``SAFETY`` covers the spread between liquids in large systems, ``SCATTER`` what
-is added in small ones of molecules, where few boxes make the error; ``IONIC`` was raised from 0.66 to cover crystals.
+transitions 0.4, for which f was raised). ``SAFETY`` covers the spread between liquids in large systems, ``SCATTER`` what is
+added in small ones of molecules, where few pairs of particles make the error; ``IONIC`` was raised from 0.66 to cover
+crystals.
 ``docs/accuracy.md`` has the comparison for the whole test set.
 """
 
@@ -37,7 +38,7 @@ A, B, G = 0.870, 1.036, 1.5
 L, Q = 0.26, 0.0487
 S0, K, Y, W = 0.0736, 0.784, 0.703, 0.55
 IONIC = 1.2
-SAFETY, SCATTER = 1.6, 8.0
+SAFETY, SCATTER = 1.6, 26.0
 NOISE, NOISE_IONIC, NOISE_SLOPE = 0.65e-6, 1.0, 1.1
 
 
@@ -92,7 +93,7 @@ def far_distances(lattice: BoxLattice) -> np.ndarray:
 
 
 def estimate_error(
-    distances: np.ndarray, order: int, smoothing: float, per_box: float, deformation: float, ionic: float, boxes: float
+    distances: np.ndarray, order: int, smoothing: float, per_box: float, deformation: float, ionic: float, charged: float
 ) -> float:
     """The module's formula.
 
@@ -103,7 +104,7 @@ def estimate_error(
         per_box: mean number of charged particles in a box that holds any.
         deformation: of the boxes, from :func:`fmm_openmm.box.deformation`.
         ionic: from :func:`ionic_fraction`.
-        boxes: number of those that hold particles.
+        charged: number of charged particles.
     """
     if len(distances) == 0:
         return 0.0
@@ -114,7 +115,7 @@ def estimate_error(
         transition = max(W, (S0 * (7.0 / (order + 1)) ** K / smoothing) ** Y)
     decay = A * deformation**G / effective**B
     growth = np.exp(Q * ((order + 1) / effective) ** 2 + IONIC * ionic)
-    safety = SAFETY * (1.0 + SCATTER * (1.0 - ionic) / np.sqrt(boxes))
+    safety = SAFETY * (1.0 + SCATTER * (1.0 - ionic) / np.sqrt(max(charged, 1.0)))
     return float(safety * C * max(per_box, 1.0) ** X * effective**-Z * decay ** (order + 1) * growth * transition)
 
 
