@@ -187,6 +187,7 @@ walk(int groups, const int2* __restrict__ group /* (groups): leaf, first particl
     __syncwarp();
     while (waiting > 0) {
         const int number_of_cell = stack[--waiting];
+        __syncwarp();  // its place may be taken below
         const Cell cell = cells[number_of_cell];
         if (accepted(cell, leaf)) {
             const Offset d = from_centre(target, cell);
