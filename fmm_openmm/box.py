@@ -16,22 +16,17 @@ from operator import mul
 
 import numpy as np
 
-from fmm_openmm.units import strip_units
+from fmm_openmm.checks import check_numbers
 
 
 def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
 
     Raises:
-        ValueError: wrong shape, not finite, zero or negative volume, or not in reduced form.
+        ValueError: wrong shape, not finite, zero or negative volume, not in reduced form, or a ``Quantity`` of another
+            dimension.
     """
-    box = strip_units(box_vectors)
-    if isinstance(box, (list, tuple)):
-        box = [strip_units(row) for row in box]
-    try:
-        box = np.array(box, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}` must be three vectors of three lengths in nm, got {box_vectors!r}") from error
+    box = check_numbers(box_vectors, "nanometer", name)
     if box.shape != (3, 3):
         raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
     if not np.isfinite(box).all():
@@ -54,7 +49,7 @@ ORIGIN = 0.125
 """Where the origin lies in its box, along each box vector.
 
 Crystals are usually given with an atom at the origin. Boxes whose faces lie on lattice planes would cut these planes at
-random, which multiplies the truncation error by ten and more.
+random, which multiplies the truncation error by ten and more. An eighth is farthest from planes at quarters of a box.
 """
 
 
@@ -210,7 +205,10 @@ def counts_matrix(grid) -> np.ndarray:
     Raises:
         ValueError: any other shape, non-integers, a diagonal below 1, or entries above the diagonal.
     """
-    counts = np.array(grid)
+    try:
+        counts = np.array(grid)
+    except ValueError as error:
+        raise ValueError(f"`grid` must be three integers or a 3x3 integer matrix, got {grid!r:.80}") from error
     if counts.shape == (3,):
         counts = np.diag(counts)
     if counts.shape != (3, 3) or counts.dtype.kind not in "iu":

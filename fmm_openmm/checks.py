@@ -10,10 +10,15 @@ FARTHEST = 1e9
 """Largest coordinate accepted, nm: beyond it float64 no longer resolves 1e-7 nm, so an image would be meaningless."""
 
 
-def _numbers(values, name: str) -> np.ndarray:
-    """``values`` as a new float64 array."""
+def check_numbers(values, dimension: str, name: str) -> np.ndarray:
+    """``values`` as a new float64 array in OpenMM units.
+
+    Raises:
+        ValueError: not an array of numbers, or a ``Quantity`` that is not compatible with ``dimension``.
+    """
+    values = strip_units(values, dimension, name)
     try:
-        return np.array(strip_units(values), dtype=np.float64)
+        return np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of numbers, got {values!r:.80}") from error
 
@@ -22,9 +27,9 @@ def check_charges(charges, name: str = "charges") -> np.ndarray:
     """Charges as a float64 array of shape (n,), e.
 
     Raises:
-        ValueError: not one-dimensional, empty, or a charge that is not finite.
+        ValueError: not one-dimensional, empty, a charge that is not finite, or a ``Quantity`` of another dimension.
     """
-    array = _numbers(charges, name)
+    array = check_numbers(charges, "elementary_charge", name)
     if array.ndim != 1:
         raise ValueError(f"`{name}` must have shape (n,), got {array.shape}")
     if len(array) == 0:
@@ -39,9 +44,10 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
     """Positions as a float64 array of shape (n, 3), nm.
 
     Raises:
-        ValueError: wrong shape, or a coordinate that is not finite or farther than ``FARTHEST`` from the origin.
+        ValueError: wrong shape, a coordinate that is not finite or farther than ``FARTHEST`` from the origin, or a
+            ``Quantity`` of another dimension.
     """
-    array = np.ascontiguousarray(_numbers(positions, name))
+    array = np.ascontiguousarray(check_numbers(positions, "nanometer", name))
     if array.shape != (particles, 3):
         raise ValueError(f"`{name}` must have shape (n, 3) with n = {particles} (from `charges`), got {array.shape}")
     largest = np.abs(array).max()
@@ -59,9 +65,12 @@ def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np
     Raises:
         ValueError: wrong shape or type, an index out of range, a particle excluded from itself, or a pair listed twice.
     """
-    if exclusions is None or len(exclusions) == 0:
+    try:
+        array = np.asarray(() if exclusions is None else exclusions)
+    except ValueError as error:
+        raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got {exclusions!r:.80}") from error
+    if array.shape in ((0,), (0, 2)):
         return np.zeros((0, 2), np.int64)
-    array = np.asarray(exclusions)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got shape {array.shape} of {array.dtype}")
     array = np.sort(array.astype(np.int64), axis=1)

@@ -230,12 +230,12 @@ class CoulombSolver:
         if on_device and self._follows and self._kept and self._unexamined < EXAMINED:
             stages, kept = self._kept[0]
             boxes = kept.scaled(cell)
-            result = boxes and self._on_device(positions, stages, boxes)
+            result = boxes and self._computed_on_device(positions, stages, boxes)
             if result and np.isfinite(result.energy.get()).all():
                 return result
         stages, boxes = self._stages_for(positions, cell)
         if on_device:
-            return self._on_device(positions, stages, boxes)
+            return self._computed_on_device(positions, stages, boxes)
         x, enormous = positions, ENORMOUS
         if self._follows:
             x = self._gathered(positions, cell, boxes) - boxes.origin
@@ -257,7 +257,7 @@ class CoulombSolver:
         return CoulombResult((0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields)
 
     @staticmethod
-    def _on_device(positions, stages: Stages, boxes: Region | Filling) -> CoulombResult:
+    def _computed_on_device(positions, stages: Stages, boxes: Region | Filling) -> CoulombResult:
         """Not a number if a particle lies outside of boxes that cover the particles only."""
         return CoulombResult(*(array.copy() for array in stages.compute(positions, boxes.width, boxes.origin)))
 

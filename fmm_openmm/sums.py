@@ -62,11 +62,13 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     Raises:
         UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond ``ORDERS``.
     """
-    for name in ("near_radius", "grid", "smoothing", "levels", "m2l"):
-        if getattr(request, name):
+    for name in ("near_radius", "smoothing", "levels"):
+        if getattr(request, name) is not None:
             raise UnsupportedError(f"`{name}` is a parameter of `method='fmm'`, not of {method!r}")
     if request.order is not None and (method == "direct" or request.order > ORDERS):
-        raise UnsupportedError(f"`order` must be at most {ORDERS} with the treecode, and None with the direct sum")
+        raise UnsupportedError(
+            f"`order` must be at most {ORDERS} with the treecode, and None with the direct sum, got {request.order}"
+        )
     precision = request.resolve_precision(load.ionic)
     rounding = single_noise(load.ionic, 0.0) if precision == "single" else ROUNDING
     if method == "direct":

@@ -16,17 +16,26 @@ COULOMB_CONSTANT = 1.0 / (4.0 * PI * EPSILON0)
 """1 / (4 pi epsilon_0) in kJ nm / (mol e^2), equal to OpenMM's ONE_4PI_EPS0."""
 
 
-def strip_units(value):
+def strip_units(value, dimension: str | None = None, name: str = "value"):
     """``value`` as a plain number or array in OpenMM units.
 
-    A ``Quantity`` can only exist once ``openmm.unit`` is loaded, so nothing is imported here. A list or tuple of
-    quantities (``[1*nanometer, ...]``) is converted element by element.
+    A ``Quantity`` can only exist once ``openmm.unit`` is loaded, so nothing is imported here. Lists and tuples that hold
+    quantities (``[1*nanometer, ...]``) are converted element by element.
+
+    Args:
+        dimension: a unit of ``openmm.unit`` that a ``Quantity`` must be compatible with, such as "nanometer"; None for any.
+        name: of the argument, for the error.
+
+    Raises:
+        ValueError: a ``Quantity`` of another dimension.
     """
     unit = sys.modules.get("openmm.unit")
     if unit is None:
         return value
-    if unit.is_quantity(value):
+    if isinstance(value, unit.Quantity):
+        if dimension and not value.unit.is_compatible(getattr(unit, dimension)):
+            raise ValueError(f"`{name}` must be in units of {getattr(unit, dimension)}, got {value.unit}")
         return value.value_in_unit_system(unit.md_unit_system)
-    if isinstance(value, (list, tuple)) and any(unit.is_quantity(v) for v in value):
-        return [strip_units(v) for v in value]
+    if isinstance(value, (list, tuple)) and any(isinstance(entry, (unit.Quantity, list, tuple)) for entry in value):
+        return [strip_units(entry, dimension, name) for entry in value]
     return value

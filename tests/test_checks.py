@@ -79,6 +79,20 @@ def test_bad_shape_of_positions(shape):
     assert str(error.value) == f"`positions` must have shape (n, 3) with n = 4 (from `charges`), got {shape}"
 
 
+@pytest.mark.parametrize(
+    "check, dimension",
+    [
+        (lambda x: check_charges([1.0, -1.0] * x), "elementary charge"),
+        (lambda x: check_charges([1.0 * x, -1.0]), "elementary charge"),
+        (lambda x: check_positions(np.zeros((2, 3)) * x, 2), "nanometer"),
+        (lambda x: check_positions([[0.1 * x, 0, 0], [0, 0, 0]], 2), "nanometer"),
+    ],
+)
+def test_other_dimensions_are_refused(check, dimension):
+    with pytest.raises(ValueError, match=rf"must be in units of {dimension}, got kelvin$"):
+        check(unit.kelvin)
+
+
 @pytest.mark.parametrize("nothing", [None, [], (), np.zeros((0, 2), int)], ids=repr)
 def test_no_exclusions(nothing):
     assert check_exclusions(nothing, 3).shape == (0, 2)
@@ -98,6 +112,9 @@ def test_exclusions_are_sorted(dtype):
         ([(0.0, 1.0)], r"must be integer pairs of shape \(m, 2\), got shape \(1, 2\) of float64"),
         ([(True, False)], r"must be integer pairs .* of bool"),
         ([0, 1], r"must be integer pairs of shape \(m, 2\), got shape \(2,\)"),
+        (3, r"must be integer pairs of shape \(m, 2\), got shape \(\) of int"),
+        ([[0, 1], [0]], r"must be integer pairs of shape \(m, 2\), got \[\[0, 1\], \[0\]\]"),
+        (np.zeros((0, 3), int), r"must be integer pairs of shape \(m, 2\), got shape \(0, 3\)"),
         ([(0, 1), (2, 4)], r"must hold indices from 0 to 3, got \[2, 4\] in row 1"),
         ([(0, 1), (1, 2), (-1, 2)], r"must hold indices from 0 to 3, got \[-1, 2\] in row 2"),
         ([(0, 1), (2, 2)], r"excludes particle 2 from itself in row 1"),

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from openmm import unit
 
 from fmm_openmm.box import check_box_vectors
-from fmm_openmm.checks import check_charges, check_exclusions, check_positions
+from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
 from fmm_openmm.convert import cells, openmm_system, packages, storage
-from fmm_openmm.convert.openmm_system import plain
 from fmm_openmm.solver import CoulombSolver
 
 KIND = "fmm_openmm ChargeSystem"
@@ -49,15 +47,14 @@ class ChargeSystem:
     exclusions_periodic: bool = False
 
     def __post_init__(self):
-        charges = check_charges(plain(self.charges, unit.elementary_charge, "charges"))
+        charges = check_charges(self.charges)
         exclusions = check_exclusions(self.exclusions, len(charges)).astype(np.int32)
         set_field = object.__setattr__  # the class is frozen: these are the checked values of its own fields
         set_field(self, "charges", charges)
         set_field(self, "exclusions", exclusions)
         set_field(self, "exclusions_periodic", bool(self.exclusions_periodic))
         if self.positions is not None:
-            positions = plain(self.positions, unit.nanometer, "positions")
-            set_field(self, "positions", check_positions(positions, len(charges)).copy())
+            set_field(self, "positions", check_positions(self.positions, len(charges)))
         if self.box_vectors is not None:
             set_field(self, "box_vectors", _reduced_box(self.box_vectors))
 
@@ -199,7 +196,7 @@ class ChargeSystem:
 
 
 def _reduced_box(box_vectors) -> np.ndarray:
-    box = np.array(plain(box_vectors, unit.nanometer, "box_vectors"), dtype=np.float64)
+    box = check_numbers(box_vectors, "nanometer", "box_vectors")
     if box.shape == (3, 3) and not np.triu(box, 1).any() and np.diag(box).min() > 0:
         box = cells.reduced(box)
     return check_box_vectors(box)

@@ -8,25 +8,10 @@ import sys
 
 import numpy as np
 import openmm
-from openmm import app, unit
+from openmm import app
 
 from fmm_openmm.convert.cells import reduced
 from fmm_openmm.errors import UnsupportedError
-
-
-def plain(value, in_unit, name: str):
-    """``value`` in ``in_unit``: a ``Quantity``, or a list of them, converted; plain numbers as they are.
-
-    Raises:
-        ValueError: a ``Quantity`` of another dimension.
-    """
-    if unit.is_quantity(value):
-        if not value.unit.is_compatible(in_unit):
-            raise ValueError(f"`{name}` must be in units of {in_unit}, got {value.unit}")
-        return value.value_in_unit(in_unit)
-    if isinstance(value, (list, tuple)) and len(value) and unit.is_quantity(value[0]):
-        return [plain(entry, in_unit, name) for entry in value]
-    return value
 
 
 def nonbonded_force(system) -> openmm.NonbondedForce:
@@ -83,17 +68,14 @@ def _fmm_forces(system) -> list:
 def _charges(nonbonded, fmm) -> np.ndarray:
     """The sum of the charges in a NonbondedForce and in FMMForces; ``use_fmm`` leaves zeros in the first."""
     total = particle_parameters(nonbonded)[:, 0]
-    for force in fmm:
-        total += [force.getParticleParameters(i).value_in_unit(unit.elementary_charge) for i in range(len(total))]
-    for force in (nonbonded, *fmm):
-        defaults = {
-            force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i)
-            for i in range(force.getNumGlobalParameters())
-        }
-        for i in range(force.getNumParticleParameterOffsets()):
-            parameter, particle, scale = force.getParticleParameterOffset(i)[:3]
-            total[particle] += defaults[parameter] * scale
-    return total
+    defaults = {
+        nonbonded.getGlobalParameterName(i): nonbonded.getGlobalParameterDefaultValue(i)
+        for i in range(nonbonded.getNumGlobalParameters())
+    }
+    for i in range(nonbonded.getNumParticleParameterOffsets()):
+        parameter, particle, scale = nonbonded.getParticleParameterOffset(i)[:3]
+        total[particle] += defaults[parameter] * scale
+    return total + sum(force._definition.default_charges for force in fmm)
 
 
 def charges_of_topology(topology, forcefield, positions=None) -> dict:

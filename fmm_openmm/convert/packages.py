@@ -11,8 +11,9 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
+from fmm_openmm.checks import check_charges
 from fmm_openmm.convert.cells import reduced, standard_orientation
-from fmm_openmm.convert.openmm_system import charges_of_bonds, charges_of_system, charges_of_topology, plain
+from fmm_openmm.convert.openmm_system import charges_of_bonds, charges_of_system, charges_of_topology
 from fmm_openmm.errors import UnsupportedError
 
 NM_PER_ANGSTROM = 0.1
@@ -51,7 +52,7 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
         topology = trajectory.topology.to_openmm()
         topology.setPeriodicBoxVectors(None if box is None else reduced(box) * unit.nanometer)
         return charges_of_topology(topology, charges_or_forcefield, positions)
-    charges = _charges(plain(charges_or_forcefield, unit.elementary_charge, "charges"), trajectory.n_atoms)
+    charges = _charges(charges_or_forcefield, trajectory.n_atoms)
     bonds = [(bond.atom1.index, bond.atom2.index) for bond in trajectory.topology.bonds]
     return charges_of_bonds(charges, bonds, positions, box)
 
@@ -63,7 +64,7 @@ def _is_forcefield(value) -> bool:
 
 
 def _charges(values, n: int) -> np.ndarray:
-    charges = np.asarray(values, dtype=np.float64)
+    charges = check_charges(values)
     if charges.shape != (n,):
         raise ValueError(f"`charges` must have shape (n,) with n = {n}, got {charges.shape}")
     return charges

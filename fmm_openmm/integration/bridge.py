@@ -200,15 +200,7 @@ class HostBridge:
 
     def _loaded_solver(self, charges, cell, positions) -> CoulombSolver:
         if self._solver is None:
-            self._solver = CoulombSolver(
-                charges,
-                cell,
-                boundary=self._structure.boundary,
-                exclusions=self._structure.exclusions,
-                exclusions_periodic=self._structure.periodic,
-                positions=positions,
-                **self.definition.options.for_solver(),
-            )
+            self._solver = self.definition.options.solver(self._structure, charges, cell, positions)
             self._loaded = charges
         if self._loaded is not charges:
             self._solver.set_charges(charges)

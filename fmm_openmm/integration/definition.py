@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-from fmm_openmm.backends import BACKENDS
+from fmm_openmm.backends import BACKENDS, backend_class
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import plugin
@@ -25,6 +25,9 @@ TABLES = {
     "offset_scales": (np.float64, 1),
 }
 """The tables of a definition: type and columns."""
+
+LAST = np.iinfo(np.int32).max
+"""The largest index of a particle that the tables hold."""
 
 
 def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
@@ -50,11 +53,9 @@ class Options:
     bridge: str = "auto"
 
     def __post_init__(self):
+        self.request()
         if self.grid is not None:
             object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
-        Request(
-            self.tolerance, self.precision, self.order, self.grid, self.near_radius, self.smoothing, self.levels
-        )  # checks them
         check_choice(self.backend, BACKENDS, "backend")
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native" and not self.on_gpu:
             raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
@@ -66,7 +67,7 @@ class Options:
             UnsupportedError: it cannot.
         """
         if self.backend == "cuda":
-            CoulombSolver([0.0], np.eye(3), backend="cuda", order=2, grid=(4, 4, 4), near_radius=1.75)  # is there a GPU?
+            backend_class("cuda")
         if self.bridge == "native" and isinstance(plugin.load(), str):
             raise UnsupportedError(f"`bridge='native'` is not available: {plugin.load()}")
 
@@ -75,9 +76,30 @@ class Options:
         """Whether the GPU may compute."""
         return self.backend in ("auto", "cuda")
 
-    def for_solver(self) -> dict:
-        """The keyword arguments of ``CoulombSolver``."""
-        return {name: value for name, value in asdict(self).items() if name != "bridge"}
+    def request(self, precision: str | None = None) -> Request:
+        """What the choice of parameters is told, in the precision asked for or another."""
+        return Request(
+            self.tolerance,
+            precision or self.precision,
+            self.order,
+            self.grid,
+            self.near_radius,
+            self.smoothing,
+            self.levels,
+        )
+
+    def solver(self, structure: "Structure", charges: np.ndarray, cell: np.ndarray | None, positions) -> CoulombSolver:
+        """The solver for a structure: charges (n,) e, cell (3, 3) nm or None, positions (n, 3) nm."""
+        options = {name: value for name, value in asdict(self).items() if name != "bridge"}
+        return CoulombSolver(
+            charges,
+            cell,
+            structure.exclusions,
+            boundary=structure.boundary,
+            exclusions_periodic=structure.periodic,
+            positions=positions,
+            **options,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,16 +196,11 @@ class Definition:
         """The present structure; the same object until it changes.
 
         Raises:
-            ValueError: an excluded particle that does not exist.
+            ValueError: an excluded particle that does not exist; in one read from a file, any bad pair.
         """
         if self._structure is None:
-            particles, pairs = len(self.charges), self.exclusions.rows.copy()
-            bad = np.flatnonzero((pairs >= particles).any(axis=1))
-            if len(bad):
-                raise ValueError(
-                    f"exclusion {bad[0]} of the FMMForce names particles {pairs[bad[0]].tolist()}, "
-                    f"but it has {particles} particles"
-                )
+            particles = len(self.charges)
+            pairs = check_exclusions(self.exclusions.rows, particles, "exclusions of the FMMForce").astype(np.int32)
             self._structure = Structure(particles, pairs, self.exclusions_periodic, self.boundary)
         return self._structure
 
@@ -206,10 +223,15 @@ class Definition:
             )
         return self._parameters
 
+    @property
+    def default_charges(self) -> np.ndarray:
+        """The charges with all global parameters at their defaults, shape (n,), e."""
+        return self.parameters.charges(dict(self.global_parameters))
+
     # editing
 
     def add_particle(self, charge) -> int:
-        index = self.charges.append(_number(charge, "charge", len(self.charges)))
+        index = self.charges.append(_charge(charge, len(self.charges)))
         self._parameters = None
         self._restructure()
         return index
@@ -223,7 +245,7 @@ class Definition:
         self._restructure()
 
     def set_charge(self, index: int, charge) -> None:
-        self.charges[index] = _number(charge, "charge", index)
+        self.charges[index] = _charge(charge, index)
         self._parameters = None
 
     def set_charges(self, charges) -> None:
@@ -235,8 +257,8 @@ class Definition:
 
     def add_exclusion(self, particle1: int, particle2: int) -> int:
         pair = (min(particle1, particle2), max(particle1, particle2))
-        if pair[0] < 0:
-            raise ValueError(f"an exclusion must name particles 0 or above, got ({particle1}, {particle2})")
+        if pair[0] < 0 or pair[1] > LAST:
+            raise ValueError(f"an exclusion must name particles from 0 to {LAST}, got ({particle1}, {particle2})")
         if pair[0] == pair[1]:
             raise ValueError(f"an exclusion must name two particles, got ({particle1}, {particle2})")
         if self._excluded is None:
@@ -274,7 +296,7 @@ class Definition:
 
     def add_offset(self, name: str, particle: int, scale) -> int:
         target, scale = self._offset_target(name, particle), _number(scale, "scale", particle)
-        index = self.offset_targets.append(target)  # which refuses what is no int32
+        index = self.offset_targets.append(target)
         self.offset_scales.append(scale)
         self._parameters = None
         return index
@@ -292,8 +314,8 @@ class Definition:
         names = [known for known, _ in self.global_parameters]
         if name not in names:
             raise ValueError(f"there is no global parameter {name!r}: add it with addGlobalParameter()")
-        if particle < 0:
-            raise ValueError(f"`particle` of a parameter offset must be 0 or above, got {particle}")
+        if not 0 <= particle <= LAST:
+            raise ValueError(f"`particle` of a parameter offset must lie between 0 and {LAST}, got {particle}")
         return names.index(name), particle
 
     # copying
@@ -361,6 +383,11 @@ def _texts(packed):
     if isinstance(packed, dict):
         return {name: _texts(value) for name, value in packed.items()}
     return [_texts(value) for value in packed] if isinstance(packed, list | tuple) else packed
+
+
+def _charge(value, particle: int) -> float:
+    """The charge of a particle as a finite float, e."""
+    return _number(strip_units(value, "elementary_charge", "charge"), "charge", particle)
 
 
 def _number(value, name: str, particle: int | None = None) -> float:

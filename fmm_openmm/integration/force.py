@@ -3,6 +3,7 @@
 import operator
 import pickle
 import warnings
+from dataclasses import asdict
 
 import numpy as np
 import openmm
@@ -285,7 +286,7 @@ class FMMForce(openmm.PythonForce):
         return [self.getGlobalParameterName(parameter), particle, float(self._definition.offset_scales[index][0])]
 
     def setParticleParameterOffset(self, index: int, parameter: str, particleIndex: int, chargeScale) -> None:
-        """Replace an offset."""
+        """Replace an offset: ``chargeScale`` e per unit of the parameter, as in :meth:`addParticleParameterOffset`."""
         index = _index(index, self.getNumParticleParameterOffsets(), "parameter offsets")
         self._definition.set_offset(index, parameter, _integer(particleIndex, "particleIndex"), chargeScale)
         self._edited()
@@ -356,8 +357,7 @@ class FMMForce(openmm.PythonForce):
         """What is in use at the Context's box vectors.
 
         Returns:
-            ``order``, ``grid`` (the 3x3 integer matrix of the box lattice), ``near_radius``, ``smoothing``, ``levels``,
-            ``precision``, ``expected_error``, ``backend``, ``bridge`` and ``bridge_reason``.
+            The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and ``bridge_reason``.
         """
         self._require_in(context, "getFMMParametersInContext")
         state = context.getState(positions=True, parameters=True)
@@ -369,9 +369,7 @@ class FMMForce(openmm.PythonForce):
         else:
             parameters, backend = self._bridge.in_use(positions, box_vectors, dict(state.getParameters()))
             bridge = "host"
-        names = ("order", "grid", "near_radius", "smoothing", "levels", "precision", "expected_error")
-        found = {name: getattr(parameters, name) for name in names}
-        return found | {"backend": backend, "bridge": bridge, "bridge_reason": reason}
+        return asdict(parameters) | {"backend": backend, "bridge": bridge, "bridge_reason": reason}
 
     def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
         """The electrostatic potential at every particle: of all others but the excluded ones, of every periodic image
@@ -424,8 +422,10 @@ class FMMForce(openmm.PythonForce):
         Both are handles of one C++ object and share its charges.
 
         Raises:
-            ValueError: the force is not an FMMForce.
+            ValueError, TypeError: the force is not an FMMForce, or no force at all.
         """
+        if not isinstance(force, openmm.Force):
+            raise TypeError(f"`force` must be an openmm.Force, got {type(force).__name__}")
         bridge = bridge_of(force) if isinstance(force, openmm.PythonForce) else None
         if bridge is None:
             raise ValueError(f"`force` must be an FMMForce, got {force.getName()!r} of type {type(force).__name__}")
@@ -448,7 +448,13 @@ class FMMForce(openmm.PythonForce):
         Args:
             nonbonded_force: the source.
             options: those of :class:`FMMForce`.
+
+        Raises:
+            TypeError: not a NonbondedForce.
+            ValueError, UnsupportedError: as :class:`FMMForce`.
         """
+        if not isinstance(nonbonded_force, openmm.NonbondedForce):
+            raise TypeError(f"`nonbonded_force` must be an openmm.NonbondedForce, got {type(nonbonded_force).__name__}")
         made = cls(**options)
         definition = made._definition
         definition.set_boundary("periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open")

@@ -16,7 +16,6 @@ from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import ewald_sum
 from fmm_openmm.parameters import FMMParameters
-from fmm_openmm.solver import CoulombSolver
 
 REFERENCES = {"periodic": ("ewald", "pme"), "open": ("direct", "nocutoff")}
 """By boundary, the default first."""
@@ -164,19 +163,10 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
         names = " or ".join(map(repr, REFERENCES[boundary]))
         raise ValueError(f"`reference` must be {names} with the {boundary} boundary of this System, got {reference!r}")
     options = Options(**fmm_options) if fmm_options else definition.options
-    charges = definition.parameters.charges(dict(definition.global_parameters))
-    structure = definition.structure
+    charges, structure = definition.default_charges, definition.structure
     positions = check_positions(positions, structure.particles)
     cell = structure.cell(np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()]))
-    solver = CoulombSolver(
-        charges,
-        cell,
-        exclusions=structure.exclusions,
-        boundary=boundary,
-        exclusions_periodic=structure.periodic,
-        positions=positions,
-        **options.for_solver(),
-    )
+    solver = options.solver(structure, charges, cell, positions)
     fmm = solver.compute(positions)
     if boundary == "open":
         name, exact, pme = *_open_reference(reference, charges, structure, positions), None

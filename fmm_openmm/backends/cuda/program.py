@@ -1,9 +1,8 @@
 """The pipeline on the GPU as data: buffers, kernels and steps, which any executor can allocate, compile and queue.
 
 A :class:`Program` is made once for a box lattice, an order, exclusions and a precision. The executors (CuPy in ``stages.py``,
-C++ inside OpenMM's CUDA context) know nothing of the method, which the
-package ``pipeline`` describes. What
-changes between evaluations lies in the buffers of ``INPUTS``; everything else is written by the steps themselves.
+C++ inside OpenMM's CUDA context) know nothing of the method, which the package ``pipeline`` describes. What changes between
+evaluations lies in the buffers of ``INPUTS``; everything else is written by the steps themselves.
 
 Steps are queued in order, each on the stream it names; streams run side by side but for ``Record`` and ``Wait``. Stream 0 is
 the caller's. A stage that uses other streams joins them to stream 0 where their results are needed.

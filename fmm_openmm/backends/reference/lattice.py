@@ -11,7 +11,8 @@ PHASE = np.array([1, 1j, -1, -1j])  # i^l
 
 
 def lattice_m2l(moments: Moments, operator: np.ndarray, lattice: BoxLattice, order: int) -> np.ndarray:
-    """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; ``operator`` as :func:`fmm_openmm.expansions.lattice_operator`."""
+    """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; ``operator`` as
+    :func:`fmm_openmm.expansions.lattice.lattice_operator`."""
     index, weight = coupling(order)
     phase = PHASE[degrees(order) % 4][:, None]
     grid = np.zeros((moments.boxes.shape[1], lattice.size))
