@@ -27,14 +27,14 @@ from fmm_openmm.expansions.error import leaders
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure, pair_set
-from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, filled_fraction, parameters_for
+from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, filled_fraction, parameters_for
 from fmm_openmm.region import Filling, Region, choose_region, gathered, is_sparse
 from fmm_openmm.tuning import choose_tuned
 
 _log = logging.getLogger("fmm_openmm")
 
 PRECISIONS = ("single", "mixed", "double")
-CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT = range(7)
+CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE = range(8)
 """What is delivered to the plugin, as in ``fmm_openmm/plugin/kernel.h``."""
 
 COINCIDENT = 1e-7
@@ -66,17 +66,13 @@ class Session:
 
     def __init__(self, bridge: HostBridge, kernel: int, context: int, place: Place):
         self.bridge, self.context = bridge, context
-        self._kernel, self._group, self._model = kernel, place.group, place.model.decode()
+        self.kernel, self._group, self._model = kernel, place.group, place.model.decode()
         self.particles = place.particles
         self._interface = Interface(PRECISIONS[place.precision], place.padded)
         self._device = Device(place.processors, place.shared)
         options = bridge.definition.options
-        precision = options.precision
-        if precision == "auto" and self._interface.precision == "double":
-            precision = "double"
-        self._request = Request(
-            options.tolerance, precision, options.order, options.grid, options.near_radius, options.smoothing, options.levels
-        )
+        double = options.precision == "auto" and self._interface.precision == "double"
+        self._request = options.request("double" if double else None)
         self.reason: str | None = None
         self._open = bridge.fix_structure().boundary == "open"
         self.covers_particles = self._open
@@ -159,7 +155,7 @@ class Session:
         if self.reason:
             return None
         found = np.empty(self.particles, self._dtype)
-        if not plugin.load().fmm_potentials(self._kernel, found.ctypes.data, found.nbytes):
+        if not plugin.load().fmm_potentials(self.kernel, found.ctypes.data, found.nbytes):
             raise RuntimeError("the potentials cannot be copied from the device")
         return found.astype(np.float64)
 
@@ -255,28 +251,43 @@ def changed() -> None:
 
 def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
     """The session that serves a bridge in a Context, or None, and why."""
-    options = bridge.definition.options
-    for session in list(_sessions.values()):
-        if session.bridge is bridge and session.context == int(context.this):
-            if session.reason:
-                return None, session.reason
-            return session, "the Context is on the CUDA platform"
+    options, name = bridge.definition.options, context.getPlatform().getName()
+    for session in _sessions_of(bridge, int(context.this)) if name == "CUDA" else ():
+        return (None, session.reason) if session.reason else (session, "the Context is on the CUDA platform")
     if options.bridge == "host":
         return None, "it was asked for"
     if not options.on_gpu:
         return None, f"the backend is {options.backend!r}"
-    name = context.getPlatform().getName()
     return None, f"the Context is on the {name} platform" if name != "CUDA" else activate() or "the plugin was not loaded"
 
 
-# called by the plugin, from whatever thread OpenMM uses; nothing may be raised
+def _sessions_of(bridge: HostBridge, context: int) -> list[Session]:
+    return [session for session in list(_sessions.values()) if session.bridge is bridge and session.context == context]
 
 
+# Called by the plugin, from whatever thread OpenMM uses. Nothing may be raised but an interrupt, which may come before the
+# first line: then DONE is not delivered, and the plugin raises an error.
+
+
+def _answering(function):
+    """The callback that delivers DONE, to the inbox that is its last argument, after all else."""
+
+    @functools.wraps(function)
+    def answer(*args):
+        function(*args)
+        _deliver(args[-1], DONE, b"")
+
+    return answer
+
+
+@_answering
 def _open(kernel, context, pickled, size, place, inbox):
     try:
         bridge = bridge_in(ctypes.string_at(pickled, size)) if size else None
         if bridge is None:
             return
+        for left in _sessions_of(bridge, context):  # by a Context that failed to be made, at the same address
+            del _sessions[left.kernel]
         place, structure = place.contents, bridge.fix_structure()
         if structure.particles == place.particles and len(structure.exclusions) and not structure.periodic:
             _deliver(inbox, EXCLUSIONS, structure.exclusions.astype(np.int32).tobytes())
@@ -288,6 +299,7 @@ def _open(kernel, context, pickled, size, place, inbox):
         _log.info("an FMMForce is left to the host bridge: %s", error)
 
 
+@_answering
 def _request(kernel, what, box, positions, names, values, count, inbox):
     try:
         session = _sessions[kernel]
@@ -308,19 +320,14 @@ def _request(kernel, what, box, positions, names, values, count, inbox):
         _deliver(inbox, FAILURE, f"FMMForce: {type(error).__name__}: {error}".encode())
 
 
+@_answering
 def _settle(kernel, reason, inbox):
-    if not reason:
-        return
     session, reason = _sessions[kernel], reason.decode(errors="replace")
     if session.bridge.definition.options.bridge == "native":
         _deliver(inbox, FAILURE, f"FMMForce: `bridge='native'` is not possible: {reason}".encode())
     else:
         session.reason = reason
         _log.warning("an FMMForce uses the host bridge: %s", reason)
-
-
-def _close(kernel):
-    _sessions.pop(kernel, None)
 
 
 def _deliver(inbox, kind: int, data: bytes) -> None:
@@ -347,6 +354,9 @@ class _Callbacks(ctypes.Structure):
 
 
 _callbacks = _Callbacks(
-    *(kind(function) for (_, kind), function in zip(_Callbacks._fields_, (_open, _request, _settle, _close), strict=True))
+    *(
+        kind(function)
+        for (_, kind), function in zip(_Callbacks._fields_, (_open, _request, _settle, _sessions.pop), strict=True)
+    )
 )
-"""Kept as long as the plugin may call them: always."""
+"""Kept as long as the plugin may call them: always. The last runs no line of Python, before which an interrupt might come."""

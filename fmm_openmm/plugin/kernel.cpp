@@ -104,8 +104,15 @@ NativeKernel::~NativeKernel() {
     if (opened && python.close) python.close(this);
 }
 
+// OpenMM's stream may be adding our forces to its own.
+void NativeKernel::synchronise() {
+    check(cuStreamSynchronize(stream), "computing");
+    check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
+}
+
 void NativeKernel::release() {
     if (stream) cuStreamSynchronize(stream);
+    cuStreamSynchronize(cuda.getCurrentStream());
     executor.reset();
     if (stream) cuStreamDestroy(stream);
     if (begun) cuEventDestroy(begun);
@@ -121,6 +128,15 @@ class BadInput : public OpenMMException {
 public:
     using OpenMMException::OpenMMException;
 };
+
+class Interrupted : public BadInput {
+public:
+    using BadInput::BadInput;
+};
+
+static void checkComplete(const Inbox& inbox) {
+    if (!inbox.complete()) throw Interrupted("FMMForce: interrupted");
+}
 
 void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     this->force = &force;
@@ -138,8 +154,10 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     place.group = force.getForceGroup();
     const auto& pickled = force.getPickledFunction();
     Inbox claim;
-    if (force.getParticles().empty())
+    if (force.getParticles().empty()) {
         python.open(this, &context.getOwner(), pickled.data(), pickled.size(), &place, &claim);
+        checkComplete(claim);
+    }
     opened = claim.items.count(CLAIM);
     if (claim.items.count(EXCLUSIONS))
         for (auto* each : static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts)
@@ -160,8 +178,8 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
             prepare();
             cuda.addPreComputation(new Start(*this));
             cuda.addPostComputation(new Finish(*this));
-            Inbox settled;
-            python.settle(this, "", &settled);
+        } catch (const Interrupted&) {
+            throw;
         } catch (const std::exception& error) {
             useHostBridge(error.what());
         }
@@ -174,6 +192,7 @@ void NativeKernel::useHostBridge(const std::string& reason) {
     if (!reason.empty()) {
         Inbox settled;
         python.settle(this, reason.c_str(), &settled);
+        checkComplete(settled);
         if (settled.items.count(FAILURE)) throw OpenMMException(settled.items[FAILURE]);
         ContextSelector selector(cuda);
         release();
@@ -226,7 +245,7 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     } catch (const BadInput&) {
         throw;
     } catch (const std::exception& error) {
-        if (made) throw;
+        if (placed) throw;
         failure = error.what();
         return;
     }
@@ -320,6 +339,12 @@ std::map<int, std::string> NativeKernel::request(int what) {
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(), values.data(), texts.size(),
                    &inbox);
     positions.clear();
+    if (!inbox.complete()) {  // whether Python's program is ours is not known: start anew
+        synchronise();
+        executor.reset();
+        shapes.clear();
+    }
+    checkComplete(inbox);
     if (inbox.items.count(BAD_INPUT)) throw BadInput(inbox.items[BAD_INPUT]);
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
     return std::move(inbox.items);
@@ -328,12 +353,10 @@ std::map<int, std::string> NativeKernel::request(int what) {
 // Go on with what Python gave for the present box: the parameter block of another shape, or with it a new program.
 void NativeKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
-        check(cuStreamSynchronize(stream), "computing");
-        check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
+        synchronise();
         executor.reset();
         shapes.clear();
         executor.reset(new Executor(cuda, answer[PROGRAM]));
-        made = true;
     }
     if (executor->follows()) shapes.clear();  // the same box may have another block
     Shape shape;
@@ -360,6 +383,8 @@ void NativeKernel::resize(const Shape& shape) {
 }
 
 void NativeKernel::readPositions() {
+    // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a long-range correction
+    if (!cuda.getWorkThread().isCurrentThread()) cuda.getWorkThread().flush();
     std::vector<Vec3> known;
     context.getPositions(known);
     for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});

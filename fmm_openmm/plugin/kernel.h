@@ -11,11 +11,14 @@
 
 namespace fmm {
 
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE };
 
-// What Python hands over during a call.
+// What Python hands over during a call; DONE comes last. Without it Python was interrupted (Ctrl-C).
 struct Inbox {
     std::map<int, std::string> items;
+    bool complete() const {
+        return items.count(DONE);
+    }
 };
 
 // Where a force is computed: of the Context its precision (0 single, 1 mixed, 2 double) and numbers of particles, of its first
@@ -25,7 +28,7 @@ struct Place {
     const char* model;
 };
 
-// Python's side (fmm_openmm/integration/native.py), which answers by fmm_deliver() into the inbox before it returns.
+// Python's side (fmm_openmm/integration/native.py), which answers by fmm_deliver() into the inbox before it returns, DONE last.
 struct Callbacks {
     // Is this force ours? Delivers EXCLUSIONS, pairs of int32, unless these are periodic; and CLAIM if it is to be served here.
     void (*open)(void* session, void* context, const char* pickled, int64_t size, const Place* place, Inbox* inbox);
@@ -35,8 +38,7 @@ struct Callbacks {
     // answer: BAD_INPUT, what the user must mend, or FAILURE.
     void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,
                     const double* values, int count, Inbox* inbox);
-    // The bridge that serves this force from now on: native, or the host's for this reason. Delivers FAILURE if the user
-    // allows the native one only.
+    // The host bridge serves this force from now on, for this reason. Delivers FAILURE if the user allows the native one only.
     void (*settle)(void* session, const char* reason, Inbox* inbox);
     void (*close)(void* session);    // null once Python is about to end
 };
@@ -81,14 +83,15 @@ private:
     void follow();
     void explain();
     void useHostBridge(const std::string& reason);
+    void synchronise();
     void release();
 
     OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
     const OpenMM::PythonForce* force = nullptr;
     std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
-    bool opened = false, placed = false, periodic = true;
-    bool made = false;             // there was a program
+    bool opened = false, periodic = true;
+    bool placed = false;           // there was a program for the positions
     std::string failure;           // why there was none at the first evaluation
     int moves = 0;                 // of the boxes since particles were last inside
     int unexamined = 0;            // evaluations since Python saw the positions

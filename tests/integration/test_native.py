@@ -4,9 +4,12 @@ Where there is a GPU the other tests of this folder run with it as well; these a
 """
 
 import copy
+import ctypes
 import gc
+import pickle
 import re
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -610,6 +613,68 @@ def test_a_force_in_empty_space_beside_a_periodic_one(chains):
     chains.system.addForce(bonds)
     found = force.getFMMParametersInContext(context_of(chains))
     assert (found["bridge"], found["bridge_reason"]) == ("host", "it is not periodic, but another force of the System is")
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_delivers_nothing_more(monkeypatch):
+    delivered = []
+    monkeypatch.setattr(native, "_deliver", lambda inbox, kind, data: delivered.append((inbox, kind)))
+    native._answering(lambda *_: native._deliver("inbox", native.CLAIM, b""))("kernel", "inbox")
+    assert delivered == [("inbox", native.CLAIM), ("inbox", native.DONE)]
+    with pytest.raises(KeyboardInterrupt):
+        native._answering(interrupted)("kernel", "inbox")
+    assert len(delivered) == 2
+
+
+def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
+    """Its memory may have become that of the next one, which finds no session of another force either."""
+    force = converted(ions)
+    left = {key: SimpleNamespace(bridge=bridge, context=5, kernel=key) for key, bridge in ((1, force._bridge), (2, None))}
+    monkeypatch.setattr(native, "_sessions", left)
+    monkeypatch.setattr(native, "_deliver", lambda *_: None)
+    monkeypatch.setattr(native, "Session", lambda *arguments: arguments)
+    pickled = pickle.dumps(force._bridge)
+    place = ctypes.pointer(native.Place(particles=force.getNumParticles()))
+    native._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
+    assert set(left) == {2, 9}
+
+
+@on_gpu
+def test_an_interrupt_stops_the_evaluation_and_nothing_else(ions, monkeypatch):
+    """Before the first evaluation, in a change of the box and in one of the charges; afterwards all is as if there was none."""
+    force = converted(ions, bridge="native")
+    wider = ions.cell * [[1.0], [1.0], [1.03]]
+    changes = (
+        ("charges", lambda context: None),
+        ("program", lambda context: context.setPeriodicBoxVectors(*wider)),
+        ("charges", lambda context: (force.setParticleParameters(0, 0.5), force.updateParametersInContext(context))),
+    )
+    context, fresh, ignored = context_of(ions), context_of(ions), []
+    for method, change in changes:
+        change(context)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "unraisablehook", lambda ignoring: ignored.append(ignoring.exc_type))
+            patch.setattr(native.Session, method, interrupted)
+            for _ in range(2):
+                with pytest.raises(openmm.OpenMMException, match="FMMForce: interrupted"):
+                    coulomb(context, force)
+        fresh.setPeriodicBoxVectors(*context.getState().getPeriodicBoxVectors())
+        assert coulomb(context, force)[0] == pytest.approx(coulomb(fresh, force)[0], rel=1e-6)
+    assert ignored == 2 * len(changes) * [KeyboardInterrupt]
+
+
+@on_gpu
+def test_a_context_after_one_that_could_not_be_made(ions):
+    force = converted(ions, bridge="native")
+    first = context_of(ions)
+    expected = force.getPotentialsInContext(first)
+    for _ in range(5):
+        with pytest.raises(openmm.OpenMMException, match="already bound"):
+            context_of(ions, integrator=first.getIntegrator())
+        np.testing.assert_allclose(force.getPotentialsInContext(context_of(ions)), expected, rtol=1e-5, atol=1e-3)
 
 
 @on_gpu
