@@ -14,9 +14,11 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
     """``values`` as a new float64 array in OpenMM units.
 
     Raises:
-        ValueError: not an array of numbers, or a ``Quantity`` that is not compatible with ``dimension``.
+        ValueError: not an array of real numbers, or a ``Quantity`` that is not compatible with ``dimension``.
     """
     values = strip_units(values, dimension, name)
+    if np.iscomplexobj(values):
+        raise ValueError(f"`{name}` must be real, got {values!r:.80}")
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -53,6 +53,9 @@ IONIC_SLACK = 0.25
 CHARGED_SLACK = 0.4
 """Shrinkage of the charged fraction that they outlast. Either lets the error estimate grow by a third."""
 
+BOXES_PER_PARTICLE = 64
+"""Most boxes considered, empty ones included: particles that nearly coincide would ask for any number."""
+
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""
 
@@ -301,7 +304,8 @@ def _grids(request: Request, cell: np.ndarray, load: Load):
     while crowds[-1] * load.filled < 1.0:
         crowds.append(3.0 * crowds[-1])
     for per_box in crowds:
-        counts = choose_counts(cell, across * np.cbrt(volume * min(1.0, per_box * load.filled / load.particles)))
+        filled = max(1 / BOXES_PER_PARTICLE, per_box * load.filled)
+        counts = choose_counts(cell, across * np.cbrt(volume * min(1.0, filled / load.particles)))
         if counts.tobytes() not in seen:
             seen.add(counts.tobytes())
             yield counts

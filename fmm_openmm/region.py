@@ -249,11 +249,9 @@ def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict,
     """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those of which all are near, none
     with more than ``MOST_BOXES``; ``widths`` gets the width and the particles in a filled box of each."""
     low = positions.min(0)
-    longest = float(extent.max())
-    if longest == 0.0:
-        longest = 1.0
+    longest = float(extent.max()) or 1.0
     most = min(MOST_BOXES, 16 * len(positions) + 64)
-    width = longest / most
+    width = longest / most if extent.any() else longest
     while _span(extent, width).astype(float).prod() > most:
         width *= STEP
     found = 0

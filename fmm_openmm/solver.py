@@ -202,7 +202,7 @@ class CoulombSolver:
             UnsupportedError: the order is too high for single precision; with backend "cuda", the kernels cannot be compiled
                 here.
             ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
-                excluded.
+                excluded (unless such charges cancel each other).
         """
         cell = self._cell(box_vectors)
         if not hasattr(positions, "__cuda_array_interface__"):

@@ -42,6 +42,15 @@ def in_cell(cell, at=(0.0, 0.0, 0.0), net=0.0, molecules=300):
     return wrapped(x - x.mean(0) + at, cell), q, pairs, cell
 
 
+def test_particles_in_one_place():
+    """They would ask for boxes without end."""
+    together, charges = np.full((900, 3), 0.3), np.linspace(0.1, 1.0, 900)
+    solver = CoulombSolver(charges, CUBE, positions=together, backend="cpu")
+    assert np.prod(np.diag(solver.parameters.grid)) <= 64 * len(charges)
+    with pytest.raises(ValueError, match="coincide and are not excluded"):
+        solver.compute(together)
+
+
 def ions():
     """Bare charges, wrapped one by one, in a cell of another shape."""
     cell = np.diag([15.0, 11.0, 8.0])

@@ -57,6 +57,20 @@ class Original:
             len(self.charge_scales),
         )
 
+    @staticmethod
+    def check_without_charges(force: openmm.NonbondedForce) -> None:
+        """Refuse charges that came after the conversion: OpenMM would cut them off, among zeros.
+
+        Raises:
+            ValueError: the force has charges, or offsets of charges.
+        """
+        found = Original.of(force, particle_parameters(force)[:, 0])
+        if found.charges.any() or found.charge_scales.any():
+            raise ValueError(
+                "the NonbondedForce has charges again, which use_fmm() had moved to the FMMForce: set them to zero there, and "
+                "here with setParticleParameters() or setCharges()"
+            )
+
     def pack(self) -> dict:
         """Plain builtin objects."""
         return {

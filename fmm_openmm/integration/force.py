@@ -33,7 +33,8 @@ class FMMForce(openmm.PythonForce):
     Fill it like any force of OpenMM and add it to a System; charges are ``charge = base + sum(scale * parameter)`` over
     the parameter offsets. Where it differs from a ``NonbondedForce``:
 
-    - Global parameters must be added before ``system.addForce(force)``; everything else may follow.
+    - Global parameters must be added before ``system.addForce(force)``, and their defaults stay as they are then; everything
+      else may follow. Set other values with ``context.setParameter()``.
     - Charges that are set after that take effect at the next evaluation in every Context that has not been updated by
       ``updateParametersInContext()``, not only in new Contexts.
     - Particle count and exclusions are fixed once a Context has evaluated the force. After a later change
@@ -42,7 +43,8 @@ class FMMForce(openmm.PythonForce):
       ``FMMForce`` to it.
     - ``updateParametersInContext()`` records the charges in use in the Context's parameter ``fmm_revision``. It becomes
       part of States and checkpoints. The charges themselves are kept for the Contexts that were updated, and the last
-      eight in use; a State that needs others of this process is an error.
+      eight in use; a State that needs others of this process is an error. ``loadState()`` of a Context without an FMMForce
+      refuses such a State for that parameter: set its positions, velocities and box vectors instead.
     - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach it,
       ``updateParametersInContext()`` does not.
     - ``State.getEnergyParameterDerivatives()`` lacks it: call :meth:`getEnergyParameterDerivativesInContext`.
@@ -358,9 +360,12 @@ class FMMForce(openmm.PythonForce):
 
         Returns:
             The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and ``bridge_reason``.
+
+        Raises:
+            OpenMMException: the Context has no positions yet, on which the choice may depend.
         """
         self._require_in(context, "getFMMParametersInContext")
-        state = context.getState(positions=True, parameters=True)
+        state = _state(context)
         box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
         positions = state.getPositions(asNumpy=True)._value
         session, reason = native.status(self._bridge, context)
@@ -395,7 +400,7 @@ class FMMForce(openmm.PythonForce):
         potentials = session and session.potentials(context)
         if potentials is not None:
             return self._bridge.parameters_in(dict(context.getParameters())), potentials
-        state = context.getState(positions=True, parameters=True)
+        state = _state(context)
         values = dict(state.getParameters())
         positions = state.getPositions(asNumpy=True)._value
         result = self._bridge.evaluate(positions, state.getPeriodicBoxVectors(asNumpy=True)._value, values)
@@ -495,6 +500,12 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
     """Every FMMForce of a System, in its order: also after the System was copied or read from XML."""
     bridges = [(force, bridge_of(force)) for force in system.getForces() if isinstance(force, openmm.PythonForce)]
     return [FMMForce._view(force, bridge) for force, bridge in bridges if bridge is not None]
+
+
+def _state(context: openmm.Context) -> openmm.State:
+    """Positions, box vectors and global parameters, or OpenMM's error where no positions have been set."""
+    context.getState(energy=True, groups=0)
+    return context.getState(positions=True, parameters=True)
 
 
 def _integer(value, name: str) -> int:

@@ -64,7 +64,7 @@ def restore_pme(system: openmm.System) -> None:
 
     Raises:
         ValueError: the System holds no FMMForce made by :func:`use_fmm`, or its NonbondedForce has other particles or
-            offsets by now. Nothing has changed then.
+            offsets by now, or charges. Nothing has changed then.
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
@@ -81,6 +81,7 @@ def restore_pme(system: openmm.System) -> None:
             f"{len(original.charges)} particles and {len(original.charge_scales)} parameter offsets; "
             f"{len(targets)} forces fit"
         )
+    original.check_without_charges(targets[0])
     handle = int(force.this)
     index = next(index for index, other in enumerate(system.getForces()) if int(other.this) == handle)
     original.apply(targets[0])

@@ -11,6 +11,7 @@ import openmm
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import excepted_pairs
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.conversion import Original
 from fmm_openmm.integration.definition import Definition, Options, pair_set
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.oracle.direct import direct_sum
@@ -215,6 +216,7 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     if len(converted) == 1:
         definition = converted[0]._definition
         if definition.original is not None and nonbonded:
+            Original.check_without_charges(nonbonded[0])
             _check_exceptions(nonbonded[0], definition.structure.exclusions)
         return definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
     if not converted and len(nonbonded) == 1:

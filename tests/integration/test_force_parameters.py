@@ -354,6 +354,14 @@ def test_equal_charges_have_equal_revisions(ions):
     assert revisions[0] == revisions[1] > 0
 
 
+@pytest.mark.parametrize("method", ["getFMMParametersInContext", "getPotentialsInContext"])
+def test_questions_to_a_context_without_positions(water, platform, method):
+    force = fmm.use_fmm(water.system)
+    context = openmm.Context(water.system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform(platform))
+    with pytest.raises(openmm.OpenMMException, match=r"[Pp]ositions have not been set"):
+        getattr(force, method)(context)
+
+
 def test_settings_in_use(water, platform):
     force = fmm.use_fmm(water.system, tolerance=1e-4, order=9, grid=(4, 5, 4), smoothing=0.2)
     settings = force.getFMMParametersInContext(water.context(platform))

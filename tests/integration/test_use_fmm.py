@@ -251,6 +251,24 @@ def test_restore_needs_the_converted_force(chains):
     assert xml(chains.system) == before
 
 
+@pytest.mark.parametrize("offset", [False, True])
+def test_charges_that_came_back_are_refused(chains, offset):
+    """OpenMM would cut them off, among zeros."""
+    if offset:
+        with_offsets(chains)
+    fmm.use_fmm(chains.system)
+    if offset:
+        name, particle, _, *rest = chains.nonbonded.getParticleParameterOffset(0)
+        chains.nonbonded.setParticleParameterOffset(0, name, particle, 0.5, *rest)
+    else:
+        chains.nonbonded.setParticleParameters(3, 0.5, 0.3, 0.0)
+    before = xml(chains.system)
+    for refused in (fmm.restore_pme, lambda system: fmm.validate(system, chains.positions)):
+        with pytest.raises(ValueError, match=r"^the NonbondedForce has charges again"):
+            refused(chains.system)
+    assert xml(chains.system) == before
+
+
 # refusals
 
 
