@@ -1,0 +1,121 @@
+"""Arguments, tables and figures that several benchmarks share."""
+
+import argparse
+
+import numpy as np
+
+from fmm_openmm.backends import BACKENDS
+from fmm_openmm.checks import check_number
+from fmm_openmm.cli.options import platform
+from fmm_openmm.parameters import TOLERANCE
+
+GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
+"""21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""
+
+
+def size(text: str):
+    """A :class:`fmm_openmm.bench.systems.Size`."""
+    from fmm_openmm.bench.systems import Size
+
+    try:
+        return Size.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def width(text: str) -> float | None:
+    """A transition width, None for "auto"."""
+    try:
+        return None if text == "auto" else check_number(float(text), "smoothing", 0.0, 0.2)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_cases(parser) -> None:
+    """``--sizes`` and ``--tolerance``, several of each."""
+    parser.add_argument("--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies")
+    parser.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
+
+
+def add_growth(parser) -> None:
+    """``--tolerance``, one, and ``--max-atoms``."""
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
+    parser.add_argument("--max-atoms", type=float, metavar="N", help="largest system; memory may end it before")
+
+
+def add_backend(parser) -> None:
+    """``--backend``."""
+    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+
+
+def add_smoothing(parser, default: str) -> None:
+    """``--smoothing``, several."""
+    parser.add_argument("--smoothing", type=width, nargs="+", default=list(map(width, default.split())), metavar="S",
+                        help=f"box widths or auto, one or several (default: {default})")  # fmt: skip
+
+
+def add_cells(parser) -> None:
+    """``--cells``."""
+    shapes = "cube", "dodecahedron", "octahedron", "skewed"
+    parser.add_argument("--cells", choices=shapes, nargs="+", default=["cube"], help="shapes, all of the same volume")
+
+
+def add_precisions(parser) -> None:
+    """``--precision``, several."""
+    both = ["single", "double"]
+    parser.add_argument("--precision", choices=both, nargs="+", default=both)
+
+
+def default_sizes(on_gpu: bool, gpu: str = GPU_SIZES, cpu: str = CPU_SIZES) -> list:
+    """What is measured when nothing is said."""
+    return list(map(size, (gpu if on_gpu else cpu).split()))
+
+
+def chosen_platform(args):
+    """The OpenMM platform to measure on, and whether it is a GPU's."""
+    from fmm_openmm.bench.systems import fastest_platform
+
+    chosen = platform(args) or fastest_platform()
+    return chosen, chosen.getName() in ("CUDA", "HIP", "OpenCL")
+
+
+def most_atoms(args, default: float) -> float:
+    """``--max-atoms``."""
+    most = default if args.max_atoms is None else args.max_atoms
+    if not most >= 1000:
+        raise ValueError(f"--max-atoms must be at least 1000, got {most:g}")
+    return most
+
+
+def heading(terminal, columns) -> None:
+    """The first two rows of a Markdown table."""
+    terminal.row(columns)
+    terminal.row(["---"] * len(columns))
+
+
+def lines(drawing, rows, keys, value, label: str) -> None:
+    """Values against atoms, both logarithmic, one line for each combination of the keys; dotted: in proportion to atoms."""
+    axes = drawing.add_subplot()
+    for case in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        points = [(row["atoms"], value(row)) for row in rows if tuple(row[key] for key in keys) == case]
+        axes.loglog(*zip(*points, strict=True), "o-", label=", ".join(map(str, case)))
+    if rows:
+        ends = np.array(sorted(row["atoms"] for row in rows))[[0, -1]]
+        axes.loglog(ends, ends * value(rows[-1]) / rows[-1]["atoms"], "k:", linewidth=1)
+    if keys and rows:
+        axes.legend()
+    axes.set_xlabel("atoms")
+    axes.set_ylabel(label)
+
+
+def panels(drawing, rows, x: str, y: str, title: str = ""):
+    """For each precision, axes of its own and its rows."""
+    precisions = list(dict.fromkeys(row["precision"] for row in rows))
+    found = np.atleast_1d(drawing.subplots(1, len(precisions), sharey=True))
+    found[0].set_ylabel(y)
+    for axes, precision in zip(found, precisions, strict=True):
+        yield axes, [row for row in rows if row["precision"] == precision]
+        axes.set_title(title + precision)
+        axes.set_xlabel(x)
+        if axes.lines:
+            axes.legend()

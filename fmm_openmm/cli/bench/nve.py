@@ -1,0 +1,49 @@
+"""Drift and residual of the total energy in NVE, PME and FMM."""
+
+from fmm_openmm.cli.bench.common import add_cases, add_smoothing, chosen_platform, default_sizes, heading
+from fmm_openmm.cli.options import add_platform_argument
+from fmm_openmm.parameters import TOLERANCE
+
+GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2", "3"
+
+
+def add_arguments(parser) -> None:
+    """Sizes, tolerances, the platform, smoothing and the length of a run."""
+    add_cases(parser)
+    add_platform_argument(parser)
+    add_smoothing(parser, "0 auto")
+    parser.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
+
+
+def run(args, terminal, drawing) -> dict:
+    """Measure, print, draw."""
+    from fmm_openmm.bench.nve import measure, methods, sample_of
+
+    where, on_gpu = chosen_platform(args)
+    sizes = args.sizes or default_sizes(on_gpu, GPU_SIZES, CPU_SIZES)
+    tolerances = args.tolerance or (TOLERANCE,)
+    picoseconds = (20.0 if on_gpu else 5.0) if args.time is None else args.time
+    if not 0.05 <= picoseconds <= 1e5:
+        raise ValueError(f"--time must lie between 0.05 and 1e5 (ps), got {picoseconds:g}")
+    terminal.say(f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n")
+    heading(terminal, ("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
+    rows = []
+    with terminal.progress("nve", len(sizes) * len(tolerances) * len(methods(args.smoothing))) as advance:
+        for each in sizes:
+            advance(0, description=f"preparing {each}")
+            sample = sample_of(each)
+            for tolerance in tolerances:
+                advance(0, description=f"{each}, {tolerance:g}")
+                for row in measure(sample, picoseconds, tolerance, where, args.smoothing):
+                    rows.append(row)
+                    values = f"{row['drift']:+.4f}", f"{row['residual']:.3f}"
+                    terminal.row([str(row["atoms"]), f"{tolerance:g}", row["method"], *values])
+                    advance()
+    if drawing:
+        left, right = drawing.subplots(1, 2, sharey=True)
+        names = [f"{row['atoms']}, {row['tolerance']:g}, {row['method']}" for row in rows]
+        colors = ["C0" if row["method"] == "PME" else "C1" for row in rows]
+        for axes, name, label in ((left, "drift", "drift, kT/ns/dof"), (right, "residual", "residual, kJ/mol")):
+            axes.barh(names, [row[name] for row in rows], color=colors)
+            axes.set_xlabel(label)
+    return {"platform": where.getName(), "picoseconds": picoseconds, "rows": rows}

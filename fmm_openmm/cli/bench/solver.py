@@ -1,0 +1,63 @@
+"""Time of an evaluation and of its stages, work against the device's limits, and the force error."""
+
+import itertools
+
+import numpy as np
+
+from fmm_openmm.backends import resolve
+from fmm_openmm.cli.bench.common import add_backend, add_cases, add_cells, add_smoothing, default_sizes, heading, lines
+
+
+def add_arguments(parser) -> None:
+    """Sizes, tolerances, the backend, smoothing and cells."""
+    add_cases(parser)
+    add_backend(parser)
+    add_smoothing(parser, "0 auto")
+    add_cells(parser)
+
+
+def run(args, terminal, drawing) -> dict:
+    """Measure, print, draw."""
+    from fmm_openmm.bench.solver import limits, measure
+    from fmm_openmm.bench.timing import STAGES
+
+    backend = resolve(args.backend)
+    sizes = args.sizes or default_sizes(backend == "cuda")
+    cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
+    terminal.say(f"Backend {backend}; times in microseconds; p2p and far field against multiply-adds and a copy alone\n")
+    heading(
+        terminal,
+        ("atoms", "cell", "tolerance", "smoothing", "order, radius, boxes", "force error", "evaluation", *STAGES, "new shape",
+         "10^9 pairs/s", "p2p / limit", "far / limit"),
+    )  # fmt: skip
+    rows = []
+    with terminal.progress("solver", len(cases)) as advance:
+        for where, cell, tolerance, smoothing in cases:
+            asked = "auto" if smoothing is None else f"{smoothing:g}"
+            advance(0, description=f"{where}, {tolerance:g}, smoothing {asked}")
+            row = {"smoothing_asked": asked, **measure(where, tolerance, smoothing, cell, backend)}
+            rows.append(row)
+            times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
+            terminal.row(
+                [
+                    str(row["atoms"]),
+                    cell,
+                    f"{tolerance:g} {row['precision']}",
+                    f"{row['smoothing']:g}",
+                    f"{row['order']}, {row['near_radius']:g}, {np.diag(row['grid']).tolist()}",
+                    f"{row['force_error']:.1e}",
+                    *(f"{1e6 * seconds:.0f}" for seconds in times),
+                    f"{1e-9 * row['pairs_per_second']:.3g}",
+                    *("-" if row[name] is None else f"{row[name]:.2f}" for name in ("p2p_share", "far_share")),
+                ]
+            )
+            advance()
+    found = {}
+    for precision in sorted({row["precision"] for row in rows}):
+        best = limits(backend, precision)
+        if best:
+            found[precision] = {"multiply_adds_per_second": best.multiply_adds, "bytes_per_second": best.bandwidth}
+            terminal.say(f"\nLimits, {precision}: {best.multiply_adds:.3g} multiply-adds/s, {best.bandwidth:.3g} bytes/s")
+    if drawing:
+        lines(drawing, rows, ("cell", "tolerance", "smoothing_asked"), lambda row: 1e6 * row["seconds"], "evaluation, us")
+    return {"limits": found, "rows": rows}
