@@ -9,7 +9,7 @@ from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
 from fmm_openmm.backends.cpu.m2l import Interactions, m2l
-from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m
+from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
@@ -45,7 +45,9 @@ class CpuStages(Stages):
         self.partner_start, self.partner = partners(pairs, len(charges))
         self.table, self.reach = near_table(lattice)
         self.octree, self.translation = Octree(lattice, levels), m2l
-        self.interactions = Interactions.of(self.octree, order, m2l) if levels else None
+        if levels:
+            self.interactions = Interactions.of(self.octree, order, m2l)
+            self.parent_matrices = parent_matrices(lattice.boxes, order)
         single = self.dtype == np.float32 and not levels
         check_range(lattice, order, np.float32 if single else np.float64)
         operator = lattice_operator(self.octree.root, order, 1e-10 if single else 1e-17)
@@ -66,7 +68,7 @@ class CpuStages(Stages):
             return [moments]
         self.filled = filled_boxes(np.diff(parts.start) > 0, self.octree)
         leaves = np.ascontiguousarray(moments.boxes[:, self.lattice.slots].T, np.float64)
-        root, *finer = m2m(leaves, self.octree, self.order)
+        root, *finer = m2m(leaves, self.octree, self.parent_matrices)
         return [replace(moments, boxes=boxes) for boxes in (self._in_fft_order(root, self.octree.root), *finer)]
 
     def lattice_m2l(self, moments):
@@ -75,7 +77,7 @@ class CpuStages(Stages):
     def l2l(self, local, level):
         if level == 1:
             local = np.ascontiguousarray(local[:, self.octree.root.slots].T)
-        return l2l(local, self.octree.lattices[level], self.order)
+        return l2l(local, self.octree.lattices[level], self.parent_matrices)
 
     def m2l(self, moments, local, level):
         m2l(moments.boxes, local, self.filled[level], self.octree, self.interactions, level, self.order, self.translation)

@@ -6,14 +6,19 @@ from fmm_openmm.expansions.translations import m2m_matrix, to_parent
 from fmm_openmm.octree import PARITIES, Octree, children, from_parent
 
 
-def m2m(leaves: np.ndarray, octree: Octree, order: int) -> list[np.ndarray]:
-    """Moments (boxes, terms) of every level, the root first."""
+def parent_matrices(boxes: np.ndarray, order: int) -> np.ndarray:
+    """From the moments (boxes, terms) of each of the eight children to its parent's: ``moments @ matrix``, shape (8, terms,
+    terms) float64. From a parent's local expansions to each child's: ``local / 2 @ matrix.T``. In widths of their own boxes."""
+    return np.array([m2m_matrix(shift, order).T * to_parent(order) for shift in from_parent(boxes)])
+
+
+def m2m(leaves: np.ndarray, octree: Octree, matrices: np.ndarray) -> list[np.ndarray]:
+    """Moments (boxes, terms) of every level, the root first; ``matrices`` from :func:`parent_matrices`."""
     pyramid = [leaves]
     for lattice in octree.lattices[:0:-1]:
         boxes = np.zeros((lattice.size // 8, leaves.shape[1]))
-        for parity, shift in zip(PARITIES, from_parent(lattice.boxes), strict=True):
-            matrix = to_parent(order)[:, None] * m2m_matrix(shift, order)
-            boxes += children(pyramid[0], lattice.counts, parity).reshape(boxes.shape) @ matrix.T
+        for parity, matrix in zip(PARITIES, matrices, strict=True):
+            boxes += children(pyramid[0], lattice.counts, parity).reshape(boxes.shape) @ matrix
         pyramid.insert(0, boxes)
     return pyramid
 

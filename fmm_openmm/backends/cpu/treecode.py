@@ -12,9 +12,9 @@ from numba import prange
 from fmm_openmm.backends.cpu.direct import add_range
 from fmm_openmm.backends.cpu.exclusions import partners
 from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
+from fmm_openmm.backends.cpu.m2m import parent_matrices
 from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
-from fmm_openmm.expansions.translations import m2m_matrix, to_parent
 from fmm_openmm.stages import OpenSum
 from fmm_openmm.tree import DEPTH, Tree, build_tree
 
@@ -97,6 +97,12 @@ def evaluation(order: int) -> np.ndarray:
     return out * irregular_norm(order + 1)[:, None]
 
 
+@cache
+def _parent_matrices(order: int) -> np.ndarray:
+    """:func:`parent_matrices` of cubes."""
+    return parent_matrices(np.eye(3), order)
+
+
 def _moments(tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray, order: int) -> np.ndarray:
     """Of all cells, in units of their widths, shape (cells, terms); ``leaves`` in the order of their particles."""
     moments = np.zeros((len(tree.first), term_count(order)))
@@ -106,12 +112,11 @@ def _moments(tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray,
         own = np.repeat(leaves[some], tree.last[leaves[some]] - first[some])
         harmonics = regular((x[begin:end] - tree.centre[own]) / tree.width[own, None], order)
         moments[leaves[some]] = np.add.reduceat(harmonics * charges[begin:end], first[some] - begin, axis=1).T
-    octants = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)]) / 2 - 0.25
-    shifts = [m2m_matrix(octant, order).T * to_parent(order)[:, None] for octant in octants]
+    matrices = _parent_matrices(order)
     for begin, end in list(zip(tree.level[1:], tree.level[2:], strict=False))[::-1]:
         parent = tree.parent[begin:end]
-        octant = (tree.centre[begin:end] > tree.centre[parent]) @ [1, 2, 4]
-        for number, matrix in enumerate(shifts):
+        octant = (tree.centre[begin:end] > tree.centre[parent]) @ [4, 2, 1]
+        for number, matrix in enumerate(matrices):
             children = np.flatnonzero(octant == number)
             moments[parent[children]] += moments[begin + children] @ matrix
     return moments
