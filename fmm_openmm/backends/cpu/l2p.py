@@ -1,5 +1,7 @@
 """l2p: local expansions, and the trace term, to potentials and fields at the parts."""
 
+from functools import cache
+
 import numpy as np
 from numba import prange
 
@@ -55,16 +57,21 @@ def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks
                         fields[begin + w, k] = field[k, w]
 
 
+@cache
+def _slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The entries of :func:`fmm_openmm.expansions.harmonics.gradient` that are not 0: axis, row, column, value."""
+    matrix = gradient(order)
+    entries = np.nonzero(matrix)
+    return *entries, matrix[entries].astype(dtype)
+
+
 def l2p(parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int) -> Accumulator:
     """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order."""
-    matrix = gradient(order)
-    axis, row, column = np.nonzero(matrix)
-    factor = matrix[axis, row, column].astype(local.dtype)
     trace = 2 * np.pi / 3 * lattice.background * np.array([moments.charge, *(2 * moments.dipole), moments.square])
     m = len(parts.x)
     out = Accumulator(np.empty(m), np.empty((m, 3)))
     _l2p(
-        parts.x, parts.start, lattice.slots, local, order, axis, row, column, factor, trace.astype(local.dtype),
+        parts.x, parts.start, lattice.slots, local, order, *_slopes(order, local.dtype), trace.astype(local.dtype),
         chunk_count(lattice.size), out.potentials, out.fields,
     )  # fmt: skip
     return out
