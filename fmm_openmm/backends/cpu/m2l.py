@@ -45,15 +45,12 @@ class Interactions:
 
     @classmethod
     def of(cls, octree: Octree, order: int, m2l: str) -> "Interactions":
-        lists, offsets = octree.interactions, octree.offsets
-        digits = (1, 1 << 20, 1 << 40)
-        number = offsets @ digits
-        by_number = np.argsort(number)
-        which = [by_number[np.searchsorted(number[by_number], each @ digits)] for each in lists]
-        start = np.cumsum([0, *map(len, which)])
+        lists = octree.interactions
+        offsets, which = np.unique(np.concatenate(lists), axis=0, return_inverse=True)
+        start = np.cumsum([0, *map(len, lists)])
         parity = {level: parities(octree.lattices[level]) for level in range(1, octree.levels + 1)}
         tables = _TABLES[m2l](-(offsets @ octree.leaf.boxes), order)
-        return cls(parity, offsets, start, np.concatenate(which), tables)
+        return cls(parity, offsets, start, which.ravel(), tables)
 
 
 def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
