@@ -29,11 +29,11 @@ def home(i0, i1, i2, counts):
 
 
 @kernel
-def _locate(positions, inverse, smoothing, scaled, side, count):
+def _locate(positions, origin, inverse, smoothing, scaled, side, count):
     for i in prange(len(positions)):
         parts = 1
         for axis in range(3):
-            s = ORIGIN
+            s = origin
             for k in range(3):
                 s += positions[i, k] * inverse[k, axis]
             u = s - np.floor(s)
@@ -111,7 +111,7 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
     """See :meth:`fmm_openmm.stages.Stages.sort`."""
     n, inverse = len(positions), np.linalg.inv(lattice.boxes)
     scaled, side, first = np.empty((n, 3)), np.empty((n, 3), np.int8), np.zeros(n + 1, np.int64)
-    _locate(positions, inverse / width, smoothing, scaled, side, first[1:])
+    _locate(positions, ORIGIN, inverse / width, smoothing, scaled, side, first[1:])
     np.cumsum(first, out=first)
     m = int(first[-1])
     number, place, start = np.empty(m, np.int64), np.empty(m, np.int64), np.zeros(lattice.size + 1, np.int64)

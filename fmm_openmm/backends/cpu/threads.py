@@ -2,6 +2,10 @@
 
 All kernels gather: each output element is written by one thread, in a fixed order, so results do not depend on the number
 of threads.
+
+Numba keeps compiled kernels on disk and compiles one anew when its own file has changed, whatever it takes from other files. So
+constants of other modules are arguments. What is left is `LANES`, the options below and functions marked ``inline`` that
+another file uses: after a change of these delete ``fmm_openmm/backends/cpu/__pycache__``.
 """
 
 import os

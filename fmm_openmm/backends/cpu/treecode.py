@@ -55,7 +55,7 @@ class Treecode(OpenSum):
         sums = np.zeros((n, 4))
         cells = tree.first, tree.last, tree.child, tree.children, tree.parent, tree.centre, tree.width
         particles = *np.ascontiguousarray(x.T), charges.astype(self.dtype), *partners(place[self._pairs], n)
-        _walk(leaves, leaf_of, *cells, coefficients, *particles, self.theta, sums)
+        _walk(leaves, leaf_of, *cells, coefficients, *particles, self.theta, DEPTH, sums)
         sums = sums[place]
         return sums[:, 0].copy(), sums[:, 1:].copy()
 
@@ -157,7 +157,7 @@ def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmon
 @kernel
 def _walk(
     leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z, charge, start, partner, theta,
-    sums,
+    depth, sums,
 ):  # fmt: skip
     order = int(np.sqrt(coefficients.shape[2]) + 0.5) - 2
     few = DIRECT * coefficients.shape[2]
@@ -165,7 +165,7 @@ def _walk(
         leaf = leaves[number]
         points = np.empty((5, LANES), coefficients.dtype)
         harmonics = np.empty((coefficients.shape[2], LANES), coefficients.dtype)
-        stack = np.empty(7 * DEPTH + 8, np.int64)
+        stack = np.empty(7 * depth + 8, np.int64)
         stack[0], waiting = 0, 1
         while waiting > 0:
             waiting -= 1
