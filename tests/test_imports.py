@@ -46,6 +46,9 @@ MAY_IMPORT = {
     "__init__": OPENMM,
 }
 
+BACKENDS = {"reference", "cpu", "cuda"}
+"""Folders of ``backends/``: none imports another."""
+
 # Outside packages that only some places may import; the place is a path inside the package.
 OUTSIDE = {
     "openmm": ["convert", "integration", "bench", "cli"],
@@ -88,7 +91,8 @@ def faults(source, path):
         top, *rest = name.split(".")
         if top == PACKAGE:
             target = rest[0] if rest and rest[0] in MAY_IMPORT else "__init__"
-            if target not in (component, *MAY_IMPORT[component]):
+            another = component == target == "backends" and parts[1] in BACKENDS and {*rest[1:2]} & BACKENDS - {parts[1]}
+            if another or target not in (component, *MAY_IMPORT[component]):
                 found.append(f"{place}: imports {name}")
         elif top in OUTSIDE:
             allowed = OUTSIDE[top]
@@ -113,6 +117,7 @@ def test_imports_flow_one_way(path):
         ("solver.py", "from . import oracle", "imports fmm_openmm.oracle"),
         ("backends/cpu/p2p.py", "from ...solver import CoulombSolver", "imports fmm_openmm.solver.CoulombSolver"),
         ("backends/__init__.py", "from ..convert import ChargeSystem", "imports fmm_openmm.convert.ChargeSystem"),
+        ("backends/cuda/direct.py", "from ..cpu.sort import home", "imports fmm_openmm.backends.cpu.sort.home"),
         ("units.py", "def f():\n    import fmm_openmm.box", "imports fmm_openmm.box"),
         ("box.py", "from fmm_openmm import CoulombSolver", "imports fmm_openmm.CoulombSolver"),
         ("backends/cpu/p2p.py", "import cupy as cp", "only backends/cuda, bench may"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.exclusions import exclusions, near_table, partners
+from fmm_openmm.backends.cpu.exclusions import exclusions
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
@@ -13,6 +13,7 @@ from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
+from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import check_range, lattice_operator
@@ -43,7 +44,7 @@ class CpuStages(Stages):
         self.lattice, self.order, self.smoothing, self.dtype = lattice, order, smoothing, np.dtype(dtype)
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
-        self.table, self.reach = near_table(lattice)
+        self.table, self.reach = near_table(lattice.near)
         self.octree, self.translation = Octree(lattice, levels), m2l
         if levels:
             self.interactions = Interactions.of(self.octree, order, m2l)

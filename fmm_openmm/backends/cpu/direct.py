@@ -3,8 +3,8 @@
 import numpy as np
 from numba import prange
 
-from fmm_openmm.backends.cpu.exclusions import partners
 from fmm_openmm.backends.cpu.threads import inline, kernel
+from fmm_openmm.backends.pairs import partners
 from fmm_openmm.stages import OpenSum
 
 TILE = 1024

@@ -9,21 +9,6 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions
 
 
-def partners(pairs, particles: int, xp=np) -> tuple[np.ndarray, np.ndarray]:
-    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner.
-
-    Args:
-        pairs: excluded pairs, shape (k, 2).
-        particles: their number.
-        xp: the library of the arrays, NumPy or CuPy.
-    """
-    pairs, everyone = xp.asarray(pairs, xp.int64).reshape(-1, 2), xp.arange(particles)
-    i = xp.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
-    j = xp.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
-    key = xp.sort(i * particles + j)
-    return xp.searchsorted(key, xp.arange(particles + 1) * particles), key % particles
-
-
 @kernel
 def _capacity(first, place, partner_start, partner, capacity):
     for i in prange(len(first) - 1):
@@ -78,14 +63,6 @@ def _exclusions(
                         fields[a, 1] -= s / r2 * dy
                         fields[a, 2] -= s / r2 * dz
             filled += first[j + 1] - first[j]
-
-
-def near_table(lattice: BoxLattice) -> tuple[np.ndarray, np.ndarray]:
-    """Row of ``lattice.near`` of every offset, -1 where it is not near, indexed by offset + reach; and reach (3,)."""
-    reach = np.abs(lattice.near).max(0)
-    table = np.full(2 * reach + 1, -1)
-    table[tuple((lattice.near + reach).T)] = np.arange(len(lattice.near))
-    return table, reach
 
 
 def exclusions(

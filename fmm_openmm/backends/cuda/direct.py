@@ -3,9 +3,9 @@
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cpu.exclusions import partners
 from fmm_openmm.backends.cuda.loader import load
 from fmm_openmm.backends.cuda.source import real_type
+from fmm_openmm.backends.pairs import partners
 from fmm_openmm.stages import OpenSum
 
 TILE = 128
@@ -42,7 +42,7 @@ class DirectSum(OpenSum):
 
 
 def partners_on_device(pairs, particles: int) -> list:
-    """:func:`fmm_openmm.backends.cpu.exclusions.partners` on the device, int32."""
+    """:func:`fmm_openmm.backends.pairs.partners` on the device, int32."""
     return [array.astype(np.int32) for array in partners(pairs, particles, cupy)]
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fmm_openmm.backends.pairs import near_table
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
@@ -32,9 +33,7 @@ def exclusions(
     shift = np.concatenate([np.zeros_like(own, shape=(particles, 3)), shifts])[pair] @ lattice.counts
     offset = parts.box[b] + shift - parts.box[a]
 
-    reach = np.abs(lattice.near).max(0)
-    table = np.full(2 * reach + 1, -1)
-    table[tuple((lattice.near + reach).T)] = np.arange(len(lattice.near))
+    table, reach = near_table(lattice.near)
     inside = (np.abs(offset) <= reach).all(1)
     row = np.where(inside, table[tuple((np.clip(offset, -reach, reach) + reach).T)], -1)
 

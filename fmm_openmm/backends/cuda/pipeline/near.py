@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.exclusions import near_table, partners
 from fmm_openmm.backends.cuda.program import BACKGROUND, Builder
+from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.box import BoxLattice
 
 P2P_BLOCK = 64
@@ -21,11 +21,9 @@ def nearest_first(lattice: BoxLattice) -> np.ndarray:
 def p2p(b: Builder, pairs) -> None:
     """The near field at the parts, beside the far field: it needs only the sorted parts."""
     lattice = b.lattice
-    table, reach = near_table(lattice)
-    start, partner = partners(pairs, b.n)
     near = nearest_first(lattice)
-    row_of = np.full_like(table, -1)
-    row_of[tuple((near + reach).T)] = np.arange(len(near))
+    row_of, reach = near_table(near)
+    start, partner = partners(pairs, b.n)
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares

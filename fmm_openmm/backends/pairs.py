@@ -1,0 +1,26 @@
+"""Excluded pairs and near boxes as tables that kernels look things up in."""
+
+import numpy as np
+
+
+def partners(pairs, particles: int, xp=np) -> tuple[np.ndarray, np.ndarray]:
+    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner.
+
+    Args:
+        pairs: excluded pairs, shape (k, 2).
+        particles: their number.
+        xp: the library of the arrays, NumPy or CuPy.
+    """
+    pairs, everyone = xp.asarray(pairs, xp.int64).reshape(-1, 2), xp.arange(particles)
+    i = xp.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
+    j = xp.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
+    key = xp.sort(i * particles + j)
+    return xp.searchsorted(key, xp.arange(particles + 1) * particles), key % particles
+
+
+def near_table(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row of every offset in ``near`` (m, 3), -1 where it is not near, indexed by offset + reach; and reach (3,)."""
+    reach = np.abs(near).max(0)
+    table = np.full(2 * reach + 1, -1)
+    table[tuple((near + reach).T)] = np.arange(len(near))
+    return table, reach
