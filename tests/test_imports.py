@@ -132,6 +132,17 @@ def test_the_rule_catches(path, source, complaint):
     assert complaint in found[0]
 
 
+@pytest.mark.parametrize("path", sorted((SOURCE / "backends" / "cpu").glob("*.py")), ids=lambda path: path.stem)
+def test_kernels_read_no_constant_of_another_module(path):
+    """Numba keeps what it has compiled when such a constant changes: see ``backends/cpu/threads.py``, itself the exception."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.module.endswith(".threads")]
+    constants = {alias.name for node in imports for alias in node.names if alias.name.isupper()}
+    for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
+        if {"kernel", "serial", "inline"} & {name.id for name in function.decorator_list if isinstance(name, ast.Name)}:
+            assert not constants & {name.id for name in ast.walk(function) if isinstance(name, ast.Name)}, function.name
+
+
 def test_the_document_names_every_module():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for name in MAY_IMPORT.keys() - {"kernels", "__init__", "__main__"}:
