@@ -58,6 +58,24 @@ def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
     return float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(counts))))
 
 
+def index_grid(low, high) -> np.ndarray:
+    """Every index vector with ``low <= index < high``, shape (n2, n1, n0, 3) int64: the first axis runs fastest.
+
+    Args:
+        low, high: of the three axes, or one number for all.
+    """
+    axes = map(np.arange, np.broadcast_to(low, 3)[::-1], np.broadcast_to(high, 3)[::-1])
+    return np.stack(np.meshgrid(*axes, indexing="ij")[::-1], -1)
+
+
+def within(vectors: np.ndarray, radius: float) -> np.ndarray:
+    """Integer combinations of the rows of ``vectors`` up to a length, shape (m, 3) int64, symmetric under inversion, the first
+    axis fastest."""
+    reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0)).astype(int)
+    numbers = index_grid(-reach, reach + 1).reshape(-1, 3)
+    return numbers[np.linalg.norm(numbers @ vectors, axis=1) <= radius]
+
+
 def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:
     """Box offsets that interact directly: centres within ``radius``, and always the 27 boxes that touch.
 
@@ -69,8 +87,7 @@ def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:
         offsets, shape (m, 3) int64, symmetric under inversion, sorted with the first axis fastest.
     """
     reach = np.maximum(1, np.ceil(radius * np.linalg.norm(np.linalg.inv(boxes), axis=0) + 1e-9)).astype(int)
-    z, y, x = np.meshgrid(*[np.arange(-r, r + 1) for r in reach[::-1]], indexing="ij")
-    offsets = np.stack([x, y, z], -1).reshape(-1, 3)
+    offsets = index_grid(-reach, reach + 1).reshape(-1, 3)
     touching = (np.abs(offsets) <= 1).all(1)
     return offsets[touching | (np.linalg.norm(offsets @ boxes, axis=1) <= radius * (1 + 1e-9))]
 
@@ -378,8 +395,7 @@ class BoxLattice:
 
     def slots_of(self, span: np.ndarray) -> np.ndarray:
         """FFT slot of every box with ``0 <= index < span``, first axis fastest, int64."""
-        z, y, x = np.meshgrid(*[np.arange(n) for n in span[::-1]], indexing="ij")
-        return self.slot(np.stack([x, y, z], -1).reshape(-1, 3))
+        return self.slot(index_grid(0, span).reshape(-1, 3))
 
     @cached_property
     def slots(self) -> np.ndarray:
@@ -452,8 +468,7 @@ class OpenLattice(BoxLattice):
     @property
     def images(self) -> np.ndarray:
         """Displacements of the images that are up to two box widths farther than the nearest, shape (m, 3), box widths."""
-        z, y, x = np.meshgrid(*[np.arange(1 - n, n) for n in self.span[::-1]], indexing="ij")
-        found = (self._shifts[:, None] + np.stack([x, y, z], -1).reshape(-1, 3)).reshape(-1, 3)
+        found = (self._shifts[:, None] + index_grid(1 - self.span, self.span).reshape(-1, 3)).reshape(-1, 3)
         return found[np.linalg.norm(found, axis=1) <= self.gap + 2.0]
 
     @property

@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import BoxLattice, index_grid
 
 PARITIES = np.array(list(product((0, 1), repeat=3)))
 """Of the eight children, shape (8, 3)."""
@@ -79,9 +79,7 @@ class Octree:
     @cached_property
     def from_root(self) -> np.ndarray:
         """Centre of every leaf relative to that of its box of the root grid, shape (leaves, 3), widths of a leaf."""
-        n0, n1, n2 = np.diag(self.leaf.counts)
-        z, y, x = np.meshgrid(np.arange(n2), np.arange(n1), np.arange(n0), indexing="ij")
-        index = np.stack([x, y, z], -1).reshape(-1, 3)
+        index = index_grid(0, np.diag(self.leaf.counts)).reshape(-1, 3)
         across = 2**self.levels
         return (index % across + 0.5 - across / 2) @ self.leaf.boxes
 

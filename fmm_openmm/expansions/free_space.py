@@ -34,7 +34,7 @@ import numpy as np
 import scipy.fft
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.box import OpenLattice
+from fmm_openmm.box import OpenLattice, index_grid
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.splitting import inverse_double_factorials, isolating_split, spectral_weight
 
@@ -109,8 +109,7 @@ def _window(angle: np.ndarray, span: int) -> np.ndarray:
 def _octants(lattice: OpenLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
     """The real-space part term by term."""
     alpha, _ = isolating_split(top, accuracy, lattice.gap)
-    z, y, x = np.meshgrid(*[np.arange(n) for n in lattice.span[::-1]], indexing="ij")
-    offsets = np.stack([x, y, z], -1)
+    offsets = index_grid(0, lattice.span)
     near = lattice.is_near(offsets)
     r = np.linalg.norm(offsets, axis=-1)
     argument = (alpha * r) ** 2

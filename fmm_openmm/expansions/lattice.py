@@ -35,7 +35,7 @@ import numpy as np
 import scipy.fft
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.box import BoxLattice, OpenLattice, near_stencil
+from fmm_openmm.box import BoxLattice, OpenLattice, near_stencil, within
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
@@ -79,14 +79,10 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
 
 
 def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
-    reach = np.ceil(cut * np.linalg.norm(np.linalg.inv(lattice.boxes), axis=0)).astype(int)
-    z, y, x = np.meshgrid(*[np.arange(-q, q + 1) for q in reach[::-1]], indexing="ij")
-    offsets = np.stack([x, y, z], -1).reshape(-1, 3)
+    offsets = within(lattice.boxes, cut)
     offsets = offsets[len(offsets) // 2 + 1 :]  # one of each pair of opposite offsets: S(-r) = (-1)^l S(r)
     x = offsets @ lattice.boxes
     r2 = (x * x).sum(1)
-    inside = r2 < cut * cut
-    offsets, x, r2 = offsets[inside], x[inside], r2[inside]
     is_near = lattice.is_near(offsets)
 
     l, argument = np.arange(top + 1)[:, None] + 0.5, ALPHA**2 * r2
@@ -117,10 +113,8 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
     base = (fraction - np.rint(fraction)) @ reciprocal
 
-    corner = np.abs(reciprocal).sum(0) / 2
-    reach = np.ceil((cut + np.linalg.norm(corner)) * np.linalg.norm(lattice.boxes, axis=1) / (2 * np.pi)).astype(int)
-    aliases = np.stack(np.meshgrid(*[np.arange(-q, q + 1) for q in reach], indexing="ij"), -1).reshape(-1, 3) @ reciprocal
-    aliases = aliases[np.linalg.norm(aliases, axis=1) < cut + np.linalg.norm(corner)]
+    corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
+    aliases = within(reciprocal, cut + corner) @ reciprocal
 
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
     factor = 4 * np.pi * inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * (-1.0) ** degrees(top)

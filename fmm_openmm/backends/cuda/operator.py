@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.splitting import truncation_radii
 
 SLACK = 0.05
@@ -54,12 +54,12 @@ class OperatorTables:
     @classmethod
     def of(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
         """Tables for the lattice, with sums truncated below ``accuracy`` of S at the nearest far boxes."""
-        everything = _within(lattice.boxes, lattice.near_radius + 3.0)
+        everything = within(lattice.boxes, lattice.near_radius + 3.0)
         reach = np.linalg.norm(everything[~lattice.is_near(everything)] @ lattice.boxes, axis=1).min()
         images = 8 if mirrored(lattice) else 2
         alpha, real_cut, cut = _split(2 * order, accuracy, float(reach), images)
         near_cut = np.linalg.norm(lattice.near @ lattice.boxes, axis=1).max() * (1 + 1e-9)
-        offsets = _within(lattice.boxes, max(real_cut * (1 + SLACK), near_cut))
+        offsets = within(lattice.boxes, max(real_cut * (1 + SLACK), near_cut))
         offsets = offsets[len(offsets) // 2 + 1 :]  # those after the origin: its opposites come before it
         if images == 8:
             offsets = offsets[(offsets >= 0).all(1)]
@@ -68,7 +68,7 @@ class OperatorTables:
         start = (place % OFFSET_TILE == 0) | (offsets != previous).any(1)
         reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
         corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
-        aliases = _within(reciprocal, (cut + corner) * (1 + SLACK))
+        aliases = within(reciprocal, (cut + corner) * (1 + SLACK))
         v, d = lattice.cycles
         return cls(
             alpha,
@@ -117,14 +117,6 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
         and np.array_equal(made_for.near, lattice.near)
         and bool(np.abs(made_for.boxes - lattice.boxes).max() <= SLACK)
     )
-
-
-def _within(vectors: np.ndarray, radius: float) -> np.ndarray:
-    """Integer combinations of the rows of ``vectors`` up to a length, symmetric, first axis fastest."""
-    reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0)).astype(int)
-    z, y, x = np.meshgrid(*[np.arange(-k, k + 1) for k in reach[::-1]], indexing="ij")
-    numbers = np.stack([x, y, z], -1).reshape(-1, 3)
-    return numbers[np.linalg.norm(numbers @ vectors, axis=1) <= radius]
 
 
 def _split(top: int, accuracy: float, reach: float, images: int) -> tuple[float, float, float]:

@@ -2,16 +2,14 @@
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import BoxLattice, index_grid
 from fmm_openmm.expansions.translations import Translations
 from fmm_openmm.octree import Octree, parities
 
 
 def m2l(moments: np.ndarray, local: np.ndarray, octree: Octree, lattice: BoxLattice, operator: Translations) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.Stages.m2l`; moments and local expansions (boxes, terms)."""
-    n0, n1, n2 = np.diag(lattice.counts)
-    z, y, x = np.meshgrid(np.arange(n2), np.arange(n1), np.arange(n0), indexing="ij")
-    index, parity, out = np.stack([x, y, z], -1).reshape(-1, 3), parities(lattice), local.copy()
+    index, parity, out = index_grid(0, np.diag(lattice.counts)).reshape(-1, 3), parities(lattice), local.copy()
     digits = (1, 1 << 16, 1 << 32)
     lists = [offsets @ digits for offsets in octree.interactions]
     for offset in octree.offsets:

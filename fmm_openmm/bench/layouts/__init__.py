@@ -16,7 +16,7 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.program import At, Buffer, Kernel, Launch, Memset, Program
 from fmm_openmm.backends.cuda.source import real_type
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import BoxLattice, index_grid
 from fmm_openmm.errors import UnsupportedError
 
 LAYOUTS = ("indexed", "replicated")
@@ -88,8 +88,7 @@ class Neighbourhood:
 def _numbers(lattice: BoxLattice, offsets: np.ndarray) -> np.ndarray:
     """Numbers of the boxes at each offset from each box, shape (boxes, offsets) int32: slices of a grid with margins."""
     n, reach = np.diag(lattice.counts), np.abs(offsets).max(0)
-    z, y, x = np.meshgrid(*[np.arange(-r, m + r) for r, m in zip(reach[::-1], n[::-1], strict=True)], indexing="ij")
-    grid = lattice.linear(np.stack([x, y, z], -1)).astype(np.int32)
+    grid = lattice.linear(index_grid(-reach, n + reach)).astype(np.int32)
     out = np.empty((lattice.size, len(offsets)), np.int32)
     for k, begin in enumerate(offsets + reach):
         out[:, k] = grid[tuple(slice(b, b + m) for b, m in zip(begin[::-1], n[::-1], strict=True))].ravel()

@@ -10,6 +10,7 @@ from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.pipeline.lattice import TRACE_SIDE
 from fmm_openmm.backends.cuda.pipeline.m2l import OPERATORS, WARP, groups, made_of, parents
 from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.box import index_grid
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.translations import exchange
 
@@ -29,8 +30,7 @@ TRACE_SUMS = 8
 def slots(b: Builder) -> np.ndarray:
     """Where the expansion of every leaf begins in slabs, first axis fastest, shape (boxes,) int64."""
     half = 2 ** (b.levels - 1)
-    z, y, x = np.meshgrid(*[np.arange(n) for n in b.lattice.span[::-1]], indexing="ij")
-    index = np.stack([x, y, z], -1).reshape(-1, 3)
+    index = index_grid(0, b.lattice.span).reshape(-1, 3)
     n0, n1, _ = b.lattice.span // 2
     child, parent = index % 2 @ (1, 2, 4), index // 2 @ (1, n0, n0 * n1)
     return (child * groups(b, half) + parent // WARP) * (b.terms * WARP) + parent % WARP
