@@ -53,6 +53,11 @@ random, which multiplies the truncation error by ten and more. An eighth is fart
 """
 
 
+DISTANT = 2.0
+"""Box widths beyond the near radius from which boxes add nothing to the error that nearer ones have not: periodic images that
+are no boxes of the lattice must lie there."""
+
+
 def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
     """Mean width of a box, ``h = (V / number of boxes)^(1/3)``, in the unit of ``cell``."""
     return float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(counts))))
@@ -344,6 +349,17 @@ class BoxLattice:
         """Offsets of the near stencil, shape (m, 3) int64, first axis fastest."""
         return near_stencil(self.boxes, self.near_radius)
 
+    @cached_property
+    def far(self) -> np.ndarray:
+        """Offsets of the first boxes beyond the near stencil: up to `DISTANT` box widths more, shape (m, 3) int64."""
+        wider = near_stencil(self.boxes, self.near_radius + DISTANT)
+        return wider[~self.is_near(wider)]
+
+    @property
+    def nearest_far(self) -> float:
+        """Distance of the nearest box beyond the near stencil, box widths."""
+        return float(np.linalg.norm(self.far @ self.boxes, axis=1).min())
+
     def is_near(self, offsets: np.ndarray) -> np.ndarray:
         """Whether each offset (..., 3) belongs to the near stencil."""
         reach = np.abs(self.near).max()
@@ -467,9 +483,9 @@ class OpenLattice(BoxLattice):
 
     @property
     def images(self) -> np.ndarray:
-        """Displacements of the images that are up to two box widths farther than the nearest, shape (m, 3), box widths."""
+        """Displacements of the images up to `DISTANT` box widths farther than the nearest, shape (m, 3), box widths."""
         found = (self._shifts[:, None] + index_grid(1 - self.span, self.span).reshape(-1, 3)).reshape(-1, 3)
-        return found[np.linalg.norm(found, axis=1) <= self.gap + 2.0]
+        return found[np.linalg.norm(found, axis=1) <= self.gap + DISTANT]
 
     @property
     def _shifts(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice, choose_counts, counts_matrix, deformation
+from fmm_openmm.box import DISTANT, BoxLattice, choose_counts, counts_matrix, deformation
 from fmm_openmm.checks import check_choice, check_integer, check_number
 from fmm_openmm.expansions.error import (
     charged_fraction,
@@ -38,10 +38,6 @@ SINGLE_FLOOR = 5e-6
 NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
 have the same near stencil, and a barostat does not make it flicker."""
-
-DISTANT = 2.0
-"""Box widths beyond the near radius from which boxes add nothing to the error that nearer ones have not: periodic images that
-are no boxes of the lattice must lie there."""
 
 ORDER_LIMIT = (5.0, 2.4)
 """Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes

@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import EMPTY_SPACE, ORIGIN, BoxLattice, OpenLattice, box_width
-from fmm_openmm.parameters import DISTANT, NEAR_RADII, CostModel, FMMParameters, Grid, Load, Request, ranked, search
+from fmm_openmm.box import DISTANT, EMPTY_SPACE, ORIGIN, BoxLattice, OpenLattice, box_width
+from fmm_openmm.parameters import NEAR_RADII, CostModel, FMMParameters, Grid, Load, Request, ranked, search
 
 SPARSE = 0.25
 """Filled fraction of a periodic cell from which on boxes that cover the particles only are considered."""

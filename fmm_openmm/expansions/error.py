@@ -31,7 +31,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from fmm_openmm.box import BoxLattice, near_stencil
+from fmm_openmm.box import BoxLattice
 
 C, X, Z = 0.65, -0.296, 1.95
 A, B, G = 0.870, 1.036, 1.5
@@ -84,8 +84,7 @@ def net_charge(charges: np.ndarray) -> float:
 
 def far_distances(lattice: BoxLattice) -> np.ndarray:
     """Distances d, as above, of the boxes just beyond the near stencil, box widths; if all boxes are near, of their images."""
-    wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
-    far = lattice.occurring(wider[~lattice.is_near(wider)])
+    far = lattice.occurring(lattice.far)
     if len(far) == 0:
         far = lattice.images
     diagonal = np.abs(far).sum(1) / (2.0 * np.linalg.norm(far, axis=1))

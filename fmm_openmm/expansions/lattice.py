@@ -35,7 +35,7 @@ import numpy as np
 import scipy.fft
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.box import BoxLattice, OpenLattice, near_stencil, within
+from fmm_openmm.box import BoxLattice, OpenLattice, within
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
@@ -52,9 +52,7 @@ def check_range(lattice: BoxLattice, order: int, dtype) -> None:
         UnsupportedError: it is.
     """
     n = 2 * order
-    wider = near_stencil(lattice.boxes, lattice.near_radius + 2.0)
-    r = np.linalg.norm(wider[~lattice.is_near(wider)] @ lattice.boxes, axis=1).min()
-    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(r)
+    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(lattice.nearest_far)
     if largest + log(16) > log(np.finfo(dtype).max):
         raise UnsupportedError(f"`order` {order} is too high for single precision: ask for `precision='double'`")
 

@@ -54,10 +54,8 @@ class OperatorTables:
     @classmethod
     def of(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
         """Tables for the lattice, with sums truncated below ``accuracy`` of S at the nearest far boxes."""
-        everything = within(lattice.boxes, lattice.near_radius + 3.0)
-        reach = np.linalg.norm(everything[~lattice.is_near(everything)] @ lattice.boxes, axis=1).min()
         images = 8 if mirrored(lattice) else 2
-        alpha, real_cut, cut = _split(2 * order, accuracy, float(reach), images)
+        alpha, real_cut, cut = _split(2 * order, accuracy, lattice.nearest_far, images)
         near_cut = np.linalg.norm(lattice.near @ lattice.boxes, axis=1).max() * (1 + 1e-9)
         offsets = within(lattice.boxes, max(real_cut * (1 + SLACK), near_cut))
         offsets = offsets[len(offsets) // 2 + 1 :]  # those after the origin: its opposites come before it
