@@ -16,10 +16,11 @@ except UnsupportedError as reason:
 
 import cupy
 
+from fmm_openmm.backends.cuda.executor import allocated, bound
 from fmm_openmm.backends.cuda.loader import load
 from fmm_openmm.backends.cuda.operator import stored
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import SETUP, At, Device
+from fmm_openmm.backends.cuda.program import SETUP, Device
 
 CUBE = np.eye(3)
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])
@@ -44,17 +45,13 @@ NOTHING = np.ones(2), np.zeros((0, 2), np.int64), False
 
 
 def set_up(lattice, order, dtype):
-    """The operator, after the setup steps alone: saves compiling the stages."""
-    program = build(lattice, order, 0.0, *NOTHING, dtype, Device(1, 2**17))
-    kernels = load(SETUP, program.macros)
-    buffers = {"parameters": cupy.asarray(parameter_block(lattice, 1.0))}
+    """The operator, after the setup steps alone: the stages would take time to compile, and perhaps too much shared memory."""
+    program = build(lattice, order, 0.0, *NOTHING, dtype, Device(1, 2**18))
+    names = [name for name, kernel in program.kernels.items() if kernel.file == SETUP]
+    kernels = {name: load(SETUP, program.macros).get_function(name) for name in names}
+    buffers = allocated(program) | {"parameters": cupy.asarray(parameter_block(lattice, 1.0))}
     for step in program.steps_of(SETUP):
-        for argument in step.arguments:
-            if isinstance(argument, At) and argument.buffer not in buffers:
-                made = program.buffers[argument.buffer]
-                buffers[argument.buffer] = cupy.empty(made.shape, made.dtype) if made.data is None else cupy.asarray(made.data)
-        arguments = tuple(buffers[a.buffer] if isinstance(a, At) else a for a in step.arguments)
-        kernels.get_function(step.kernel)(step.grid, (step.block,), arguments)
+        bound(step, program, kernels, buffers, {})()
     return buffers["operator"].get().astype(np.float64) * lattice.size
 
 
