@@ -17,12 +17,13 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
         ValueError: not an array of real numbers, or a ``Quantity`` that is not compatible with ``dimension``.
     """
     values = strip_units(values, dimension, name)
-    if np.iscomplexobj(values):
-        raise ValueError(f"`{name}` must be real, got {values!r:.80}")
     try:
-        return np.array(values, dtype=np.float64)
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        return array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}` must be an array of numbers, got {values!r:.80}") from error
+        raise ValueError(f"`{name}` must be an array of real numbers, got {values!r:.80}") from error
 
 
 def check_charges(charges, name: str = "charges") -> np.ndarray:

@@ -301,8 +301,8 @@ def test_box_vectors_may_carry_the_noise_of_a_file():
     [
         ([3.0, 3.0, 3.0], r"`box_vectors` must have shape \(3, 3\), got \(3,\)"),
         (None, r"`box_vectors` must have shape \(3, 3\), got \(\)"),
-        ([[3, 0, 0], [0, 3]], r"`box_vectors` must be an array of numbers, got \[\[3, 0, 0\], \[0, 3\]\]"),
-        ("cube", r"`box_vectors` must be an array of numbers, got 'cube'"),
+        ([[3, 0, 0], [0, 3]], r"`box_vectors` must be an array of real numbers, got \[\[3, 0, 0\], \[0, 3\]\]"),
+        ("cube", r"`box_vectors` must be an array of real numbers, got 'cube'"),
         (np.diag([3.0, np.nan, 3.0]), r"`box_vectors` must be finite, got .*nan"),
         (np.diag([3.0, 3.0, np.inf]), r"`box_vectors` must be finite, got .*inf"),
         (np.zeros((3, 3)), r"`box_vectors` must span a positive volume, got "),

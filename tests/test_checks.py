@@ -168,15 +168,9 @@ def test_integer_out_of_range(value):
         check_integer(value, "order", 1, 5)
 
 
-@pytest.mark.parametrize("value", [np.array([1.0 + 0j]), [1.0, 2j]], ids=repr)
-def test_complex_numbers_are_refused(value):
-    with pytest.raises(ValueError, match=r"^`charges` must be real, got "):
-        check_charges(value)
-
-
-@pytest.mark.parametrize("value", ["abc", [1, "x"], [[1], [2, 3]]], ids=repr)
+@pytest.mark.parametrize("value", ["abc", [1, "x"], [[1], [2, 3]], [1.0, 2j]], ids=repr)
 def test_what_is_not_numbers_is_refused_by_name(value):
-    with pytest.raises(ValueError, match=r"^`charges` must be an array of numbers, got "):
+    with pytest.raises(ValueError, match=r"^`charges` must be an array of real numbers, got "):
         check_charges(value)
-    with pytest.raises(ValueError, match=r"^`positions` must be an array of numbers, got "):
+    with pytest.raises(ValueError, match=r"^`positions` must be an array of real numbers, got "):
         check_positions(value, 2)

@@ -79,7 +79,7 @@ def test_what_is_added_can_be_read():
         (lambda force: force.addGlobalParameter("a", 1.0), "already a global parameter 'a'"),
         (lambda force: force.addGlobalParameter("fmm_revision", 1.0), "must not be 'fmm_revision'"),
         (lambda force: force.addParticleParameterOffset("b", 0, 1.0), "no global parameter 'b'"),
-        (lambda force: force.addParticleParameterOffset("a", -2, 1.0), "0 or above, got -2"),
+        (lambda force: force.addParticleParameterOffset("a", -2, 1.0), "between 0 and 2147483647, got -2"),
         (lambda force: force.addParticleParameterOffset("a", 1, np.nan), "`scale` must be finite"),
         (lambda force: force.getParticleParameterOffset(0), "below 0, the number of parameter offsets, got 0"),
         (lambda force: force.getGlobalParameterName(1), "below 1, the number of global parameters, got 1"),
