@@ -8,10 +8,11 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import ORIGIN, box_width
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.parameters import SINGLE_FLOOR
+from fmm_openmm.parameters import CUDA_COST, SINGLE_FLOOR
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.crystals import CRYSTALS
 from tests.systems import SYSTEMS, build, charge_arrays
@@ -71,6 +72,15 @@ def test_promise(name, tolerance):
 def test_promise_of_single_precision_on_the_cpu(name):
     solver = solver_for(name, tolerance=SINGLE_FLOOR, precision="single", backend="cpu")
     assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= SINGLE_FLOOR
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("name", ["nacl", "cscl", "peptide_octahedron", "peptide_charged"])
+def test_promise_with_the_parameters_of_a_gpu(name, tolerance, monkeypatch):
+    """Where a box holds a few particles instead of a dozen."""
+    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CUDA_COST)
+    solver = solver_for(name, tolerance=tolerance, backend="cpu")
+    assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= tolerance
 
 
 @pytest.mark.parametrize("tolerance", [5e-6, 1e-5])
