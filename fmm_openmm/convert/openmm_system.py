@@ -43,6 +43,12 @@ def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
     return np.array([values[:2] for values in exceptions], np.int64).reshape(-1, 2)
 
 
+def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:
+    """The default value of every global parameter, by name."""
+    numbers = range(force.getNumGlobalParameters())
+    return {force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i) for i in numbers}
+
+
 def charges_of_system(system, positions=None) -> dict:
     """See :meth:`fmm_openmm.ChargeSystem.from_openmm`."""
     if not isinstance(system, openmm.System):
@@ -68,10 +74,7 @@ def _fmm_forces(system) -> list:
 def _charges(nonbonded, fmm) -> np.ndarray:
     """The sum of the charges in a NonbondedForce and in FMMForces; ``use_fmm`` leaves zeros in the first."""
     total = particle_parameters(nonbonded)[:, 0]
-    defaults = {
-        nonbonded.getGlobalParameterName(i): nonbonded.getGlobalParameterDefaultValue(i)
-        for i in range(nonbonded.getNumGlobalParameters())
-    }
+    defaults = global_defaults(nonbonded)
     for i in range(nonbonded.getNumParticleParameterOffsets()):
         parameter, particle, scale = nonbonded.getParticleParameterOffset(i)[:3]
         total[particle] += defaults[parameter] * scale

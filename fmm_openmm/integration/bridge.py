@@ -124,7 +124,7 @@ class HostBridge:
         """
         from fmm_openmm.integration import native  # which imports this module
 
-        if all(session.bridge is not self for session in list(native._sessions.values())):
+        if not native.sessions_of(self):
             self.definition.options.check_available()
             raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
 

@@ -9,7 +9,7 @@ import numpy as np
 import openmm
 from openmm import unit
 
-from fmm_openmm.convert.openmm_system import excepted_pairs, particle_parameters
+from fmm_openmm.convert.openmm_system import excepted_pairs, global_defaults, particle_parameters
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import native
 from fmm_openmm.integration.bridge import HostBridge, bridge_of
@@ -465,11 +465,7 @@ class FMMForce(openmm.PythonForce):
         definition.set_boundary("periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open")
         definition.fill(particle_parameters(nonbonded_force)[:, 0], excepted_pairs(nonbonded_force))
         definition.set_exclusions_periodic(nonbonded_force.getExceptionsUsePeriodicBoundaryConditions())
-        defaults = {
-            nonbonded_force.getGlobalParameterName(index): nonbonded_force.getGlobalParameterDefaultValue(index)
-            for index in range(nonbonded_force.getNumGlobalParameters())
-        }
-        known = set()
+        defaults, known = global_defaults(nonbonded_force), set()
         for index in range(nonbonded_force.getNumParticleParameterOffsets()):
             name, particle, scale, _, _ = nonbonded_force.getParticleParameterOffset(index)
             if scale != 0:

@@ -252,7 +252,7 @@ def changed() -> None:
 def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
     """The session that serves a bridge in a Context, or None, and why."""
     options, name = bridge.definition.options, context.getPlatform().getName()
-    for session in _sessions_of(bridge, int(context.this)) if name == "CUDA" else ():
+    for session in sessions_of(bridge, int(context.this)) if name == "CUDA" else ():
         return (None, session.reason) if session.reason else (session, "the Context is on the CUDA platform")
     if options.bridge == "host":
         return None, "it was asked for"
@@ -261,8 +261,10 @@ def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
     return None, f"the Context is on the {name} platform" if name != "CUDA" else activate() or "the plugin was not loaded"
 
 
-def _sessions_of(bridge: HostBridge, context: int) -> list[Session]:
-    return [session for session in list(_sessions.values()) if session.bridge is bridge and session.context == context]
+def sessions_of(bridge: HostBridge, context: int | None = None) -> list[Session]:
+    """The sessions of a bridge, in the Context at this address or in all."""
+    own = [session for session in list(_sessions.values()) if session.bridge is bridge]
+    return own if context is None else [session for session in own if session.context == context]
 
 
 # Called by the plugin, from whatever thread OpenMM uses. Nothing may be raised but an interrupt, which may come before the
@@ -286,7 +288,7 @@ def _open(kernel, context, pickled, size, place, inbox):
         bridge = bridge_in(ctypes.string_at(pickled, size)) if size else None
         if bridge is None:
             return
-        for left in _sessions_of(bridge, context):  # by a Context that failed to be made, at the same address
+        for left in sessions_of(bridge, context):  # by a Context that failed to be made, at the same address
             del _sessions[left.kernel]
         place, structure = place.contents, bridge.fix_structure()
         if structure.particles == place.particles and len(structure.exclusions) and not structure.periodic:

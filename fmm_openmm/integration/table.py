@@ -77,5 +77,5 @@ class Table:
         return self.rows[index]
 
     def __setitem__(self, index: int, row):
-        self._rows[index] = np.array(row, self._dtype)
+        self._rows[index] = np.asarray(row, self._dtype)
         self._packed[index // BLOCK] = None
