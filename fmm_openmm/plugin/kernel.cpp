@@ -22,13 +22,14 @@ static const int EXAMINED = 10000;         // evaluations after which boxes that
 Callbacks python;
 volatile int64_t revision = 0;
 
-// As OpenMM's PME: the computation starts on a stream of its own before the other forces, and is awaited after them.
+// As OpenMM's PME: the computation starts on a stream of its own before the other forces, and is awaited after them. With several
+// devices these two run on a thread of OpenMM's, while the caller's may hold Python's lock: then it starts in execute().
 class NativeKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(NativeKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
         owner.discard();
-        if (groups & (1 << owner.group)) owner.begin(includeForces, includeEnergy);
+        if (!owner.several && groups & (1 << owner.group)) owner.begin(includeForces, includeEnergy);
     }
 private:
     NativeKernel& owner;
@@ -159,9 +160,10 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
         checkComplete(claim);
     }
     opened = claim.items.count(CLAIM);
+    const auto& devices = static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts;
+    several = devices.size() > 1;
     if (claim.items.count(EXCLUSIONS))
-        for (auto* each : static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts)
-            each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
+        for (auto* each : devices) each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
     if (opened) {
         group = place.group;
         periodic = force.usesPeriodicBoundaryConditions();
@@ -219,6 +221,10 @@ void NativeKernel::prepare() {
 }
 
 double NativeKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
+    if (several) {
+        ContextSelector selector(cuda);
+        begin(includeForces, includeEnergy);
+    }
     if (!failure.empty() && !delegate) {
         useHostBridge(failure);
         cuda.setForcesValid(false);  // OpenMM starts again
@@ -229,9 +235,8 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
 // After an error of another force: what had been begun may have added to the forces that OpenMM has cleared since. It starts again.
 void NativeKernel::discard() {
     if (!unfinished) return;
-    check(cuStreamSynchronize(stream), "computing");
     unfinished = false;
-    cuda.setForcesValid(false);
+    again();
 }
 
 void NativeKernel::begin(bool includeForces, bool includeEnergy) {
@@ -241,6 +246,8 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     try {
+        if (undefined) explain();
+        if (outside) follow();
         readContext();
     } catch (const BadInput&) {
         throw;
@@ -262,13 +269,11 @@ void NativeKernel::complete(CUstream last, bool copiesEnergy) {
 }
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
-    if (delegate || !failure.empty()) return 0;
+    if (!unfinished) return 0;
     unfinished = false;
     if (executor->follows()) {
-        if (executor->particlesOutside()) {
-            follow();
-            return 0;
-        }
+        outside = executor->particlesOutside();
+        if (outside) return again();
         moves = 0;
     }
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
@@ -279,8 +284,15 @@ double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     if (!includeEnergy) return 0;
     // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the precision of its buffer
     check(cuEventSynchronize(done), "computing");
-    if (!std::isfinite(*energy)) explain();
-    return *energy;
+    undefined = !std::isfinite(*energy);
+    return undefined ? again() : *energy;
+}
+
+// OpenMM computes all forces again, once we add nothing more to these.
+double NativeKernel::again() {
+    check(cuStreamSynchronize(stream), "computing");
+    cuda.setForcesValid(false);
+    return 0;
 }
 
 bool NativeKernel::readPotentials(void* data, int64_t bytes) {
@@ -384,26 +396,26 @@ void NativeKernel::resize(const Shape& shape) {
 
 void NativeKernel::readPositions() {
     // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a long-range correction
-    if (!cuda.getWorkThread().isCurrentThread()) cuda.getWorkThread().flush();
+    cuda.getWorkThread().flush();
     std::vector<Vec3> known;
     context.getPositions(known);
     for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});
 }
 
-// Particles have left the boxes: OpenMM computes all forces again, with others.
+// Particles have left the boxes: go on with others.
 void NativeKernel::follow() {
-    check(cuStreamSynchronize(stream), "computing");
+    outside = false;
     const int before = moves;
     moves = 0;
     if (before == MOST_MOVES) throw OpenMMException("FMMForce: no boxes cover the particles");
     auto answer = requestWithPositions(PARAMETERS);
     adopt(answer);
     moves = before + 1;
-    cuda.setForcesValid(false);
 }
 
-// Python says what is wrong when an energy is not a number.
+// Python says what was wrong with positions for which the energy was not a number.
 void NativeKernel::explain() {
+    undefined = false;
     readPositions();
     request(FAILURE);
 }

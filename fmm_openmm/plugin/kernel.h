@@ -72,6 +72,7 @@ private:
     void discard();
     void begin(bool includeForces, bool includeEnergy);
     double finish(bool includeForces, bool includeEnergy);
+    double again();
     void complete(CUstream last, bool copiesEnergy);
     void readContext();
     void readBox();
@@ -91,12 +92,15 @@ private:
     const OpenMM::PythonForce* force = nullptr;
     std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
     bool opened = false, periodic = true;
+    bool several = false;          // devices: the FMM is computed on the first
     bool placed = false;           // there was a program for the positions
     std::string failure;           // why there was none at the first evaluation
     int moves = 0;                 // of the boxes since particles were last inside
     int unexamined = 0;            // evaluations since Python saw the positions
     bool atomics = false;          // forces are added beside those of others, not after them
     bool unfinished = false;       // begun, and not finished
+    bool outside = false;          // the boxes do not cover the particles any more
+    bool undefined = false;        // the energy was not a number
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;

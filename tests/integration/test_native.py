@@ -38,6 +38,10 @@ from tests.test_sparse import wrapped
 
 REASON = native.activate() or (None if "CUDA" in usable_platforms() else "the CUDA platform finds no device")
 on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
+with_two = pytest.mark.skipif(
+    REASON is not None or len(openmm.Platform.getPlatformByName("CUDA").getDevices()) < 2, reason="needs two GPUs"
+)
+on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=with_two)])
 ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
 
 
@@ -497,15 +501,16 @@ def test_a_droplet_in_empty_space(precision):
 
 
 @on_gpu
+@on_devices
 @pytest.mark.parametrize("edge", [None, 12.0])
-def test_a_droplet_in_motion(edge):
+def test_a_droplet_in_motion(edge, devices):
     """OpenMM's order of atoms changes, a wind takes the droplet away, through the boundary, and the cell follows a barostat."""
     box = droplet_in_a_cell(edge)
     charges, pairs = charges_and_pairs(box.nonbonded)
     if edge:
         box.system.addForce(openmm.MonteCarloBarostat(1.0, 300.0, 10))
     force = converted(box, bridge="native")
-    context = context_of(box, integrator=openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002))
+    context = context_of(box, integrator=openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002), DeviceIndex=devices)
     context.setVelocitiesToTemperature(300.0, 1)
     velocities = context.getState(velocities=True).getVelocities(asNumpy=True)._value
     for wind in ([0.0, 0.0, 0.0], [8.0, -6.0, 7.0]):
@@ -539,7 +544,8 @@ def test_a_droplet_in_cells_of_other_shapes():
 
 
 @on_gpu
-def test_what_a_force_in_empty_space_is_asked(chains):
+@on_devices
+def test_what_a_force_in_empty_space_is_asked(chains, devices):
     """Other charges, two forces, one inside a CustomCVForce, and bad coordinates, after which nothing is lost."""
     charges, pairs = charges_and_pairs(opened(chains).nonbonded)
     expected = direct_sum(chains.positions, charges, pairs)
@@ -553,7 +559,7 @@ def test_what_a_force_in_empty_space_is_asked(chains):
     variable.setForceGroup(9)
     chains.system.addForce(other)
     chains.system.addForce(variable)
-    context = context_of(chains, "double")
+    context = context_of(chains, "double", DeviceIndex=devices)
     for group, factor in ((7, 1), (8, 1), (9, 3)):
         state = context.getState(energy=True, forces=True, groups={group})
         assert state.getPotentialEnergy()._value == pytest.approx(factor * expected.energy, rel=1e-6)
@@ -854,9 +860,10 @@ def test_memory_is_given_back(ions):
 
 
 @on_gpu
-def test_a_bad_coordinate_is_named_and_nothing_is_lost(water):
+@on_devices
+def test_a_bad_coordinate_is_named_and_nothing_is_lost(water, devices):
     force = converted(water, bridge="native")
-    context = context_of(water)
+    context = context_of(water, DeviceIndex=devices)
     before = coulomb(context, force)[0]
     for bad in (np.nan, np.inf, 1e30):
         positions = water.positions.copy()
@@ -982,11 +989,10 @@ def test_a_damaged_kernel_cache(water, damage, tmp_path, monkeypatch):
 
 
 @on_gpu
+@with_two
 @pytest.mark.parametrize("index", ["1", "0,1", "1,0"])
 def test_other_devices_and_several(water, index):
     """On several devices OpenMM shares its own work; the FMM is computed on the first that is named."""
-    if len(openmm_devices()) < 2:
-        pytest.skip("needs two GPUs")
     force = converted(water, bridge="native")
     whole = {"energy": True, "forces": True}
     found = []
@@ -1004,9 +1010,34 @@ def test_other_devices_and_several(water, index):
     assert np.isfinite(energy_of(context))
 
 
-def openmm_devices() -> list:
-    cupy = pytest.importorskip("cupy")
-    return list(range(cupy.cuda.runtime.getDeviceCount()))
+LOCKED = """
+import openmm
+from tests.integration.test_native import context_of, converted, droplet_in_a_cell
+
+class Reporter(openmm.MinimizationReporter):
+    calls = 0
+
+    def report(self, *_):
+        Reporter.calls += 1
+        return False
+
+for edge in (None, 12.0, 3.0):
+    box = droplet_in_a_cell(edge)
+    converted(box, bridge="native")
+    context = context_of(box, DeviceIndex={devices!r})
+    before = context.getState(energy=True).getPotentialEnergy()
+    openmm.LocalEnergyMinimizer.minimize(context, 10.0, 20, Reporter())
+    assert context.getState(energy=True).getPotentialEnergy() < before
+assert Reporter.calls >= 3
+"""
+
+
+@on_gpu
+@on_devices
+def test_python_is_asked_while_it_is_locked(devices):
+    """OpenMM keeps Python's lock while it minimises with a reporter; in a process of its own, which would wait forever."""
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", LOCKED.format(devices=devices)], cwd=root, check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
