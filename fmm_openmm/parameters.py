@@ -5,7 +5,7 @@ backend: times, and how well float32 is used.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -361,77 +361,77 @@ class Grid:
 
 
 def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel) -> list[tuple[float, FMMParameters]]:
-    """:func:`ranked` on the given grids; the precision must be resolved. The truncation errors of all levels add up."""
-    rounding = cost.rounding if request.precision == "single" else 0.0
-    noise = {s: rounding * single_noise(load.ionic, s) for s in request.smoothings}
-    reachable = min(noise.values())
+    """:func:`ranked` on the given grids; the precision must be resolved."""
+    reachable = min(_noise(request, smoothing, load, cost) for smoothing in request.smoothings)
     if reachable > request.tolerance:
         raise ValueError(
             f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, got {request.tolerance!r}: "
             "ask for `precision='double'`"
         )
-    radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
-    levels = request.levels or 0
-    found, most_accurate = [], None
-    for grid in grids:
-        for radius in radii:
-            lattice = grid.lattice(radius)
-            if lattice.gap < radius + DISTANT or (levels and not is_nested(lattice)):
-                continue
-            distances = far_distances(lattice)
-            filled = load.particles / (grid.per_box * lattice.size)
-            limit = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius)
-            orders = range(1, limit + 1) if request.order is None else (request.order,)
-            for smoothing in request.smoothings:
-                parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
-                for order in orders:
-                    truncation = sum(
-                        estimate_error(
-                            distances,
-                            order,
-                            smoothing,
-                            load.charged * grid.per_box * 8**above,
-                            grid.deformation,
-                            load.ionic,
-                            load.charged * load.particles,
-                        )
-                        for above in range(levels + 1)
-                    )
-                    error = np.hypot(noise[smoothing], truncation)
-                    seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows)
-                    candidate = seconds, float(error), order, radius, smoothing, grid.counts
-                    if most_accurate is None or error < most_accurate[1]:
-                        most_accurate = candidate
-                    if error <= request.tolerance:
-                        found.append(candidate)
-                        break
-    if most_accurate is None:
-        what, given = "`levels` must be fewer", levels
+    found, best = [], None
+    for grid, lattice in _stencils(request, grids):
+        distances = far_distances(lattice)
+        for smoothing in request.smoothings:
+            for seconds, chosen in _by_order(request, grid, lattice, distances, smoothing, load, cost):
+                if best is None or chosen.expected_error < best[1].expected_error:
+                    best = seconds, chosen
+                if chosen.expected_error <= request.tolerance:
+                    found.append((seconds, chosen))
+                    break
+    if best is None:
+        what, given = "`levels` must be fewer", request.levels
         if request.near_radius is not None:
             what, given = "`near_radius` must be larger with `levels`", request.near_radius
         raise ValueError(f"{what} for boxes of this shape, got {given!r}: near boxes must have near parents")
     if not found and request.order is None:
         warnings.warn(
             f"`tolerance={request.tolerance:g}` is out of reach for this cell and the parameters given: "
-            f"the best expected error is {most_accurate[1]:.1e}",
+            f"the best expected error is {best[1].expected_error:.1e}",
             stacklevel=2,
         )
-    return [
-        (
-            seconds,
-            FMMParameters(
+    return sorted(found or [best], key=lambda each: each[0])
+
+
+def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> float:
+    """Relative RMS force error of the arithmetic, 0 in double precision."""
+    return cost.rounding * single_noise(load.ionic, smoothing) if request.precision == "single" else 0.0
+
+
+def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, BoxLattice]]:
+    """Each grid with the lattice of its leaves, for every near radius that is possible there."""
+    radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
+    for grid in grids:
+        for radius in radii:
+            lattice = grid.lattice(radius)
+            if lattice.gap >= radius + DISTANT and (not request.levels or is_nested(lattice)):
+                yield grid, lattice
+
+
+def _by_order(
+    request: Request, grid: Grid, lattice: BoxLattice, distances: np.ndarray, smoothing: float, load: Load, cost: CostModel
+) -> Iterator[tuple[float, FMMParameters]]:
+    """Seconds and parameters of every order, the lowest first. The truncation errors of all levels add up."""
+    levels, radius = request.levels or 0, lattice.near_radius
+    parts, filled = load.particles * (1.0 + 2.0 * smoothing) ** 3, load.particles / (grid.per_box * lattice.size)
+    noise, counts = _noise(request, smoothing, load, cost), tuple(map(tuple, grid.counts.tolist()))
+    orders = range(1, int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius) + 1) if request.order is None else (request.order,)
+    for order in orders:
+        truncation = sum(
+            estimate_error(
+                distances,
                 order,
-                radius,
-                tuple(map(tuple, counts.tolist())),
                 smoothing,
-                levels,
-                request.precision,
-                error,
-                request.operator(order, cost),
-            ),
+                load.charged * grid.per_box * 8**above,
+                grid.deformation,
+                load.ionic,
+                load.charged * load.particles,
+            )
+            for above in range(levels + 1)
         )
-        for seconds, error, order, radius, smoothing, counts in sorted(found or [most_accurate], key=lambda each: each[0])
-    ]
+        error = float(np.hypot(noise, truncation))
+        seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows)
+        m2l = request.operator(order, cost)
+        yield seconds, FMMParameters(order, radius, counts, smoothing, levels, request.precision, error, m2l)
 
 
 def parameters_for(
