@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from fmm_openmm.backends.cuda.pipeline.m2l import rotation_shape, tile_shape
+from fmm_openmm.backends.cuda.pipeline.m2l import mirrored_shape, rotation_shape, tile_shape
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
-from fmm_openmm.bench.level import parity_shape
 from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
@@ -21,7 +20,7 @@ FIXED |= {"LISTED": 40, "REGION": 32, "ORDERED": 0, "P2M_LANES": 2, "L2P_WARPS":
 FIXED |= {"CONVOLVE_WARPS": 16, "MIRRORED_WARPS": 8, "D0": 16, "D1": 169, "D2": 15, "DFT_PITCH": 15, "DFT_PAIRS": 2}
 FIXED |= {"DFT_COLUMNS0": 16, "DFT_COLUMNS1": 16}
 FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
-FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "M2L_ROWS": 8, "BLOCKS": 4, "PADDED": 176}
+FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "BLOCKS": 4}
 FIXED |= {"STRIDE": 32, "TRANSLATE_BOXES": 16, "TRANSLATE_THREADS": 256, "M2L_ADD_WARPS": 8, "APART": 1}
 FIXED |= {f"ROOT{k}": 2 for k in range(3)} | {"ROOT10": 1, "ROOT20": 0, "ROOT21": -1}
 FIXED |= {"PASS_TARGETS": 4, "PASS_WARPS": 4, "COPY_WARPS": 8, "COPY_BOXES": 16}
@@ -46,8 +45,8 @@ def macros_of(variant, stage):
     """All macros of a kernel file in a variant."""
     macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
     of = macros["ORDER"], {"float": 4, "double": 8}[macros["REAL"]]
-    if stage == "m2l_p4_parity":  # with two blocks a multiprocessor, as it is launched, it spills up to 84 bytes on sm_90
-        macros |= parity_shape(*of) | {"BLOCKS": 1}
+    if stage in ("m2l_p4_symmetric", "m2l_p4_parity"):
+        macros |= mirrored_shape(*of)
     if stage == "m2l_rotation":
         macros |= rotation_shape(*of, 227 * 1024)[0]
     return macros

@@ -7,7 +7,7 @@ import pytest
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.program import SETUP
-from fmm_openmm.bench.level import OPERATORS, Level, cube, parity_list, program
+from fmm_openmm.bench.level import OPERATORS, Level, cube, program
 from fmm_openmm.cli import main
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.translations import m2l_matrix, order_of
@@ -53,20 +53,13 @@ def test_interaction_lists(separation):
 
 
 @pytest.mark.parametrize("separation", [1, 2])
-def test_parity_lists(separation):
-    """Of the last child position, the n-th source of a group has the signs of its bits' n-th subset; others are mirrored."""
-    vectors, group, sources = parity_list(separation)
-    assert len(np.unique(vectors, axis=0)) == len(group) == len(vectors)
-    ends = np.append(group[1:, 0], COUNT[separation])
-    for child, (target, rows) in enumerate(zip(children(), sources, strict=True)):
-        offsets = [offset_of(row, target) for row in rows]
-        assert set(offsets) == far_sources(target, separation)
-        assert len(offsets) == COUNT[separation]
-        for (first, which), end in zip(group, ends, strict=True):
-            members = [g for g in range(8) if g & (which % 8) == g]
-            for g, offset in zip(members, offsets[first:end], strict=True):
-                signs = np.array([-1 if (g ^ child ^ 7) >> axis & 1 else 1 for axis in range(3)])
-                np.testing.assert_array_equal(signs * vectors[which // 8], -np.array(offset))
+def test_mirrored_lists(separation):
+    """As many groups of each size as cubes have, all of a child position with the same mirror."""
+    vectors, group, _ = Interactions(cube(separation)).mirrored
+    assert len(vectors) == group.shape[1] == {1: 56, 2: 189}[separation]
+    assert (group[:, :, 1] // 8 % 8 == 7 - np.arange(8)[:, None]).all()
+    sizes = np.bincount([int(axes).bit_count() for axes in group[0, :, 1] % 8])
+    assert sizes.tolist() == {1: [7, 21, 21, 7], 2: [7, 42, 84, 56]}[separation]
 
 
 def random_moments(order, boxes, seed=0):

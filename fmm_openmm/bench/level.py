@@ -6,11 +6,8 @@ itself, 189 for separation 1 and 875 for separation 2, periodic images as they c
 
     Lambda(target) = sum over the list of A(target - source) M(source)          (A as in expansions/translations.py)
 
-The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``), and
-
-``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
-
-What is here describes them, and needs no GPU; ``backends/cuda/executor.py`` runs them through CuPy.
+The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``). What is here describes them, and needs no GPU;
+``backends/cuda/executor.py`` runs them through CuPy.
 """
 
 from dataclasses import dataclass, replace
@@ -21,26 +18,14 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.pipeline import parameter_block
-from fmm_openmm.backends.cuda.pipeline.m2l import (
-    P4,
-    WARP,
-    ByRotation,
-    P4Dynamic,
-    P4Symmetric,
-    groups,
-    harmonics_of,
-    shares_of,
-)
-from fmm_openmm.backends.cuda.program import SETUP, Builder, Device, Program
+from fmm_openmm.backends.cuda.pipeline.m2l import OPERATORS, WARP, groups
+from fmm_openmm.backends.cuda.program import Builder, Device, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.expansions.harmonics import degrees, term_count
+from fmm_openmm.expansions.harmonics import term_count
 
 UNIT = 8.0
 """Lengths in the kernels are in box widths over this, so that terms of any order fit into float32."""
-
-BYTES_OF_ROWS, BLOCK_WARPS, PARITY_RESIDENT_WARPS = 256, 8, 16
-"""Of ``p4_parity``: local expansions in the registers of a lane; warps a block and warps a multiprocessor, at most."""
 
 
 @dataclass(frozen=True)
@@ -120,79 +105,3 @@ class _Cubes(BoxLattice):
 def cube(separation: int) -> BoxLattice:
     """A root grid of one box, which is near its images within ``separation`` along every axis."""
     return _Cubes(np.eye(3, dtype=np.int64), np.eye(3), separation)
-
-
-class P4Parity:
-    """``kernels/m2l_p4_parity.cu``, for boxes that are cubes and near within a number of them along every axis."""
-
-    def __init__(self, b: Builder, interactions: Interactions):
-        vectors, group, sources = parity_list(interactions.lattice.near_radius)
-        self._shape = shape = parity_shape(b.order, b.real.itemsize)
-        self._groups, self._count = np.int32(len(group)), np.int32(sources.shape[1])
-        rows = shape["TILES"] * shape["ROWS"]
-        b.macros(**shape)
-        harmonics_of(b, vectors)
-        b.table("parity_groups", group, np.int32)
-        b.table("parity_interactions", sources, np.int32)
-        b.buffer("m2l_matrices", (len(vectors), b.terms, rows), b.real)
-        b.stage(SETUP, file="m2l_p4_parity", matrices=0)
-        b.launch("matrices", (-(-rows // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices")
-        b.stage("m2l", file="m2l_p4_parity", m2l_p4_parity=0)
-
-    def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
-        """Blocks of a share of a child position, and warps of each."""
-        tiles, abreast = self._shape["TILES"], self._shape["ABREAST"]
-        deep = min(self._shape["M2L_WARPS"] // abreast, groups(b, half))
-        return -(-groups(b, half) // deep) * (tiles // abreast), abreast * deep
-
-    def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list."""
-        blocks, warps = self._blocks(b, half)
-        return shares_of(8 * blocks * warps, int(self._groups))
-
-    def launch(self, b: Builder, half: int, moments: str) -> None:
-        blocks, warps = self._blocks(b, half)
-        b.launch(
-            "m2l_p4_parity", (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._groups, "parity_groups",
-            self._count, "parity_interactions", "m2l_matrices", moments, "level_sums",
-        )  # fmt: skip
-
-
-OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
-
-
-def parity_shape(order: int, itemsize: int) -> dict[str, int]:
-    """Macros of ``p4_parity``: the least number of tiles whose rows fit into registers."""
-    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
-    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
-    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
-    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
-    abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
-    warps = BLOCK_WARPS // abreast * abreast
-    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast}
-    return {**shape, "M2L_WARPS": warps, "BLOCKS": PARITY_RESIDENT_WARPS // warps}
-
-
-def parity_list(separation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The lists in groups of translations that differ in signs, in the same order for all child positions.
-
-    Returns:
-        vectors: the distinct absolute values of the translations, shape ``(groups, 3)`` int64.
-        group: shape ``(groups, 2)`` int32: the group's first source; 8 * its vector + bits of the axes whose signs differ
-            within it; largest first.
-        sources: as :attr:`Interactions.list`, without the number of the translation. Of the last child position, the
-            n-th translation of a group is negative along the axes in the n-th subset of its bits; of the others, they are
-            mirrored along the axes in which they differ from it.
-    """
-    axes, farthest = range(3), 2 * separation + 1
-    vectors = [v for v in product(range(farthest + 1), repeat=3) if max(v) > separation]
-    mirrors = [sum((0 < v[axis] < farthest) << axis for axis in axes) for v in vectors]
-    groups = sorted(range(len(vectors)), key=lambda n: -mirrors[n].bit_count())
-    group, lists = [], [[] for _ in range(8)]
-    for n in groups:
-        group.append((len(lists[0]), 8 * n + mirrors[n]))
-        for target, mirror in product(range(8), (g for g in range(8) if g & ~mirrors[n] == 0)):
-            negative = mirror ^ target ^ 7
-            source = [(target >> axis & 1) - vectors[n][axis] * (-1) ** (negative >> axis & 1) for axis in axes]
-            lists[target].append((*(s >> 1 for s in source), sum((s & 1) << axis for axis, s in enumerate(source))))
-    return np.array(vectors), np.array(group, np.int32), np.array(lists, np.int32)

@@ -3,6 +3,7 @@
 ``p4``            ``kernels/m2l_p4.cu``            O(p^4), loops mapped to threads as they stand
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
+``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
 ``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations; of high orders
                   ``kernels/m2l_rotation_tiles.cu``, on tensor cores
 
@@ -15,15 +16,12 @@ import numpy as np
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.harmonics import degrees
 
 WARP = 32
 
-RESIDENT_WARPS = {4: 16, 8: 8}
-"""Of ``p4_symmetric`` on a multiprocessor, by bytes of a real: registers suffice for these."""
-
-ROWS, STAGING = (8, 4), 8
-"""Of ``p4_symmetric``: terms of a warp, of which registers hold so many for each of the 8 sources of a group; cost of passing
-moments through shared memory, in terms of a block."""
+BYTES_OF_ROWS, BLOCK_WARPS = 256, 8
+"""Of ``p4_symmetric`` and ``p4_parity``: local expansions in the registers of a lane, and warps a block, at most."""
 
 ROTATION_SHAPES = {
     4: ((7, 1, 16, 81, 0), (8, 8, 2, 81, 0), (11, 12, 1, 42, 0), (12, 12, 1, 30, 0), (14, 12, 1, 90, 1), (17, 1, 8, 90, 1),
@@ -95,35 +93,60 @@ class P4Dynamic:
         )  # fmt: skip
 
 
-class P4Symmetric:
-    """``kernels/m2l_p4_symmetric.cu``, for boxes that are cuboids."""
+class Mirrored:
+    """``kernels/common/mirrors.cuh``, for boxes that are cuboids.
+
+    Attributes:
+        name: of the operator.
+    """
+
+    name: str
 
     def __init__(self, b: Builder, interactions: Interactions):
         if np.tril(b.lattice.boxes, -1).any():
-            raise UnsupportedError("`m2l='p4_symmetric'` needs rectangular boxes: use 'rotation'")
-        shape = symmetric_shape(b.terms, b.real.itemsize)
-        self._warps, padded = shape["M2L_WARPS"], shape["PADDED"]
-        self._blocks = padded // (self._warps * shape["M2L_ROWS"])
-        b.macros(**shape)
+            raise UnsupportedError(f"`m2l='{self.name}'` needs rectangular boxes: use 'rotation'")
+        self._shape = shape = mirrored_shape(b.order, b.real.itemsize)
         vectors, group, sources = interactions.mirrored
+        self._kernel, rows = f"m2l_{self.name}", shape["TILES"] * shape["ROWS"]
         self._groups, self._count = np.int32(group.shape[1]), np.int32(sources.shape[1])
+        b.macros(**shape)
         harmonics_of(b, vectors)
         b.table("mirrored_groups", group, np.int32)
         b.table("mirrored_interactions", sources, np.int32)
-        b.buffer("m2l_matrices", (len(vectors), b.terms, padded), b.real)
-        b.stage(SETUP, file="m2l_p4_symmetric", matrices=0)
-        b.launch("matrices", (-(-padded // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices")
-        b.stage("m2l", file="m2l_p4_symmetric", m2l_p4_symmetric=0)
+        b.buffer("m2l_matrices", (len(vectors), b.terms, rows), b.real)
+        b.stage(SETUP, file=self._kernel, matrices=0)
+        b.launch("matrices", (-(-rows // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices")
+        b.stage("m2l", file=self._kernel, **{self._kernel: 0})
+
+    def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
+        """Blocks of a share of a child position, and warps of each."""
+        tiles, abreast = self._shape["TILES"], self._shape["ABREAST"]
+        deep = min(self._shape["M2L_WARPS"] // abreast, groups(b, half))
+        return -(-groups(b, half) // deep) * (tiles // abreast), abreast * deep
 
     def shares(self, b: Builder, half: int) -> int:
         """How many blocks share an interaction list."""
-        return shares_of(8 * groups(b, half) * self._blocks * self._warps, int(self._groups))
+        blocks, warps = self._blocks(b, half)
+        return shares_of(8 * blocks * warps, int(self._groups))
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
+        blocks, warps = self._blocks(b, half)
         b.launch(
-            "m2l_p4_symmetric", (groups(b, half) * self._blocks, 8, self.shares(b, half)), WARP * self._warps, np.int32(half),
-            self._groups, "mirrored_groups", self._count, "mirrored_interactions", "m2l_matrices", moments, "level_sums",
+            self._kernel, (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._groups, "mirrored_groups",
+            self._count, "mirrored_interactions", "m2l_matrices", moments, "level_sums",
         )  # fmt: skip
+
+
+class P4Symmetric(Mirrored):
+    """``kernels/m2l_p4_symmetric.cu``."""
+
+    name = "p4_symmetric"
+
+
+class P4Parity(Mirrored):
+    """``kernels/m2l_p4_parity.cu``."""
+
+    name = "p4_parity"
 
 
 class ByRotation:
@@ -174,7 +197,7 @@ class ByRotation:
         )  # fmt: skip
 
 
-OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "rotation": ByRotation}
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
 
 
 def harmonics_of(b: Builder, vectors: np.ndarray) -> None:
@@ -199,14 +222,15 @@ def shares_of(warps: int, most: int) -> int:
     return max(1, min(ENOUGH_WARPS // warps, most))
 
 
-def symmetric_shape(terms: int, itemsize: int) -> dict[str, int]:
-    """Macros of ``p4_symmetric``."""
-    blocks, warps, rows = min(
-        ((-(-terms // (rows * warps)), warps, rows) for rows in ROWS for warps in (8, 4, 2, 1)),
-        key=lambda shape: shape[0] * (shape[1] * shape[2] + STAGING),
-    )
-    resident = RESIDENT_WARPS[itemsize] // warps
-    return {"M2L_ROWS": rows, "M2L_WARPS": warps, "PADDED": blocks * warps * rows, "BLOCKS": resident}
+def mirrored_shape(order: int, itemsize: int) -> dict[str, int]:
+    """Macros of ``kernels/common/mirrors.cuh``: the least number of tiles whose rows fit into registers."""
+    l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
+    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
+    rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
+    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
+    abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
+    warps = BLOCK_WARPS // abreast * abreast
+    return {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast, "M2L_WARPS": warps, "BLOCKS": 16 // warps}
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:

@@ -1,0 +1,187 @@
+// M2L of a level of an octree, O(p^4), with matrices shared by the translations (+-x, +-y, +-z).
+//
+// A mirror of x, y or z multiplies every term by a sign. With s(g) those of g, some of the three mirrors one after the other, and
+// with the matrix A of (|x|, |y|, |z|), the sources of a group, whose translations are g h (|x|, |y|, |z|) for all g of the axes
+// MIRRORS and one h, add up to
+//
+//     L_a = sum_b B_ab sum_g s_a(g) s_b(g) M_b(g)        B_ab = s_a(h) A_ab s_b(h)
+//
+// A lane owns a target, a warp a tile of the terms of 32 targets, the same number of each parity in every tile, so that s_a(g) is
+// known when the code is compiled. Registers hold the sums. Moments come from the caches, AHEAD of them on their way for each lane;
+// B passes through shared memory, for all warps of a block. A kernel file says how it adds a term b, by `turn` and `add`.
+//
+//   TILES, ROWS   of all terms; of a tile, a multiple of 4, some of them empty
+//   ABREAST       tiles a block, a divisor of TILES
+//   M2L_WARPS     a block at most, ABREAST for every 32 targets      BLOCKS  of a multiprocessor
+//
+//   matrices  A of every group, from harmonics
+#pragma once
+#include "common/irregular.cuh"
+
+#define AHEAD 8
+#define CHUNK_TERMS (16384 / int(sizeof(real)) / (ABREAST * ROWS) / AHEAD * AHEAD)
+#define SIGNS ((TERMS + AHEAD - 1) / AHEAD * AHEAD)
+#define CHUNK (CHUNK_TERMS < TERMS ? CHUNK_TERMS : TERMS)    // source terms whose part of the matrix is in shared memory at a time
+
+struct Tiles {
+    int parity[ROWS], term[TILES][ROWS];    // -1 where there is none
+};
+
+__host__ __device__ constexpr Tiles make_tiles() {
+    Tiles tiles = {};
+    for (int tile = 0; tile < TILES; tile++)
+        for (int row = 0; row < ROWS; row++) tiles.term[tile][row] = -1;
+    int begin = 0;    // of the rows of this parity
+    for (int q = 0; q < 8; q++) {
+        int n = 0;
+        for (int l = 0; l <= ORDER; l++)
+            for (int m = -l; m <= l; m++)
+                if (parity(l, m) == q) {
+                    tiles.term[n % TILES][begin + n / TILES] = l * l + l + m;
+                    n++;
+                }
+        const int end = begin + (n + TILES - 1) / TILES;
+        for (; begin < end; begin++) tiles.parity[begin] = q;
+    }
+    return tiles;
+}
+
+static __device__ constexpr Tiles OF = make_tiles();
+
+extern "C" __global__ void matrices(const real* __restrict__ harmonics /* (vectors, HARMONICS) */,
+                                    real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS): source term, target term */) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+    if (row >= TILES * ROWS) return;
+    const int a = OF.term[row / ROWS][row % ROWS];
+    const real value = a < 0 ? real(0) : matrix_entry(harmonics + blockIdx.z * HARMONICS, a, b);
+    matrix[(blockIdx.z * (long long)TERMS + b) * (TILES * ROWS) + row] = value;
+}
+
+// Whether some mirrors change the sign of a term.
+__host__ __device__ constexpr bool odd(int parity, int mirrors) {
+    return ((parity & mirrors) ^ (parity & mirrors) >> 1 ^ (parity & mirrors) >> 2) & 1;
+}
+
+// Sources of a group.
+__host__ __device__ constexpr int size_of(int mirrors) {
+    return 1 << ((mirrors & 1) + (mirrors >> 1 & 1) + (mirrors >> 2));
+}
+
+__device__ __forceinline__ real sign_of(int parity, int mirrors) { return odd(parity, mirrors) ? real(-1) : real(1); }
+
+struct Shared {
+    real4 matrix[CHUNK][ABREAST * ROWS / 4];
+    real4 rows[ROWS / 4];    // signs of the terms of a tile under h
+    real4 signs[SIGNS];      // of the source terms: under the mirrors of x, of y, of z; under h
+    long long begins[8 * WARP * M2L_WARPS];    // of the sources of a group, for each thread
+};
+
+// The moments M_b(g) of a source term, of g among MIRRORS, as `add` wants them.
+template <int MIRRORS>
+__device__ void turn(const real4& signs, real (&m)[8]);
+
+// The part of a source term in the sums of a tile.
+template <int MIRRORS>
+__device__ void add(const real4* matrix /* (ROWS / 4) */, const real (&m)[8], real (&local)[ROWS]);
+
+template <int MIRRORS>
+__device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict__ list, const Target& target,
+                                          const real* __restrict__ moments, const real4* __restrict__ matrix /* (TERMS, TILES ROWS / 4) */,
+                                          int tile, real (&local)[ROWS]) {
+    constexpr int SIZE = size_of(MIRRORS), STEP = SIZE < AHEAD ? AHEAD / SIZE : 1, WIDTH = ABREAST * ROWS / 4;
+    const real* source[8];
+    real m[STEP][8], next[STEP][8] = {};
+    long long* begins = shared.begins + threadIdx.x;
+#pragma unroll 1
+    for (int i = 0; i < SIZE; i++) begins[i * (WARP * M2L_WARPS)] = target.source(list[i]);
+#pragma unroll
+    for (int g = 0, i = 0; g < 8; g++)
+        if ((g & MIRRORS) == g) {
+            source[g] = moments + begins[i++ * (WARP * M2L_WARPS)];
+#pragma unroll
+            for (int k = 0; k < STEP; k++)
+                if (k < TERMS) next[k][g] = source[g][k * WARP];
+        }
+    for (int first = 0; first < TERMS; first += CHUNK) {
+        const int used = min(CHUNK, TERMS - first);
+        __syncthreads();
+        for (int i = threadIdx.x; i < used * WIDTH; i += blockDim.x) {
+            const int b = i / WIDTH, o = i % WIDTH;
+            const real sign = shared.signs[first + b].w;
+            const real4 row = shared.rows[o % (ROWS / 4)], e = matrix[(first + b) * (TILES * ROWS / 4) + o];
+            shared.matrix[b][o] = real4{sign * row.x * e.x, sign * row.y * e.y, sign * row.z * e.z, sign * row.w * e.w};
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int b = 0; b < used; b += STEP) {
+#pragma unroll
+            for (int k = 0; k < STEP; k++) {
+#pragma unroll
+                for (int g = 0; g < 8; g++) m[k][g] = next[k][g];
+                turn<MIRRORS>(shared.signs[first + b + k], m[k]);
+            }
+#pragma unroll
+            for (int g = 0; g < 8; g++)
+                if ((g & MIRRORS) == g) {
+                    source[g] += STEP * WARP;
+#pragma unroll
+                    for (int k = 0; k < STEP; k++)
+                        if (first + b + STEP + k < TERMS) next[k][g] = source[g][k * WARP];
+                }
+#pragma unroll
+            for (int k = 0; k < STEP; k++)
+                if (TERMS % STEP == 0 || b + k < used) add<MIRRORS>(&shared.matrix[b + k][tile * (ROWS / 4)], m[k], local);
+        }
+    }
+}
+
+// B = A of a mirror h: signs of the terms.
+__device__ __forceinline__ void mirror_all(Shared& shared, int h) {
+    for (int b = threadIdx.x; b < SIGNS; b += blockDim.x) {
+        const int l = degree_of(b), q = parity(l, b - l * l - l);
+        shared.signs[b] = real4{sign_of(q, 1), sign_of(q, 2), sign_of(q, 4), sign_of(q, h)};
+    }
+    for (int row = threadIdx.x; row < ROWS; row += blockDim.x)
+        reinterpret_cast<real*>(shared.rows)[row] = sign_of(OF.parity[row], h);
+}
+
+__device__ __forceinline__ void add_all(int half, int groups, const int2* __restrict__ group /* (8, groups): first source, and
+                                        64 times the row of its matrix + 8 h + MIRRORS */,
+                                        int count, const int4* __restrict__ list /* (8, count) */,
+                                        const real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS) */,
+                                        const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
+    __shared__ Shared shared;
+    constexpr int PARTS = TILES / ABREAST;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = warp % ABREAST, child = blockIdx.y;
+    const int part = blockIdx.x % PARTS, slab_group = blockIdx.x / PARTS * (blockDim.x / (WARP * ABREAST)) + warp / ABREAST;
+    const Target target(slab_group * WARP + lane, half);
+    real local[ROWS] = {};
+    int h = -1;
+    for (int n = blockIdx.z; n < groups; n += gridDim.z) {
+        const int2 which = group[child * groups + n];
+        const int4* sources = list + child * count + which.x;
+        const real4* own = reinterpret_cast<const real4*>(matrix + (which.y >> 6) * (long long)(TERMS * TILES * ROWS) + part * (ABREAST * ROWS));
+        if (h != (which.y >> 3 & 7)) {    // of cubes the same for all groups
+            h = which.y >> 3 & 7;
+            __syncthreads();
+            mirror_all(shared, h);
+        }
+        switch (which.y & 7) {
+            case 0: add_group<0>(shared, sources, target, moments, own, tile, local); break;
+            case 1: add_group<1>(shared, sources, target, moments, own, tile, local); break;
+            case 2: add_group<2>(shared, sources, target, moments, own, tile, local); break;
+            case 3: add_group<3>(shared, sources, target, moments, own, tile, local); break;
+            case 4: add_group<4>(shared, sources, target, moments, own, tile, local); break;
+            case 5: add_group<5>(shared, sources, target, moments, own, tile, local); break;
+            case 6: add_group<6>(shared, sources, target, moments, own, tile, local); break;
+            default: add_group<7>(shared, sources, target, moments, own, tile, local);
+        }
+    }
+    if (slab_group >= groups_of(half)) return;
+    sums += ((blockIdx.z * 8 + child) * (long long)groups_of(half) + slab_group) * (TERMS * WARP) + lane;
+#pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+        const int a = OF.term[part * ABREAST + tile][row];
+        if (a >= 0) sums[a * WARP] = local[row];
+    }
+}
