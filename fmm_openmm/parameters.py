@@ -55,10 +55,10 @@ BOXES_PER_PARTICLE = 64
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""
 
-M2L = ("p4", "p4_dynamic", "p4_symmetric", "rotation")
+M2L = ("p4", "p4_dynamic", "p4_symmetric", "p4_parity", "rotation")
 """Operators between the boxes of levels."""
 
-GPU_M2L = ("p4_dynamic", "p4_symmetric")
+GPU_M2L = ("p4_dynamic", "p4_symmetric", "p4_parity")
 """Those that are on the GPU only."""
 
 DEFORMATION_LIMIT = 1.08
@@ -199,8 +199,6 @@ class Request:
         if self.levels is not None:
             check_integer(self.levels, "levels", 0, MOST_LEVELS)
         if self.m2l is not None:
-            if self.m2l == "p4_parity":
-                raise ValueError(f"`m2l='p4_parity'` is an operator of `bench operators` only: use one of {', '.join(M2L)}")
             check_choice(self.m2l, M2L, "m2l")
             if not self.levels:
                 raise ValueError(f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}")

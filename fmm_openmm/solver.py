@@ -77,8 +77,8 @@ class CoulombSolver:
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
             else "cpu", with one warning that says why.
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see :class:`FMMParameters`. With an open
-            boundary the grid follows the particles and cannot be given. The operators "p4_dynamic" and "p4_symmetric" are on
-            the GPU only, the latter for rectangular boxes.
+            boundary the grid follows the particles and cannot be given. The operators "p4_dynamic", "p4_symmetric"
+            and "p4_parity" are on the GPU only, the latter two for rectangular boxes.
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the positions give. Without
             effect with an open boundary, where there is one image.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is empty, which makes

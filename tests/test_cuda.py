@@ -73,6 +73,7 @@ def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
         ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 2, "p4", np.float64, 0.1),
         ("skewed", [[2, 0, 0], [0, 1, 0], [-1, 1, 2]], 2, "p4_dynamic", np.float32, 0.0),
         ("long", (3, 1, 1), 2, "p4_symmetric", np.float64, 0.0),
+        ("long", (2, 1, 1), 2, "p4_parity", np.float32, 0.0),
         ("cube", (1, 1, 1), 3, "rotation", np.float64, 0.1),
         ("cube", (1, 1, 1), 3, "rotation", np.float32, 0.1),
     ],

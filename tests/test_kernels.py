@@ -45,8 +45,8 @@ def macros_of(variant, stage):
     """All macros of a kernel file in a variant."""
     macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
     of = macros["ORDER"], {"float": 4, "double": 8}[macros["REAL"]]
-    if stage in ("m2l_p4_symmetric", "m2l_p4_parity"):
-        macros |= mirrored_shape(*of)
+    if stage in ("m2l_matrices", "m2l_p4_symmetric", "m2l_p4_parity"):
+        macros |= mirrored_shape(*of) | {"BLOCKS": 1}  # with two, as they are launched, they spill up to 272 bytes on sm_90
     if stage == "m2l_rotation":
         macros |= rotation_shape(*of, 227 * 1024)[0]
     return macros

@@ -177,7 +177,6 @@ def test_auto_precision(tolerance, ionic, cost, precision):
         ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 10, got -1$"),
         ({"levels": 1.5}, TypeError, r"^`levels` must be an integer, got 1.5$"),
         ({"levels": 2, "m2l": "fft"}, ValueError, r"^`m2l` must be one of 'p4', 'p4_dynamic', .* 'rotation', got 'fft'$"),
-        ({"levels": 2, "m2l": "p4_parity"}, ValueError, r"^`m2l='p4_parity'` is an operator of `bench operators` only: use"),
         ({"m2l": "p4"}, ValueError, r"^`m2l` must be None without `levels` below the root grid, got 'p4'$"),
     ],
     ids=str,

@@ -74,6 +74,7 @@ CASES = {
     "levels, open": (4, 0.05, np.float64, None, (4, 8, 12), None, WHOLE, 2, "p4"),
     "levels, dynamic": (4, 0.05, np.float32, None, None, None, WHOLE, 1, "p4_dynamic"),
     "levels, symmetric": (4, 0.0, np.float32, None, None, (4, 6, 8), WHOLE, 1, "p4_symmetric"),
+    "levels, parity": (4, 0.0, np.float64, None, None, (4, 6, 8), WHOLE, 1, "p4_parity"),
 }
 EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer", "outside")
 

@@ -6,56 +6,20 @@
 //
 //     L_a = sum_b B_ab sum_g s_a(g) s_b(g) M_b(g)        B_ab = s_a(h) A_ab s_b(h)
 //
-// A lane owns a target, a warp a tile of the terms of 32 targets, the same number of each parity in every tile, so that s_a(g) is
-// known when the code is compiled. Registers hold the sums. Moments come from the caches, AHEAD of them on their way for each lane;
-// B passes through shared memory, for all warps of a block. A kernel file says how it adds a term b, by `turn` and `add`.
+// A lane owns a target, a warp a tile of the terms of 32 targets, the same number of each parity in every tile (tiles.cuh), so that
+// s_a(g) is known when the code is compiled. Registers hold the sums. Moments come from the caches, AHEAD of them on their way
+// for each lane; B passes through shared memory, for all warps of a block. A kernel file says by `turn` and `add` how it adds a
+// term b.
 //
-//   TILES, ROWS   of all terms; of a tile, a multiple of 4, some of them empty
 //   ABREAST       tiles a block, a divisor of TILES
 //   M2L_WARPS     a block at most, ABREAST for every 32 targets      BLOCKS  of a multiprocessor
-//
-//   matrices  A of every group, from harmonics
+//   AHEAD         moments that are read ahead, a power of 2
 #pragma once
-#include "common/irregular.cuh"
+#include "common/tiles.cuh"
 
-#define AHEAD 8
 #define CHUNK_TERMS (16384 / int(sizeof(real)) / (ABREAST * ROWS) / AHEAD * AHEAD)
 #define SIGNS ((TERMS + AHEAD - 1) / AHEAD * AHEAD)
 #define CHUNK (CHUNK_TERMS < TERMS ? CHUNK_TERMS : TERMS)    // source terms whose part of the matrix is in shared memory at a time
-
-struct Tiles {
-    int parity[ROWS], term[TILES][ROWS];    // -1 where there is none
-};
-
-__host__ __device__ constexpr Tiles make_tiles() {
-    Tiles tiles = {};
-    for (int tile = 0; tile < TILES; tile++)
-        for (int row = 0; row < ROWS; row++) tiles.term[tile][row] = -1;
-    int begin = 0;    // of the rows of this parity
-    for (int q = 0; q < 8; q++) {
-        int n = 0;
-        for (int l = 0; l <= ORDER; l++)
-            for (int m = -l; m <= l; m++)
-                if (parity(l, m) == q) {
-                    tiles.term[n % TILES][begin + n / TILES] = l * l + l + m;
-                    n++;
-                }
-        const int end = begin + (n + TILES - 1) / TILES;
-        for (; begin < end; begin++) tiles.parity[begin] = q;
-    }
-    return tiles;
-}
-
-static __device__ constexpr Tiles OF = make_tiles();
-
-extern "C" __global__ void matrices(const real* __restrict__ harmonics /* (vectors, HARMONICS) */,
-                                    real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS): source term, target term */) {
-    const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
-    if (row >= TILES * ROWS) return;
-    const int a = OF.term[row / ROWS][row % ROWS];
-    const real value = a < 0 ? real(0) : matrix_entry(harmonics + blockIdx.z * HARMONICS, a, b);
-    matrix[(blockIdx.z * (long long)TERMS + b) * (TILES * ROWS) + row] = value;
-}
 
 // Whether some mirrors change the sign of a term.
 __host__ __device__ constexpr bool odd(int parity, int mirrors) {
@@ -73,34 +37,35 @@ struct Shared {
     real4 matrix[CHUNK][ABREAST * ROWS / 4];
     real4 rows[ROWS / 4];    // signs of the terms of a tile under h
     real4 signs[SIGNS];      // of the source terms: under the mirrors of x, of y, of z; under h
-    long long begins[8 * WARP * M2L_WARPS];    // of the sources of a group, for each thread
+    unsigned int begins[8 * WARP * M2L_WARPS];    // of the sources of a group, for each thread
 };
 
 // The moments M_b(g) of a source term, of g among MIRRORS, as `add` wants them.
 template <int MIRRORS>
-__device__ void turn(const real4& signs, real (&m)[8]);
+__device__ __forceinline__ void turn(const real4& signs, real (&m)[8]);
 
 // The part of a source term in the sums of a tile.
 template <int MIRRORS>
-__device__ void add(const real4* matrix /* (ROWS / 4) */, const real (&m)[8], real (&local)[ROWS]);
+__device__ __forceinline__ void add(const real4* matrix /* (ROWS / 4) */, const real (&m)[8], real (&local)[ROWS]);
 
 template <int MIRRORS>
 __device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict__ list, const Target& target,
                                           const real* __restrict__ moments, const real4* __restrict__ matrix /* (TERMS, TILES ROWS / 4) */,
                                           int tile, real (&local)[ROWS]) {
     constexpr int SIZE = size_of(MIRRORS), STEP = SIZE < AHEAD ? AHEAD / SIZE : 1, WIDTH = ABREAST * ROWS / 4;
-    const real* source[8];
+    unsigned int source[8];    // of 32 bits: registers are scarce
     real m[STEP][8], next[STEP][8] = {};
-    long long* begins = shared.begins + threadIdx.x;
+    unsigned int* begins = shared.begins + threadIdx.x;
 #pragma unroll 1
-    for (int i = 0; i < SIZE; i++) begins[i * (WARP * M2L_WARPS)] = target.source(list[i]);
+    for (int i = 0; i < SIZE; i++) begins[i * (WARP * M2L_WARPS)] = (unsigned int)target.source(list[i]);
 #pragma unroll
     for (int g = 0, i = 0; g < 8; g++)
         if ((g & MIRRORS) == g) {
-            source[g] = moments + begins[i++ * (WARP * M2L_WARPS)];
+            source[g] = begins[i++ * (WARP * M2L_WARPS)];
+            const real* from = moments + source[g];
 #pragma unroll
             for (int k = 0; k < STEP; k++)
-                if (k < TERMS) next[k][g] = source[g][k * WARP];
+                if (k < TERMS) next[k][g] = from[k * WARP];
         }
     for (int first = 0; first < TERMS; first += CHUNK) {
         const int used = min(CHUNK, TERMS - first);
@@ -120,13 +85,15 @@ __device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict
                 for (int g = 0; g < 8; g++) m[k][g] = next[k][g];
                 turn<MIRRORS>(shared.signs[first + b + k], m[k]);
             }
+            const int left = TERMS - first - b - STEP;
 #pragma unroll
             for (int g = 0; g < 8; g++)
                 if ((g & MIRRORS) == g) {
                     source[g] += STEP * WARP;
+                    const real* from = moments + source[g];
 #pragma unroll
                     for (int k = 0; k < STEP; k++)
-                        if (first + b + STEP + k < TERMS) next[k][g] = source[g][k * WARP];
+                        if (k < left) next[k][g] = from[k * WARP];
                 }
 #pragma unroll
             for (int k = 0; k < STEP; k++)

@@ -20,8 +20,9 @@ from fmm_openmm.expansions.harmonics import degrees
 
 WARP = 32
 
-BYTES_OF_ROWS, BLOCK_WARPS = 256, 8
-"""Of ``p4_symmetric`` and ``p4_parity``: local expansions in the registers of a lane, and warps a block, at most."""
+BYTES_OF_ROWS, BLOCK_WARPS, MOMENTS_AHEAD = 256, 8, 8
+"""Of ``p4_symmetric`` and ``p4_parity``: local expansions in the registers of a lane, and warps a block, at most; moments that
+a lane reads ahead."""
 
 ROTATION_SHAPES = {
     4: ((7, 1, 16, 81, 0), (8, 8, 2, 81, 0), (11, 12, 1, 42, 0), (12, 12, 1, 30, 0), (14, 12, 1, 90, 1), (17, 1, 8, 90, 1),
@@ -114,12 +115,18 @@ class Mirrored:
         b.table("mirrored_groups", group, np.int32)
         b.table("mirrored_interactions", sources, np.int32)
         b.buffer("m2l_matrices", (len(vectors), b.terms, rows), b.real)
-        b.stage(SETUP, file=self._kernel, matrices=0)
+        b.stage(SETUP, file="m2l_matrices", matrices=0)
         b.launch("matrices", (-(-rows // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices")
         b.stage("m2l", file=self._kernel, **{self._kernel: 0})
 
     def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
-        """Blocks of a share of a child position, and warps of each."""
+        """Blocks of a share of a child position, and warps of each.
+
+        Raises:
+            MemoryError: the level has 2^32 moments, which the kernels do not count.
+        """
+        if (8 * groups(b, half) + 1) * b.terms * WARP > 2**32:
+            raise MemoryError(f"`m2l='{self.name}'` needs less than 2^32 moments a level: use 'rotation'")
         tiles, abreast = self._shape["TILES"], self._shape["ABREAST"]
         deep = min(self._shape["M2L_WARPS"] // abreast, groups(b, half))
         return -(-groups(b, half) // deep) * (tiles // abreast), abreast * deep
@@ -230,7 +237,8 @@ def mirrored_shape(order: int, itemsize: int) -> dict[str, int]:
     tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
     abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
     warps = BLOCK_WARPS // abreast * abreast
-    return {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast, "M2L_WARPS": warps, "BLOCKS": 16 // warps}
+    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast, "AHEAD": MOMENTS_AHEAD}
+    return {**shape, "M2L_WARPS": warps, "BLOCKS": 16 // warps}
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:

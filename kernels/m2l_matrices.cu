@@ -1,0 +1,11 @@
+// matrices: those of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms, a thread an entry.
+#include "common/tiles.cuh"
+
+extern "C" __global__ void matrices(const real* __restrict__ harmonics /* (vectors, HARMONICS) */,
+                                    real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS): source term, target term */) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+    if (row >= TILES * ROWS) return;
+    const int a = OF.term[row / ROWS][row % ROWS];
+    const real value = a < 0 ? real(0) : matrix_entry(harmonics + blockIdx.z * HARMONICS, a, b);
+    matrix[(blockIdx.z * (long long)TERMS + b) * (TILES * ROWS) + row] = value;
+}
