@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fmm_openmm.backends.cuda.pipeline.m2l import mirrored_shape, rotation_shape, tile_shape
+from fmm_openmm.backends.cuda.pipeline.m2l import P4Parity, P4Symmetric, mirrored_shape, rotation_shape, tile_shape
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
 
@@ -33,6 +33,7 @@ VARIANTS = {
     "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 1, 8, 0),
     "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 1, 4, 1),
 }
+MIRRORED = {"m2l_matrices": (1,), "m2l_p4_symmetric": P4Symmetric.abreast, "m2l_p4_parity": P4Parity.abreast}
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 CASES = {  # by version of CUDA and architecture; all variants on the oldest, the newest and what is measured on
     12: {70: VARIANTS, 90: SOME[:1]},
@@ -45,8 +46,8 @@ def macros_of(variant, stage):
     """All macros of a kernel file in a variant."""
     macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
     of = macros["ORDER"], {"float": 4, "double": 8}[macros["REAL"]]
-    if stage in ("m2l_matrices", "m2l_p4_symmetric", "m2l_p4_parity"):
-        macros |= mirrored_shape(*of) | {"BLOCKS": 1}  # with two, as they are launched, they spill up to 272 bytes on sm_90
+    if stage in MIRRORED:  # with two blocks a multiprocessor, as they are launched, they spill up to 420 bytes on sm_90
+        macros |= mirrored_shape(*of, MIRRORED[stage]) | {"BLOCKS": 1}
     if stage == "m2l_rotation":
         macros |= rotation_shape(*of, 227 * 1024)[0]
     return macros

@@ -20,9 +20,11 @@ from fmm_openmm.expansions.harmonics import degrees
 
 WARP = 32
 
-BYTES_OF_ROWS, BLOCK_WARPS, MOMENTS_AHEAD = 256, 8, 8
-"""Of ``p4_symmetric`` and ``p4_parity``: local expansions in the registers of a lane, and warps a block, at most; moments that
-a lane reads ahead."""
+MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
+"""Of ``p4_symmetric`` and ``p4_parity`` on a multiprocessor, by bytes of local expansions in the registers of a lane."""
+
+BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
+"""Of these: warps a block, at most; moments that a lane reads ahead."""
 
 ROTATION_SHAPES = {
     4: ((7, 1, 16, 81, 0), (8, 8, 2, 81, 0), (11, 12, 1, 42, 0), (12, 12, 1, 30, 0), (14, 12, 1, 90, 1), (17, 1, 8, 90, 1),
@@ -99,14 +101,16 @@ class Mirrored:
 
     Attributes:
         name: of the operator.
+        abreast: how many tiles a block may hold; what was fastest on an H200.
     """
 
     name: str
+    abreast: tuple[int, ...]
 
     def __init__(self, b: Builder, interactions: Interactions):
         if np.tril(b.lattice.boxes, -1).any():
             raise UnsupportedError(f"`m2l='{self.name}'` needs rectangular boxes: use 'rotation'")
-        self._shape = shape = mirrored_shape(b.order, b.real.itemsize)
+        self._shape = shape = mirrored_shape(b.order, b.real.itemsize, self.abreast)
         vectors, group, sources = interactions.mirrored
         self._kernel, rows = f"m2l_{self.name}", shape["TILES"] * shape["ROWS"]
         self._groups, self._count = np.int32(group.shape[1]), np.int32(sources.shape[1])
@@ -147,13 +151,13 @@ class Mirrored:
 class P4Symmetric(Mirrored):
     """``kernels/m2l_p4_symmetric.cu``."""
 
-    name = "p4_symmetric"
+    name, abreast = "p4_symmetric", (1, 2, 3, 4, 8)
 
 
 class P4Parity(Mirrored):
     """``kernels/m2l_p4_parity.cu``."""
 
-    name = "p4_parity"
+    name, abreast = "p4_parity", (1, 2, 3, 4)
 
 
 class ByRotation:
@@ -229,16 +233,17 @@ def shares_of(warps: int, most: int) -> int:
     return max(1, min(ENOUGH_WARPS // warps, most))
 
 
-def mirrored_shape(order: int, itemsize: int) -> dict[str, int]:
+def mirrored_shape(order: int, itemsize: int, abreast: tuple[int, ...]) -> dict[str, int]:
     """Macros of ``kernels/common/mirrors.cuh``: the least number of tiles whose rows fit into registers."""
     l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
     of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
     rows = {tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4 for tiles in (1, 2, 3, 4, 6, 8, 12, 16)}
-    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= BYTES_OF_ROWS)
-    abreast = 3 if tiles % 3 == 0 else min(tiles, 4)
-    warps = BLOCK_WARPS // abreast * abreast
-    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": abreast, "AHEAD": MOMENTS_AHEAD}
-    return {**shape, "M2L_WARPS": warps, "BLOCKS": 16 // warps}
+    tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= max(MIRRORED_WARPS))
+    side_by_side = max(n for n in abreast if tiles % n == 0)
+    warps = BLOCK_WARPS // side_by_side * side_by_side
+    resident = next(warps for held, warps in MIRRORED_WARPS.items() if rows[tiles] * itemsize <= held)
+    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": side_by_side, "AHEAD": MOMENTS_AHEAD}
+    return {**shape, "M2L_WARPS": warps, "BLOCKS": resident // warps}
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
