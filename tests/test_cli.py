@@ -267,7 +267,12 @@ def test_box_with_angles(succeed, tmp_path):
         ([*WATER, "--box", "2", "-2", "2"], "--box takes three positive lengths"),
         ([*WATER, "--box", "2", "2", "2", "90", "90", "200"], "--box 2 2 2 90 90 200 is no cell: `box_vectors`"),
         ([*WATER, "--box", "2", "2", "2", "90", "90", "180"], "--box 2 2 2 90 90 180 is no cell"),
-        ([*WATER, "--cutoff", "-1"], "--cutoff must be above 0 (nm), got -1"),
+        ([*WATER, "--cutoff", "-1"], "fmm-openmm: --cutoff must be finite and above 0 (nm), got -1"),
+        ([*WATER, "--cutoff", "nan"], "fmm-openmm: --cutoff must be finite and above 0 (nm), got nan"),
+        ([*WATER, "--include", "folder"], "--include says nothing about water.pdb: leave it out"),
+        ([*WATER, "--parameters", "x.prm"], "--parameters says nothing about water.pdb"),
+        (["system.xml", "water.pdb", "--constraints", "none"], "--constraints says nothing about system.xml and water.pdb"),
+        (["open.xml", "water.pdb", "--box", "2", "2", "2"], "--box needs a periodic System, open.xml holds one that is not"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -276,6 +281,7 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
     (folder / "bad.pdb").write_text("ATOM  this is not a PDB file\n")
     (folder / "bad.xml").write_text("<System>")
     (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
+    (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
     (folder / "state.xml").write_text(openmm.XmlSerializer.serialize(openmm.VerletIntegrator(0.001)))
     atom = "HETATM{0:5d}  O   HOH A{0:4d}       0.000   0.000{0:8.3f}  1.00  0.00           O\n"
     (folder / "pair.pdb").write_text(atom.format(1) + atom.format(2) + "END\n")
@@ -285,10 +291,34 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_a_system_without_box_is_in_empty_space(succeed, fail, folder, tmp_path):
+def pdb_with(cell, folder, name):
+    """The water with this line in place of its cell."""
     lines = (folder / "water.pdb").read_text().splitlines(keepends=True)
-    (folder / "open.pdb").write_text("".join(line for line in lines if not line.startswith("CRYST1")))
-    argv = ("open.pdb", "--forcefield", FORCE_FIELD)
+    (folder / name).write_text(cell + "".join(line for line in lines if not line.startswith("CRYST1")))
+    return name
+
+
+def test_boxes_of_other_files(succeed, folder, tmp_path):
+    """Of the System where the structure has none; of the prmtop where the coordinates have none; none in a .gro of zeros."""
+    out = tmp_path / "out.npz"
+    succeed("convert", "system.xml", pdb_with("", folder, "open.pdb"), "-o", str(out))
+    assert fmm.ChargeSystem.load(out).box_vectors == pytest.approx(BOX, abs=1e-6)
+    trajectory = str(tmp_path / "run.pdb")
+    argv = ("--steps", "1", "--interval", "1", "--timestep", "0.0005", "--trajectory", trajectory)
+    succeed("run", "system.xml", "open.pdb", *argv)
+    assert app.PDBFile(trajectory).topology.getPeriodicBoxVectors() is not None
+    pytest.importorskip("parmed")
+    (folder / "nobox.rst7").write_text("".join((folder / "water.rst7").read_text().splitlines(keepends=True)[:-1]))
+    succeed("convert", "water.prmtop", "nobox.rst7", "-o", str(out))
+    assert fmm.ChargeSystem.load(out).box_vectors == pytest.approx(BOX, abs=1e-6)
+    lines = (folder / "water.gro").read_text().splitlines()
+    (folder / "zero.gro").write_text("\n".join([*lines[:-1], "0.0 0.0 0.0", ""]))
+    assert succeed("convert", "water.top", "zero.gro", "-o", str(out), "--json")["box_vectors"] is None
+
+
+@pytest.mark.parametrize("cell", ["", "CRYST1    1.000    1.000    1.000  90.00  90.00  90.00 P 1           1\n"])
+def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp_path):
+    argv = (pdb_with(cell, folder, "open.pdb"), "--forcefield", FORCE_FIELD)
     assert succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None
     result = succeed("run", *argv, "--steps", "5", "--interval", "5", "--minimize", "5", "--json")
     assert result["fmm"]["bridge"] == "host"
@@ -408,6 +438,36 @@ def test_run_replaces_barostats_and_thermostats(succeed):
     with open("run.csv", newline="") as file:
         assert len({row["volume"] for row in csv.DictReader(file)}) == 1
     succeed("run", *argv, "--ensemble", "npt", "--pressure", "1")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--seed", "99999999999"), "--seed must fit into 32 bits, got 99999999999"),
+        (("--ensemble", "npt", "--pressure", "nan"), "--pressure must be finite, got nan"),
+        (("--temperature", "inf"), "--temperature must be finite, got inf"),
+    ],
+)
+def test_run_refuses(argv, message, fail):
+    assert message in fail("run", *WATER, *argv)
+
+
+def test_one_ion(succeed, tmp_path):
+    """Nothing moves that has a temperature, and the exact force is zero."""
+    system, nonbonded, topology = openmm.System(), openmm.NonbondedForce(), app.Topology()
+    topology.addAtom("NA", app.Element.getBySymbol("Na"), topology.addResidue("NA", topology.addChain()))
+    system.addParticle(22.99)
+    nonbonded.addParticle(1.0, 0.3, 0.1)
+    nonbonded.setNonbondedMethod(openmm.NonbondedForce.PME)
+    for force in (nonbonded, openmm.CMMotionRemover()):
+        system.addForce(force)
+    system.setDefaultPeriodicBoxVectors(*(3 * np.eye(3)))
+    (tmp_path / "ion.xml").write_text(openmm.XmlSerializer.serialize(system))
+    with open(tmp_path / "ion.pdb", "w") as file:
+        app.PDBFile.writeFile(topology, np.array([[1.0, 1.1, 1.2]]) * unit.nanometer, file)
+    argv = (str(tmp_path / "ion.xml"), str(tmp_path / "ion.pdb"))
+    assert succeed("run", *argv, "--steps", "2", "--json")["mean_temperature"] is None
+    assert succeed("validate", *argv, "--json")["passed"]
 
 
 def test_run_says_where_it_failed(fail):

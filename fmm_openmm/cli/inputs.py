@@ -43,6 +43,9 @@ CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "ha
 LONGEST_CUTOFF = 0.9
 """nm; shorter in a box too small for it."""
 
+NO_CELL = 0.1 * np.eye(3)
+"""nm; what CRYST1 holds in a PDB file of something that is no crystal."""
+
 
 @dataclass
 class Molecules:
@@ -75,7 +78,7 @@ def add_arguments(parser) -> None:
         help="periodic box in place of the files' own: three lengths in nm, or these and three angles in degrees",
     )
     group.add_argument("--cutoff", type=float, help="nm (default: 0.9, or less in a small box)")
-    group.add_argument("--constraints", choices=CONSTRAINTS, default="hbonds", help="default: hbonds, with rigid water")
+    group.add_argument("--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water")
 
 
 def load(args) -> Molecules:
@@ -96,6 +99,11 @@ def load(args) -> Molecules:
     reader = READERS.get(frozenset(found))
     if reader is None:
         raise ValueError(f"cannot make a system of {' and '.join(args.files)}: see --help for the combinations")
+    for name, readers in USED_BY.items():
+        if getattr(args, name) is not None and reader not in readers:
+            raise ValueError(f"--{name} says nothing about {' and '.join(args.files)}: leave it out")
+    if args.cutoff is not None and not 0 < args.cutoff < np.inf:
+        raise ValueError(f"--cutoff must be finite and above 0 (nm), got {args.cutoff}")
     molecules = reader(found, args)
     if len(molecules.positions) != molecules.system.getNumParticles():
         raise ValueError(
@@ -126,9 +134,11 @@ def _reading(*paths):
 
 
 def _box(args, own):
-    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None."""
+    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None; a box of zeros and a cube
+    of one Angstrom are none."""
     if args.box is None:
-        return None if own is None else own.value_in_unit(unit.nanometer)
+        box = np.zeros((3, 3)) if own is None else np.array(own.value_in_unit(unit.nanometer))
+        return box if box.any() and not np.allclose(box, NO_CELL) else None
     if len(args.box) not in (3, 6) or min(args.box) <= 0:
         raise ValueError(f"--box takes three positive lengths in nm, or these and three angles, got {args.box}")
     angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
@@ -140,16 +150,11 @@ def _box(args, own):
 
 def _method(args, box) -> dict:
     """The arguments of every ``createSystem``."""
+    constraints = CONSTRAINTS[args.constraints or "hbonds"]
     if box is None:
-        return {"nonbondedMethod": app.NoCutoff, "constraints": CONSTRAINTS[args.constraints]}
-    if args.cutoff is not None and not args.cutoff > 0:
-        raise ValueError(f"--cutoff must be above 0 (nm), got {args.cutoff}")
+        return {"nonbondedMethod": app.NoCutoff, "constraints": constraints}
     cutoff = args.cutoff if args.cutoff is not None else min(LONGEST_CUTOFF, 0.49 * np.diag(np.array(box)).min())
-    return {
-        "nonbondedMethod": app.PME,
-        "nonbondedCutoff": cutoff * unit.nanometer,
-        "constraints": CONSTRAINTS[args.constraints],
-    }
+    return {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer, "constraints": constraints}
 
 
 def _molecules(system, positions, topology, box) -> Molecules:
@@ -184,7 +189,11 @@ def _read_system(found, args):
     if not isinstance(system, openmm.System):
         raise ValueError(f"{found['system']} holds a {type(system).__name__}, not a System")
     structure = _structure_file(found["structure"])
+    if args.box is not None and not system.usesPeriodicBoundaryConditions():
+        raise ValueError(f"--box needs a periodic System, {found['system']} holds one that is not")
     box = _box(args, structure.topology.getPeriodicBoxVectors())
+    if box is None and system.usesPeriodicBoundaryConditions():
+        box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
     return _molecules(system, structure.positions, structure.topology, box)
 
 
@@ -192,10 +201,12 @@ def _read_amber(found, args):
     path = found.get("inpcrd") or found["crd"]
     with _reading(path):
         coordinates = app.AmberInpcrdFile(str(path))
-    box = _box(args, coordinates.boxVectors)
     with _reading(found["amber"]):
-        vectors = None if box is None else box * unit.nanometer
-        topology = app.AmberPrmtopFile(str(found["amber"]), periodicBoxVectors=vectors)
+        topology = app.AmberPrmtopFile(str(found["amber"]))
+    own = topology.topology.getPeriodicBoxVectors()
+    box = _box(args, own if coordinates.boxVectors is None else coordinates.boxVectors)
+    with _reading(found["amber"]):
+        topology.topology.setPeriodicBoxVectors(None if box is None else box * unit.nanometer)
         system = topology.createSystem(**_method(args, box))
     return _molecules(system, coordinates.positions, topology.topology, box)
 
@@ -239,3 +250,14 @@ READERS = {
     frozenset({"charmm", "structure"}): _read_charmm,
     frozenset({"charmm", "crd"}): _read_charmm,
 }
+
+ALONE = (_read_structure, _read_amber, _read_gromacs, _read_charmm)
+
+USED_BY = {
+    "forcefield": (_read_structure,),
+    "parameters": (_read_charmm,),
+    "include": (_read_gromacs,),
+    "cutoff": ALONE,
+    "constraints": ALONE,
+}
+"""Options by the readers that they are for: a System comes with its own."""

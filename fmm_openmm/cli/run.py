@@ -106,6 +106,11 @@ def check_arguments(args) -> None:
     for name, low in (("steps", 1), ("interval", 1), ("minimize", 0), ("equilibrate", 0), ("temperature", 0)):
         if not getattr(args, name) >= low:
             raise ValueError(f"--{name} must be at least {low}, got {getattr(args, name)}")
+    for name in ("temperature", "friction", "pressure", "timestep"):
+        if not np.isfinite(getattr(args, name)):
+            raise ValueError(f"--{name} must be finite, got {getattr(args, name)}")
+    if not abs(args.seed) < 2**31:
+        raise ValueError(f"--seed must fit into 32 bits, got {args.seed}")
     if not args.friction > 0:
         raise ValueError(f"--friction must be above 0 (1/ps), got {args.friction}")
     if not args.timestep > 0:
@@ -204,7 +209,7 @@ def degrees_of_freedom(system: openmm.System) -> int:
 
 
 def sample(simulation: app.Simulation, dof: int) -> Sample:
-    """Energies, temperature and volume now.
+    """Energies, temperature (not a number without degrees of freedom) and volume now.
 
     Raises:
         openmm.OpenMMException: the energy is not finite.
@@ -220,7 +225,7 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
         potential,
         kinetic,
         potential + kinetic,
-        2.0 * kinetic / (dof * BOLTZMANN),
+        2.0 * kinetic / (dof * BOLTZMANN) if dof else np.nan,
         state.getPeriodicBoxVolume().value_in_unit(unit.nanometer**3),
     )
 
