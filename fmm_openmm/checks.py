@@ -14,13 +14,18 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
     """``values`` as a new float64 array in OpenMM units.
 
     Raises:
-        ValueError: not an array of real numbers, or a ``Quantity`` that is not compatible with ``dimension``.
+        ValueError: not an array of real numbers, one with masked entries, or a ``Quantity`` that is not compatible with
+            ``dimension``.
     """
     values = strip_units(values, dimension, name)
+    if np.ma.is_masked(values):
+        raise ValueError(f"`{name}` must have no masked entries, got {np.ma.count_masked(values)}")
     try:
         array = np.asarray(values)
-        if array.dtype.kind == "c":
-            raise TypeError("complex numbers")
+        if array.dtype.kind == "O":
+            array = np.asarray(array.tolist())  # text in it becomes an array of text
+        if array.dtype.kind not in "biufO":
+            raise TypeError(f"entries of type {array.dtype}")
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of real numbers, got {values!r:.80}") from error

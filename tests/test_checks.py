@@ -1,5 +1,8 @@
 """Input checks: what is accepted, and errors that name the argument and the value."""
 
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from openmm import Vec3, unit
@@ -18,7 +21,15 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    "charges", [[1, -2], (1.0, -2.0), np.array([1, -2], np.int8), [1, -2] * unit.elementary_charge]
+    "charges",
+    [
+        [1, -2],
+        (1.0, -2.0),
+        np.array([1, -2], np.int8),
+        np.array([1, -2.0], object),
+        [Decimal(1), Fraction(-2)],
+        [1, -2] * unit.elementary_charge,
+    ],
 )
 def test_charges(charges):
     array = check_charges(charges)
@@ -168,9 +179,33 @@ def test_integer_out_of_range(value):
         check_integer(value, "order", 1, 5)
 
 
-@pytest.mark.parametrize("value", ["abc", [1, "x"], [[1], [2, 3]], [1.0, 2j]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "abc",
+        [1, "x"],
+        ["1", "-1"],
+        [b"1", b"-1"],
+        np.array(["1", "-1"], object),
+        np.array([1, "-1"], object),
+        np.array(["2026-01-01"], "datetime64[D]"),
+        np.array([1, -1], "timedelta64[ns]"),
+        np.zeros(2, [("charge", float)]),
+        [[1], [2, 3]],
+        [1.0, 2j],
+    ],
+    ids=repr,
+)
 def test_what_is_not_numbers_is_refused_by_name(value):
     with pytest.raises(ValueError, match=r"^`charges` must be an array of real numbers, got "):
         check_charges(value)
     with pytest.raises(ValueError, match=r"^`positions` must be an array of real numbers, got "):
         check_positions(value, 2)
+
+
+def test_masked_entries_are_refused():
+    with pytest.raises(ValueError, match=r"^`charges` must have no masked entries, got 1$"):
+        check_charges(np.ma.array([1.0, -1.0], mask=[False, True]))
+    with pytest.raises(ValueError, match=r"^`positions` must have no masked entries, got 2$"):
+        check_positions(np.ma.array(np.zeros((2, 3)), mask=np.eye(2, 3)) * unit.nanometer, 2)
+    np.testing.assert_array_equal(check_charges(np.ma.array([1.0, -1.0], mask=False)), [1.0, -1.0])
