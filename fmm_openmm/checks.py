@@ -67,16 +67,16 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
     return array
 
 
-def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np.ndarray:
-    """Excluded pairs as an int64 array of shape (m, 2) with i < j, sorted; None gives no pairs.
+def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
+    """Pairs of particles as an int64 array of shape (m, 2) with i < j; None gives no pairs.
 
     Raises:
-        ValueError: wrong shape or type, an index out of range, a particle excluded from itself, or a pair listed twice.
+        ValueError: wrong shape or type, an index out of range, or a particle paired with itself.
     """
     try:
-        array = np.asarray(() if exclusions is None else exclusions)
+        array = np.asarray(() if pairs is None else pairs)
     except ValueError as error:
-        raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got {exclusions!r:.80}") from error
+        raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got {pairs!r:.80}") from error
     if array.shape in ((0,), (0, 2)):
         return np.zeros((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
@@ -87,7 +87,17 @@ def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np
         raise ValueError(f"`{name}` must hold indices from 0 to {particles - 1}, got {array[bad[0]].tolist()} in row {bad[0]}")
     bad = np.flatnonzero(array[:, 0] == array[:, 1])
     if len(bad):
-        raise ValueError(f"`{name}` excludes particle {array[bad[0], 0]} from itself in row {bad[0]}")
+        raise ValueError(f"`{name}` pairs particle {array[bad[0], 0]} with itself in row {bad[0]}")
+    return array
+
+
+def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np.ndarray:
+    """Excluded pairs as an int64 array of shape (m, 2) with i < j, sorted; None gives no pairs.
+
+    Raises:
+        ValueError: as :func:`check_pairs`, or a pair listed twice.
+    """
+    array = check_pairs(exclusions, particles, name)
     array = array[np.lexsort((array[:, 1], array[:, 0]))]
     twice = np.flatnonzero((array[1:] == array[:-1]).all(1))
     if len(twice):

@@ -128,7 +128,7 @@ def test_exclusions_are_sorted(dtype):
         (np.zeros((0, 3), int), r"must be integer pairs of shape \(m, 2\), got shape \(0, 3\)"),
         ([(0, 1), (2, 4)], r"must hold indices from 0 to 3, got \[2, 4\] in row 1"),
         ([(0, 1), (1, 2), (-1, 2)], r"must hold indices from 0 to 3, got \[-1, 2\] in row 2"),
-        ([(0, 1), (2, 2)], r"excludes particle 2 from itself in row 1"),
+        ([(0, 1), (2, 2)], r"pairs particle 2 with itself in row 1"),
         ([(0, 1), (2, 3), (0, 1)], r"lists the pair \[0, 1\] twice"),
         ([(0, 1), (2, 3), (3, 2)], r"lists the pair \[2, 3\] twice"),
     ],

@@ -168,11 +168,12 @@ class ChargeSystem:
 
         Args:
             universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only its own atoms count.
-            bonds: pairs of indices to use in place of the universe's bonds, shape (m, 2); ``[]`` for none.
+            bonds: pairs of indices to use in place of the universe's bonds, shape (m, 2), counted in the AtomGroup; ``[]``
+                for none.
 
         Raises:
             ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
-            ValueError: no charges, no bonds and none given.
+            ValueError: no charges, no bonds and none given, bonds that are no pairs of two particles, a cell without volume.
         """
         return cls(**packages.from_mdanalysis(universe, bonds))
 
@@ -185,11 +186,12 @@ class ChargeSystem:
 
         Args:
             atoms: periodic in all three directions or in none.
-            bonds: pairs of indices, shape (m, 2); particles within three bonds are excluded, at their nearest image.
+            bonds: pairs of indices, shape (m, 2), none by default; particles within three bonds are excluded, at their
+                nearest image.
 
         Raises:
             ImportError: ASE is not installed (extra ``ase``).
-            ValueError: no initial charges, a cell without volume.
+            ValueError: no initial charges, bonds that are no pairs of two particles, a cell without volume.
             UnsupportedError: periodic in one or two directions only.
         """
         return cls(**packages.from_ase(atoms, bonds))

@@ -10,6 +10,7 @@ import numpy as np
 import openmm
 from openmm import app
 
+from fmm_openmm.checks import check_pairs
 from fmm_openmm.convert.cells import reduced
 from fmm_openmm.errors import UnsupportedError
 
@@ -102,19 +103,16 @@ def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
 
     Args:
         charges: shape (n,), in e.
-        bonds: pairs of indices, shape (m, 2).
+        bonds: pairs of indices, shape (m, 2); None for none.
         positions: shape (n, 3), in nm.
         box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for open space.
     """
+    bonds = check_pairs(bonds, len(charges), "bonds")
     system, force = openmm.System(), openmm.NonbondedForce()
     for charge in charges:
         system.addParticle(1.0)
         force.addParticle(float(charge), 0.0, 0.0)
-    bonds = [(int(i), int(j)) for i, j in bonds]
-    for i, j in bonds:
-        if not (0 <= i < len(charges) and 0 <= j < len(charges)):
-            raise ValueError(f"`bonds` holds the pair ({i}, {j}), out of range for {len(charges)} particles")
-    force.createExceptionsFromBonds(bonds, 0.0, 0.0)
+    force.createExceptionsFromBonds(bonds.tolist(), 0.0, 0.0)
     force.setExceptionsUsePeriodicBoundaryConditions(True)
     if box_vectors is not None:
         force.setNonbondedMethod(force.PME)

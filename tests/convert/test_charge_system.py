@@ -60,7 +60,7 @@ def test_a_box_that_is_not_reduced_is_reduced():
         ({"box_vectors": [[2, 1, 0], [0, 2, 0], [0, 0, 2]]}, "reduced form"),
         ({"box_vectors": np.eye(3) * unit.picosecond}, "`box_vectors` must be in units of nanometer, got picosecond"),
         ({"exclusions": [[0, 2]]}, r"`exclusions` must hold indices from 0 to 1, got \[0, 2\]"),
-        ({"exclusions": [[1, 1]]}, "excludes particle 1 from itself"),
+        ({"exclusions": [[1, 1]]}, "`exclusions` pairs particle 1 with itself"),
         ({"exclusions": [[0, 1], [1, 0]]}, r"lists the pair \[0, 1\] twice"),
         ({"exclusions": [[0.0, 1.0]]}, "integer pairs"),
     ],

@@ -142,8 +142,10 @@ def test_mdanalysis_refuses(water):
     universe.add_TopologyAttr("charges", water.charges)
     with pytest.raises(ValueError, match="`universe` has no bonds: pass `bonds`"):
         fmm.ChargeSystem.from_mdanalysis(universe)
-    with pytest.raises(ValueError, match=r"`bonds` holds the pair \(0, 100000\)"):
+    with pytest.raises(ValueError, match=r"`bonds` must hold indices from 0 to 767, got \[0, 100000\] in row 0"):
         fmm.ChargeSystem.from_mdanalysis(universe, bonds=[(0, 100000)])
+    with pytest.raises(ValueError, match=r"`bonds` must hold indices from 0 to 2, got \[3, 4\] in row 0"):
+        fmm.ChargeSystem.from_mdanalysis(universe.atoms[3:6], bonds=[(3, 4)])
     with pytest.raises(TypeError, match=r"`universe` must be MDAnalysis\.Universe or MDAnalysis\.AtomGroup, got str"):
         fmm.ChargeSystem.from_mdanalysis(water.pdb)
 
@@ -190,6 +192,28 @@ def test_ase_water(water, assert_water):
     assert_water(fmm.ChargeSystem.from_ase(atoms, bonds))
     atoms.pbc = False
     assert fmm.ChargeSystem.from_ase(atoms).box_vectors is None
+
+
+@pytest.mark.parametrize(
+    ("bonds", "message"),
+    [
+        ([(0.2, 1.9)], r"must be integer pairs of shape \(m, 2\), got shape \(1, 2\) of float64"),
+        ([(0, 1, 1)], r"must be integer pairs of shape \(m, 2\), got shape \(1, 3\)"),
+        ([(0, 1), (0,)], r"must be integer pairs of shape \(m, 2\), got \[\(0, 1\), \(0,\)\]"),
+        ([(0, 0)], "pairs particle 0 with itself in row 0"),
+        ([(0, 2)], r"must hold indices from 0 to 1, got \[0, 2\] in row 0"),
+    ],
+)
+def test_ase_refuses_what_is_no_bond(bonds, message):
+    with pytest.raises(ValueError, match=f"^`bonds` {message}"):
+        fmm.ChargeSystem.from_ase(crystal(), bonds)
+
+
+def test_ase_bonds_in_any_order():
+    for bonds in ([(1, 0)], [(0, 1), (1, 0)], np.array([[0, 1]], np.uint8)):
+        assert fmm.ChargeSystem.from_ase(crystal(), bonds).exclusions.tolist() == [[0, 1]]
+    for nothing in (None, [], np.zeros((0, 2), int)):
+        assert fmm.ChargeSystem.from_ase(crystal(), nothing).exclusions.shape == (0, 2)
 
 
 def test_ase_refuses():

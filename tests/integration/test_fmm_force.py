@@ -125,7 +125,7 @@ def test_a_bad_row_leaves_the_others_as_they_are():
 
 
 @pytest.mark.parametrize(
-    "pair, text", [((1, 0), r"lists the pair \[0, 1\] twice"), ((2, 2), "particle 2 from itself"), ((1, 3), "from 0 to 2")]
+    "pair, text", [((1, 0), r"lists the pair \[0, 1\] twice"), ((2, 2), "particle 2 with itself"), ((1, 3), "from 0 to 2")]
 )
 def test_bad_exceptions_of_a_nonbonded_force_are_named(pair, text):
     nonbonded = openmm.NonbondedForce()
