@@ -20,12 +20,13 @@ def reduced(cell: np.ndarray) -> np.ndarray:
     return np.array([a, b, c])
 
 
-def standard_orientation(cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarray, np.ndarray]:
     """Turn a cell so that a lies along x and b in the x-y plane.
 
     Args:
         cell: any three independent rows, shape (3, 3). A left-handed cell has its c replaced by -c, which spans the
             same lattice.
+        name: of the cell, for the error.
 
     Returns:
         turned: shape (3, 3), lower triangular with a positive diagonal, ``turned = cell @ rotation``.
@@ -38,7 +39,7 @@ def standard_orientation(cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     cell = np.array(cell, dtype=np.float64)
     size = np.abs(cell).max()
     if not np.isfinite(size) or abs(np.linalg.det(cell)) <= 1e-9 * size**3:
-        raise ValueError(f"the cell must span a positive volume, got {cell.tolist()}")
+        raise ValueError(f"`{name}` must span a positive volume, got {cell.tolist()}")
     if np.linalg.det(cell) < 0:
         cell[2] = -cell[2]
     if np.diag(cell).min() > 0 and np.abs(np.triu(cell, 1)).max() <= 1e-6 * size:

@@ -80,7 +80,11 @@ class ChargeSystem:
         return CoulombSolver(self.charges, cell, exclusions=self.exclusions, **options)
 
     def save(self, path) -> None:
-        """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is replaced."""
+        """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is replaced.
+
+        Raises:
+            OSError: it cannot be written; a file that was there is as it was.
+        """
         arrays = {
             "charges": self.charges,
             "exclusions": self.exclusions,
@@ -130,6 +134,10 @@ class ChargeSystem:
             topology: an ``openmm.app.Topology``, with all hydrogens and extra particles; its box makes it periodic.
             forcefield: an ``openmm.app.ForceField``, or the name of a force field file, or a list of names.
             positions: as in :meth:`from_openmm`.
+
+        Raises:
+            TypeError: no Topology, or no force field.
+            ValueError: a file that OpenMM cannot read, residues without a template; anything :meth:`from_openmm` raises.
         """
         return cls(**openmm_system.charges_of_topology(topology, forcefield, positions))
 
@@ -145,7 +153,8 @@ class ChargeSystem:
 
         Raises:
             ImportError: mdtraj is not installed (extra ``mdtraj``).
-            ValueError: no such frame; anything :meth:`from_topology` raises.
+            TypeError, ValueError: no such frame, charges of another shape, a cell without volume; anything
+                :meth:`from_topology` raises.
         """
         return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame))
 
@@ -155,7 +164,7 @@ class ChargeSystem:
 
         Raises:
             ImportError: ParmEd is not installed (extra ``parmed``).
-            ValueError: the structure has no parameters.
+            ValueError: the structure has no parameters, a cell without volume.
         """
         return cls(**packages.from_parmed(structure))
 

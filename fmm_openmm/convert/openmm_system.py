@@ -84,6 +84,8 @@ def _charges(nonbonded, fmm) -> np.ndarray:
 
 def charges_of_topology(topology, forcefield, positions=None) -> dict:
     """See :meth:`fmm_openmm.ChargeSystem.from_topology`."""
+    if not isinstance(topology, app.Topology):
+        raise TypeError(f"`topology` must be an openmm.app.Topology, got {type(topology).__name__}")
     if isinstance(forcefield, (str, os.PathLike)):
         forcefield = [forcefield]
     if isinstance(forcefield, (list, tuple)):

@@ -11,7 +11,7 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
-from fmm_openmm.checks import check_charges
+from fmm_openmm.checks import check_charges, check_integer
 from fmm_openmm.convert.cells import reduced, standard_orientation
 from fmm_openmm.convert.openmm_system import charges_of_bonds, charges_of_system, charges_of_topology
 from fmm_openmm.errors import UnsupportedError
@@ -41,12 +41,11 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
     """A frame of a trajectory, with charges or a force field."""
     mdtraj = require("mdtraj", "mdtraj")
     _check_type("trajectory", trajectory, mdtraj.Trajectory)
-    if not -trajectory.n_frames <= frame < trajectory.n_frames:
-        raise ValueError(f"`frame` {frame} is out of range for a trajectory of {trajectory.n_frames} frames")
+    frame = check_integer(frame, "frame", -trajectory.n_frames, trajectory.n_frames - 1)
     positions = trajectory.xyz[frame].astype(np.float64)
     box = None
     if trajectory.unitcell_vectors is not None:
-        box, rotation = standard_orientation(trajectory.unitcell_vectors[frame])
+        box, rotation = standard_orientation(trajectory.unitcell_vectors[frame], "trajectory.unitcell_vectors")
         positions = positions @ rotation
     if _is_forcefield(charges_or_forcefield):
         topology = trajectory.topology.to_openmm()
@@ -64,9 +63,9 @@ def _is_forcefield(value) -> bool:
 
 
 def _charges(values, n: int) -> np.ndarray:
-    charges = check_charges(values)
+    charges = check_charges(values, "charges_or_forcefield")
     if charges.shape != (n,):
-        raise ValueError(f"`charges` must have shape (n,) with n = {n}, got {charges.shape}")
+        raise ValueError(f"`charges_or_forcefield` must have shape (n,) with n = {n}, got {charges.shape}")
     return charges
 
 
@@ -82,7 +81,7 @@ def from_parmed(structure) -> dict:
     if structure.box_vectors is None:
         force = structure.omm_nonbonded_force(nonbondedMethod=app.NoCutoff)
     else:
-        box = np.array(structure.box_vectors.value_in_unit(unit.nanometer))
+        box, _ = standard_orientation(structure.box_vectors.value_in_unit(unit.nanometer), "structure.box")
         system.setDefaultPeriodicBoxVectors(*reduced(box))
         force = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
     system.addForce(force)
@@ -110,7 +109,7 @@ def from_mdanalysis(universe, bonds=None) -> dict:
     cell = universe.universe.trajectory.ts.triclinic_dimensions
     if cell is None:
         return charges_of_bonds(charges, bonds, positions, None)
-    box, rotation = standard_orientation(np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM)
+    box, rotation = standard_orientation(np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM, "universe.dimensions")
     return charges_of_bonds(charges, bonds, positions @ rotation, box)
 
 
@@ -128,5 +127,5 @@ def from_ase(atoms, bonds=()) -> dict:
             f"`atoms` is periodic along some directions only, pbc = {atoms.pbc.tolist()}: make it periodic along all "
             "three, with vacuum where it ends, or along none"
         )
-    box, rotation = standard_orientation(atoms.cell.array * NM_PER_ANGSTROM)
+    box, rotation = standard_orientation(atoms.cell.array * NM_PER_ANGSTROM, "atoms.cell")
     return charges_of_bonds(charges, bonds, positions @ rotation, box)

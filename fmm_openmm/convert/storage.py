@@ -10,6 +10,7 @@ import os
 import secrets
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,11 @@ def checksum(arrays: dict[str, np.ndarray]) -> str:
 
 
 def write(path, kind: str, version: int, arrays: dict[str, np.ndarray]) -> None:
-    """Write ``arrays`` to ``path``: under another name first, so that a file of this name is always a whole one."""
+    """Write ``arrays`` to ``path``: under another name first, so that a file of this name is always a whole one.
+
+    Raises:
+        OSError: naming ``path``.
+    """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     marks = {"format": np.array(kind), "version": np.array(version), "checksum": np.array(checksum(arrays))}
@@ -42,8 +47,11 @@ def write(path, kind: str, version: int, arrays: dict[str, np.ndarray]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may not be there
+            partial.unlink()
 
 
 def read(path, kind: str, version: int) -> dict[str, np.ndarray]:

@@ -120,6 +120,8 @@ def test_refuses_other_types(water):
         fmm.ChargeSystem.from_openmm(water.topology)
     with pytest.raises(TypeError, match=r"`forcefield` must be an openmm\.app\.ForceField or file names, got float"):
         fmm.ChargeSystem.from_topology(water.topology, 3.0)
+    with pytest.raises(TypeError, match=r"`topology` must be an openmm\.app\.Topology, got NoneType"):
+        fmm.ChargeSystem.from_topology(None, "amber14/tip3p.xml")
 
 
 def test_a_force_field_that_does_not_fit(water):

@@ -43,17 +43,26 @@ def test_mdtraj_frame_and_box(trajectory, water):
     assert found.box_vectors == pytest.approx(np.array([[2, 0, 0], [-0.5, 2, 0], [0, 0, 2]]), abs=FLOAT32)
     by_field = fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml", frame=-1)
     assert np.array_equal(by_field.box_vectors, found.box_vectors)
+    two.unitcell_vectors = np.array(2 * [[[2, 0, 0], [0, 2, 0], [0, 2, 0]]])
+    with pytest.raises(ValueError, match=r"`trajectory\.unitcell_vectors` must span a positive volume"):
+        fmm.ChargeSystem.from_mdtraj(two, water.charges)
     two.unitcell_vectors = None
     assert fmm.ChargeSystem.from_mdtraj(two, water.charges).box_vectors is None
     assert fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml").box_vectors is None
 
 
 def test_mdtraj_refuses(trajectory, water):
-    with pytest.raises(ValueError, match="`frame` 1 is out of range for a trajectory of 1 frames"):
-        fmm.ChargeSystem.from_mdtraj(trajectory, water.charges, frame=1)
-    with pytest.raises(ValueError, match=r"`charges` must have shape \(n,\) with n = 768, got \(2,\)"):
+    for frame in (1, -2):
+        with pytest.raises(ValueError, match=f"`frame` must lie between -1 and 0, got {frame}"):
+            fmm.ChargeSystem.from_mdtraj(trajectory, water.charges, frame)
+    for frame in (0.0, slice(1), None):
+        with pytest.raises(TypeError, match="`frame` must be an integer, got "):
+            fmm.ChargeSystem.from_mdtraj(trajectory, water.charges, frame)
+    with pytest.raises(ValueError, match=r"`charges_or_forcefield` must have shape \(n,\) with n = 768, got \(2,\)"):
         fmm.ChargeSystem.from_mdtraj(trajectory, [1.0, -1.0])
-    with pytest.raises(ValueError, match="`charges` must be in units of elementary charge"):
+    with pytest.raises(ValueError, match=r"`charges_or_forcefield` must have shape \(n,\), got \(\)"):
+        fmm.ChargeSystem.from_mdtraj(trajectory, None)
+    with pytest.raises(ValueError, match="`charges_or_forcefield` must be in units of elementary charge"):
         fmm.ChargeSystem.from_mdtraj(trajectory, water.charges * unit.nanometer)
     with pytest.raises(TypeError, match=r"`trajectory` must be mdtraj\.Trajectory, got str"):
         fmm.ChargeSystem.from_mdtraj("water.pdb", water.charges)
@@ -88,6 +97,9 @@ def test_parmed_box_forms(structure):
     box = fmm.ChargeSystem.from_parmed(structure).box_vectors
     assert np.linalg.det(box) == pytest.approx(8 * 4 / 3 / np.sqrt(3), rel=1e-6)
     openmm.System().setDefaultPeriodicBoxVectors(*box)
+    structure.box = [20, 20, 0, 90, 90, 90]
+    with pytest.raises(ValueError, match=r"`structure\.box` must span a positive volume"):
+        fmm.ChargeSystem.from_parmed(structure)
     structure.box = None
     assert fmm.ChargeSystem.from_parmed(structure).box_vectors is None
 
@@ -132,6 +144,9 @@ def test_mdanalysis_box_and_bonds(universe):
     universe.dimensions = [20, 20, 20, 60, 60, 90]
     box = fmm.ChargeSystem.from_mdanalysis(universe).box_vectors
     assert box == pytest.approx(np.array([[2, 0, 0], [0, 2, 0], [1, 1, np.sqrt(2)]]), abs=FLOAT32)
+    universe.dimensions = [20, 20, 20, 0, 90, 90]
+    with pytest.raises(ValueError, match=r"`universe\.dimensions` must span a positive volume"):
+        fmm.ChargeSystem.from_mdanalysis(universe)
 
 
 def test_mdanalysis_refuses(water):
@@ -222,7 +237,7 @@ def test_ase_refuses():
     with pytest.raises(fmm.UnsupportedError, match=r"pbc = \[True, True, False\]"):
         fmm.ChargeSystem.from_ase(atoms)
     atoms.pbc, atoms.cell[2] = True, 0
-    with pytest.raises(ValueError, match="positive volume"):
+    with pytest.raises(ValueError, match=r"`atoms\.cell` must span a positive volume"):
         fmm.ChargeSystem.from_ase(atoms)
     with pytest.raises(ValueError, match="`atoms` has no charges"):
         fmm.ChargeSystem.from_ase(pytest.importorskip("ase").Atoms("NaCl"))

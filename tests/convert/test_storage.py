@@ -1,5 +1,6 @@
 """Files: a round trip is exact, and whatever is wrong with a file is said."""
 
+import errno
 import os
 
 import numpy as np
@@ -44,13 +45,21 @@ def test_a_file_is_replaced_whole_or_not_at_all(full, saved, monkeypatch):
     before = saved.read_bytes()
 
     def full_disk(*_):
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(storage.os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/system\.npz'$"):
         fmm.ChargeSystem([3.0]).save(saved)
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_what_cannot_be_written_is_named_as_given(full, saved, tmp_path):
+    for path in (tmp_path / "nosuch" / "s.npz", saved / "s.npz", tmp_path):
+        with pytest.raises(OSError) as error:
+            full.save(path)
+        assert error.value.filename == str(path) and error.value.filename2 is None
+    assert os.listdir(tmp_path) == [saved.name]
 
 
 def test_missing_file(tmp_path):
