@@ -153,8 +153,8 @@ class ChargeSystem:
 
         Raises:
             ImportError: mdtraj is not installed (extra ``mdtraj``).
-            TypeError, ValueError: no such frame, charges of another shape, a cell without volume; anything
-                :meth:`from_topology` raises.
+            TypeError, ValueError: no such frame, charges of another shape, a virtual site with charges and without a
+                bond, a cell without volume; anything :meth:`from_topology` raises.
         """
         return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame))
 
@@ -164,7 +164,7 @@ class ChargeSystem:
 
         Raises:
             ImportError: ParmEd is not installed (extra ``parmed``).
-            ValueError: the structure has no parameters, a cell without volume.
+            ValueError: the structure has no parameters, an extra point without a bond, a cell without volume.
         """
         return cls(**packages.from_parmed(structure))
 
@@ -173,7 +173,7 @@ class ChargeSystem:
         """The present frame of an ``MDAnalysis.Universe`` or ``AtomGroup``; Angstrom to nm.
 
         Particles within three bonds of each other are excluded, at their nearest image, since a trajectory may break
-        molecules across the box.
+        molecules across the box. A virtual site needs a bond to its molecule: without one none of its pairs are excluded.
 
         Args:
             universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only its own atoms count.

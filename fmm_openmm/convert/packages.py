@@ -5,6 +5,7 @@ Nothing here is imported before its converter is called. Each function returns t
 """
 
 import importlib
+import itertools
 import os
 
 import numpy as np
@@ -53,6 +54,14 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
         return charges_of_topology(topology, charges_or_forcefield, positions)
     charges = _charges(charges_or_forcefield, trajectory.n_atoms)
     bonds = [(bond.atom1.index, bond.atom2.index) for bond in trajectory.topology.bonds]
+    bonded = set(itertools.chain(*bonds))
+    for atom in trajectory.topology.atoms:
+        # MDTraj takes every unknown element for a virtual site; alone in its residue it has nothing to exclude
+        if atom.element.symbol == "VS" and atom.index not in bonded and atom.residue.n_atoms > 1:
+            raise ValueError(
+                f"`trajectory` has no bond of the virtual site {atom}, atom {atom.index}, to exclude pairs by: give a force "
+                "field in place of charges, or its bond or element"
+            )
     return charges_of_bonds(charges, bonds, positions, box)
 
 
@@ -77,15 +86,23 @@ def from_parmed(structure) -> dict:
         raise ValueError("`structure` has no parameters: load it with its topology, as parmed.load_file(top, xyz=...)")
     system = openmm.System()
     for atom in structure.atoms:
+        if isinstance(atom, parmed.ExtraPoint) and atom.parent is None:
+            raise ValueError(
+                f"`structure` has no bond of the extra point {atom.name} of {atom.residue.name} {atom.residue.idx}, atom "
+                f"{atom.idx}, to exclude pairs by: give its System to ChargeSystem.from_openmm, or add the bond"
+            )
         system.addParticle(atom.mass)
     if structure.box_vectors is None:
-        force = structure.omm_nonbonded_force(nonbondedMethod=app.NoCutoff)
+        forces = structure.omm_nonbonded_force(nonbondedMethod=app.NoCutoff)
     else:
         box, _ = standard_orientation(structure.box_vectors.value_in_unit(unit.nanometer), "structure.box")
         system.setDefaultPeriodicBoxVectors(*reduced(box))
-        force = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
-    system.addForce(force)
-    return charges_of_system(system, structure.positions)
+        forces = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
+    # others beside it hold Lennard-Jones by other rules
+    system.addForce(forces[0] if isinstance(forces, tuple) else forces)
+    found = charges_of_system(system, structure.positions)
+    pairs = found["exclusions"]
+    return {**found, "exclusions": pairs[pairs[:, 0] != pairs[:, 1]]}  # ParmEd pairs extra points with themselves, too
 
 
 def from_mdanalysis(universe, bonds=None) -> dict:

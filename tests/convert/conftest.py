@@ -37,6 +37,16 @@ def water(tmp_path_factory):
     return Water(topology, system, positions, BOX, charges, pairs.reshape(-1, 2), str(path))
 
 
+@pytest.fixture(scope="session")
+def four_sites(tmp_path_factory):
+    """TIP4P-Ew water, whose virtual sites M have no bonds: topology, System, positions (n, 3) in nm, PDB file."""
+    topology, system, positions = small_water("amber14/tip4pew.xml", "tip4pew")
+    path = tmp_path_factory.mktemp("four_sites") / "water.pdb"
+    with open(path, "w") as file:
+        app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
+    return topology, system, positions, str(path)
+
+
 @pytest.fixture
 def assert_water(water):
     """A check that a ChargeSystem is the water box, to the precision of its source."""

@@ -8,11 +8,11 @@ BOX = np.diag([1.9, 2.0, 2.1])
 FORCE_FIELD = "amber14/tip3p.xml"
 
 
-def small_water():
+def small_water(force_field=FORCE_FIELD, model="tip3p"):
     """768 atoms of flexible water with PME: topology, System, positions (n, 3) in nm, unrelaxed."""
-    field = app.ForceField(FORCE_FIELD)
+    field = app.ForceField(force_field)
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
-    modeller.addSolvent(field, boxSize=openmm.Vec3(*BOX.diagonal()) * unit.nanometer)
+    modeller.addSolvent(field, model, boxSize=openmm.Vec3(*BOX.diagonal()) * unit.nanometer)
     # rounded to what a PDB file keeps: the same numbers whatever route they take
     positions = np.round(np.array(modeller.positions.value_in_unit(unit.nanometer)), 4)
     system = field.createSystem(

@@ -68,6 +68,31 @@ def test_mdtraj_refuses(trajectory, water):
         fmm.ChargeSystem.from_mdtraj("water.pdb", water.charges)
 
 
+def test_mdtraj_virtual_sites(four_sites):
+    """Their pairs are excluded by a force field or by bonds; with neither they are refused."""
+    mdtraj = pytest.importorskip("mdtraj")
+    _, system, positions, pdb = four_sites
+    expected = fmm.ChargeSystem.from_openmm(system, positions)
+    trajectory = mdtraj.load(pdb)
+    found = fmm.ChargeSystem.from_mdtraj(trajectory, "amber14/tip4pew.xml")
+    assert np.array_equal(found.exclusions, expected.exclusions)
+    with pytest.raises(ValueError, match=r"`trajectory` has no bond of the virtual site HOH1-M, atom 3, .* a force field"):
+        fmm.ChargeSystem.from_mdtraj(trajectory, expected.charges)
+    for residue in trajectory.topology.residues:
+        trajectory.topology.add_bond(residue.atom(0), residue.atom(3))
+    found = fmm.ChargeSystem.from_mdtraj(trajectory, expected.charges)
+    assert np.array_equal(found.exclusions, expected.exclusions)
+
+
+def test_mdtraj_unknown_elements_alone(water):
+    mdtraj = pytest.importorskip("mdtraj")
+    topology = mdtraj.Topology()
+    for _ in range(2):
+        topology.add_atom("bead", None, topology.add_residue("BEAD", topology.add_chain()))
+    beads = mdtraj.Trajectory(np.eye(2, 3), topology)
+    assert fmm.ChargeSystem.from_mdtraj(beads, [1.0, -1.0]).exclusions.shape == (0, 2)
+
+
 # ParmEd
 
 
@@ -77,7 +102,9 @@ def structure(water):
     return parmed.openmm.load_topology(water.topology, water.system, water.positions * unit.nanometer)
 
 
-def test_parmed(structure, assert_water):
+@pytest.mark.parametrize("rule", ["lorentz", "geometric"])
+def test_parmed(structure, assert_water, rule):
+    structure.combining_rule = rule
     assert_water(fmm.ChargeSystem.from_parmed(structure), 1e-9)
 
 
@@ -110,6 +137,18 @@ def test_parmed_refuses(water):
         fmm.ChargeSystem.from_parmed(parmed.load_file(water.pdb))
     with pytest.raises(TypeError, match=r"`structure` must be parmed\.Structure, got str"):
         fmm.ChargeSystem.from_parmed(water.pdb)
+
+
+def test_parmed_extra_points(four_sites):
+    parmed = pytest.importorskip("parmed")
+    topology, system, positions, _ = four_sites
+    structure = parmed.openmm.load_topology(topology, system, positions * unit.nanometer)
+    with pytest.raises(ValueError, match=r"`structure` has no bond of the extra point M of HOH 0, atom 3, .*from_openmm"):
+        fmm.ChargeSystem.from_parmed(structure)
+    for residue in structure.residues:
+        structure.bonds.append(parmed.Bond(residue[0], residue[3]))
+    expected = fmm.ChargeSystem.from_openmm(system)
+    assert np.array_equal(fmm.ChargeSystem.from_parmed(structure).exclusions, expected.exclusions)
 
 
 # MDAnalysis
