@@ -40,14 +40,11 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
     return getattr(import_module(f"fmm_openmm.backends.{backend}.{method}"), _OPEN_SUMS[method])
 
 
-def resolve(name: str) -> str:
-    """The backend of that name, for "auto" the one that :func:`choose_backend` finds."""
-    return choose_backend() if name == "auto" else name
-
-
-def choose_backend() -> str:
-    """ "cuda" where it is usable, else "cpu"; warns once why not."""
+def choose_backend(name: str = "auto") -> str:
+    """The backend of that name; for "auto" "cuda" where it is usable, else "cpu", and one warning why not."""
     global _told
+    if name != "auto":
+        return name
     try:
         _cuda()
     except UnsupportedError as reason:

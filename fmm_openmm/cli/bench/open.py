@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmm_openmm.backends import resolve
+from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_backend, add_growth, heading, lines, most_atoms
 
 MOST_ATOMS = {"cuda": 1e6, "cpu": 3e4}
@@ -24,7 +24,7 @@ def run(args, terminal, drawing) -> dict:
     """Measure, print, draw."""
     from fmm_openmm.bench.open import crossover, measure
 
-    backend = resolve(args.backend)
+    backend = choose_backend(args.backend)
     if backend == "reference":
         raise ValueError("--backend must be 'cuda' or 'cpu' here, got 'reference'")
     most = most_atoms(args, DROPLET if args.cell else MOST_ATOMS[backend])

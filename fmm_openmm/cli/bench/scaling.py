@@ -1,6 +1,6 @@
 """Growth of the time of an evaluation with the number of atoms."""
 
-from fmm_openmm.backends import resolve
+from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_backend, add_growth, heading, lines, most_atoms
 
 MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
@@ -17,7 +17,7 @@ def run(args, terminal, drawing) -> dict:
     """Measure, print, draw."""
     from fmm_openmm.bench.scaling import growth_exponent, measure
 
-    backend = resolve(args.backend)
+    backend = choose_backend(args.backend)
     most = most_atoms(args, MOST_ATOMS[backend])
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}\n")
     heading(terminal, ("atoms", "evaluation, us", "ns an atom", "force error"))

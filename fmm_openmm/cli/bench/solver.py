@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from fmm_openmm.backends import resolve
+from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_backend, add_cases, add_cells, add_smoothing, default_sizes, heading, lines
 
 
@@ -21,7 +21,7 @@ def run(args, terminal, drawing) -> dict:
     from fmm_openmm.bench.solver import limits, measure
     from fmm_openmm.bench.timing import STAGES
 
-    backend = resolve(args.backend)
+    backend = choose_backend(args.backend)
     sizes = args.sizes or default_sizes(backend == "cuda")
     cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
     terminal.say(f"Backend {backend}; times in microseconds; p2p and far field against multiply-adds and a copy alone\n")
