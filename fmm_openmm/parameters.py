@@ -43,12 +43,6 @@ ORDER_LIMIT = (5.0, 2.4)
 """Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes
 dominate the error."""
 
-IONIC_SLACK = 0.25
-"""Growth of the ionic fraction that parameters outlast when charges change."""
-
-CHARGED_SLACK = 0.4
-"""Shrinkage of the charged fraction that they outlast. Either lets the error estimate grow by a third."""
-
 BOXES_PER_PARTICLE = 64
 """Most boxes considered, empty ones included: particles that nearly coincide would ask for any number."""
 
@@ -245,23 +239,6 @@ class Load:
         """The load of charges (n,) and excluded pairs (k, 2)."""
         return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges), net_charge(charges))
 
-    def including(self, charges: np.ndarray, exclusions: np.ndarray, around: bool) -> "Load":
-        """This load itself while parameters chosen for it meet the tolerance for other charges too, else one that covers both.
-
-        They do not where bare ions are now and molecules were, or where far fewer particles carry the charge; and, for boxes
-        ``around`` the particles, where there is far more net charge.
-        """
-        other = Load.of(charges, exclusions, self.filled)
-        alike = other.ionic <= self.ionic + IONIC_SLACK and other.charged >= CHARGED_SLACK * self.charged
-        if alike and (other.net <= 2 * self.net + 20 or not around):
-            return self
-        return replace(
-            self,
-            ionic=max(self.ionic, other.ionic),
-            charged=min(self.charged, other.charged),
-            net=max(self.net, other.net),
-        )
-
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
     """Fraction of the cell that the particles fill, from how many companions each has in a box, as a power of 1/2.
@@ -430,15 +407,6 @@ def _by_order(
         seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows)
         m2l = request.operator(order, cost)
         yield seconds, FMMParameters(order, radius, counts, smoothing, levels, request.precision, error, m2l)
-
-
-def parameters_for(
-    chosen: FMMParameters, created: np.ndarray, request: Request, cell: np.ndarray, load: Load, cost: CostModel
-) -> FMMParameters:
-    """What serves ``cell``: ``chosen``, made for ``created``, while the boxes keep their shape, else its adaptation."""
-    if BoxLattice.from_cell(created, chosen.counts, 1.0).same_shape(cell):
-        return chosen
-    return adapt_parameters(chosen, request, cell, load, cost)
 
 
 def adapt_parameters(

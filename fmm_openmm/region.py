@@ -1,5 +1,6 @@
 """Where boxes are: over a whole periodic cell (:class:`Filling`), or, with an open boundary and in periodic cells that are
-nearly empty, where the particles are (:class:`Region`): how these cubic ones are chosen, and how they follow the particles.
+nearly empty, where the particles are (:class:`Region`): which of them serve (:class:`Placement`), how the cubic ones of a
+region are chosen, and how they follow the particles.
 
 These reach half a width beyond the particles on every side. While these move less than that, nothing changes; a cloud
 that moves as a whole takes its boxes along; only one that outgrows them, or shrinks to a fraction of them, gets new ones.
@@ -10,15 +11,35 @@ cost model finds them cheaper than boxes over the whole cell.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
 from fmm_openmm.box import DISTANT, EMPTY_SPACE, ORIGIN, BoxLattice, OpenLattice, box_width
-from fmm_openmm.parameters import NEAR_RADII, CostModel, FMMParameters, Grid, Load, Request, ranked, search
+from fmm_openmm.expansions.error import leaders
+from fmm_openmm.parameters import (
+    CPU_COST,
+    NEAR_RADII,
+    CostModel,
+    FMMParameters,
+    Grid,
+    Load,
+    Request,
+    adapt_parameters,
+    filled_fraction,
+    ranked,
+    search,
+)
+from fmm_openmm.tuning import choose_tuned
 
 SPARSE = 0.25
 """Filled fraction of a periodic cell from which on boxes that cover the particles only are considered."""
+
+IONIC_SLACK = 0.25
+"""Growth of the ionic fraction that parameters outlast when charges change."""
+
+CHARGED_SLACK = 0.4
+"""Shrinkage of the charged fraction that they outlast. Either lets the error estimate grow by a third."""
 
 MOST_BOXES = 200_000
 """Boxes that cover the particles, at most: sparser systems get larger boxes."""
@@ -114,20 +135,136 @@ class Filling:
     width: float
     origin = (0.0, 0.0, 0.0)
 
-    @classmethod
-    def of(cls, cell: np.ndarray, parameters: FMMParameters, filled: float) -> "Filling":
-        """Those that the parameters give a cell of which this fraction holds particles."""
-        counts = parameters.counts
-        return cls(parameters, BoxLattice.from_cell(cell, counts, parameters.near_radius, filled), box_width(cell, counts))
-
     def scaled(self, cell: np.ndarray) -> "Filling | None":
         """These boxes in a cell of the same shape, however large; None if its shape is another."""
         return replace(self, width=box_width(cell, self.lattice.counts)) if self.lattice.same_shape(cell) else None
 
 
-def is_sparse(request: Request, filled: float) -> bool:
-    """Whether boxes that cover the particles only are considered, in a periodic cell of which this fraction is filled."""
-    return filled <= SPARSE and request.grid is None and not request.levels
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Which boxes serve a system: in empty space those of a region; in a periodic cell these too where it is nearly empty and
+    the request leaves grid and levels free, until boxes over the whole cell have turned out cheaper; else these.
+
+    Attributes:
+        request: tolerance and fixed values.
+        load: the system.
+        exclusions: shape (m, 2).
+        minimum_image: whether they exclude nearest images.
+        cell: vectors that ``parameters`` are chosen for, shape (3, 3), nm; None in empty space.
+        cost: cost model of the backend.
+        device: model of the GPU; None for the host.
+        dearer: whether a region has turned out dearer than boxes over the whole cell.
+    """
+
+    request: Request
+    load: Load
+    exclusions: np.ndarray
+    minimum_image: bool
+    cell: np.ndarray | None
+    cost: CostModel = CPU_COST
+    device: str | None = None
+    dearer: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether the boxes are those of a region."""
+        free = self.request.grid is None and not self.request.levels
+        return self.cell is None or (free and self.load.filled <= SPARSE and not self.dearer)
+
+    @cached_property
+    def parameters(self) -> FMMParameters:
+        """Of boxes over the whole cell."""
+        return choose_tuned(self.device, self.request, self.cell, self.load, self.cost)
+
+    def parameters_for(self, cell: np.ndarray) -> FMMParameters:
+        """The same while the boxes keep their shape in another cell, shape (3, 3), nm; else adapted."""
+        if BoxLattice.from_cell(self.cell, self.parameters.counts, 1.0).same_shape(cell):
+            return self.parameters
+        return adapt_parameters(self.parameters, self.request, cell, self.load, self.cost)
+
+    def filling(self, cell: np.ndarray) -> Filling:
+        """Boxes over the whole of a cell, shape (3, 3), nm."""
+        p = self.parameters_for(cell)
+        lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius, self.load.filled)
+        return Filling(p, lattice, box_width(cell, p.counts))
+
+    def region(self, positions: np.ndarray, cell: np.ndarray | None, kept: Region | None = None) -> Region | None:
+        """The cheapest boxes that cover the particles, and parameters, whose estimated error meets the request.
+
+        Args:
+            positions: shape (n, 3), nm.
+            cell: periodic cell vectors, shape (3, 3), nm; None in empty space.
+            kept: boxes that were used before.
+
+        Returns:
+            None if boxes over the whole periodic cell are cheaper.
+        """
+        request, load, cost, positions = self.request, self.load, self.cost, self.gathered(positions, cell)
+        widths: dict = {}
+        low, high = positions.min(0), positions.max(0)
+        extent = high - low
+        if kept:
+            extent *= 1.0 + GROWTH * kept.outgrown(extent)
+        levels = request.levels or 0
+        whole = EMPTY_SPACE if cell is None else cell
+        grids = list(_grids(positions, extent, levels, widths, whole))
+        if cell is not None:
+            closest = request.near_radius or NEAR_RADII[0]
+            grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
+            if not grids:
+                return None
+        longest = float(extent.max())
+
+        def cheapest(precision: str) -> tuple[float, FMMParameters, float]:
+            model = cost.double or cost if precision == "double" else cost
+            seconds, found = search(replace(request, precision=precision), grids, load, model)[0]
+            if precision == "double":
+                return seconds, found, 0.0
+            width, per_box = widths[found.grid]
+            rounding = _rounding(width, longest / 2, per_box, found.smoothing, load.net)
+            return seconds, replace(found, expected_error=float(np.hypot(found.expected_error, rounding))), rounding
+
+        seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
+        if request.precision == "auto" and rounding > 0.5 * request.tolerance:
+            seconds, chosen, _ = cheapest("double")
+        if cell is not None:
+            limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
+            if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
+                return None
+        (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
+        corner = _corner(low, high, span, width)
+        filled = min(1.0, len(positions) / (per_box * span.prod()))
+        return Region(chosen, OpenLattice(span, chosen.near_radius, filled, levels, whole / width), width, corner)
+
+    def gathered(self, positions: np.ndarray, cell: np.ndarray | None, centre: np.ndarray | None = None) -> np.ndarray:
+        """Positions as :func:`gathered` moves them in a periodic cell."""
+        return positions if cell is None else gathered(positions, self._leaders, cell, centre)
+
+    @cached_property
+    def _leaders(self) -> np.ndarray:
+        return leaders(self.load.particles, self.exclusions, self.minimum_image)
+
+    def including(self, charges: np.ndarray) -> "Placement":
+        """This itself while parameters chosen for it meet the tolerance for other charges too, else one that covers both.
+
+        They do not where bare ions are now and molecules were, or where far fewer particles carry the charge; and, in a
+        region, where there is far more net charge.
+        """
+        load, other = self.load, Load.of(charges, self.exclusions, self.load.filled)
+        alike = other.ionic <= load.ionic + IONIC_SLACK and other.charged >= CHARGED_SLACK * load.charged
+        if alike and (other.net <= 2 * load.net + 20 or not self.follows):
+            return self
+        ionic, charged, net = max(load.ionic, other.ionic), min(load.charged, other.charged), max(load.net, other.net)
+        return replace(self, load=replace(load, ionic=ionic, charged=charged, net=net))
+
+    def seeing(self, positions: np.ndarray, cell: np.ndarray) -> "Placement":
+        """This itself while as much of the cell is filled, else one for as much as the positions fill."""
+        filled = filled_fraction(positions, cell)
+        return self if filled == self.load.filled else replace(self, load=replace(self.load, filled=filled), dearer=False)
+
+    def over_cell(self, positions: np.ndarray, cell: np.ndarray) -> "Placement":
+        """With boxes over the whole of the cell from now on."""
+        return replace(self.seeing(positions, cell), dearer=True)
 
 
 def gathered(positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None) -> np.ndarray:
@@ -155,64 +292,6 @@ def _emptiest(x: np.ndarray, period: float) -> float:
     gaps = np.diff(x, append=x[0] + period)
     widest = int(gaps.argmax())
     return float(x[widest] + gaps[widest] / 2)
-
-
-def choose_region(
-    request: Request,
-    positions: np.ndarray,
-    load: Load,
-    cost: CostModel,
-    kept: Region | None = None,
-    cell: np.ndarray | None = None,
-) -> Region | None:
-    """The cheapest boxes and parameters whose estimated error meets the request.
-
-    Args:
-        request: tolerance and fixed values; no ``grid``.
-        positions: shape (n, 3), nm; :func:`gathered` in a periodic cell.
-        load: the system; what is empty is seen in the positions.
-        cost: cost model of the backend.
-        kept: boxes that were used before.
-        cell: periodic cell vectors, shape (3, 3), nm; None in empty space.
-
-    Returns:
-        None if boxes over the whole periodic cell are cheaper.
-    """
-    widths: dict = {}
-    low, high = positions.min(0), positions.max(0)
-    extent = high - low
-    if kept:
-        extent *= 1.0 + GROWTH * kept.outgrown(extent)
-    levels = request.levels or 0
-    whole = EMPTY_SPACE if cell is None else cell
-    grids = list(_grids(positions, extent, levels, widths, whole))
-    if cell is not None:
-        closest = request.near_radius or NEAR_RADII[0]
-        grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
-        if not grids:
-            return None
-    longest = float(extent.max())
-
-    def cheapest(precision: str) -> tuple[float, FMMParameters, float]:
-        model = cost.double or cost if precision == "double" else cost
-        seconds, found = search(replace(request, precision=precision), grids, load, model)[0]
-        if precision == "double":
-            return seconds, found, 0.0
-        width, per_box = widths[found.grid]
-        rounding = _rounding(width, longest / 2, per_box, found.smoothing, load.net)
-        return seconds, replace(found, expected_error=float(np.hypot(found.expected_error, rounding))), rounding
-
-    seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
-    if request.precision == "auto" and rounding > 0.5 * request.tolerance:
-        seconds, chosen, _ = cheapest("double")
-    if cell is not None:
-        limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
-        if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
-            return None
-    (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
-    corner = _corner(low, high, span, width)
-    filled = min(1.0, len(positions) / (per_box * span.prod()))
-    return Region(chosen, OpenLattice(span, chosen.near_radius, filled, levels, whole / width), width, corner)
 
 
 def _is_alone(lattice: OpenLattice) -> bool:

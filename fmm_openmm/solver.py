@@ -9,23 +9,10 @@ from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, open_su
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import leaders
-from fmm_openmm.parameters import (
-    CPU_COST,
-    CUDA_COST,
-    GPU_M2L,
-    TOLERANCE,
-    FMMParameters,
-    Load,
-    Request,
-    choose_parameters,
-    filled_fraction,
-    parameters_for,
-)
-from fmm_openmm.region import Filling, Region, choose_region, gathered, is_sparse
+from fmm_openmm.parameters import CPU_COST, CUDA_COST, GPU_M2L, TOLERANCE, FMMParameters, Load, Request
+from fmm_openmm.region import Filling, Placement, Region
 from fmm_openmm.stages import Stages
 from fmm_openmm.sums import METHODS, SumParameters, choose_sum
-from fmm_openmm.tuning import choose_tuned
 from fmm_openmm.units import COULOMB_CONSTANT
 
 _evaluation = threading.Lock()
@@ -127,30 +114,27 @@ class CoulombSolver:
         else:
             self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
-        self._minimum_image = bool(exclusions_periodic) and not self._open
-        self._request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels, m2l)
+        minimum_image = bool(exclusions_periodic) and not self._open
+        request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels, m2l)
         self._automatic = backend == "auto"
-        backend = choose_backend() if self._automatic else backend
+        backend = choose_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
         if m2l in GPU_M2L and backend != "cuda":
             raise UnsupportedError(f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'")
         if positions is not None:
             positions = check_positions(positions, len(self._charges))
-        filled = 1.0 if self._open or positions is None else filled_fraction(positions, self._box_vectors)
-        self._load = Load.of(self._charges, self._exclusions, filled)
-        self._leaders = leaders(len(self._charges), self._exclusions, self._minimum_image)
-        self._follows = self._open or is_sparse(self._request, filled)  # whether the boxes cover the particles only
+        load, cell = Load.of(self._charges, self._exclusions), self._cell(None)
+        self._placement = Placement(request, load, self._exclusions, minimum_image, cell)
+        if cell is not None and positions is not None:
+            self._placement = self._placement.seeing(positions, cell)
         self._kept: list[tuple[Stages, Region | Filling]] = []  # the two used last, the latest first, and their boxes
-        self._planned: Region | None = None  # chosen for the positions given here
+        self._planned: Region | Filling | None = None  # chosen for the positions given here
         self._unexamined = 0  # evaluations since the extent of the particles was looked at
         self._parameters: FMMParameters | SumParameters | None = None
         self._use(backend)
-        if method == "fmm" and self._follows and positions is not None:
-            self._planned = self._chosen_region(positions, self._cell(None))
-            if self._planned:
-                self._parameters = self._planned.parameters
-            else:
-                self._fill_cell(filled)
+        if method == "fmm" and self._placement.follows and positions is not None:
+            boxes = self._chosen_boxes(positions, cell)
+            self._parameters, self._planned = boxes.parameters, boxes
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
@@ -177,10 +161,10 @@ class CoulombSolver:
         if charges.shape != self._charges.shape:
             raise ValueError(f"`charges` must have shape {self._charges.shape} as at creation, got {charges.shape}")
         with _evaluation:
-            load = self._load.including(charges, self._exclusions, self._follows)
-            if load is not self._load:
-                self._plan(load)
-                self._load, self._kept, self._planned, self._sum = load, [], None, None
+            placement = self._placement.including(charges)
+            if placement is not self._placement:
+                self._plan(placement)
+                self._kept, self._planned, self._sum = [], None, None
             self._charges = charges
             for each in (*self._stages, *filter(None, [self._sum])):
                 each.set_charges(charges)
@@ -227,7 +211,7 @@ class CoulombSolver:
         if self._method != "fmm":
             return self._summed(positions, on_device)
         self._unexamined += 1
-        if on_device and self._follows and self._kept and self._unexamined < EXAMINED:
+        if on_device and self._placement.follows and self._kept and self._unexamined < EXAMINED:
             stages, kept = self._kept[0]
             boxes = kept.scaled(cell)
             result = boxes and self._computed_on_device(positions, stages, boxes)
@@ -237,8 +221,8 @@ class CoulombSolver:
         if on_device:
             return self._computed_on_device(positions, stages, boxes)
         x, enormous = positions, ENORMOUS
-        if self._follows:
-            x = self._gathered(positions, cell, boxes) - boxes.origin
+        if self._placement.follows:
+            x = self._placement.gathered(positions, cell, boxes.centre) - boxes.origin
             enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
         return self._result(*stages.evaluate(x, boxes.width), boxes.width, enormous, positions, cell)
 
@@ -246,7 +230,7 @@ class CoulombSolver:
         """By a method without boxes."""
         p = self._parameters
         if self._sum is None:
-            dtype = np.float32 if p.precision == "single" else np.float64
+            dtype = np.dtype(p.precision).type
             self._sum = open_sum(self._backend, p.method)(self._charges, self._exclusions, dtype, *p.settings)
         potentials, fields = self._sum.evaluate(positions)
         if not on_device:
@@ -261,12 +245,6 @@ class CoulombSolver:
         """Not a number if a particle lies outside of boxes that cover the particles only."""
         return CoulombResult(*(array.copy() for array in stages.compute(positions, boxes.width, boxes.origin)))
 
-    def _gathered(self, positions: np.ndarray, cell: np.ndarray | None, region: Region | None = None) -> np.ndarray:
-        """Positions side by side, in or near the region if there is one."""
-        if cell is None:
-            return positions
-        return gathered(positions, self._leaders, cell, region and region.centre)
-
     def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
         """What the stages return, in kJ/mol and nm."""
         bad = np.flatnonzero(~(np.abs(potentials) <= enormous * np.abs(self._charges).max()))
@@ -279,7 +257,7 @@ class CoulombSolver:
 
     def _fall_back(self, fault: Exception) -> None:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
-        if self._backend != "cuda" or not self._automatic or self._request.m2l in GPU_M2L:
+        if self._backend != "cuda" or not self._automatic or self._placement.request.m2l in GPU_M2L:
             raise fault
         warn_of_fallback(fault, stacklevel=3)
         self._use("cpu")
@@ -287,34 +265,21 @@ class CoulombSolver:
     def _use(self, backend: str) -> None:
         self._planned, self._sum = None, None
         self._backend, self._make_stages = backend, backend_class(backend)
-        self._cost = CUDA_COST if backend == "cuda" else CPU_COST
-        self._plan(self._load)
+        cost = CUDA_COST if backend == "cuda" else CPU_COST
+        self._plan(replace(self._placement, cost=cost, device=self._make_stages.device()))
 
-    def _plan(self, load: Load) -> None:
-        """Choose the parameters, as far as they do not depend on positions."""
+    def _plan(self, placement: Placement) -> None:
+        """Go on with this placement, and its parameters as far as they do not depend on positions."""
         if self._method != "fmm":
-            self._parameters = choose_sum(self._method, self._request, load)
-        elif not self._follows:
-            self._parameters = self._choose(load)
-
-    def _fill_cell(self, filled: float) -> None:
-        """Put boxes over the whole periodic cell from now on, of which this fraction holds particles."""
-        self._follows, self._kept, self._planned = False, [], None
-        self._load = replace(self._load, filled=filled)
-        self._plan(self._load)
-
-    def _choose(self, load: Load) -> FMMParameters:
-        device = self._make_stages.device()
-        if device is None:
-            return choose_parameters(self._request, self._box_vectors, load, self._cost)
-        return choose_tuned(device, self._request, self._box_vectors, load, self._cost)
+            self._parameters = choose_sum(self._method, placement.request, placement.load)
+        elif not placement.follows:
+            self._parameters = placement.parameters
+        self._placement = placement
 
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""
         cell = self._cell(box_vectors)
-        if self._follows:
-            return self.parameters
-        return parameters_for(self._parameters, self._box_vectors, self._request, cell, self._load, self._cost)
+        return self.parameters if self._placement.follows else self._placement.parameters_for(cell)
 
     @property
     def _stages(self) -> list[Stages]:
@@ -323,7 +288,7 @@ class CoulombSolver:
     def _stages_for(self, positions, cell: np.ndarray | None) -> tuple[Stages, Region | Filling]:
         """Stages and their boxes, which serve; the two used last are kept, so that a rejected box change costs nothing."""
         self._unexamined = 0
-        if self._follows and (cell is not None or not self._kept) and hasattr(positions, "get"):
+        if self._placement.follows and (cell is not None or not self._kept) and hasattr(positions, "get"):
             positions = check_positions(_on_host(positions), len(self._charges))
         for stages, kept in self._kept:
             boxes = self._fitted(kept, positions, cell)
@@ -334,16 +299,16 @@ class CoulombSolver:
             boxes = self._chosen_boxes(positions, cell)
             stages = self._made(boxes)
         self._kept = [(stages, boxes), *self._kept[:1]]
-        if self._follows:
+        if self._placement.follows:
             self._parameters = boxes.parameters
         return stages, boxes
 
     def _fitted(self, boxes: Region | Filling | None, positions, cell: np.ndarray | None) -> Region | Filling | None:
         """The boxes as they serve the cell and cover the positions; None if they cannot."""
         boxes = boxes and boxes.scaled(cell)
-        if not (boxes and self._follows):
+        if not (boxes and self._placement.follows):
             return boxes
-        x = self._gathered(positions, cell, boxes)
+        x = self._placement.gathered(positions, cell, boxes.centre)
         low, high = (_on_host(bound).astype(np.float64) for bound in (x.min(0), x.max(0)))
         if not max(np.abs(low).max(), np.abs(high).max()) <= FARTHEST:  # they lie on the device
             check_positions(_on_host(x), len(self._charges))
@@ -351,24 +316,22 @@ class CoulombSolver:
 
     def _chosen_boxes(self, positions, cell: np.ndarray | None) -> Region | Filling:
         """Boxes other than those kept; over the whole of a periodic cell from when these are cheaper."""
-        if self._follows:
-            region = self._fitted(self._planned, positions, cell) or self._chosen_region(_on_host(positions), cell)
+        if self._placement.follows:
+            kept = self._kept[0][1] if self._kept else None
+            region = self._fitted(self._planned, positions, cell) or self._placement.region(_on_host(positions), cell, kept)
             if region:
                 return region
-            self._fill_cell(filled_fraction(_on_host(positions), cell))
-        return Filling.of(cell, self.parameters_for(cell), self._load.filled)
-
-    def _chosen_region(self, positions, cell: np.ndarray | None) -> Region | None:
-        kept = self._kept[0][1] if self._kept else None
-        return choose_region(self._request, self._gathered(positions, cell), self._load, self._cost, kept, cell)
+            self._kept = []
+            self._plan(self._placement.over_cell(positions, cell))
+        return self._placement.filling(cell)
 
     def _made(self, boxes: Region | Filling) -> Stages:
         """Stages for the boxes: the older of those kept, if they can adopt them, else new ones."""
         p, lattice = boxes.parameters, boxes.lattice
-        dtype = np.float32 if p.precision == "single" else np.float64
+        dtype = np.dtype(p.precision).type
         if len(self._kept) == 2 and self._stages[1].adopt(lattice, p.order, p.smoothing, dtype):
             return self._stages[1]
-        arguments = lattice, p.order, p.smoothing, self._charges, self._exclusions, self._minimum_image, dtype
+        arguments = lattice, p.order, p.smoothing, self._charges, self._exclusions, self._placement.minimum_image, dtype
         if p.levels:
             return self._make_stages(*arguments, p.levels, p.m2l)
         return self._make_stages(*arguments)

@@ -52,15 +52,16 @@ class Winner:
         return min(alike, key=distance, default=None)
 
 
-def choose_tuned(device: str, request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> FMMParameters:
-    """As :func:`fmm_openmm.parameters.choose_parameters`, but the winner of a timing on this model of GPU, where there is one.
+def choose_tuned(device: str | None, request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> FMMParameters:
+    """As :func:`fmm_openmm.parameters.choose_parameters`, but the winner of a timing on this model of GPU, where there is one;
+    None for the host.
 
     What the request fixes is obeyed: timings count only where order, near radius and grid are all free. They are made in
     filled cells, and count only there.
     """
     found = candidates(request, cell, load, cost)
     fixed = request.order, request.near_radius, request.grid, request.levels or None
-    free = fixed == (None,) * 4 and load.filled == 1.0
+    free = device is not None and fixed == (None,) * 4 and load.filled == 1.0
     if not free or found[0].expected_error > request.tolerance:
         return found[0]
     winner = KEPT.read().get(key(device, request, cell, load))

@@ -16,7 +16,7 @@ BASE = ["units", "errors", "version", "cache"]
 SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions", "parameters"]
 PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
-SOLVER = [*PIPELINE, "region", "sums", "tuning", "solver"]
+SOLVER = [*PIPELINE, "sums", "tuning", "region", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "stages": [*DATA, "driver"],
     "backends": PIPELINE,
     "oracle": SHAPE,
-    "region": DATA,
+    "region": [*DATA, "tuning"],
     "sums": DATA,
     "tuning": DATA,
     "solver": [*PIPELINE, "region", "sums", "tuning"],

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import logging
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -23,13 +22,11 @@ from fmm_openmm.backends.cuda.program import Device, Interface
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
-from fmm_openmm.expansions.error import leaders
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure, pair_set
-from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, filled_fraction, parameters_for
-from fmm_openmm.region import Filling, Region, choose_region, gathered, is_sparse
-from fmm_openmm.tuning import choose_tuned
+from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load
+from fmm_openmm.region import Placement, Region
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -61,7 +58,7 @@ class Session:
     Attributes:
         particles: of the System.
         reason: why the host bridge serves the force after all; None if it does not.
-        covers_particles: whether boxes are where particles are, and follow these.
+        placement: which boxes serve; None before the first program.
     """
 
     def __init__(self, bridge: HostBridge, kernel: int, context: int, place: Place):
@@ -75,11 +72,8 @@ class Session:
         self._request = options.request("double" if double else None)
         self.reason: str | None = None
         self._open = bridge.fix_structure().boundary == "open"
-        self.covers_particles = self._open
-        self._region: Region | None = None  # these boxes
-        self._load: Load | None = None
-        self._chosen: FMMParameters | None = None  # for boxes over the whole cell
-        self._cell: np.ndarray | None = None
+        self.placement: Placement | None = None
+        self._region: Region | None = None  # the boxes, where these cover the particles only
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
     def program(self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None) -> dict[int, bytes]:
@@ -92,26 +86,27 @@ class Session:
         """
         cell = self._checked(cell)
         charges, structure = self._inputs(values)
-        self._load = self._load or Load.of(charges, structure.exclusions)
-        if self.covers_particles:
+        if self.placement is None:
+            load, minimum_image = Load.of(charges, structure.exclusions), structure.periodic and not self._open
+            self.placement = Placement(self._request, load, structure.exclusions, minimum_image, cell, CUDA_COST, self._model)
+        if self.placement.follows:
             if positions is None:
                 return {}
             check_positions(positions, self.particles)
-            self._region = self._kept(positions, cell, Region.centred) or self._new(positions, cell)
+            kept = self._kept(positions, cell, Region.centred)
+            self._region = kept or self.placement.region(positions, cell, self._region)
             if self._region is None:  # from now on
-                self.covers_particles, self._load = False, replace(self._load, filled=filled_fraction(positions, cell))
-        if not self.covers_particles and self._chosen is None:
-            self._cell = cell
-            self._chosen = choose_tuned(self._model, self._request, cell, self._load, CUDA_COST)
-        boxes = self._region or Filling.of(cell, self.parameters_for(cell), self._load.filled)
+                self.placement = replace(self.placement.over_cell(positions, cell), cell=cell)
+        boxes = self._region or self.placement.filling(cell)
         p, lattice = boxes.parameters, boxes.lattice
         found = {PARAMETERS: parameter_block(lattice, boxes.width, boxes.origin).tobytes()}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
             self.forget()  # should this fail
+            self._dtype = np.dtype(p.precision).type
             program = build(
-                lattice, p.order, p.smoothing, charges, structure.exclusions, self._minimum_image, self._dtype, self._device,
-                self._interface, p.levels, p.m2l,
+                lattice, p.order, p.smoothing, charges, structure.exclusions, self.placement.minimum_image, self._dtype,
+                self._device, self._interface, p.levels, p.m2l,
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
@@ -125,22 +120,17 @@ class Session:
             positions: shape (n, 3), nm: at the first evaluation, where they tell how much of the cell is empty, and whenever
                 boxes cover the particles only.
         """
-        charges, structure = self._inputs(values)
-        load = self._load.including(charges, structure.exclusions, self.covers_particles)
-        fits = self._made is not None and load is self._load
+        charges, _ = self._inputs(values)
+        placement, fits = self.placement.including(charges), self._made is not None
         if positions is not None:
             check_positions(positions, self.particles)
-        if self.covers_particles:
-            kept = self._kept(positions, self._checked(cell), Region.around)
-            fits = fits and kept is not None
+        if placement.follows:
+            fits = self._kept(positions, self._checked(cell), Region.around) is not None and fits
         elif positions is not None:
-            load = replace(load, filled=filled_fraction(positions, self._checked(cell)))
-            if load.filled != self._load.filled:
-                fits = False
-                self.covers_particles = is_sparse(self._request, load.filled)
-        if fits:
+            placement = placement.seeing(positions, self._checked(cell))
+        if fits and placement is self.placement:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
-        self._load, self._chosen, self._region = load, None, None
+        self.placement, self._region = replace(placement, cell=self._checked(cell)), None
         self.forget()
         return self.program(cell, values, positions)
 
@@ -185,22 +175,9 @@ class Session:
     def parameters_for(self, cell: np.ndarray, positions: np.ndarray | None = None) -> FMMParameters:
         """What is used for box vectors, shape (3, 3), nm; in empty space before the first evaluation, what would be for
         positions, shape (n, 3), nm."""
-        if self.covers_particles:
-            return (self._region or self._new(positions, self._checked(cell))).parameters
-        return parameters_for(self._chosen, self._cell, self._request, cell, self._load, CUDA_COST)
-
-    @property
-    def _dtype(self):
-        used = self._region.parameters if self._region else self._chosen
-        return np.float32 if used.precision == "single" else np.float64
-
-    @property
-    def _minimum_image(self) -> bool:
-        return self.bridge.fix_structure().periodic and not self._open
-
-    @cached_property
-    def _leaders(self) -> np.ndarray:
-        return leaders(self.particles, self.bridge.fix_structure().exclusions, self._minimum_image)
+        if self.placement.follows:
+            return (self._region or self.placement.region(positions, self._checked(cell))).parameters
+        return self.placement.parameters_for(cell)
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""
@@ -209,15 +186,8 @@ class Session:
     def _kept(self, positions: np.ndarray, cell: np.ndarray | None, follow) -> Region | None:
         """The boxes that cover the particles, as a method of ``Region`` has them follow these; None if they cannot."""
         region = self._region and self._region.scaled(cell)
-        x = self._side_by_side(positions, cell)
+        x = self.placement.gathered(positions, cell)
         return region and follow(region, x.min(0), x.max(0))
-
-    def _new(self, positions: np.ndarray, cell: np.ndarray | None) -> Region | None:
-        """Other such boxes; None if those over the whole cell are cheaper."""
-        return choose_region(self._request, self._side_by_side(positions, cell), self._load, CUDA_COST, self._region, cell)
-
-    def _side_by_side(self, positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
-        return positions if cell is None else gathered(positions, self._leaders, cell)
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
