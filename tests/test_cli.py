@@ -352,6 +352,23 @@ def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
     assert by_ewald["reference_energy"] == pytest.approx(energy, rel=1e-9)
 
 
+def test_a_system_with_an_fmm_force_alone(succeed, tmp_path):
+    _, system, positions = small_water()
+    exact = fmm.ChargeSystem.from_openmm(system, positions)
+    index = [type(force) for force in system.getForces()].index(openmm.NonbondedForce)
+    system.addForce(fmm.FMMForce.from_nonbonded(system.getForce(index)))
+    system.removeForce(index)
+    (tmp_path / "own.xml").write_text(openmm.XmlSerializer.serialize(system))
+    files = (str(tmp_path / "own.xml"), "water.pdb")
+    result = succeed("validate", *files, "--json")
+    assert result["passed"] is True
+    energy = ewald_sum(exact.positions, exact.charges, exact.box_vectors, exact.exclusions).energy
+    assert result["reference_energy"] == pytest.approx(energy, rel=1e-9)
+    output = str(tmp_path / "own.npz")
+    assert succeed("convert", *files, "-o", output, "--json")["exclusions"] == len(exact.exclusions)
+    assert np.array_equal(fmm.ChargeSystem.load(output).charges, exact.charges)
+
+
 @pytest.mark.parametrize("command", [("validate",), ("run", "--steps", "2", "--interval", "2", "--timestep", "0.0001")])
 def test_a_converted_system_keeps_its_options(command, succeed, tmp_path):
     """And its charges, which may have been changed since; unless options are given."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from fmm_openmm import validate
+from fmm_openmm import find_fmm, validate
 from fmm_openmm.cli import inputs
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
@@ -36,9 +36,9 @@ def run(args, terminal) -> Outcome:
         raise ValueError(f"--pme-tolerance must lie between 0 and 1, got {args.pme_tolerance}")
     with terminal.progress("reading") as advance:
         molecules = inputs.load(args)
-        force = nonbonded_force(molecules.system)
         if args.pme_tolerance is not None:
-            force.setEwaldErrorTolerance(args.pme_tolerance)
+            nonbonded_force(molecules.system).setEwaldErrorTolerance(args.pme_tolerance)
+        force, *_ = find_fmm(molecules.system) or [nonbonded_force(molecules.system)]
         reference = args.reference
         if reference == "auto" and force.usesPeriodicBoundaryConditions():
             reference = "ewald" if len(molecules.positions) <= EWALD_LIMIT else "pme"

@@ -110,18 +110,20 @@ class ChargeSystem:
 
     @classmethod
     def from_openmm(cls, system, positions=None) -> "ChargeSystem":
-        """Charges and exclusions of the ``NonbondedForce`` of an ``openmm.System``.
+        """Charges, exclusions and boundary that the :class:`FMMForce` of an ``openmm.System`` holds, or else its
+        ``NonbondedForce``.
 
-        A charge is its base value plus its parameter offsets at the parameters' defaults. Every exception becomes an
-        exclusion. The box is the System's default one where the force is periodic, else None. A System converted by
-        ``use_fmm`` gives the charges its FMM force holds.
+        A charge is its base value plus its parameter offsets at the parameters' defaults. Every exception of a
+        NonbondedForce becomes an exclusion. The box is the System's default one where the force is periodic, else None.
+        Charges of several FMMForces, and those of a NonbondedForce beside them, add up.
 
         Args:
             system: an ``openmm.System``.
             positions: shape (n, 3), plain numbers in nm or a ``Quantity``; optional.
 
         Raises:
-            UnsupportedError: not exactly one NonbondedForce.
+            UnsupportedError: without an FMMForce, not exactly one NonbondedForce; with several forces that have charges,
+                other exclusions or another boundary in one of them.
             ValueError: no particles, positions of another number or dimension, values that are not finite.
         """
         return cls(**openmm_system.charges_of_system(system, positions))

@@ -5,6 +5,7 @@ Each function returns the keyword arguments of :class:`fmm_openmm.ChargeSystem`.
 
 import os
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import openmm
@@ -13,6 +14,51 @@ from openmm import app
 from fmm_openmm.checks import check_pairs
 from fmm_openmm.convert.cells import reduced
 from fmm_openmm.errors import UnsupportedError
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What one force holds of electrostatics.
+
+    Attributes:
+        name: its type and name.
+        charges: shape (n,), with parameter offsets at the parameters' defaults, e.
+        exclusions: shape (m, 2).
+        exclusions_periodic: whether an excluded pair means its nearest image.
+        periodic: whether the force is.
+    """
+
+    name: str
+    charges: np.ndarray
+    exclusions: np.ndarray
+    exclusions_periodic: bool
+    periodic: bool
+
+    @classmethod
+    def of_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
+        """Every exception is an exclusion."""
+        charges = particle_parameters(force)[:, 0]
+        defaults = global_defaults(force)
+        for i in range(force.getNumParticleParameterOffsets()):
+            parameter, particle, scale = force.getParticleParameterOffset(i)[:3]
+            charges[particle] += defaults[parameter] * scale
+        exclusions, flag = excepted_pairs(force), force.getExceptionsUsePeriodicBoundaryConditions()
+        return cls(_name(force), charges, exclusions, flag, force.usesPeriodicBoundaryConditions())
+
+    @classmethod
+    def of_fmm(cls, force) -> "Source":
+        """An ``FMMForce``."""
+        charges, structure = force._definition.default_charges, force._definition.structure
+        return cls(_name(force), charges, structure.exclusions, structure.periodic, structure.boundary == "periodic")
+
+    def structure(self) -> tuple:
+        """All but the charges, to compare."""
+        pairs = np.unique(np.sort(self.exclusions, axis=1), axis=0)
+        return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.periodic
+
+
+def _name(force) -> str:
+    return f"{type(force).__name__} {force.getName()!r}"
 
 
 def nonbonded_force(system) -> openmm.NonbondedForce:
@@ -25,8 +71,7 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
     if len(forces) != 1:
         names = ", ".join(force.getName() for force in system.getForces()) or "no force at all"
         raise UnsupportedError(
-            f"the System must have exactly one NonbondedForce to read charges from, it has {len(forces)}; "
-            f"its forces: {names}"
+            f"the System must have exactly one NonbondedForce to read from, it has {len(forces)}; its forces: {names}"
         )
     return forces[0]
 
@@ -54,32 +99,32 @@ def charges_of_system(system, positions=None) -> dict:
     """See :meth:`fmm_openmm.ChargeSystem.from_openmm`."""
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    force = nonbonded_force(system)
-    box = system.getDefaultPeriodicBoxVectors() if force.usesPeriodicBoundaryConditions() else None
+    first, *others = _sources(system)
+    for other in others:
+        if other.structure() != first.structure():
+            raise UnsupportedError(
+                f"the charges of {first.name} and {other.name} do not add up: the forces differ in particles, exclusions or "
+                "boundary"
+            )
     return {
-        "charges": _charges(force, _fmm_forces(system)),
+        "charges": sum((other.charges for other in others), first.charges),
         "positions": positions,
-        "box_vectors": box,
-        "exclusions": excepted_pairs(force),
-        "exclusions_periodic": force.getExceptionsUsePeriodicBoundaryConditions(),
+        "box_vectors": system.getDefaultPeriodicBoxVectors() if first.periodic else None,
+        "exclusions": first.exclusions,
+        "exclusions_periodic": first.exclusions_periodic,
     }
 
 
-def _fmm_forces(system) -> list:
-    """The FMMForces of a System. One can only exist once ``fmm_openmm.integration`` is loaded, so that nothing need be
-    imported here, against the direction of imports."""
+def _sources(system) -> list[Source]:
+    """Every FMMForce, and the NonbondedForces with charges beside them, where ``use_fmm`` leaves zeros; without an
+    FMMForce the one NonbondedForce."""
+    # an FMMForce can only exist once its module is loaded: nothing is imported here, against the direction of imports
     integration = sys.modules.get("fmm_openmm.integration")
-    return [] if integration is None else integration.find_fmm(system)
-
-
-def _charges(nonbonded, fmm) -> np.ndarray:
-    """The sum of the charges in a NonbondedForce and in FMMForces; ``use_fmm`` leaves zeros in the first."""
-    total = particle_parameters(nonbonded)[:, 0]
-    defaults = global_defaults(nonbonded)
-    for i in range(nonbonded.getNumParticleParameterOffsets()):
-        parameter, particle, scale = nonbonded.getParticleParameterOffset(i)[:3]
-        total[particle] += defaults[parameter] * scale
-    return total + sum(force._definition.default_charges for force in fmm)
+    sources = [Source.of_fmm(force) for force in integration.find_fmm(system)] if integration else []
+    if not sources:
+        return [Source.of_nonbonded(nonbonded_force(system))]
+    nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+    return sources + [source for source in map(Source.of_nonbonded, nonbonded) if source.charges.any()]
 
 
 def charges_of_topology(topology, forcefield, positions=None) -> dict:

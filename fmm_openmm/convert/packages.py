@@ -54,7 +54,7 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
         return charges_of_topology(topology, charges_or_forcefield, positions)
     charges = _charges(charges_or_forcefield, trajectory.n_atoms)
     bonds = [(bond.atom1.index, bond.atom2.index) for bond in trajectory.topology.bonds]
-    bonded = set(itertools.chain(*bonds))
+    bonded = set(itertools.chain.from_iterable(bonds))
     for atom in trajectory.topology.atoms:
         # MDTraj takes every unknown element for a virtual site; alone in its residue it has nothing to exclude
         if atom.element.symbol == "VS" and atom.index not in bonded and atom.residue.n_atoms > 1:

@@ -6,6 +6,7 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
+from fmm_openmm.convert.openmm_system import nonbonded_force
 
 
 def test_from_openmm(water, assert_water):
@@ -145,3 +146,68 @@ def test_offsets_of_a_system_converted_by_use_fmm():
     before = fmm.ChargeSystem.from_openmm(system)
     fmm.use_fmm(system)
     assert np.array_equal(fmm.ChargeSystem.from_openmm(system).charges, before.charges)
+
+
+def test_what_the_fmm_force_excludes_counts(water):
+    """Not the exceptions: what use_fmm() took from them may have been changed since."""
+    system = openmm.XmlSerializer.clone(water.system)
+    force = fmm.use_fmm(system)
+    force.addExclusion(3, 0)
+    force.setExclusionsUsePeriodicBoundaryConditions(True)
+    for each in (system, openmm.XmlSerializer.clone(system)):
+        found = fmm.ChargeSystem.from_openmm(each)
+        assert {*map(tuple, found.exclusions)} == {*map(tuple, water.exclusions), (0, 3)}
+        assert found.exclusions_periodic is True
+        assert found.box_vectors is not None
+    force.setUsesPeriodicBoundaryConditions(False)
+    assert fmm.ChargeSystem.from_openmm(system).box_vectors is None
+    fmm.restore_pme(system)
+    before, after = map(fmm.ChargeSystem.from_openmm, (water.system, system))
+    for name in ("charges", "box_vectors", "exclusions", "exclusions_periodic"):
+        assert np.array_equal(getattr(after, name), getattr(before, name))
+
+
+def fmm_system(water, *changes):
+    """A System of the water's charges in FMMForces alone, one for each change of the force."""
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*water.box)
+    for _ in range(len(water.charges)):
+        system.addParticle(1.0)
+    for k, change in enumerate(changes):
+        force = fmm.FMMForce.from_nonbonded(nonbonded_force(water.system))
+        change(force)
+        force.setName(f"number {k}")
+        system.addForce(force)
+    return system
+
+
+def test_a_system_with_an_fmm_force_alone(water, assert_water):
+    system = fmm_system(water, lambda _: None)
+    assert_water(fmm.ChargeSystem.from_openmm(system, water.positions))
+    assert_water(fmm.ChargeSystem.from_openmm(openmm.XmlSerializer.clone(system), water.positions))
+
+
+def test_charges_of_several_forces_add_up(water):
+    twice = fmm.ChargeSystem.from_openmm(fmm_system(water, lambda _: None, lambda _: None))
+    assert np.array_equal(twice.charges, 2 * water.charges)
+    system = openmm.XmlSerializer.clone(water.system)
+    system.addForce(fmm.FMMForce.from_nonbonded(nonbonded_force(system)))
+    found = fmm.ChargeSystem.from_openmm(system)
+    assert np.array_equal(found.charges, 2 * water.charges)
+    assert np.array_equal(found.exclusions, water.exclusions)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda force: force.addExclusion(0, 3),
+        lambda force: force.addParticle(0.0),
+        lambda force: force.setExclusionsUsePeriodicBoundaryConditions(True),
+        lambda force: force.setUsesPeriodicBoundaryConditions(False),
+    ],
+    ids=["exclusions", "particles", "periodic exclusions", "boundary"],
+)
+def test_refuses_forces_whose_charges_do_not_add_up(water, change):
+    system = fmm_system(water, lambda _: None, change)
+    with pytest.raises(fmm.UnsupportedError, match="of FMMForce 'number 0' and FMMForce 'number 1' do not add up"):
+        fmm.ChargeSystem.from_openmm(system)
