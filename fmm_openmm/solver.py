@@ -26,7 +26,7 @@ ENORMOUS = 2e8
 """Potential in units of the largest charge per box width that only particles at the same place have."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CoulombResult:
     """Result of one evaluation, float64.
 

@@ -136,6 +136,12 @@ def test_tight_tolerances_give_the_energy(name):
     assert relative(result.fields, expected.fields) <= 1e-8
 
 
+def test_results_are_themselves_only():
+    solver = CoulombSolver([1.0, -1.0], np.eye(3))
+    first, second = (solver.compute([[0.1, 0.2, 0.3], [0.5, 0.6, 0.7]]) for _ in range(2))
+    assert first == first and first != second and len({first, second}) == 2
+
+
 def test_without_positions_only_the_cost_changes():
     """Positions tell how much of the cell is empty."""
     d, expected = exact("droplet")

@@ -31,7 +31,7 @@ CHUNK = 1 << 21
 """Complex numbers held at a time in the reciprocal sum."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EwaldResult:
     """What a Coulomb sum returns; all arrays float64, one row a particle."""
 
