@@ -146,6 +146,12 @@ def test_a_bad_charge_of_a_nonbonded_force_is_named():
         fmm.FMMForce.from_nonbonded(nonbonded)
 
 
+def test_a_native_bridge_where_there_is_none(monkeypatch):
+    monkeypatch.setattr("fmm_openmm.integration.plugin.load", lambda: "no compiler")
+    with pytest.raises(fmm.UnsupportedError, match="`bridge='native'` is not available: no compiler"):
+        fmm.FMMForce(bridge="native")
+
+
 @pytest.mark.parametrize(
     "options, error, text",
     [
@@ -160,7 +166,6 @@ def test_a_bad_charge_of_a_nonbonded_force_is_named():
         ({"precision": "single", "tolerance": 1e-9}, ValueError, "`tolerance` must be at least 5e-06 in single"),
         ({"backend": "tpu"}, ValueError, "`backend`"),
         ({"bridge": "carrier pigeon"}, ValueError, "`bridge` must be one of 'auto', 'host', 'native'"),
-        ({"bridge": "native"}, fmm.UnsupportedError, "`bridge='native'` is not available"),
         ({"tolerence": 1e-4}, TypeError, "tolerence"),
     ],
 )
