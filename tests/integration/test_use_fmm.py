@@ -324,7 +324,9 @@ def test_a_refused_system_is_unchanged(chains, change, error, text):
     assert xml(chains.system) == before
 
 
-@pytest.mark.parametrize("options", [{"tolerance": 0}, {"backend": "abacus"}, {"bridge": "native", "backend": "cpu"}, {"typo": 1}])
+@pytest.mark.parametrize(
+    "options", [{"tolerance": 0}, {"backend": "abacus"}, {"bridge": "native", "backend": "cpu"}, {"typo": 1}]
+)
 def test_a_bad_option_changes_nothing(chains, options):
     before = xml(chains.system)
     with pytest.raises((ValueError, TypeError, fmm.UnsupportedError), match=next(iter(options))):
