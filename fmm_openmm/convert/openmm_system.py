@@ -37,13 +37,8 @@ class Source:
     @classmethod
     def of_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
         """Every exception is an exclusion."""
-        charges = particle_parameters(force)[:, 0]
-        defaults = global_defaults(force)
-        for i in range(force.getNumParticleParameterOffsets()):
-            parameter, particle, scale = force.getParticleParameterOffset(i)[:3]
-            charges[particle] += defaults[parameter] * scale
-        exclusions, flag = excepted_pairs(force), force.getExceptionsUsePeriodicBoundaryConditions()
-        return cls(_name(force), charges, exclusions, flag, force.usesPeriodicBoundaryConditions())
+        flag, periodic = force.getExceptionsUsePeriodicBoundaryConditions(), force.usesPeriodicBoundaryConditions()
+        return cls(_name(force), nonbonded_charges(force), excepted_pairs(force), flag, periodic)
 
     @classmethod
     def of_fmm(cls, force) -> "Source":
@@ -81,6 +76,15 @@ def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
     parameters = map(force.getParticleParameters, range(force.getNumParticles()))
     # their units are OpenMM's own: converting millions of quantities would take longer than all else
     return np.array([[value._value for value in values] for values in parameters], np.float64).reshape(-1, 3)
+
+
+def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
+    """Charges with parameter offsets at the parameters' defaults, shape (n,), e."""
+    charges, defaults = particle_parameters(force)[:, 0], global_defaults(force)
+    for i in range(force.getNumParticleParameterOffsets()):
+        parameter, particle, scale = force.getParticleParameterOffset(i)[:3]
+        charges[particle] += defaults[parameter] * scale
+    return charges
 
 
 def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
@@ -124,7 +128,7 @@ def _sources(system) -> list[Source]:
     if not sources:
         return [Source.of_nonbonded(nonbonded_force(system))]
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
-    return sources + [source for source in map(Source.of_nonbonded, nonbonded) if source.charges.any()]
+    return sources + [Source.of_nonbonded(force) for force in nonbonded if nonbonded_charges(force).any()]
 
 
 def charges_of_topology(topology, forcefield, positions=None) -> dict:

@@ -48,8 +48,8 @@ class Comparison:
         method: its name and tolerance.
         energy: kJ/mol.
         relative_energy_error: ``|U - U_ref| / |U_ref|``.
-        relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles, or over
-            :data:`CANCELLED` where forces cancel.
+        relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles; where forces cancel over more
+            than ``F_ref``, see :data:`CANCELLED`.
         max_force_error: largest ``|F_i - F_ref,i|``, kJ/mol/nm.
     """
 
@@ -183,9 +183,9 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
     if boundary == "open":
         name, exact, pme, least = *_open_reference(reference, charges, structure, positions), None, 0.0
     else:
+        name, exact, pme = _periodic_reference(reference, charges, structure, positions, cell, nonbonded)
         distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
         least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
-        name, exact, pme = _periodic_reference(reference, charges, structure, positions, cell, nonbonded, least)
     return ValidationReport(
         particles=structure.particles,
         tolerance=options.tolerance,
@@ -193,7 +193,7 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
         reference=name,
         reference_energy=float(exact[0]),
         fmm=Comparison.of(f"FMM {options.tolerance:g}", (fmm.energy, fmm.forces), exact, least),
-        pme=pme,
+        pme=pme and Comparison.of(*pme, exact, least),
     )
 
 
@@ -205,8 +205,8 @@ def _open_reference(reference: str, charges, structure, positions) -> tuple[str,
     return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
 
 
-def _periodic_reference(reference: str, charges, structure, positions, cell, nonbonded, least) -> tuple[str, tuple, Comparison]:
-    """Name, and energy and forces, of the converged sum; PME beside it."""
+def _periodic_reference(reference: str, charges, structure, positions, cell, nonbonded) -> tuple[str, tuple, tuple]:
+    """Name, and energy and forces, of the converged sum; the same of PME, as a pair."""
     tilted = np.tril(cell, -1).any()
     narrow = (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
     tolerance = nonbonded.getEwaldErrorTolerance()
@@ -219,7 +219,7 @@ def _periodic_reference(reference: str, charges, structure, positions, cell, non
     else:
         name = f"PME at {CONVERGED:g} in double precision"
         exact = _by_openmm(charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED)
-    return name, exact, Comparison.of(f"PME {tolerance:g}", pme, exact, least)
+    return name, exact, (f"PME {tolerance:g}", pme)
 
 
 def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
