@@ -5,7 +5,7 @@
 //     L_a = sum_b B_ab N_b(parity of a)      N_b(q) = sum_g (-1)^(q . g) s_b(g) M_b(g)
 //
 // N is a transform of M over g in as many steps as there are axes to mirror. ROWS multiply-adds for a source term of a group, ROWS / 4
-// reads of the matrix, which bound it. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97 (2021),
+// reads of the matrix. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97 (2021),
 // doi:10.1177/1094342020964857, without the sums N.)
 #include "common/mirrors.cuh"
 

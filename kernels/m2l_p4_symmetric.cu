@@ -1,7 +1,7 @@
 // m2l_p4_symmetric: M2L of a level of an octree, O(p^4), with matrices shared by mirror images (common/mirrors.cuh).
 //
 // Every entry that is read is multiplied with the moments of all sources of the group: ROWS times their number of multiply-adds for a
-// source term, ROWS / 4 reads of the matrix. Bound by multiply-adds. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97
+// source term, ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97
 // (2021), doi:10.1177/1094342020964857.)
 #include "common/mirrors.cuh"
 
