@@ -42,8 +42,7 @@ __device__ __forceinline__ Part part_of(const Located& at, const real4& fraction
         if (SMOOTHED && side != 0) {
             const real width = real(2 * SMOOTHING);
             const real t = real(0.5) - (side < 0 ? u[axis] : 1 - u[axis]) / width;
-            const real share = t * t * t * (10 + t * (6 * t - 15)), edge = t * (1 - t);
-            const real rate = side * 30 * edge * edge / width;
+            const real share = t * t * (3 - 2 * t), rate = side * 6 * t * (1 - t) / width;
             w[axis] = moved ? share : 1 - share;
             dw[axis] = moved ? rate : -rate;
         }

@@ -93,8 +93,8 @@ def _fill(scaled, side, first, place, charges, boxes, inverse, smoothing, partic
                 w[axis], dw[axis] = 1.0, 0.0
                 if e:
                     t = 0.5 - (f if e < 0 else 1.0 - f) / (2.0 * smoothing)
-                    share = t * t * t * (10.0 + t * (6.0 * t - 15.0))
-                    rate = e * 30.0 * (t * (1.0 - t)) ** 2 / (2.0 * smoothing)
+                    share = t * t * (3.0 - 2.0 * t)
+                    rate = e * 6.0 * t * (1.0 - t) / (2.0 * smoothing)
                     w[axis], dw[axis] = (share, rate) if step else (1.0 - share, -rate)
                 box[p, axis] = np.int64(cell) + step
                 u[axis] = f - step - 0.5

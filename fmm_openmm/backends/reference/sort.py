@@ -6,9 +6,9 @@ from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.stages import Parts
 
 
-def quintic_step(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``t^3 (10 - 15 t + 6 t^2)``, which rises from 0 to 1 with two vanishing derivatives at both ends, and its slope."""
-    return t**3 * (10.0 + t * (6.0 * t - 15.0)), 30.0 * (t * (1.0 - t)) ** 2
+def cubic_step(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``t^2 (3 - 2 t)``, which rises from 0 to 1 with a vanishing derivative at both ends, and its slope."""
+    return t**2 * (3.0 - 2.0 * t), 6.0 * t * (1.0 - t)
 
 
 def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float) -> Parts:
@@ -22,7 +22,7 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
     side = np.where(u < smoothing, -1, np.where(u > 1.0 - smoothing, 1, 0))
     if smoothing > 0.0:
         distance = np.where(side < 0, u, 1.0 - u)
-        step, slope = quintic_step((smoothing - np.where(side, distance, smoothing)) / (2.0 * smoothing))
+        step, slope = cubic_step((smoothing - np.where(side, distance, smoothing)) / (2.0 * smoothing))
         share, share_slope = np.where(side, step, 0.0), np.where(side, side * slope / (2.0 * smoothing), 0.0)
     else:
         share = share_slope = np.zeros_like(u)
