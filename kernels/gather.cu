@@ -1,9 +1,9 @@
 // gather: parts to particles, in OpenMM units: sum w Phi, sum (w E - Phi grad w), and the energy.
 //
 //   gather         a thread a particle: potentials, fields, forces
-//   gather_atoms   a thread an atom of OpenMM's, whose order is another: atom k is particle atom_index[k]. Potentials, and forces if
-//                  they are wanted, which are added to OpenMM's as 64-bit fixed-point numbers, by atomics, since kernels on
-//                  other streams may add at the same time
+//   gather_atoms   a thread an atom of OpenMM's, whose order is another: atom k is particle atom_index[k]. Potentials and
+//                  energy, and forces, each if they are wanted; these are added to OpenMM's as 64-bit fixed-point numbers, by
+//                  atomics, since kernels on other streams may add at the same time
 //
 // The energy is added up in float64 in a fixed order: blocks write partial sums, the block that finishes last adds these. Bound by
 // memory.
@@ -104,20 +104,22 @@ gather_atoms(int n, const Located* __restrict__ located, const real4* __restrict
              const real4* __restrict__ far, const real4* __restrict__ near, const Parameters* __restrict__ parameters,
              const real* __restrict__ charges, real* __restrict__ potentials /* (n) */, double* partial /* (blocks) */,
              int* ticket /* zeroed */, double* __restrict__ energy /* (1) */, const int* __restrict__ atom_index /* (padded) */,
-             uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int wanted) {
+             uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
+             const int* __restrict__ potentials_wanted /* (1): more than forces */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
+    const bool more = *potentials_wanted;
     double mine = 0;
     if (k < n) {
         const int i = atom_index[k];
         const real4 found = result_of(i, {n, located, fraction, place, far, near, parameters});
         const real q = charges[i];
-        potentials[i] = found.x;
-        if (wanted) {
+        if (more) potentials[i] = found.x;
+        if (forces) {
             atomicAdd(&force_buffer[k], fixed_point(q * found.y));
             atomicAdd(&force_buffer[k + padded], fixed_point(q * found.z));
             atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * found.w));
         }
         mine = 0.5 * double(q) * double(found.x);
     }
-    add_energy(mine, partial, ticket, energy);
+    if (more) add_energy(mine, partial, ticket, energy);
 }

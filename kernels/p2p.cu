@@ -10,6 +10,9 @@
 // the pairs are a half, and by the latency of the lists.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
+//
+// Where forces are all that is wanted, potentials are left out, unless some particles are split: their forces depend on them,
+// and code for both cases at work would be more than the instruction cache holds.
 #include "common/parts.cuh"
 
 #define TARGETS 4
@@ -33,13 +36,13 @@ struct Field {
     real phi, x, y, z;
 };
 
-template <bool MASKED>
+template <bool MASKED, bool POTENTIAL>
 __device__ __forceinline__ void interact(const real4& target, const real4& source, bool skip, Field& sum) {
     const real dx = target.x - source.x, dy = target.y - source.y, dz = target.z - source.z;
     const real r2 = dx * dx + dy * dy + dz * dz;
     const real inverse = inverse_root(MASKED && skip ? NEVER : r2);
     const real s = source.w * inverse, f = s * (inverse * inverse);
-    sum.phi += s;
+    if (POTENTIAL) sum.phi += s;
     sum.x += f * dx;
     sum.y += f * dy;
     sum.z += f * dz;
@@ -152,7 +155,7 @@ __device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], int lane, Store 
 }
 
 // N targets, from number `from` of the batch on, with all sources of the window; adds to `near` or, at first, sets it.
-template <int N>
+template <int N, bool POTENTIAL>
 __device__ __forceinline__ void meet(const Shared& s, int steps, int from, bool initial, real* __restrict__ near) {
     const int lane = lane_now();
     real4 target[N];
@@ -170,13 +173,13 @@ __device__ __forceinline__ void meet(const Shared& s, int steps, int from, bool 
         const real4 source = s.source[k];
         const unsigned skip = lane & 16 ? __brev(s.skip[k]) >> (32 - N - from) : s.skip[k] >> from;
 #pragma unroll
-        for (int t = 0; t < N; t++) interact<true>(target[t], source, skip & (1u << t), sum[t]);
+        for (int t = 0; t < N; t++) interact<true, POTENTIAL>(target[t], source, skip & (1u << t), sum[t]);
     }
 #pragma unroll 2
     for (int k = masked + lane; k < 32 * steps; k += 32) {
         const real4 source = s.source[k];
 #pragma unroll
-        for (int t = 0; t < N; t++) interact<false>(target[t], source, false, sum[t]);
+        for (int t = 0; t < N; t++) interact<false, POTENTIAL>(target[t], source, false, sum[t]);
     }
     sum_over_lanes(sum, lane, [&](int t, int component, real total) {
         total += reinterpret_cast<const real*>(s.far + from + t)[component];
@@ -187,20 +190,21 @@ __device__ __forceinline__ void meet(const Shared& s, int steps, int from, bool 
 
 // The instance of `meet` for a number of targets known only here.
 template <int N>
-__device__ __forceinline__ void meet_some(int count, const Shared& s, int steps, int from, bool initial,
+__device__ __forceinline__ void meet_some(int count, bool potentials, const Shared& s, int steps, int from, bool initial,
                                           real* __restrict__ near) {
     if constexpr (N > 1) {
-        if (count < N) return meet_some<N - 1>(count, s, steps, from, initial, near);
+        if (count < N) return meet_some<N - 1>(count, potentials, s, steps, from, initial, near);
     }
-    meet<N>(s, steps, from, initial, near);
+    if (SMOOTHED || potentials) meet<N, true>(s, steps, from, initial, near);
+    else meet<N, false>(s, steps, from, initial, near);
 }
 
 // A warp's share of a batch, in passes of up to TARGETS.
-__device__ __forceinline__ void meet_all(const Shared& s, int steps, int first, int last, bool initial,
+__device__ __forceinline__ void meet_all(bool potentials, const Shared& s, int steps, int first, int last, bool initial,
                                          real* __restrict__ near) {
     while (first < last) {
         const int left = last - first, count = left > 2 * TARGETS ? TARGETS : (left > TARGETS ? (left + 1) / 2 : left);
-        meet_some<TARGETS>(count, s, steps, first, initial, near);
+        meet_some<TARGETS>(count, potentials, s, steps, first, initial, near);
         first += count;
     }
 }
@@ -355,7 +359,8 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
     const real4* __restrict__ shift /* (NEAR): offset in box widths */,
     const short* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
     const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded ones */,
-    const Parameters* __restrict__ parameters, real* __restrict__ near /* (parts, 4): potential, field */) {
+    const Parameters* __restrict__ parameters, const int* __restrict__ potentials_wanted /* (1): more than forces */,
+    real* __restrict__ near /* (parts, 4): potential, field */) {
     __shared__ Shared s;
     const int lane = threadIdx.x % 32, box = blockIdx.x;
     const bool fetches = threadIdx.x < 32;
@@ -381,7 +386,8 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
                 fetch(s, window, lane, start[BOXES], xq, shift);
             __syncthreads();
             const int steps = (min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = (targets + 1) / 2;
-            meet_all(s, steps, fetches ? 0 : half, fetches ? half : targets, window == 0, near + 4LL * batch);
+            meet_all(*potentials_wanted, s, steps, fetches ? 0 : half, fetches ? half : targets, window == 0,
+                     near + 4LL * batch);
             __syncthreads();
         }
         window += WINDOW;

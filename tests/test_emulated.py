@@ -124,14 +124,17 @@ def test_a_crowd_in_one_box(dtype, folder):
     check(lattice, width, positions, charges, pairs, 3, 0.0, False, dtype, folder)
 
 
-@pytest.mark.parametrize(("precision", "accuracy"), [("single", 2e-5), ("mixed", 2e-5), ("double", 1e-9)])
-def test_between_the_arrays_of_openmm(precision, accuracy, folder):
-    """Atoms in another order, coordinates in two parts; forces are added in fixed point, even the largest."""
+@pytest.mark.parametrize(
+    ("precision", "smoothing", "accuracy"), [("single", 0.1, 2e-5), ("mixed", 0.0, 2e-5), ("double", 0.1, 1e-9)]
+)
+def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
+    """Atoms in another order, coordinates in two parts; forces are added in fixed point, even the largest. Where they are all
+    that is wanted, they are the same, and potentials and energy stay as they were."""
     positions, charges, pairs = charges_in(-2, 3)
     vectors, grid = CELLS["cube"]
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
-    arguments = lattice, 4, 0.1, charges, pairs, False
+    arguments = lattice, 4, smoothing, charges, pairs, False
     _, fields = evaluate(ReferenceStages(*arguments), positions, width)
     expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
 
@@ -144,6 +147,13 @@ def test_between_the_arrays_of_openmm(precision, accuracy, folder):
     assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
     assert not arrays["force_buffer"][:, len(index) :].any()
     assert arrays["energy"][0] == pytest.approx((charges @ stages.buffers["potentials"]) / 2, rel=1e-5)
+    for name in ("energy", "potentials"):
+        arrays[name][...] = 7.0
+    arrays["potentials_wanted"][...], arrays["force_buffer"][...] = 0, 0
+    stages.run(width)
+    np.testing.assert_allclose(forces_in_openmm(stages, index), found, rtol=0.0, atol=1e-9)
+    assert (arrays["energy"] == 7.0).all()
+    assert (arrays["potentials"] == 7.0).all()
     arrays["charges"][...] *= 1e7
     arrays["force_buffer"][...] = 0
     stages.run(width)

@@ -136,7 +136,11 @@ void Executor::setUp(CUstream stream) {
     queue(Step::SETUP, stream);
 }
 
-void Executor::evaluate(CUstream stream, Step::Phase end) {
+void Executor::evaluate(CUstream stream, Step::Phase end, bool potentials) {
+    if (potentials != potentialsWanted) {
+        check(cuMemsetD32Async(address("potentials_wanted"), potentials, 1, stream), "telling what is wanted");
+        potentialsWanted = potentials;
+    }
     CUgraphExec& graph = graphs[end];
     if (!graph) graph = capture(stream, end);
     queue(Step::AHEAD, stream);

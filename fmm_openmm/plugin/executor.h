@@ -20,8 +20,8 @@ public:
     void setUp(CUstream stream);
 
     // Queue an evaluation of OpenMM's positions, and what ends it: Step::EXPORT adds the forces to OpenMM's, Step::GATHER leaves them
-    // out, Step::NOTHING leaves either to exportForces.
-    void evaluate(CUstream stream, Step::Phase end);
+    // out, Step::NOTHING leaves either to exportForces. Potentials and the energy are computed if they are wanted.
+    void evaluate(CUstream stream, Step::Phase end, bool potentials);
 
     // Whether the boxes cover the particles only.
     bool follows() const { return outside != nullptr; }
@@ -29,7 +29,8 @@ public:
     // Whether a particle of the last evaluation is outside such boxes: its results are of no use. Waits for the stage sort alone.
     bool particlesOutside();
 
-    // Queue the end of the last evaluation: its potentials and energy, and its forces, which are added to OpenMM's.
+    // Queue the end of the last evaluation: its potentials and energy if they were wanted, and its forces, which are added to
+    // OpenMM's.
     void exportForces(CUstream stream);
 
     // Queue overwriting a buffer; `data` may change as soon as this returns.
@@ -58,6 +59,7 @@ private:
     std::vector<CUstream> side;
     std::vector<CUevent> events;
     std::map<Step::Phase, CUgraphExec> graphs;     // an evaluation, by what ends it
+    bool potentialsWanted = true;                     // what the buffer of this name holds
     volatile int* outside = nullptr;               // pinned; the device sets it
     CUevent sorted = nullptr;
 };

@@ -258,7 +258,7 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     }
     const auto end = !includeForces ? Step::GATHER : (atomics ? Step::EXPORT : Step::NOTHING);
     unfinished = true;
-    executor->evaluate(stream, end);
+    executor->evaluate(stream, end, includeEnergy);
     complete(stream, includeEnergy && end != Step::NOTHING);
 }
 

@@ -34,11 +34,12 @@ def p2p(b: Builder, pairs) -> None:
     b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
+    b.table("potentials_wanted", [1], np.int32)
     b.buffer("near", (b.parts, 4), b.real)
     b.wait("sorted", BACKGROUND)
     b.launch(
         "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), "start", "xq", "sorted", "place", "located", "fraction",
-        "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "near", stream=BACKGROUND,
+        "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "potentials_wanted", "near", stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)
     b.wait("near")

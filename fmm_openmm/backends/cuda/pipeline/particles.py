@@ -68,9 +68,9 @@ def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
     )  # fmt: skip
     if interface:
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0))
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), "potentials_wanted")
         b.stage("export")
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1))
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), "potentials_wanted")
     else:
         b.buffer("fields", (b.n, 3), b.real)
         b.buffer("forces", (b.n, 3), b.real)
