@@ -45,7 +45,7 @@ WIDEST = 0.45
 ACCEPTED = 3.0
 """PME's force error over its tolerance up to which a cutoff may be the best: 1.4 is usual."""
 
-LOOSER = (4.0, 3.2, 2.5, 2.0, 1.6, 1.25)
+LOOSER = tuple(1.12**k for k in range(12, 0, -1))
 """Multiples of the tolerance at which FMM may be as inaccurate as PME: the largest that is not more so is taken."""
 
 STEPS = (10, 50)
