@@ -18,8 +18,7 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
             ``dimension``.
     """
     values = strip_units(values, dimension, name)
-    if np.ma.is_masked(values):
-        raise ValueError(f"`{name}` must have no masked entries, got {np.ma.count_masked(values)}")
+    _check_unmasked(values, name)
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":
@@ -71,8 +70,9 @@ def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
     """Pairs of particles as an int64 array of shape (m, 2) with i < j; None gives no pairs.
 
     Raises:
-        ValueError: wrong shape or type, an index out of range, or a particle paired with itself.
+        ValueError: wrong shape or type, masked entries, an index out of range, or a particle paired with itself.
     """
+    _check_unmasked(pairs, name)
     try:
         array = np.asarray(() if pairs is None else pairs)
     except ValueError as error:
@@ -126,3 +126,8 @@ def check_integer(value, name: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"`{name}` must be an integer, got {value!r}")
     return int(check_number(int(value), name, low, high))
+
+
+def _check_unmasked(values, name: str) -> None:
+    if np.ma.is_masked(values):
+        raise ValueError(f"`{name}` must have no masked entries, got {np.ma.count_masked(values)}")

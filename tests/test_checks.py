@@ -208,4 +208,6 @@ def test_masked_entries_are_refused():
         check_charges(np.ma.array([1.0, -1.0], mask=[False, True]))
     with pytest.raises(ValueError, match=r"^`positions` must have no masked entries, got 2$"):
         check_positions(np.ma.array(np.zeros((2, 3)), mask=np.eye(2, 3)) * unit.nanometer, 2)
+    with pytest.raises(ValueError, match=r"^`exclusions` must have no masked entries, got 2$"):
+        check_exclusions(np.ma.array([[0, 1], [1, 2]], mask=[[False, False], [True, True]]), 3)
     np.testing.assert_array_equal(check_charges(np.ma.array([1.0, -1.0], mask=False)), [1.0, -1.0])

@@ -393,6 +393,8 @@ def _charge(value, particle: int) -> float:
 def _number(value, name: str, particle: int | None = None) -> float:
     """``value`` as a finite float in OpenMM units; the error names the particle."""
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError("text")
         number = float(strip_units(value))
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` must be a number, got {value!r:.80}") from None

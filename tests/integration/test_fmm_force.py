@@ -86,6 +86,7 @@ def test_what_is_added_can_be_read():
         (lambda force: force.setCharges([1.0, np.nan]), "`charges` must be finite, got nan for particle 1"),
         (lambda force: force.setCharges([1.0]), r"`charges` must have shape \(2,\), one for each particle, got \(1,\)"),
         (lambda force: force.addParticle("one"), "`charge` must be a number, got 'one'"),
+        (lambda force: force.addParticle("1"), "`charge` must be a number, got '1'"),
         (lambda force: force.setParticleParameters(0, None), "`charge` must be a number, got None"),
         (lambda force: force.setParticleParameters(0.5, 1.0), "`index` must be an integer, got 0.5"),
         (lambda force: force.addExclusion(0.5, 1), "`particle1` must be an integer, got 0.5"),
