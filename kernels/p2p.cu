@@ -12,7 +12,7 @@
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 //
 // Where forces are all that is wanted, potentials are left out, unless some particles are split: their forces depend on them,
-// and code for both cases at work would be more than the instruction cache holds.
+// and a launch that uses code for both cases takes longer.
 #include "common/parts.cuh"
 
 #define TARGETS 4

@@ -21,10 +21,9 @@ chi the ionic fraction; the term in Q stands for the few pairs in facing corners
 constants were fitted by least squares to errors measured against Ewald sums: 1,680 of water, molten salt, brine and a
 solvated peptide (radii 1.87 to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set
 (radii 1.87 to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25, at narrow
-transitions 0.4, for which f was raised). That was with quintic weights; S0 was lowered for the cubic ones, at which errors are
-0.90 of those. ``SAFETY`` covers the spread between liquids in large systems, ``SCATTER`` what is
-added in small ones of molecules, where few pairs of particles make the error; ``IONIC`` was raised from 0.66 to cover
-crystals.
+transitions 0.4, for which f was raised). That was with quintic weights; S0 was lowered for the cubic ones, at which
+errors are 0.90 of those. ``SAFETY`` covers the spread between liquids in large systems, ``SCATTER`` what is added in small
+ones of molecules, where few pairs of particles make the error; ``IONIC`` was raised from 0.66 to cover crystals.
 ``docs/accuracy.md`` has the comparison for the whole test set.
 """
 

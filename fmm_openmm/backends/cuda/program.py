@@ -27,7 +27,7 @@ INPUTS = ("positions", "parameters", "charges")
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the forces are added to OpenMM's,
-and there are no fields."""
+there are no fields, and the executor may set "potentials_wanted" to 0: then energy and potentials are left as they are."""
 
 PHASES = {"export": 1, SETUP: 2, "gather": 4}
 """When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends, or 4 where forces are not
