@@ -8,6 +8,7 @@
 #include "openmm/common/ComputeForceInfo.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaKernelFactory.h"
+#include "openmm/cuda/CudaQueue.h"
 #include "openmm/internal/ContextImpl.h"
 
 using namespace OpenMM;
@@ -17,6 +18,7 @@ namespace fmm {
 static const size_t SHAPES_KEPT = 2;       // so that Python is not asked again after a rejected change of the box
 static const double SAME_SHAPE = 1e-12;
 static const int MOST_MOVES = 3;           // of the boxes to positions that stay the same: one is enough
+static const int CROWDED = 50000;          // particles from which p2p leaves OpenMM's kernels no room
 static const int EXAMINED = 10000;         // evaluations after which boxes that follow the particles may be too many
 
 Callbacks python;
@@ -29,7 +31,9 @@ public:
     explicit Start(NativeKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
         owner.discard();
-        if (!owner.several && groups & (1 << owner.group)) owner.begin(includeForces, includeEnergy);
+        if (owner.several || !(groups & (1 << owner.group))) return;
+        owner.begin(includeForces, includeEnergy);
+        owner.hasten();
     }
 private:
     NativeKernel& owner;
@@ -112,14 +116,18 @@ void NativeKernel::synchronise() {
 }
 
 void NativeKernel::release() {
-    if (stream) cuStreamSynchronize(stream);
+    if (hastened) cuda.restoreDefaultQueue();
+    hastened = false;
+    for (CUstream each : {stream, urgent})
+        if (each) cuStreamSynchronize(each);
     cuStreamSynchronize(cuda.getCurrentStream());
     executor.reset();
-    if (stream) cuStreamDestroy(stream);
+    for (CUstream each : {stream, urgent})
+        if (each) cuStreamDestroy(each);
     if (begun) cuEventDestroy(begun);
     if (done) cuEventDestroy(done);
     if (energy) cuMemFreeHost(energy);
-    stream = nullptr;
+    stream = urgent = nullptr;
     begun = done = nullptr;
     energy = nullptr;
 }
@@ -236,6 +244,7 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
 void NativeKernel::discard() {
     if (!unfinished) return;
     unfinished = false;
+    slowDown();
     again();
 }
 
@@ -268,9 +277,31 @@ void NativeKernel::complete(CUstream last, bool copiesEnergy) {
     check(cuEventRecord(done, last), "recording an event");
 }
 
+// OpenMM's own stream has the lowest priority there is. Its search for neighbours is a chain of small kernels, which would wait
+// there until the last block of p2p has begun, and all its forces with it. So OpenMM works on a stream as urgent as ours until
+// the FMM is finished, unless one of its forces changes the queue by itself, as PME does.
+void NativeKernel::hasten() {
+    if (!unfinished || !atomics || cuda.getNumAtoms() < CROWDED) return;
+    if (!urgent) urgent = makeStream();
+    check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
+    check(cuStreamWaitEvent(urgent, begun, 0), "waiting for an event");
+    cuda.setCurrentQueue(std::make_shared<CudaQueue>(urgent));
+    hastened = true;
+}
+
+// OpenMM goes on where it was before.
+void NativeKernel::slowDown() {
+    if (!hastened) return;
+    hastened = false;
+    cuda.restoreDefaultQueue();
+    check(cuEventRecord(begun, urgent), "recording an event");
+    check(cuStreamWaitEvent(cuda.getCurrentStream(), begun, 0), "waiting for an event");
+}
+
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     if (!unfinished) return 0;
     unfinished = false;
+    slowDown();
     if (executor->follows()) {
         outside = executor->particlesOutside();
         if (outside) return again();

@@ -71,7 +71,9 @@ private:
     void prepare();
     void discard();
     void begin(bool includeForces, bool includeEnergy);
+    void hasten();
     double finish(bool includeForces, bool includeEnergy);
+    void slowDown();
     double again();
     void complete(CUstream last, bool copiesEnergy);
     void readContext();
@@ -99,6 +101,7 @@ private:
     int unexamined = 0;            // evaluations since Python saw the positions
     bool atomics = false;          // forces are added beside those of others, not after them
     bool unfinished = false;       // begun, and not finished
+    bool hastened = false;         // OpenMM works on our urgent stream
     bool outside = false;          // the boxes do not cover the particles any more
     bool undefined = false;        // the energy was not a number
     int group = 0;
@@ -110,7 +113,7 @@ private:
     std::vector<Shape> shapes;     // known ones, the latest first
     double current[9];             // box of the parameter block on the device
     std::vector<double> positions; // for Python, during a request
-    CUstream stream = nullptr;
+    CUstream stream = nullptr, urgent = nullptr;
     CUevent begun = nullptr, done = nullptr;
     double* energy = nullptr;      // pinned
 };

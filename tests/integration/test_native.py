@@ -24,6 +24,7 @@ from fmm_openmm import tuning
 from fmm_openmm.backends.cuda import serial
 from fmm_openmm.backends.cuda.program import Buffer
 from fmm_openmm.backends.cuda.source import OPTIONS
+from fmm_openmm.bench.systems import Sample, tiled
 from fmm_openmm.integration import native, plugin
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates
@@ -802,6 +803,25 @@ def test_forces_of_a_step_that_openmm_gave_up(water):
             forces({0, 7})
         context.setPeriodicBoxVectors(*water.cell)
         assert relative_difference(forces(groups), expected) < 1e-9
+
+
+@on_gpu
+def test_a_large_system(water):
+    """Until the FMM is finished, OpenMM works on a stream of the plugin; also if it gives a step up."""
+    sample = tiled(Sample(water.system, water.positions, np.zeros_like(water.positions)), (5, 5, 4))
+    velocities = []
+    for bridge in ("native", "host"):
+        box = Box(copy.deepcopy(sample.system), sample.positions)
+        converted(box, bridge=bridge)
+        context = context_of(box, "double")
+        context.getIntegrator().step(5)
+        context.setPeriodicBoxVectors(*(0.2 * box.cell))
+        with pytest.raises(openmm.OpenMMException, match="less than twice the nonbonded cutoff"):
+            context.getState(forces=True)
+        context.setPeriodicBoxVectors(*box.cell)
+        context.getIntegrator().step(5)
+        velocities.append(context.getState(velocities=True).getVelocities(asNumpy=True)._value)
+    assert relative_difference(*velocities) < 1e-6
 
 
 @on_gpu
