@@ -812,7 +812,7 @@ def test_a_large_system(water):
     velocities = []
     for bridge in ("native", "host"):
         box = Box(copy.deepcopy(sample.system), sample.positions)
-        converted(box, bridge=bridge)
+        converted(box, bridge=bridge, precision="double", order=6, near_radius=1.87, grid=(20, 20, 16), smoothing=0.05)
         context = context_of(box, "double")
         context.getIntegrator().step(5)
         context.setPeriodicBoxVectors(*(0.2 * box.cell))
