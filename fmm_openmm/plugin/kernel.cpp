@@ -77,8 +77,9 @@ static bool addsByAtomics(const Force& force) {
     if (auto* nonbonded = dynamic_cast<const NonbondedForce*>(&force))
         return nonbonded->getNonbondedMethod() <= NonbondedForce::CutoffPeriodic;  // Ewald and PME may not
     return isOneOf<HarmonicBondForce, HarmonicAngleForce, PeriodicTorsionForce, RBTorsionForce, CMAPTorsionForce,
-                   CustomBondForce, CustomAngleForce, CustomTorsionForce, CustomExternalForce, CMMotionRemover,
-                   AndersenThermostat, MonteCarloBarostat, MonteCarloAnisotropicBarostat, MonteCarloMembraneBarostat,
+                   CustomBondForce, CustomAngleForce, CustomTorsionForce, CustomCompoundBondForce, CustomCentroidBondForce,
+                   CustomNonbondedForce, CustomHbondForce, CustomExternalForce, CMMotionRemover, AndersenThermostat,
+                   MonteCarloBarostat, MonteCarloAnisotropicBarostat, MonteCarloMembraneBarostat,
                    MonteCarloFlexibleBarostat>(force);
 }
 

@@ -806,6 +806,39 @@ def test_forces_of_a_step_that_openmm_gave_up(water):
 
 
 @on_gpu
+def test_beside_forces_that_add_at_the_same_time(water):
+    """Total forces, of which OpenMM adds its own while the FMM adds these."""
+    groups = openmm.CustomCentroidBondForce(2, "5*(distance(g1, g2) - 1)^2")
+    chains = openmm.CustomCompoundBondForce(3, "20*distance(p1, p2)*distance(p2, p3)")
+    pairs = openmm.CustomNonbondedForce("50*exp(-4*r)")
+    hydrogen = openmm.CustomHbondForce("-20*exp(-3*distance(d1, a1))")
+    for force in (pairs, hydrogen):
+        force.setNonbondedMethod(force.CutoffPeriodic)
+        force.setCutoffDistance(0.7)
+    for _ in water.positions:
+        pairs.addParticle([])
+    for index in range(water.nonbonded.getNumExceptions()):
+        pairs.addExclusion(*water.nonbonded.getExceptionParameters(index)[:2])
+    for oxygen in range(0, len(water.positions), 3):
+        hydrogen.addAcceptor(oxygen, -1, -1, [])
+        hydrogen.addDonor(oxygen + 1, -1, -1, [])
+        hydrogen.addExclusion(oxygen // 3, oxygen // 3)
+        chains.addBond([oxygen, oxygen + 1, oxygen + 2], [])
+        groups.addBond([groups.addGroup([oxygen, oxygen + 1]), groups.addGroup([oxygen + 2])], [])
+    for force in (groups, chains, pairs, hydrogen):
+        water.system.addForce(force)
+    totals = []
+    for bridge in ("native", "host"):
+        mine = copy.deepcopy(water)
+        fmm.use_fmm(mine.system, bridge=bridge, precision="double", order=6, near_radius=2.34, grid=(6, 6, 6), smoothing=0.05)
+        context = context_of(mine, "double")
+        for _ in range(5):
+            totals.append(context.getState(forces=True).getForces(asNumpy=True)._value)
+    for total in totals[1:]:
+        assert relative_difference(total, totals[0]) < ROUNDING["double"]
+
+
+@on_gpu
 def test_a_large_system(water):
     """Until the FMM is finished, OpenMM works on a stream of the plugin; also if it gives a step up."""
     sample = tiled(Sample(water.system, water.positions, np.zeros_like(water.positions)), (5, 5, 4))
