@@ -814,7 +814,7 @@ def test_beside_forces_that_add_at_the_same_time(water):
     hydrogen = openmm.CustomHbondForce("-20*exp(-3*distance(d1, a1))")
     for force in (pairs, hydrogen):
         force.setNonbondedMethod(force.CutoffPeriodic)
-        force.setCutoffDistance(0.7)
+        force.setCutoffDistance(water.nonbonded.getCutoffDistance())
     for _ in water.positions:
         pairs.addParticle([])
     for index in range(water.nonbonded.getNumExceptions()):
