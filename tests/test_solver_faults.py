@@ -259,7 +259,7 @@ def test_create_and_compute_in_a_loop(backend):
     try:
         cycle()
         memory, peak = memory_in_arrays(), resident_peak()
-        for _ in range(10):
+        for _ in range(20):
             cycle()
         assert memory_in_arrays() - memory < q.nbytes
     finally:

@@ -47,7 +47,7 @@ def test_offsets_follow_the_context_like_those_of_pme(alchemical, platform):
     reference.nonbonded.setEwaldErrorTolerance(2e-5 * close)
     fmm.use_fmm(alchemical.system, tolerance=1e-8)
     contexts = reference.context("Reference"), alchemical.context(platform)
-    for values in ((0.0, 0.5), (1.0, -1.0), (0.0, 0.5)):
+    for values in ((0.0, 0.5), (1.0, 0.5), (0.25, -1.0), (0.0, 0.5)):
         for context in contexts:
             context.setParameter("lambda", values[0])
             context.setParameter("mu", values[1])
