@@ -72,7 +72,8 @@ static bool isOneOf(const Force& force) {
     return ((dynamic_cast<const Kinds*>(&force) != nullptr) || ...);
 }
 
-// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile.
+// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile, and all run on
+// OpenMM's current stream.
 static bool addsByAtomics(const Force& force) {
     if (auto* nonbonded = dynamic_cast<const NonbondedForce*>(&force))
         return nonbonded->getNonbondedMethod() <= NonbondedForce::CutoffPeriodic;  // Ewald and PME may not
@@ -249,12 +250,17 @@ void NativeKernel::discard() {
     again();
 }
 
+// What is queued on a stream from now on waits for what has been queued on another.
+void NativeKernel::letWait(CUstream later, CUstream earlier) {
+    check(cuEventRecord(begun, earlier), "recording an event");
+    check(cuStreamWaitEvent(later, begun, 0), "waiting for an event");
+}
+
 void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     if (delegate) return;
     failure.clear();
     // before anything is overwritten: OpenMM's stream may still be adding the last forces
-    check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
-    check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
+    letWait(stream, cuda.getCurrentStream());
     try {
         if (undefined) explain();
         if (outside) follow();
@@ -280,12 +286,11 @@ void NativeKernel::complete(CUstream last, bool copiesEnergy) {
 
 // OpenMM's own stream has the lowest priority there is. Its search for neighbours is a chain of small kernels, which would wait
 // there until the last block of p2p has begun, and all its forces with it. So OpenMM works on a stream as urgent as ours until
-// the FMM is finished, unless one of its forces changes the queue by itself, as PME does.
+// the FMM is finished, unless one of its forces changes it by itself, as PME does.
 void NativeKernel::hasten() {
     if (!unfinished || !atomics || cuda.getNumAtoms() < CROWDED) return;
     if (!urgent) urgent = makeStream();
-    check(cuEventRecord(begun, cuda.getCurrentStream()), "recording an event");
-    check(cuStreamWaitEvent(urgent, begun, 0), "waiting for an event");
+    letWait(urgent, cuda.getCurrentStream());
     cuda.setCurrentQueue(std::make_shared<CudaQueue>(urgent));
     hastened = true;
 }
@@ -295,8 +300,7 @@ void NativeKernel::slowDown() {
     if (!hastened) return;
     hastened = false;
     cuda.restoreDefaultQueue();
-    check(cuEventRecord(begun, urgent), "recording an event");
-    check(cuStreamWaitEvent(cuda.getCurrentStream(), begun, 0), "waiting for an event");
+    letWait(cuda.getCurrentStream(), urgent);
 }
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {

@@ -70,6 +70,7 @@ private:
 
     void prepare();
     void discard();
+    void letWait(CUstream later, CUstream earlier);
     void begin(bool includeForces, bool includeEnergy);
     void hasten();
     double finish(bool includeForces, bool includeEnergy);
