@@ -24,11 +24,11 @@
 
 struct Shared {
     real4 source[HELD];
-    real4 target[BATCH];
+    real4 target[2 * BATCH];      // in both orders, see `held`
     real4 far[BATCH];             // what excluded pairs beyond the near stencil contribute
-    int first[NEAR];              // first part of each near box
-    int begin[NEAR + 1];          // number of sources before it
-    unsigned skip[WINDOW];        // a bit for every target that leaves the source out
+    alignas(16) unsigned skip[WINDOW];  // a bit for every target that leaves the source out, in the order of the source's lane
+    int begin[NEAR + 1];          // number of sources before those of each near box; of all
+    int to_part[NEAR + 1];        // from the number of a source in it to that of the part
     int masked[BATCH];            // sources up to the last one that the target leaves out
 };
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ void interact(const real4& target, const real4& sourc
 
 // Sums over the warp of COUNT values a lane, COUNT a power of two: afterwards lane i holds the sum of value i % COUNT.
 template <int COUNT>
-__device__ __forceinline__ real transposed_sum(real (&v)[COUNT], int lane) {
+__device__ __forceinline__ real transposed_sum(real (&v)[COUNT], unsigned lane) {
     if constexpr (COUNT > 1) {
         real half[COUNT / 2];
         const bool upper = lane & (COUNT / 2);
@@ -88,16 +88,19 @@ __device__ __forceinline__ int3 excluded_image(const Located& a, const Located& 
     return shift;
 }
 
+// A number in [-n, 2 n) as one in [0, n): what is negative is large without its sign.
+__device__ __forceinline__ unsigned wrapped(unsigned i, unsigned n) {
+    i = min(i, i + n);
+    return min(i, i - n);
+}
+
 // Number of a box index that leaves its range by at most the reach of the near stencil; -1 if there is no such box.
 __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
 #if OPEN
     const bool inside = i0 >= 0 && i0 < N0 && i1 >= 0 && i1 < N1 && i2 >= 0 && i2 < N2;
     return inside ? box_number(i0, i1, i2) : -1;
 #elif C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
-    i0 += i0 < 0 ? N0 : (i0 >= N0 ? -N0 : 0);
-    i1 += i1 < 0 ? N1 : (i1 >= N1 ? -N1 : 0);
-    i2 += i2 < 0 ? N2 : (i2 >= N2 ? -N2 : 0);
-    return i0 + N0 * (i1 + N1 * i2);
+    return wrapped(i0, N0) + N0 * (wrapped(i1, N1) + N1 * wrapped(i2, N2));
 #else
     return box_number(i0, i1, i2);
 #endif
@@ -116,9 +119,9 @@ __device__ __forceinline__ void operator+=(Field& a, const Field& b) {
 }
 
 // The lane, read anew so that what depends on it need not be kept in registers between passes.
-__device__ __forceinline__ int lane_now() {
+__device__ __forceinline__ unsigned lane_now() {
 #ifdef __CUDA_ARCH__
-    int lane;
+    unsigned lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
     return lane;
 #else
@@ -126,16 +129,21 @@ __device__ __forceinline__ int lane_now() {
 #endif
 }
 
+// The bit of a target in the mask of a source, see `held`.
+__device__ __forceinline__ unsigned target_bit(int source, int target) {
+    return 1u << (source & 16 ? BATCH - 1 - target : target);
+}
+
 // Which of N targets a lane holds in register t: halves of the warp have opposite orders, so that, in a sum over them, what one
 // half gives away is in the same register as what the other keeps.
 template <int N>
-__device__ __forceinline__ int held(int lane, int t) {
+__device__ __forceinline__ int held(unsigned lane, int t) {
     return lane & 16 ? N - 1 - t : t;
 }
 
 // Sums of N targets over the warp, held as above; calls store(target, component, total) once for each.
 template <int N, class Store>
-__device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], int lane, Store store) {
+__device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], unsigned lane, Store store) {
     constexpr int LEFT = (N + 1) / 2, COUNT = LEFT > 2 ? 16 : 4 * LEFT;
 #pragma unroll
     for (int t = 0; t < LEFT; t++) sum[t] += from_lane(sum[N - 1 - t], 16);
@@ -154,67 +162,78 @@ __device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], int lane, Store 
     if (t < N / 2 || (t < LEFT && lane < 16)) store(held<N>(lane, t), lane % 4, total);
 }
 
-// N targets, from number `from` of the batch on, with all sources of the window; adds to `near` or, at first, sets it.
+// N targets, from number `from` of the batch on, which begins with part `batch`, with all sources of the window; adds to `near`
+// or, at first, sets it.
 template <int N, bool POTENTIAL>
-__device__ __forceinline__ void meet(const Shared& s, int steps, int from, bool initial, real* __restrict__ near) {
-    const int lane = lane_now();
+__device__ __forceinline__ void meet(const Shared& s, int steps, int from, int batch, bool initial, real4* __restrict__ near) {
+    const unsigned lane = lane_now();
     real4 target[N];
     Field sum[N];
-    int masked = 0;
+    const int first = lane & 16 ? 2 * BATCH - N - from : from;
+    int masked = 1;
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        target[t] = s.target[from + held<N>(lane, t)];
+        target[t] = s.target[first + t];
         sum[t] = Field{0, 0, 0, 0};
         masked = max(masked, s.masked[from + t]);
     }
-    masked = (masked + 31) / 32 * 32;
+    // steps with masks: one at least, and so many that those without are even in number
+    masked = (masked + 31) / 32;
+    const real4* const end = s.source + 32 * (masked + ((steps - masked) & 1));
+    const real4* source = s.source + lane;
+    const unsigned* skips = s.skip + lane;
 #pragma unroll 1
-    for (int k = lane; k < masked; k += 32) {
-        const real4 source = s.source[k];
-        const unsigned skip = lane & 16 ? __brev(s.skip[k]) >> (32 - N - from) : s.skip[k] >> from;
+    do {
+        const real4 other = *source;
+        const unsigned skip = *skips >> first % BATCH;
 #pragma unroll
-        for (int t = 0; t < N; t++) interact<true, POTENTIAL>(target[t], source, skip & (1u << t), sum[t]);
-    }
-#pragma unroll 2
-    for (int k = masked + lane; k < 32 * steps; k += 32) {
-        const real4 source = s.source[k];
+        for (int t = 0; t < N; t++) interact<true, POTENTIAL>(target[t], other, skip & (1u << t), sum[t]);
+        source += 32;
+        skips += 32;
+    } while (source < end);
+#pragma unroll 1
+    for (; source < s.source + 32 * steps; source += 64) {
 #pragma unroll
-        for (int t = 0; t < N; t++) interact<false, POTENTIAL>(target[t], source, false, sum[t]);
+        for (int step = 0; step < 64; step += 32) {
+            const real4 other = source[step];
+#pragma unroll
+            for (int t = 0; t < N; t++) interact<false, POTENTIAL>(target[t], other, false, sum[t]);
+        }
     }
     sum_over_lanes(sum, lane, [&](int t, int component, real total) {
         total += reinterpret_cast<const real*>(s.far + from + t)[component];
-        real& result = near[4 * (from + t) + component];
+        real& result = reinterpret_cast<real*>(near + (batch + from + t))[component];
         result = initial ? total : result + total;
     });
 }
 
 // The instance of `meet` for a number of targets known only here.
 template <int N>
-__device__ __forceinline__ void meet_some(int count, bool potentials, const Shared& s, int steps, int from, bool initial,
-                                          real* __restrict__ near) {
+__device__ __forceinline__ void meet_some(int count, bool potentials, const Shared& s, int steps, int from, int batch,
+                                          bool initial, real4* __restrict__ near) {
     if constexpr (N > 1) {
-        if (count < N) return meet_some<N - 1>(count, potentials, s, steps, from, initial, near);
+        if (count < N) return meet_some<N - 1>(count, potentials, s, steps, from, batch, initial, near);
     }
-    if (SMOOTHED || potentials) meet<N, true>(s, steps, from, initial, near);
-    else meet<N, false>(s, steps, from, initial, near);
+    if (SMOOTHED || potentials) meet<N, true>(s, steps, from, batch, initial, near);
+    else meet<N, false>(s, steps, from, batch, initial, near);
 }
 
 // A warp's share of a batch, in passes of up to TARGETS.
-__device__ __forceinline__ void meet_all(bool potentials, const Shared& s, int steps, int first, int last, bool initial,
-                                         real* __restrict__ near) {
+__device__ __forceinline__ void meet_all(bool potentials, const Shared& s, int steps, int first, int last, int batch,
+                                         bool initial, real4* __restrict__ near) {
     while (first < last) {
-        const int left = last - first, count = left > 2 * TARGETS ? TARGETS : (left > TARGETS ? (left + 1) / 2 : left);
-        meet_some<TARGETS>(count, potentials, s, steps, first, initial, near);
+        const int count = min(TARGETS, last - first);
+        meet_some<TARGETS>(count, potentials, s, steps, first, batch, initial, near);
         first += count;
     }
 }
 
 // Lists the near boxes; done by one warp.
-__device__ __forceinline__ void list_rows(Shared& s, int box, int lane, const int* __restrict__ start,
+__device__ __forceinline__ void list_rows(Shared& s, unsigned box, int lane, const int* __restrict__ start,
                                           const int4* __restrict__ offset) {
     const int h0 = box % N0, h1 = box / N0 % N1, h2 = box / (N0 * N1);
     int sources = 0;
-    for (int first = 0; first < NEAR; first += 32) {
+    for (int first = 0; first <= NEAR; first += 32) {
         const int row = first + lane;
         int from = 0, length = 0;
         if (row < NEAR) {
@@ -231,13 +250,13 @@ __device__ __forceinline__ void list_rows(Shared& s, int box, int lane, const in
             const int other = __shfl_up_sync(FULL, inclusive, d);
             if (lane >= d) inclusive += other;
         }
-        if (row < NEAR) {
-            s.first[row] = from;
-            s.begin[row] = sources + inclusive - length;
+        if (row <= NEAR) {
+            const int begin = sources + inclusive - length;
+            s.begin[row] = begin;
+            s.to_part[row] = from - begin;
         }
         sources += __shfl_sync(FULL, inclusive, 31);
     }
-    if (lane == 0) s.begin[NEAR] = sources;
     __syncwarp();
 }
 
@@ -247,12 +266,17 @@ __device__ __forceinline__ void list_rows(Shared& s, int box, int lane, const in
 __device__ __forceinline__ void fetch(Shared& s, int window, int lane, int nothing, const real4* __restrict__ xq,
                                       const real4* __restrict__ shift) {
     for (int row = lane; row < NEAR; row += 32) {
-        const int begin = s.begin[row] - window, to_part = s.first[row] - begin;
-        for (int k = max(0, begin), end = min(WINDOW, s.begin[row + 1] - window); k < end; k++)
+        const int to_part = s.to_part[row] + window;
+#pragma unroll 4
+        for (int k = max(0, s.begin[row] - window), end = min(WINDOW, s.begin[row + 1] - window); k < end; k++)
             *reinterpret_cast<int2*>(s.source + k) = int2{to_part + k, row};
     }
-    const int sources = min(WINDOW, s.begin[NEAR] - window), end = (sources + FETCHES - 1) / FETCHES * FETCHES;
-    for (int k = sources + lane; k < end; k += 32) *reinterpret_cast<int2*>(s.source + k) = int2{nothing, 0};
+    const int sources = min(WINDOW, s.begin[NEAR] - window), end = unsigned(sources + FETCHES - 1) / FETCHES * FETCHES;
+#pragma unroll
+    for (int p = 0; p < FETCHED; p++) {
+        const int k = sources + 32 * p + lane;
+        if (k < end) *reinterpret_cast<int2*>(s.source + k) = int2{nothing, 0};
+    }
     __syncwarp();
     for (real4* source = s.source + lane; source < s.source + end; source += FETCHES) {
         real4 value[FETCHED];
@@ -276,13 +300,14 @@ struct Tables {
     const int* __restrict__ place;
     const Located* __restrict__ located;
     const real4* __restrict__ fraction;
-    const short* __restrict__ row_of;
+    const int* __restrict__ row_of;
     const int* __restrict__ partner_start;
     const int* __restrict__ partner;
     const Parameters* __restrict__ parameters;
 };
 
-// The way of a lane, one of `share`, through the partners of its target's particle.
+// The way of a lane, one of `share`, through the partners of its target's particle. The particle itself, the first of them,
+// counts only if it has several parts: that a part leaves out itself is known without.
 struct Walk {
     int share, target, particle, next, last;
     int box[3];
@@ -297,6 +322,7 @@ __device__ __forceinline__ Walk begin_walk(const Tables& tables, int lane, int b
         walk.next = tables.partner_start[walk.particle] + (lane & (walk.share - 1));
         walk.last = tables.partner_start[walk.particle + 1];
         const Located at = tables.located[walk.particle];
+        if (!is_split(at)) walk.next++;
 #pragma unroll
         for (int axis = 0; axis < 3; axis++) walk.box[axis] = at.box[axis] + step_of(at, part & 7, axis);
     }
@@ -306,13 +332,14 @@ __device__ __forceinline__ Walk begin_walk(const Tables& tables, int lane, int b
 // Leaves the part of an excluded partner, n boxes from the target's, out of the sources of the target, or subtracts it.
 __device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int target, int target_part, int part, int3 n,
                                           int window, Field& far) {
+    constexpr unsigned WIDTH0 = 2 * REACH0 + 1, WIDTH1 = 2 * REACH1 + 1, WIDTH2 = 2 * REACH2 + 1;
+    const unsigned from0 = n.x + REACH0, from1 = n.y + REACH1, from2 = n.z + REACH2;
     int row = -1;
-    if (abs(n.x) <= REACH0 && abs(n.y) <= REACH1 && abs(n.z) <= REACH2)
-        row = tables.row_of[n.x + REACH0 + (2 * REACH0 + 1) * (n.y + REACH1 + (2 * REACH1 + 1) * (n.z + REACH2))];
+    if (from0 < WIDTH0 && from1 < WIDTH1 && from2 < WIDTH2) row = tables.row_of[from0 + WIDTH0 * (from1 + WIDTH1 * from2)];
     if (row >= 0) {
-        const int source = s.begin[row] + part - s.first[row] - window;
+        const int source = part - s.to_part[row] - window;
         if (source >= 0 && source < WINDOW) {
-            atomicOr(&s.skip[source], 1u << target);
+            atomicOr(&s.skip[source], target_bit(source, target));
             atomicMax(&s.masked[target], source + 1);
         }
     } else if (window == 0) {
@@ -343,11 +370,11 @@ __device__ __forceinline__ void exclude(Shared& s, const Tables& tables, const W
             const int3 n = {other.box[0] + step_of(other, corner, 0) + image.x - walk.box[0],
                             other.box[1] + step_of(other, corner, 1) + image.y - walk.box[1],
                             other.box[2] + step_of(other, corner, 2) + image.z - walk.box[2]};
-            const int part = tables.place[entry_of(8 * j + corner, tables.n)];
+            const int part = tables.place[entry_of(j, corner, tables.n)];
             leave_out(s, tables, walk.target, batch + walk.target, part, n, window, far);
         });
     }
-    __syncwarp();
+    if (!__any_sync(FULL, far.phi != 0 || far.x != 0 || far.y != 0 || far.z != 0)) return;
     for (int d = 1; d < walk.share; d *= 2) far += from_lane(far, d);
     if ((threadIdx.x & (walk.share - 1)) == 0) s.far[walk.target] = real4{far.phi, far.x, far.y, far.z};
 }
@@ -357,10 +384,10 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
     const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (CORNERS, n) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
     const real4* __restrict__ shift /* (NEAR): offset in box widths */,
-    const short* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
-    const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded ones */,
+    const int* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
+    const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself, then excluded ones */,
     const Parameters* __restrict__ parameters, const int* __restrict__ potentials_wanted /* (1): more than forces */,
-    real* __restrict__ near /* (parts, 4): potential, field */) {
+    real4* __restrict__ near /* (parts): potential, field */) {
     __shared__ Shared s;
     const int lane = threadIdx.x % 32, box = blockIdx.x;
     const bool fetches = threadIdx.x < 32;
@@ -374,10 +401,16 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
             const int targets = min(BATCH, last_target - batch);
             Walk walk;
             if (!fetches) {
-                for (int k = lane; k < WINDOW; k += 32) s.skip[k] = 0;
-                s.masked[lane] = 0;
-                if (lane < targets) s.target[lane] = xq[batch + lane];
+                if (lane < targets) s.target[lane] = s.target[2 * BATCH - 1 - lane] = xq[batch + lane];
+#pragma unroll
+                for (int k = 4 * lane; k < WINDOW; k += 128) *reinterpret_cast<int4*>(s.skip + k) = int4{0, 0, 0, 0};
                 walk = begin_walk(tables, lane, batch, targets);
+                __syncwarp();
+                const int own = batch - first_target - window;  // where the batch is among the sources: they begin with the box
+                const bool here = own >= 0 && own < WINDOW;
+                if (here) s.skip[own + lane] = target_bit(lane, lane);
+                s.masked[lane] = here ? own + lane + 1 : 0;
+                s.far[lane] = real4{0, 0, 0, 0};
             }
             __syncthreads();
             if (!fetches)
@@ -385,9 +418,9 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
             else if (batch == first_target)
                 fetch(s, window, lane, start[BOXES], xq, shift);
             __syncthreads();
-            const int steps = (min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = (targets + 1) / 2;
-            meet_all(*potentials_wanted, s, steps, fetches ? 0 : half, fetches ? half : targets, window == 0,
-                     near + 4LL * batch);
+            const int steps = unsigned(min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = unsigned(targets + 1) / 2;
+            meet_all(*potentials_wanted, s, steps, fetches ? 0 : half, fetches ? half : targets, batch,
+                     window == 0, near);
             __syncthreads();
         }
         window += WINDOW;

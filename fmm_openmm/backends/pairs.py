@@ -3,19 +3,22 @@
 import numpy as np
 
 
-def partners(pairs, particles: int, xp=np) -> tuple[np.ndarray, np.ndarray]:
+def partners(pairs, particles: int, xp=np, itself_first: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner.
 
     Args:
         pairs: excluded pairs, shape (k, 2).
         particles: their number.
         xp: the library of the arrays, NumPy or CuPy.
+        itself_first: whether the particle comes before its partners; these ascend from it and go on from 0.
     """
     pairs, everyone = xp.asarray(pairs, xp.int64).reshape(-1, 2), xp.arange(particles)
     i = xp.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
     j = xp.concatenate([everyone, pairs[:, 1], pairs[:, 0]])
-    key = xp.sort(i * particles + j)
-    return xp.searchsorted(key, xp.arange(particles + 1) * particles), key % particles
+    origin = i if itself_first else 0
+    key = xp.sort(i * particles + (j - origin) % particles)
+    origin = key // particles if itself_first else 0
+    return xp.searchsorted(key, xp.arange(particles + 1) * particles), (key + origin) % particles
 
 
 def near_table(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

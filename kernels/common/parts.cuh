@@ -4,7 +4,12 @@
 
 // A corner's bits tell along which axes the part lies in the neighbouring box instead of the home box.
 __device__ __forceinline__ int step_of(const Located& at, int corner, int axis) {
-    return (corner >> axis & 1) * side_of(at.sides, axis);
+    return SMOOTHED ? (corner >> axis & 1) * side_of(at.sides, axis) : 0;
+}
+
+// Whether a particle has several parts.
+__device__ __forceinline__ bool is_split(const Located& at) {
+    return SMOOTHED && at.sides != 0x15;
 }
 
 // Calls visit(corner) for the corners that have a part: the subsets of the axes along which the particle is split.
@@ -62,8 +67,12 @@ __device__ __forceinline__ Part part_of(const Located& at, const real4& fraction
 }
 
 // Where a part has its entry in arrays (CORNERS, n).
+__device__ __forceinline__ int entry_of(int particle, int corner, int n) {
+    return SMOOTHED ? corner * n + particle : particle;
+}
+
 __device__ __forceinline__ int entry_of(int part, int n) {
-    return SMOOTHED ? (part & 7) * n + (part >> 3) : part >> 3;
+    return entry_of(part >> 3, part & 7, n);
 }
 
 // The parts of each box, in no particular order. The last of the LISTED entries of a box heads the list of those that found no

@@ -23,7 +23,7 @@ def p2p(b: Builder, pairs) -> None:
     lattice = b.lattice
     near = nearest_first(lattice)
     row_of, reach = near_table(near)
-    start, partner = partners(pairs, b.n)
+    start, partner = partners(pairs, b.n, itself_first=True)
     b.stage("p2p", p2p=0)
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
@@ -31,7 +31,7 @@ def p2p(b: Builder, pairs) -> None:
     many, most = expected + 2.5 * expected**0.5, min(P2P_SOURCES, P2P_BYTES // (4 * b.real.itemsize))
     b.macros(WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
-    b.table("row_of", row_of.transpose(2, 1, 0), np.int16)
+    b.table("row_of", row_of.transpose(2, 1, 0), np.int32)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
     b.table("potentials_wanted", [1], np.int32)
