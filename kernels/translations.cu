@@ -2,7 +2,7 @@
 //
 //   zero_rows    A_0b: what a term of degree 0 is computed from, in float64 (m2l_add.cu)
 //   harmonics    irregular harmonics, for m2l by matrices
-//   rotations    for m2l by rotation (m2l_rotation.cu): exp(i m alpha), exp(i m theta), n! / R^(n+1)
+//   rotations    for m2l by rotation (m2l_rotation.cu): exp(i m theta), 2 (-1)^n n! / R^(n+1); of planes exp(-i m alpha)
 #include "common/vectors.cuh"
 
 #define ROW ((TERMS + 1) / 2 * 2)
@@ -51,20 +51,22 @@ extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets
     });
 }
 
-extern "C" __global__ void rotations(int count, const int4* __restrict__ offsets, const Parameters* __restrict__ parameters,
-                                     real* __restrict__ table /* (count, 6 (ORDER + 1)) */) {
+extern "C" __global__ void rotations(int count, const int4* __restrict__ offsets /* (count): of translations; w: or of planes */,
+                                     const int4* __restrict__ planes /* (count): a vector to the side of each plane */,
+                                     const Parameters* __restrict__ parameters,
+                                     real* __restrict__ table /* (count, 4 (ORDER + 1)) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
-    const Vector r(offsets[i], parameters);
-    const double alpha = r.phi() + 1.57079632679489661923, theta = r.theta(), inverse = 1 / sqrt(r.square());
-    real *own = table + (long long)i * (6 * (ORDER + 1)), *power = own + 4 * (ORDER + 1);
+    const Vector r(offsets[i], parameters), u(planes[i], parameters);
+    const bool plane = offsets[i].w;
+    const double theta = atan2((r.y * u.y + r.z * u.z) / sqrt(u.y * u.y + u.z * u.z), r.x), inverse = 1 / sqrt(r.square());
+    const double angle = plane ? -(atan2(u.y, u.z) + 1.57079632679489661923) : theta;
+    real *own = table + (long long)i * (4 * (ORDER + 1)), *power = own + 2 * (ORDER + 1);
     for (int m = 0; m <= ORDER; m++) {
-        own[2 * m] = real(cos(m * alpha));
-        own[2 * m + 1] = real(sin(m * alpha));
-        own[2 * (ORDER + 1 + m)] = real(cos(m * theta));
-        own[2 * (ORDER + 1 + m) + 1] = real(sin(m * theta));
+        own[2 * m] = real(cos(m * angle));
+        own[2 * m + 1] = real(sin(m * angle));
     }
-    double value = inverse;
-    for (int n = 0; n <= 2 * ORDER; n++, value *= n * inverse) power[n] = real(value);
+    double value = plane ? 0 : 2 * inverse;
+    for (int n = 0; n <= 2 * ORDER; n++, value *= -n * inverse) power[n] = real(value);
     power[2 * ORDER + 1] = 0;
 }

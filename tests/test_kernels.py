@@ -7,12 +7,20 @@ import re
 
 import pytest
 
-from fmm_openmm.backends.cuda.pipeline.m2l import P4Parity, P4Symmetric, mirrored_shape, rotation_shape, tile_shape
+from fmm_openmm.backends.cuda.pipeline.m2l import (
+    ROTATION_SHAPES,
+    P4Parity,
+    P4Symmetric,
+    mirrored_shape,
+    rotation_shape,
+    split_shape,
+    tile_shape,
+)
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
-TILES_SPILL_BUDGET = 96  # of rotation by tiles at the orders it is launched for; most on sm_100
+ROTATION_SPILL_BUDGET = 96  # of m2l by rotation at the orders it is launched for
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
@@ -21,7 +29,7 @@ FIXED |= {"CONVOLVE_WARPS": 16, "MIRRORED_WARPS": 8, "D0": 16, "D1": 169, "D2": 
 FIXED |= {"DFT_COLUMNS0": 16, "DFT_COLUMNS1": 16}
 FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
 FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "BLOCKS": 4}
-FIXED |= {"STRIDE": 32, "TRANSLATE_BOXES": 16, "TRANSLATE_THREADS": 256, "M2L_ADD_WARPS": 8, "APART": 1}
+FIXED |= {"PLANES_WARPS": 4, "STRIDE": 32, "TRANSLATE_BOXES": 16, "TRANSLATE_THREADS": 256, "M2L_ADD_WARPS": 8, "APART": 1}
 FIXED |= {f"ROOT{k}": 2 for k in range(3)} | {"ROOT10": 1, "ROOT20": 0, "ROOT21": -1}
 FIXED |= {"PASS_TARGETS": 4, "PASS_WARPS": 4, "COPY_WARPS": 8, "COPY_BOXES": 16}
 FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
@@ -49,7 +57,10 @@ def macros_of(variant, stage):
     if stage in MIRRORED:  # with two blocks a multiprocessor, as they are launched, they spill up to 420 bytes on sm_90
         macros |= mirrored_shape(*of, MIRRORED[stage]) | {"BLOCKS": 1}
     if stage == "m2l_rotation":
-        macros |= rotation_shape(*of, 227 * 1024)[0]
+        macros["ORDER"] = min(of[0], ROTATION_SHAPES[of[1]][-1][0])  # the last that is launched
+        macros |= rotation_shape(macros["ORDER"], of[1], 227 * 1024)[0]
+    if stage == "m2l_rotation_split":
+        macros |= split_shape(*of, 227 * 1024)[0]
     return macros
 
 
@@ -74,11 +85,18 @@ def test_compiles(cuda, architecture, variant, stage, monkeypatch):
     check(cuda, architecture, stage, macros_of(variant, stage), SPILL_BUDGET, monkeypatch)
 
 
-@pytest.mark.parametrize(("dtype", "order"), [("float", 20), ("double", 16)])
+@pytest.mark.parametrize(
+    ("stage", "shape", "dtype", "order"),
+    [
+        ("m2l_rotation", rotation_shape, "float", ROTATION_SHAPES[4][-1][0]),
+        ("m2l_rotation_split", split_shape, "float", 16),
+        ("m2l_rotation_split", split_shape, "float", 20),
+        ("m2l_rotation_tiles", tile_shape, "double", 16),
+    ],
+)
 @pytest.mark.parametrize(("architecture", "shared"), [(80, 163), (90, 227), (100, 227)])
-def test_rotation_by_tiles_as_it_is_launched(dtype, order, architecture, shared, monkeypatch):
-    """At high orders, with as many blocks a multiprocessor as are fastest on sm_90, for which they spill some registers."""
+def test_rotation_as_it_is_launched(stage, shape, dtype, order, architecture, shared, monkeypatch):
+    """At high orders, with as many blocks a multiprocessor as are fastest on sm_90."""
     real = {"float": 4, "double": 8}[dtype]
-    macros = macros_of("float 5", "m2l_rotation_tiles") | {"REAL": dtype, "ORDER": order}
-    macros |= tile_shape(order, real, shared * 1024)[0]
-    check(13, architecture, "m2l_rotation_tiles", macros, TILES_SPILL_BUDGET, monkeypatch)
+    macros = macros_of("float 5", stage) | {"REAL": dtype, "ORDER": order} | shape(order, real, shared * 1024)[0]
+    check(13, architecture, stage, macros, ROTATION_SPILL_BUDGET, monkeypatch)

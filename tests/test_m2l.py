@@ -114,12 +114,48 @@ def test_programs_agree_with_dense_matrices(name, order, side, separation, dtype
     assert largest_error(found, expected, order) <= ACCURACY[dtype]
 
 
+@pytest.mark.parametrize("separation", [1, 2])
+def test_lists_by_plane(separation):
+    """Each source of a child position in one share of one plane, in which its translation lies."""
+    interactions = Interactions(cube(separation))
+    across, of = interactions.planes
+    vectors, planes = interactions.translations, len(across)
+    assert planes == {1: 16, 2: 40}[separation]
+    assert (across[of, 1] * vectors[:, 2] == across[of, 2] * vectors[:, 1]).all()
+    found = [set() for _ in range(8)]
+    for first, end, shares in ((0, 5, 3), (5, planes, 7)):
+        start, entries = interactions.by_plane(first, end, shares)
+        assert start[-1] == len(entries)
+        for share in range(8 * shares):
+            rows = entries[start[share] : start[share + 1]]
+            plane, turn = rows[:, 3] >> 16, rows[:, 3] >> 3 & 0x1FFF
+            assert len(rows) > 0
+            assert (np.diff(plane) >= 0).all()
+            np.testing.assert_array_equal(first + plane, of[turn])
+            offsets = [offset_of(row, children()[share // shares]) for row in rows]
+            np.testing.assert_array_equal(vectors[turn], -np.array(offsets))
+            assert found[share // shares].isdisjoint(offsets)
+            found[share // shares] |= set(offsets)
+    assert found == [far_sources(target, separation) for target in children()]
+
+
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-@pytest.mark.parametrize(("warps", "blocks", "kept", "rolled"), [(2, 2, 6, 1), (3, 32, 12, 0), (12, 32, 0, 1)])
-def test_shapes_of_rotation_agree_with_dense_matrices(warps, blocks, kept, rolled, monkeypatch, tmp_path_factory):
-    """Sums in shared and in global memory, as blocks fit; several warps a block, the last of which has no targets."""
+@pytest.mark.parametrize(
+    ("table", "shape"),
+    [
+        ("ROTATION_SHAPES", (2, 2, 6)),
+        ("ROTATION_SHAPES", (12, 32, 0)),
+        ("SPLIT_SHAPES", (4, 2, 2, 1)),
+        ("SPLIT_SHAPES", (8, 3, 1, 2)),
+    ],
+)
+def test_shapes_of_rotation_agree_with_dense_matrices(table, shape, monkeypatch, tmp_path_factory):
+    """Several warps or groups a block, the last of which has no targets; planes at once, and few after the other."""
     order, side = 3, 10
-    monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ROTATION_SHAPES", {8: ((order, warps, blocks, kept, rolled),)})
+    pipeline = "fmm_openmm.backends.cuda.pipeline.m2l"
+    monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((-1,),)})
+    monkeypatch.setattr(f"{pipeline}.{table}", {8: ((order, *shape),)})
+    monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", 2**30 // shape[0] ** 8)
     moments = random_moments(order, side**3)
     found = emulated("rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]

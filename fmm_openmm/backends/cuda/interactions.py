@@ -52,6 +52,36 @@ class Interactions:
         return np.array(rows, np.int32)
 
     @cached_property
+    def planes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Planes through the first box vector, on one side or the other of which each of :attr:`translations` lies.
+
+        Returns:
+            across: a vector in each plane without a part along the first box vector, shape (planes, 3) int64, box vectors.
+            of: the plane of each translation, shape (k,); of those along the first box vector the first.
+        """
+        across = self.translations[:, 1:]
+        lines = across // np.maximum(np.gcd(*across.T), 1)[:, None]
+        lines *= np.where((lines[:, 0] < 0) | (lines[:, 0] == 0) & (lines[:, 1] < 0), -1, 1)[:, None]
+        distinct, of = np.unique(lines, axis=0, return_inverse=True)  # the first is no line
+        return np.pad(distinct[1:], ((0, 0), (1, 0))), np.maximum(of.ravel() - 1, 0)
+
+    def by_plane(self, first: int, end: int, shares: int) -> tuple[np.ndarray, np.ndarray]:
+        """The lists of planes first to end - 1, of every child position in shares, as ``kernels/m2l_rotation.cu`` reads them.
+
+        Returns:
+            start: where the n-th share of child position c begins, at ``c * shares + n``; shape (8 * shares + 1,) int32.
+            entries: as :attr:`list`, sorted by plane, with 2^16 * (plane - first) added to the last number.
+        """
+        start, rows = [0], []
+        for entries in self.list:
+            plane = self.planes[1][entries[:, 3] >> 3]
+            order = np.argsort(plane, kind="stable")
+            order = order[(first <= plane[order]) & (plane[order] < end)]
+            rows.append(entries[order] + np.outer(plane[order] - first << 16, [0, 0, 0, 1]))
+            start += [start[-1] + n for n in np.cumsum([len(share) for share in np.array_split(order, shares)])]
+        return np.array(start, np.int32), np.concatenate(rows).astype(np.int32)
+
+    @cached_property
     def number(self) -> np.ndarray:
         """Row of :attr:`translations` from the children of each near parent to those of a box, -1 where these are near.
 

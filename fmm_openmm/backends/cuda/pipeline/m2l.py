@@ -4,8 +4,9 @@
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
 ``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
-``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along z between rotations; of high orders
-                  ``kernels/m2l_rotation_tiles.cu``, on tensor cores
+``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along an axis between rotations; of higher orders
+                  ``kernels/m2l_rotation_split.cu``, of the highest in double precision ``kernels/m2l_rotation_tiles.cu``, on
+                  tensor cores
 
 An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local expansions in shares, both in the
 slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
@@ -14,7 +15,7 @@ slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made 
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
-from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.backends.cuda.program import SETUP, At, Builder
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees
 
@@ -26,20 +27,26 @@ MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
 BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
 """Of these: warps a block, at most; moments that a lane reads ahead."""
 
-ROTATION_SHAPES = {
-    4: ((7, 1, 16, 81, 0), (8, 8, 2, 81, 0), (11, 12, 1, 42, 0), (12, 12, 1, 30, 0), (14, 12, 1, 90, 1), (17, 1, 8, 90, 1),
-        (20, 4, 1, 90, 1)),
-    8: ((9, 1, 8, 0, 0), (13, 5, 1, 0, 1), (20, 1, 8, 0, 1)),
-}  # fmt: skip
+ROTATION_SHAPES = {4: ((7, 1, 16, 81), (8, 4, 4, 81), (9, 4, 3, 100), (14, 8, 1, 225)), 8: ((9, 8, 1, 100),)}
 """Of ``rotation``, by bytes of a real: up to which order how many warps a block, blocks of a multiprocessor and terms of a lane
-in registers, at most, and whether passes share their code. What was fastest on an H200."""
+in registers, at most. What was fastest on an H200."""
 
-TILE_SHAPES = {
-    4: dict.fromkeys((18, 19, 20), (5, 3)),
-    8: {14: (4, 3), **dict.fromkeys((15, 16, 17, 18), (4, 2)), 19: (8, 1), 20: (8, 1)},
+SPLIT_SHAPES = {
+    4: ((13, 4, 4, 2, 1), (16, 4, 3, 2, 1), (20, 4, 2, 2, 1)),
+    8: ((10, 4, 3, 2, 1), (14, 4, 2, 2, 1), (20, 4, 1, 3, 1)),
 }
+"""Of ``rotation`` at higher orders: up to which order how many warps a group, groups a block, sources at once and blocks of a
+multiprocessor, at most. What was fastest on an H200."""
+
+TILE_SHAPES = {4: {}, 8: {**dict.fromkeys((16, 17, 18), (4, 2)), 19: (8, 1), 20: (8, 1)}}
 """Of ``rotation`` on tensor cores, by bytes of a real and order: warps a block, and blocks of a multiprocessor. Of orders where
 it is faster on an H200."""
+
+PLANES_WARPS = 4
+"""Of a block of ``kernels/m2l_planes.cu``."""
+
+PLANES_BYTES = 2**30
+"""Of moments turned into planes, as many at once as fit."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
@@ -160,55 +167,101 @@ class P4Parity(Mirrored):
     name, abreast = "p4_parity", (1, 2, 3, 4)
 
 
-class ByRotation:
-    """``kernels/m2l_rotation_tiles.cu`` of the orders in :data:`TILE_SHAPES` if a block may have the shared memory, else
-    ``kernels/m2l_rotation.cu``."""
+class ByPlanes:
+    """``kernels/m2l_rotation.cu`` up to the last order in :data:`ROTATION_SHAPES`, then ``kernels/m2l_rotation_split.cu``."""
+
+    def __init__(self, b: Builder, interactions: Interactions):
+        self._interactions, (across, of) = interactions, interactions.planes
+        size, shared = b.real.itemsize, b.device.shared
+        if b.order <= ROTATION_SHAPES[size][-1][0]:
+            self._kernel, (shape, memory) = "m2l_rotation", rotation_shape(b.order, size, shared)
+            self._warps, self._deep = 1, shape["M2L_WARPS"]
+        else:
+            self._kernel, (shape, memory) = "m2l_rotation_split", split_shape(b.order, size, shared)
+            self._warps, self._deep = shape["SHARES"], shape["GROUPS"]
+        self._resident = shape["BLOCKS"] * b.device.multiprocessors
+        self._count, self._planes = interactions.list.shape[1], len(across)
+        b.macros(**shape, PLANES_WARPS=PLANES_WARPS)
+        vectors = np.pad(interactions.translations, ((0, 0), (0, 1)))
+        turns = np.concatenate([vectors, np.pad(across, ((0, 0), (0, 1)), constant_values=1)])
+        self._first_plane = len(vectors)
+        b.table("planes_of_turns", np.pad(np.concatenate([across[of], across]), ((0, 0), (0, 1))), np.int32)
+        b.buffer("rotations", (len(turns), 4 * (b.order + 1)), b.real)
+        made_of(b, "rotations", turns, "planes_of_turns")
+        b.stage("m2l", file="m2l_planes", to_planes=0, from_planes=0)
+        b.stage("m2l", file=self._kernel, **{self._kernel: memory})
+
+    def shares(self, b: Builder, half: int) -> int:
+        """How many sums there are: those of the shares of an interaction list are added up."""
+        return 1
+
+    def launch(self, b: Builder, half: int, moments: str) -> None:
+        deep = min(self._deep, groups(b, half))
+        blocks, slabs = -(-groups(b, half) // deep), 8 * groups(b, half)
+        with_zeros = slabs + b.lattice.is_open
+        at_once = PLANES_BYTES // (with_zeros * b.terms * WARP * b.real.itemsize)
+        at_once = min(max(at_once, 1), self._planes)
+        firsts = range(0, self._planes, at_once)
+        most = min(np.diff(self._interactions.by_plane(first, first + at_once, 1)[0]).min() for first in firsts)
+        shares = fewest_rounds(self._resident, 8 * blocks, self._count, self._planes, min(most, 2 * self._planes))
+        at_least(b, "turned_moments", at_once * with_zeros)
+        at_least(b, "plane_sums", shares * slabs)
+        for first in firsts:
+            end = min(first + at_once, self._planes)
+            start, entries = (f"{name}_{first}_{end}_{shares}" for name in ("lists_begin", "lists"))
+            for name, values in zip((start, entries), self._interactions.by_plane(first, end, shares), strict=True):
+                b.table(name, values, np.int32)
+            planes = At("rotations", (self._first_plane + first) * 4 * (b.order + 1))
+            b.launch(
+                "to_planes", with_zeros, WARP * PLANES_WARPS, np.int32(half), np.int32(end - first), planes, moments,
+                "turned_moments",
+            )  # fmt: skip
+            b.launch(
+                self._kernel, (blocks, 8, shares), WARP * self._warps * deep, np.int32(half), np.int32(first == 0), start,
+                entries, "rotations", planes, "turned_moments", "plane_sums",
+            )  # fmt: skip
+        b.launch("from_planes", slabs, WARP * PLANES_WARPS, np.int32(shares), "plane_sums", "level_sums")
+
+
+class ByTiles:
+    """``kernels/m2l_rotation_tiles.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
         vectors = interactions.translations
-        tiles = tile_shape(b.order, b.real.itemsize, b.device.shared)
-        self._tiles, self._count = tiles is not None, np.int32(interactions.list.shape[1])
-        self._shape, memory = tiles or rotation_shape(b.order, b.real.itemsize, b.device.shared)
+        self._shape, memory = tile_shape(b.order, b.real.itemsize, b.device.shared)
+        self._count = np.int32(interactions.list.shape[1])
         b.macros(**self._shape)
-        if tiles:
-            self._kernel, self._table = "m2l_rotation_tiles", "rotation_tiles"
-            b.buffer("rotation_tiles", (len(vectors), tile_numbers(b.order, b.real.itemsize)), b.real)
-            b.table("rotation_tiles_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
-            b.stage(SETUP, file="m2l_rotation_tiles", rotation_tiles=0)
-            b.launch("rotation_tiles", len(vectors), 256, "rotation_tiles_vectors", "parameters", "rotation_tiles")
-        else:
-            self._kernel, self._table = "m2l_rotation", "rotations"
-            b.buffer("rotations", (len(vectors), 6 * (b.order + 1)), b.real)
-            made_of(b, "rotations", vectors)
-        b.stage("m2l", file=self._kernel, **{self._kernel: memory})
-
-    def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
-        """Blocks of a share of a child position, and warps of each."""
-        if self._tiles:
-            return groups(b, half), self._shape["M2L_WARPS"]
-        warps = min(self._shape["M2L_WARPS"], groups(b, half))
-        return -(-groups(b, half) // warps), warps
+        b.buffer("rotation_tiles", (len(vectors), tile_numbers(b.order, b.real.itemsize)), b.real)
+        b.table("rotation_tiles_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
+        b.stage(SETUP, file="m2l_rotation_tiles", rotation_tiles=0)
+        b.launch("rotation_tiles", len(vectors), 256, "rotation_tiles_vectors", "parameters", "rotation_tiles")
+        b.stage("m2l", file="m2l_rotation_tiles", m2l_rotation_tiles=memory)
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list: as few as keep the device busy to the end."""
-        blocks, warps = self._blocks(b, half)
-        resident, count = self._shape["BLOCKS"] * b.device.multiprocessors, int(self._count)
-
-        def rounds(shares: int) -> int:
-            """Sources that the last block to end has come to, with one more for each share."""
-            return -(-8 * blocks * shares // resident) * (-(-count // shares) + 1)
-
-        return min(range(1, shares_of(8 * blocks * warps, count) + 1), key=rounds)
+        """How many blocks share an interaction list."""
+        resident, blocks = self._shape["BLOCKS"] * b.device.multiprocessors, 8 * groups(b, half)
+        most = shares_of(blocks * self._shape["M2L_WARPS"], int(self._count))
+        return fewest_rounds(resident, blocks, int(self._count), 1, most)
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
-        blocks, warps = self._blocks(b, half)
         b.launch(
-            self._kernel, (blocks, 8, self.shares(b, half)), WARP * warps, np.int32(half), self._count, "interactions",
-            self._table, moments, "level_sums",
+            "m2l_rotation_tiles", (groups(b, half), 8, self.shares(b, half)), WARP * self._shape["M2L_WARPS"], np.int32(half),
+            self._count, "interactions", "rotation_tiles", moments, "level_sums",
         )  # fmt: skip
 
 
-OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
+def by_rotation(b: Builder, interactions: Interactions) -> ByPlanes | ByTiles:
+    """On tensor cores at the orders in :data:`TILE_SHAPES` if a block may have the shared memory."""
+    return (ByTiles if tile_shape(b.order, b.real.itemsize, b.device.shared) else ByPlanes)(b, interactions)
+
+
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": by_rotation}
+
+
+def at_least(b: Builder, name: str, slabs: int) -> None:
+    """A buffer of all levels, of the size that the largest needs."""
+    before = b.program.buffers.get(name)
+    b.buffer(name, (max(slabs, before.shape[0] if before else 0), b.terms, WARP), b.real)
 
 
 def harmonics_of(b: Builder, vectors: np.ndarray) -> None:
@@ -216,11 +269,27 @@ def harmonics_of(b: Builder, vectors: np.ndarray) -> None:
     made_of(b, "harmonics", vectors)
 
 
-def made_of(b: Builder, kernel: str, vectors: np.ndarray) -> None:
-    """Have a kernel of ``kernels/translations.cu`` make the table of its name from vectors (k, 3), box vectors."""
+def made_of(b: Builder, kernel: str, vectors: np.ndarray, *more: str) -> None:
+    """Have a kernel of ``kernels/translations.cu`` make the table of its name from vectors (k, 3), box vectors, or (k, 4), and
+    from more tables."""
     b.stage(SETUP, file="translations", **{kernel: 0})
-    b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
-    b.launch(kernel, -(-len(vectors) // 64), 64, np.int32(len(vectors)), f"{kernel}_vectors", "parameters", kernel)
+    b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 4 - vectors.shape[1]))), np.int32)
+    b.launch(kernel, -(-len(vectors) // 64), 64, np.int32(len(vectors)), f"{kernel}_vectors", *more, "parameters", kernel)
+
+
+def fewest_rounds(resident: int, blocks: int, sources: int, planes: int, most: int) -> int:
+    """How many blocks, at most ``most``, share an interaction list: as few as keep the device busy to the end.
+
+    Args:
+        resident: blocks that run at once.
+        blocks: without shares.
+    """
+
+    def rounds(shares: int) -> int:
+        """Sources that the last block to end has come to, with one more for each share and plane."""
+        return -(-blocks * shares // resident) * (-(-sources // shares) + -(-planes // shares))
+
+    return min(range(1, most + 1), key=rounds)
 
 
 def threads_of_pairs(order: int) -> int:
@@ -255,24 +324,41 @@ def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, in
     Raises:
         MemoryError: not even one warp fits.
     """
-    _, warps, blocks, most, rolled = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
+    _, warps, blocks, most = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
     kept = [(order + 1 - m) * (order + 2 - m) - (order + 1 if m == 0 else 0) for m in range(order + 2)]
     keep = next(m for m, terms in enumerate(kept) if terms <= most)
-    terms, parameters = (order + 1) ** 2, itemsize * 6 * (order + 1)
+    of_warp, static = itemsize * (2 * (order + 1) ** 2 - kept[keep]) * WARP, turn_bytes(order, itemsize)
+    warps = min(warps, (shared - static) // of_warp)
+    if warps < 1:
+        raise MemoryError(f"`m2l='rotation'` needs {of_warp + static} bytes of shared memory a block, the device has {shared}")
+    blocks = min(blocks, (shared + 1024) // (warps * of_warp + static + 1024))
+    return {"M2L_WARPS": warps, "BLOCKS": blocks, "KEEP": keep}, warps * of_warp
 
-    def memory(warps: int, near: int) -> int:
-        return parameters + itemsize * ((1 + near) * terms - kept[keep]) * WARP * warps
 
-    def fitting(warps: int, near: int) -> int:
-        """Blocks of a multiprocessor."""
-        return (shared + 1024) // (memory(warps, near) + 1024)
+def split_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
+    """As :func:`rotation_shape`, of ``kernels/m2l_rotation_split.cu``."""
+    _, shares, most, sources, blocks = next(shape for shape in SPLIT_SHAPES[itemsize] if order <= shape[0])
 
-    warps = next((n for n in range(warps, 0, -1) if memory(n, 0) <= shared), 0)
-    if not warps:
-        raise MemoryError(f"`m2l='rotation'` needs {memory(1, 0)} bytes of shared memory a block, the device has {shared}")
-    near = int(memory(warps, 1) <= shared and fitting(warps, 1) >= blocks)
-    shape = {"M2L_WARPS": warps, "BLOCKS": min(blocks, fitting(warps, near)), "KEEP": keep}
-    return shape | {"NEAR_SUMS": near, "ROLLED": rolled}, memory(warps, near)
+    def dynamic(groups: int, sources: int) -> int:
+        return groups * sources * itemsize * (order + 1) ** 2 * WARP
+
+    def static(groups: int, sources: int) -> int:
+        return sources * (2 * turn_bytes(order, itemsize) + 4 * WARP * groups) + 16
+
+    every = ((g, s) for g in range(most, 0, -1) for s in range(sources, 0, -1))
+    fitting = [each for each in every if dynamic(*each) + static(*each) <= shared]
+    if not fitting:
+        needed = dynamic(1, 1) + static(1, 1)
+        raise MemoryError(f"`m2l='rotation'` needs {needed} bytes of shared memory a block, the device has {shared}")
+    each = groups, sources = fitting[0]
+    blocks = min(blocks, (shared + 1024) // (dynamic(*each) + static(*each) + 1024))
+    shape = {"SHARES": shares, "GROUPS": groups, "SOURCES": sources, "BLOCKS": blocks}
+    return shape, dynamic(*each)
+
+
+def turn_bytes(order: int, itemsize: int) -> int:
+    """Of a ``Turn`` of ``kernels/common/rotation.cuh``."""
+    return itemsize * 4 * (order + 1)
 
 
 def tile_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int] | None:
