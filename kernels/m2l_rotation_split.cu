@@ -54,8 +54,6 @@ using Sums = real[SPLIT.most];
 // The work of warp SHARE of a group. Degrees are gone through from high to low.
 template <int SHARE>
 struct Share {
-    static constexpr int NUMBER = SHARE;
-
     // Adds L'' of some sources to the sums; then the moments of those `coming` take their place.
     template <int L = ORDER>
     static __device__ __forceinline__ void back(int count, int coming, const Turn* along, real* columns, const real* next,
@@ -146,86 +144,104 @@ struct Share {
     }
 };
 
-// Calls visit(Share<share>()).
-template <int SHARE = 0, class Visit>
-__device__ __forceinline__ void as_share(int share, Visit visit) {
-    if constexpr (SHARE == SHARES - 1) visit(Share<SHARE>());
-    else if (share == SHARE) visit(Share<SHARE>());
-    else as_share<SHARE + 1>(share, visit);
-}
+// What the warps need of the sources at hand and of those before, or the next.
+struct Staged {
+    Turn along[2][SOURCES];
+    unsigned int offset[GROUPS][SOURCES][WARP];    // of the next sources of each group in their plane
+    int count, plane;                              // of the next
+};
+
+// The way of a warp through its share of an interaction list.
+struct Way {
+    Staged& s;
+    const Target target;
+    const int lane, own, here, from, to;    // own: which group of the block; here: threads of a share of the work
+    const int4* __restrict__ list;
+    const Turn *__restrict__ turns, *__restrict__ turns_of_planes;
+    const real* __restrict__ turned;
+    real *columns, *local;
+    bool initial;
+    int4 source[SOURCES];
+
+    __device__ __forceinline__ void look_up(int i) {
+#pragma unroll
+        for (int n = 0; n < SOURCES; n++) source[n] = list[min(i + n, to - 1)];
+    }
+
+    // Stages the sources from number i on, as many as are in one plane, which were looked up before.
+    __device__ __forceinline__ void stage(int i, Turn* next) {
+        const int plane = plane_of(source[0]);
+        int count = 1;
+#pragma unroll
+        for (int n = 1; n < SOURCES; n++) count += count == n && i + n < to && plane_of(source[n]) == plane;
+        if (own == 0 && lane == 0) {
+            s.count = count;
+            s.plane = plane;
+        }
+#pragma unroll
+        for (int n = 0; n < SOURCES; n++) {
+            s.offset[own][n][lane] = target.source(source[n]);
+            const Copies copies(reinterpret_cast<real*>(next + n), reinterpret_cast<const real*>(turns + turn_of(source[n])));
+            for (int k = own * WARP + lane; k < NUMBERS; k += here) copies.ask(k);
+        }
+        look_up(i + count);
+    }
+
+    template <int SHARE>
+    __device__ __forceinline__ void go() {
+        if (SHARE == 0) {
+            look_up(from);
+            stage(from, s.along[0]);
+            Copies::arrived();
+        }
+        __syncthreads();
+        Sums of_plane;
+#pragma unroll
+        for (int k = 0; k < SPLIT.most; k++) of_plane[k] = 0;
+        int count = 0, plane = s.plane;
+#pragma unroll 1
+        for (int i = from, turn = 0;; turn ^= 1) {
+            const int coming = i < to ? s.count : 0, coming_plane = i < to ? s.plane : -1;
+            const real* next = turned + s.plane * plane_length(target.half);
+            Share<SHARE>::back(count, coming, s.along[turn ^ 1], columns, next, &s.offset[own][0][lane], of_plane);
+            if (coming_plane != plane) {
+                Share<SHARE>::finish(initial, turns_of_planes[plane].phase, of_plane, local);
+                initial = false;
+                plane = coming_plane;
+            }
+            if (coming == 0) break;
+            count = coming;
+            Copies::arrived();
+            Share<SHARE>::forward(count, s.along[turn], columns);
+            __syncthreads();
+            i += count;
+            if (SHARE == 0 && i < to) stage(i, s.along[turn ^ 1]);
+            Share<SHARE>::translate(count, s.along[turn], columns);
+            if (SHARE == 0) Copies::arrived();
+            __syncthreads();
+        }
+    }
+
+    template <int SHARE = 0>
+    __device__ __forceinline__ void go(int share) {
+        if (share == SHARE) go<SHARE>();
+        else if constexpr (SHARE + 1 < SHARES) go<SHARE + 1>(share);
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(WARP * SHARES * GROUPS, BLOCKS)
 m2l_rotation_split(int half, int initial, const int* __restrict__ start /* (8 gridDim.z + 1) */, const int4* __restrict__ list,
                    const Turn* __restrict__ turns /* (translations) */, const Turn* __restrict__ turns_of_planes /* (planes) */,
                    const real* __restrict__ turned /* (planes) slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
     extern __shared__ char memory[];    // for each group (SOURCES, TERMS, WARP)
-    __shared__ Turn along[2][SOURCES];    // of the sources at hand and of those before, or the next
-    __shared__ unsigned int offset[GROUPS][SOURCES][WARP];
-    __shared__ int next_count, next_plane;
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, share = warp % SHARES, own = warp / SHARES, child = blockIdx.y;
-    const int groups = groups_of(half), before = blockIdx.x * (blockDim.x / (WARP * SHARES)), group = before + own;
+    __shared__ Staged staged;
+    const int lane = threadIdx.x % WARP, share = threadIdx.x / WARP % SHARES, own = threadIdx.x / (WARP * SHARES);
+    const int most = blockDim.x / (WARP * SHARES), before = blockIdx.x * most, group = before + own, groups = groups_of(half);
     if (group >= groups) return;
-    const int here = min(groups - before, int(blockDim.x) / (WARP * SHARES)) * WARP;    // threads of a share
-    const Target target(group * WARP + lane, half);
+    start += blockIdx.y * gridDim.z + blockIdx.z;
     real* columns = reinterpret_cast<real*>(memory) + own * (SOURCES * TERMS * WARP) + lane;
-    real* local = sums + slab_of(blockIdx.z, child, group, half) + lane;
-    start += child * gridDim.z + blockIdx.z;
-    const int from = start[0], to = start[1];
-
-    // What the warps need of the sources from number i on is put into shared memory by those of the first share, which have read their
-    // entries before.
-    int4 source[SOURCES];
-    const auto look_up = [&](int i) {
-#pragma unroll
-        for (int n = 0; n < SOURCES; n++) source[n] = list[min(i + n, to - 1)];
-    };
-    const auto stage = [&](int i, Turn* next) {
-        const int plane = plane_of(source[0]);
-        int count = 1;
-#pragma unroll
-        for (int n = 1; n < SOURCES; n++) count += count == n && i + n < to && plane_of(source[n]) == plane;
-        if (own == 0 && lane == 0) {
-            next_count = count;
-            next_plane = plane;
-        }
-#pragma unroll
-        for (int n = 0; n < SOURCES; n++) {
-            offset[own][n][lane] = target.source(source[n]);
-            const Copies copies(reinterpret_cast<real*>(next + n), reinterpret_cast<const real*>(turns + turn_of(source[n])));
-            for (int k = own * WARP + lane; k < NUMBERS; k += here) copies.ask(k);
-        }
-        look_up(i + count);
-    };
-    if (share == 0) {
-        look_up(from);
-        stage(from, along[0]);
-        Copies::arrived();
-    }
-    __syncthreads();
-    as_share(share, [&](auto me) {
-        Sums of_plane;
-#pragma unroll
-        for (int k = 0; k < SPLIT.most; k++) of_plane[k] = 0;
-        int count = 0, plane = next_plane;
-#pragma unroll 1
-        for (int i = from, turn = 0;; turn ^= 1) {
-            const int coming = i < to ? next_count : 0, coming_plane = i < to ? next_plane : -1;
-            me.back(count, coming, along[turn ^ 1], columns, turned + next_plane * plane_length(half), &offset[own][0][lane], of_plane);
-            if (coming_plane != plane) {
-                me.finish(initial, turns_of_planes[plane].phase, of_plane, local);
-                initial = 0;
-                plane = coming_plane;
-            }
-            if (coming == 0) break;
-            count = coming;
-            Copies::arrived();
-            me.forward(count, along[turn], columns);
-            __syncthreads();
-            i += count;
-            if (me.NUMBER == 0 && i < to) stage(i, along[turn ^ 1]);
-            me.translate(count, along[turn], columns);
-            if (me.NUMBER == 0) Copies::arrived();
-            __syncthreads();
-        }
-    });
+    real* local = sums + slab_of(blockIdx.z, blockIdx.y, group, half) + lane;
+    Way way = {staged, Target(group * WARP + lane, half), lane, own, min(groups - before, most) * WARP, start[0], start[1], list,
+               turns, turns_of_planes, turned, columns, local, initial != 0};
+    way.go(share);
 }

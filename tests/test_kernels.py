@@ -14,13 +14,13 @@ from fmm_openmm.backends.cuda.pipeline.m2l import (
     mirrored_shape,
     rotation_shape,
     split_shape,
-    tile_shape,
 )
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
-ROTATION_SPILL_BUDGET = 96  # of m2l by rotation at the orders it is launched for
+ROTATION_SPILL_BUDGET = 512  # of m2l by rotation, whose registers hold as much as they can; most on sm_70
+MOST_TERMS_SPILL_BUDGET = 6144  # of order 20 in float64, where smaller blocks or more warps a group are slower
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
@@ -82,7 +82,8 @@ def check(cuda, architecture, stage, macros, budget, monkeypatch):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("cuda", "architecture", "variant"), CASES)
 def test_compiles(cuda, architecture, variant, stage, monkeypatch):
-    check(cuda, architecture, stage, macros_of(variant, stage), SPILL_BUDGET, monkeypatch)
+    budget = ROTATION_SPILL_BUDGET if stage == "m2l_rotation" else SPILL_BUDGET
+    check(cuda, architecture, stage, macros_of(variant, stage), budget, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_compiles(cuda, architecture, variant, stage, monkeypatch):
         ("m2l_rotation", rotation_shape, "float", ROTATION_SHAPES[4][-1][0]),
         ("m2l_rotation_split", split_shape, "float", 16),
         ("m2l_rotation_split", split_shape, "float", 20),
-        ("m2l_rotation_tiles", tile_shape, "double", 16),
+        ("m2l_rotation_split", split_shape, "double", 20),
     ],
 )
 @pytest.mark.parametrize(("architecture", "shared"), [(80, 163), (90, 227), (100, 227)])
@@ -99,4 +100,5 @@ def test_rotation_as_it_is_launched(stage, shape, dtype, order, architecture, sh
     """At high orders, with as many blocks a multiprocessor as are fastest on sm_90."""
     real = {"float": 4, "double": 8}[dtype]
     macros = macros_of("float 5", stage) | {"REAL": dtype, "ORDER": order} | shape(order, real, shared * 1024)[0]
-    check(13, architecture, stage, macros, ROTATION_SPILL_BUDGET, monkeypatch)
+    budget = MOST_TERMS_SPILL_BUDGET if (dtype, order) == ("double", 20) else ROTATION_SPILL_BUDGET
+    check(13, architecture, stage, macros, budget, monkeypatch)

@@ -161,20 +161,6 @@ def test_shapes_of_rotation_agree_with_dense_matrices(table, shape, monkeypatch,
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
 
 
-@pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-@pytest.mark.parametrize(("order", "dtype"), [(3, np.float32), (8, np.float64)])
-def test_tiles_of_rotation_agree_with_dense_matrices(order, dtype, monkeypatch, tmp_path_factory):
-    """Degrees of one tile and of several; few sources, since the emulator is slow with tensor cores."""
-    table = np.ascontiguousarray(Interactions(cube(1)).list[:, ::60])
-    offsets = {target: {offset_of(row, target) for row in rows} for target, rows in zip(children(), table, strict=True)}
-    monkeypatch.setattr(Interactions, "list", table)
-    monkeypatch.setattr(f"{__name__}.far_sources", lambda target, separation: offsets[target])
-    monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.TILE_SHAPES", {size: {order: (2, 1)} for size in (4, 8)})
-    moments = random_moments(order, 8)
-    found = emulated("rotation", Level(order, 2, 1, dtype), moments, tmp_path_factory.getbasetemp())
-    assert largest_error(found, dense(moments, 2, 1), order) <= ACCURACY[dtype]
-
-
 @needs_gpu
 @pytest.mark.parametrize("order", [1, 2, 5, 8, 12, 20])
 @pytest.mark.parametrize(("side", "separation"), [(2, 1), (4, 1), (10, 1), (2, 2), (4, 2)])

@@ -4,9 +4,8 @@
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
 ``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
-``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along an axis between rotations; of higher orders
-                  ``kernels/m2l_rotation_split.cu``, of the highest in double precision ``kernels/m2l_rotation_tiles.cu``, on
-                  tensor cores
+``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along an axis between rotations; of high orders
+                  ``kernels/m2l_rotation_split.cu``
 
 An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local expansions in shares, both in the
 slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
@@ -27,26 +26,25 @@ MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
 BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
 """Of these: warps a block, at most; moments that a lane reads ahead."""
 
-ROTATION_SHAPES = {4: ((7, 1, 16, 81), (8, 4, 4, 81), (9, 4, 3, 100), (14, 8, 1, 225)), 8: ((9, 8, 1, 100),)}
+ROTATION_SHAPES = {
+    4: ((7, 1, 16, 81), (8, 4, 4, 81), (9, 4, 3, 100), (14, 8, 1, 225)),
+    8: ((7, 1, 8, 100), (9, 8, 1, 100)),
+}
 """Of ``rotation``, by bytes of a real: up to which order how many warps a block, blocks of a multiprocessor and terms of a lane
 in registers, at most. What was fastest on an H200."""
 
 SPLIT_SHAPES = {
-    4: ((13, 4, 4, 2, 1), (16, 4, 3, 2, 1), (20, 4, 2, 2, 1)),
-    8: ((10, 4, 3, 2, 1), (14, 4, 2, 2, 1), (20, 4, 1, 3, 1)),
+    4: ((16, 4, 3, 2, 1), (20, 4, 2, 2, 1)),
+    8: ((11, 4, 3, 2, 1), (13, 4, 2, 2, 1), (14, 4, 3, 1, 1), (20, 4, 2, 1, 1)),
 }
 """Of ``rotation`` at higher orders: up to which order how many warps a group, groups a block, sources at once and blocks of a
 multiprocessor, at most. What was fastest on an H200."""
-
-TILE_SHAPES = {4: {}, 8: {**dict.fromkeys((16, 17, 18), (4, 2)), 19: (8, 1), 20: (8, 1)}}
-"""Of ``rotation`` on tensor cores, by bytes of a real and order: warps a block, and blocks of a multiprocessor. Of orders where
-it is faster on an H200."""
 
 PLANES_WARPS = 4
 """Of a block of ``kernels/m2l_planes.cu``."""
 
 PLANES_BYTES = 2**30
-"""Of moments turned into planes, as many at once as fit."""
+"""Of moments turned into planes: as many planes at once as fit."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
@@ -167,7 +165,7 @@ class P4Parity(Mirrored):
     name, abreast = "p4_parity", (1, 2, 3, 4)
 
 
-class ByPlanes:
+class ByRotation:
     """``kernels/m2l_rotation.cu`` up to the last order in :data:`ROTATION_SHAPES`, then ``kernels/m2l_rotation_split.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
@@ -199,8 +197,8 @@ class ByPlanes:
         deep = min(self._deep, groups(b, half))
         blocks, slabs = -(-groups(b, half) // deep), 8 * groups(b, half)
         with_zeros = slabs + b.lattice.is_open
-        at_once = PLANES_BYTES // (with_zeros * b.terms * WARP * b.real.itemsize)
-        at_once = min(max(at_once, 1), self._planes)
+        fitting = max(PLANES_BYTES // (with_zeros * b.terms * WARP * b.real.itemsize), 1)
+        at_once = -(-self._planes // -(-self._planes // fitting))
         firsts = range(0, self._planes, at_once)
         most = min(np.diff(self._interactions.by_plane(first, first + at_once, 1)[0]).min() for first in firsts)
         shares = fewest_rounds(self._resident, 8 * blocks, self._count, self._planes, min(most, 2 * self._planes))
@@ -223,39 +221,7 @@ class ByPlanes:
         b.launch("from_planes", slabs, WARP * PLANES_WARPS, np.int32(shares), "plane_sums", "level_sums")
 
 
-class ByTiles:
-    """``kernels/m2l_rotation_tiles.cu``."""
-
-    def __init__(self, b: Builder, interactions: Interactions):
-        vectors = interactions.translations
-        self._shape, memory = tile_shape(b.order, b.real.itemsize, b.device.shared)
-        self._count = np.int32(interactions.list.shape[1])
-        b.macros(**self._shape)
-        b.buffer("rotation_tiles", (len(vectors), tile_numbers(b.order, b.real.itemsize)), b.real)
-        b.table("rotation_tiles_vectors", np.pad(vectors, ((0, 0), (0, 1))), np.int32)
-        b.stage(SETUP, file="m2l_rotation_tiles", rotation_tiles=0)
-        b.launch("rotation_tiles", len(vectors), 256, "rotation_tiles_vectors", "parameters", "rotation_tiles")
-        b.stage("m2l", file="m2l_rotation_tiles", m2l_rotation_tiles=memory)
-
-    def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list."""
-        resident, blocks = self._shape["BLOCKS"] * b.device.multiprocessors, 8 * groups(b, half)
-        most = shares_of(blocks * self._shape["M2L_WARPS"], int(self._count))
-        return fewest_rounds(resident, blocks, int(self._count), 1, most)
-
-    def launch(self, b: Builder, half: int, moments: str) -> None:
-        b.launch(
-            "m2l_rotation_tiles", (groups(b, half), 8, self.shares(b, half)), WARP * self._shape["M2L_WARPS"], np.int32(half),
-            self._count, "interactions", "rotation_tiles", moments, "level_sums",
-        )  # fmt: skip
-
-
-def by_rotation(b: Builder, interactions: Interactions) -> ByPlanes | ByTiles:
-    """On tensor cores at the orders in :data:`TILE_SHAPES` if a block may have the shared memory."""
-    return (ByTiles if tile_shape(b.order, b.real.itemsize, b.device.shared) else ByPlanes)(b, interactions)
-
-
-OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": by_rotation}
+OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
 
 
 def at_least(b: Builder, name: str, slabs: int) -> None:
@@ -359,19 +325,3 @@ def split_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int],
 def turn_bytes(order: int, itemsize: int) -> int:
     """Of a ``Turn`` of ``kernels/common/rotation.cuh``."""
     return itemsize * 4 * (order + 1)
-
-
-def tile_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int] | None:
-    """As :func:`rotation_shape`, of ``kernels/m2l_rotation_tiles.cu``; None if it is not for this order, or does not fit."""
-    warps, blocks = TILE_SHAPES[itemsize].get(order, (0, 0))
-    memory = (order + 1) * (order + 1 | 1) * (WARP + 32 // itemsize) * itemsize
-    if not warps or memory > shared:
-        return None
-    return {"M2L_WARPS": warps, "BLOCKS": min(blocks, (shared + 1024) // (memory + 1024))}, memory
-
-
-def tile_numbers(order: int, itemsize: int) -> int:
-    """Of a translation in the table of ``kernels/m2l_rotation_tiles.cu``: 16 bytes a lane and tile in two directions, phases,
-    powers."""
-    tiles = sum(2 * (l // 8 + 1) ** 2 for l in range(order + 1))
-    return 2 * tiles * WARP * 16 // itemsize + 4 * (order + 1)
