@@ -34,7 +34,7 @@ ROTATION_SHAPES = {
 in registers, at most. What was fastest on an H200."""
 
 SPLIT_SHAPES = {
-    4: ((16, 4, 3, 2, 1), (20, 4, 2, 2, 1)),
+    4: ((16, 4, 3, 2, 1), (19, 4, 4, 1, 1), (20, 4, 2, 2, 1)),
     8: ((11, 4, 3, 2, 1), (13, 4, 2, 2, 1), (14, 4, 3, 1, 1), (20, 4, 2, 1, 1)),
 }
 """Of ``rotation`` at higher orders: up to which order how many warps a group, groups a block, sources at once and blocks of a
