@@ -1,5 +1,5 @@
-// m2l_planes: moments turned into the planes of m2l by rotation, and local expansions turned back. A block a group of 32 boxes, each of
-// its PLANES_WARPS warps some of the degrees. Bound by memory.
+// m2l_planes: moments turned into the planes of m2l by rotation, and local expansions turned back, see common/rotation.cuh.
+// A block a group of 32 boxes, each of its PLANES_WARPS warps some of the degrees.
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
 //   from_planes    the sum over shares of F^T L
@@ -32,7 +32,8 @@ extern "C" __global__ void __launch_bounds__(WARP * PLANES_WARPS)
 to_planes(int half, int planes, const Turn* __restrict__ turns /* (planes) */, const real* __restrict__ moments /* slabs */,
           real* __restrict__ turned /* (planes) slabs */) {
     if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x % WARP) >= parents_of(half)) return;    // beyond the last parent
-    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x % WARP, length = gridDim.x * (long long)(TERMS * WARP);
+    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x % WARP;
+    const long long length = gridDim.x * (long long)(TERMS * WARP);
     degrees_to_planes(threadIdx.x / WARP, planes, turns, moments + at, turned + at, length);
 }
 
@@ -55,6 +56,7 @@ __device__ __forceinline__ void degrees_from_planes(int warp, int shares, const 
 
 extern "C" __global__ void __launch_bounds__(WARP * PLANES_WARPS)
 from_planes(int shares, const real* __restrict__ sums /* (shares) slabs */, real* __restrict__ local /* slabs */) {
-    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x % WARP, length = gridDim.x * (long long)(TERMS * WARP);
+    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x % WARP;
+    const long long length = gridDim.x * (long long)(TERMS * WARP);
     degrees_from_planes(threadIdx.x / WARP, shares, sums + at, local + at, length);
 }

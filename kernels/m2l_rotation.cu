@@ -1,23 +1,8 @@
-// m2l_rotation: M2L of a level of an octree by rotation, O(p^3) for each pair of boxes.
+// m2l_rotation: M2L of a level of an octree by rotation, see common/rotation.cuh; a lane a target.
 //
-// The vector r from the source's centre to the target's, of length R, is g z with g = Q Rz(alpha) Q Rz(-theta) Q, where Q swaps x
-// and z. In the frame g the translation runs along z and keeps the order m:
-//
-//     M' = F Z(theta) F Z(-alpha) F M    L''_lm = sum_j (l + j)! / R^(l+j+1) M'_jm    L = F^T Z(alpha) F^T Z(-theta) F^T S L''
-//
-// Z(b) multiplies order m by exp(i m b). F, R_a(Q y) = sum_b F_ab R_b(y), is one constant matrix a degree; it keeps real and
-// imaginary parts apart and half of its entries vanish. S is (-1)^(l+m), twice that for m > 0. (Fast rotation: A. Lengvenis,
-// H. Dachsel, L. Morgenstern and I. Kabadshow, IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075.)
-//
-// All r in one plane through the x axis, along which the first box vector lies, have the same alpha. 189 translations have 16 such
-// planes, in cells of every shape. So `to_planes` turns the moments of all boxes into each plane, F Z(-alpha) F M, and the local
-// expansion is turned back once a plane:
-//
-//     M' = F Z(theta) M_plane            L = F^T sum_planes Z(alpha) F^T sum_r Z(-theta) F^T S L''
-//
-// A lane owns a target, a block up to 32 M2L_WARPS targets of one child position, so that its lanes share r. Its warps meet at every
-// source, so that they share the instructions they fetch. Loops are unrolled, entries of F are immediates. Orders m >= KEEP of M' and
-// L'' stay in registers, the others in shared memory, a column a lane, as the sums of a plane.
+// A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r. Its warps meet at every source, so
+// that they share the instructions they fetch. Loops are unrolled, entries of F are immediates. Orders m >= KEEP of M' and L''
+// stay in registers, the others in shared memory, a column a lane, as the sums of a plane.
 //
 //   M2L_WARPS  warps a block at most      BLOCKS  of a multiprocessor, at least
 #include "common/rotation.cuh"

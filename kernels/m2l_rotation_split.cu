@@ -1,25 +1,10 @@
-// m2l_rotation: M2L of a level of an octree by rotation, O(p^3) for each pair of boxes.
+// m2l_rotation_split: M2L of a level of an octree by rotation, see common/rotation.cuh, of many terms; several lanes a target.
 //
-// The vector r from the source's centre to the target's, of length R, is g z with g = Q Rz(alpha) Q Rz(-theta) Q, where Q swaps x
-// and z. In the frame g the translation runs along z and keeps the order m:
-//
-//     M' = F Z(theta) F Z(-alpha) F M    L''_lm = sum_j (l + j)! / R^(l+j+1) M'_jm    L = F^T Z(alpha) F^T Z(-theta) F^T S L''
-//
-// Z(b) multiplies order m by exp(i m b). F, R_a(Q y) = sum_b F_ab R_b(y), is one constant matrix a degree; it keeps real and
-// imaginary parts apart and half of its entries vanish. S is (-1)^(l+m), twice that for m > 0. (Fast rotation: A. Lengvenis,
-// H. Dachsel, L. Morgenstern and I. Kabadshow, IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075.)
-//
-// All r in one plane through the x axis, along which the first box vector lies, have the same alpha. 189 translations have 16 such
-// planes, in cells of every shape. So `to_planes` turns the moments of all boxes into each plane, F Z(-alpha) F M, and the local
-// expansion is turned back once a plane:
-//
-//     M' = F Z(theta) M_plane            L = F^T sum_planes Z(alpha) F^T sum_r Z(-theta) F^T S L''
-//
-// For many terms. A lane owns a target, a group of SHARES warps 32 targets of one child position, so that its lanes share r. M' and
-// L'' of SOURCES at once lie in shared memory, a column a lane. Each warp rotates some of the degrees, whose sums over a plane it
-// keeps in registers, and translates some of the orders. Warps that do the same for the groups of a block belong to the same
-// scheduler, which so has a few instructions to fetch only, and executes them for several sources in turn: loops are unrolled and
-// entries of F are immediates.
+// A group of SHARES warps has 32 targets of one child position, so that its lanes share r. M' and L'' of SOURCES at once lie in
+// shared memory, a column a lane. Each warp rotates some of the degrees, whose sums over a plane it keeps in registers, and
+// translates some of the orders. Warps that do the same for the groups of a block belong to the same scheduler, which so has a
+// few instructions to fetch only, and executes them for several sources in turn. Loops are unrolled, entries of F are
+// immediates.
 //
 //   SHARES    warps of a group, a multiple of 4
 //   GROUPS    of a block at most           BLOCKS    of a multiprocessor, at least
@@ -241,7 +226,7 @@ m2l_rotation_split(int half, int initial, const int* __restrict__ start /* (8 gr
     start += blockIdx.y * gridDim.z + blockIdx.z;
     real* columns = reinterpret_cast<real*>(memory) + own * (SOURCES * TERMS * WARP) + lane;
     real* local = sums + slab_of(blockIdx.z, blockIdx.y, group, half) + lane;
-    Way way = {staged, Target(group * WARP + lane, half), lane, own, min(groups - before, most) * WARP, start[0], start[1], list,
-               turns, turns_of_planes, turned, columns, local, initial != 0};
+    Way way = {staged, Target(group * WARP + lane, half), lane, own, min(groups - before, most) * WARP, start[0], start[1],
+               list, turns, turns_of_planes, turned, columns, local, initial != 0};
     way.go(share);
 }

@@ -2,7 +2,7 @@
 //
 //   zero_rows    A_0b: what a term of degree 0 is computed from, in float64 (m2l_add.cu)
 //   harmonics    irregular harmonics, for m2l by matrices
-//   rotations    for m2l by rotation (m2l_rotation.cu): exp(i m theta), 2 (-1)^n n! / R^(n+1); of planes exp(-i m alpha)
+//   rotations    for m2l by rotation (common/rotation.cuh): exp(i m theta), 2 (-1)^n n! / R^(n+1); of planes exp(-i m alpha)
 #include "common/vectors.cuh"
 
 #define ROW ((TERMS + 1) / 2 * 2)
@@ -51,7 +51,7 @@ extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets
     });
 }
 
-extern "C" __global__ void rotations(int count, const int4* __restrict__ offsets /* (count): of translations; w: or of planes */,
+extern "C" __global__ void rotations(int count, const int4* __restrict__ offsets /* (count); w: whether of a plane */,
                                      const int4* __restrict__ planes /* (count): a vector to the side of each plane */,
                                      const Parameters* __restrict__ parameters,
                                      real* __restrict__ table /* (count, 4 (ORDER + 1)) */) {

@@ -1,4 +1,22 @@
-// What m2l by rotation works with: terms of one degree, exchanged by F or multiplied by phases, and what is known of a translation.
+// M2L between boxes of a level by rotation, O(p^3) for each pair.
+//
+// The vector r from the source's centre to the target's, of length R, is g z with g = Q Rz(alpha) Q Rz(-theta) Q, where Q
+// swaps x and z. In the frame g the translation runs along z and keeps the order m:
+//
+//     M' = F Z(theta) F Z(-alpha) F M    L''_lm = sum_j (l + j)! / R^(l+j+1) M'_jm
+//     L = F^T Z(alpha) F^T Z(-theta) F^T S L''
+//
+// Z(b) multiplies order m by exp(i m b). F, R_a(Q y) = sum_b F_ab R_b(y), is one constant matrix a degree; it keeps real and
+// imaginary parts apart and half of its entries vanish. S is (-1)^(l+m), twice that for m > 0. (Fast rotation: A. Lengvenis,
+// H. Dachsel, L. Morgenstern and I. Kabadshow, IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075.)
+//
+// All r in one plane through the x axis, along which the first box vector lies, have the same alpha: 189 translations have 16
+// such planes, in cells of every shape. So `to_planes` turns the moments of all boxes into each plane, and local expansions are
+// turned back once a plane, the last step by `from_planes` (m2l_planes.cu):
+//
+//     M_plane = F Z(-alpha) F M    M' = F Z(theta) M_plane    L = F^T sum_planes Z(alpha) F^T sum_r Z(-theta) F^T S L''
+//
+// The signs (-1)^l of S come with the moments and the powers of R.
 #pragma once
 #include "common/flip.cuh"
 #include "common/levels.cuh"
@@ -70,7 +88,7 @@ __device__ __forceinline__ void add_degree(bool initial, const Degree<L>& x, rea
 template <int N>
 struct Split {
     int degree[ORDER + 1], order[ORDER + 1];    // whose they are
-    int before[ORDER + 1], most;                // where the terms of a degree begin among those of its warp; of the warp with most
+    int before[ORDER + 1], most;                // where a degree's terms begin among those of its warp; of the warp with most
 
     static __host__ __device__ constexpr int least(const int (&work)[N]) {
         int found = 0;
