@@ -1,14 +1,11 @@
 // m2l_rotation: M2L of a level of an octree by rotation, see common/rotation.cuh; a lane a target.
 //
 // A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r. Its warps meet at every source, so
-// that they share the instructions they fetch. Loops are unrolled, entries of F are immediates. Orders m >= KEEP of M' and L''
-// stay in registers, the others in shared memory, a column a lane, as the sums of a plane.
+// that they share the instructions they fetch. Loops are unrolled, entries of F are immediates. M' and L'' stay in registers,
+// the sums of a plane in shared memory, a column a lane.
 //
 //   M2L_WARPS  warps a block at most      BLOCKS  of a multiprocessor, at least
 #include "common/rotation.cuh"
-
-#define COLUMNS (TERMS - (ORDER + 1 - KEEP) * (ORDER + 2 - KEEP) + (KEEP == 0 ? ORDER + 1 : 0))  // terms of orders m < KEEP
-#define KEPT (TERMS - COLUMNS)
 
 template <int L>
 __device__ __forceinline__ void load(const real* __restrict__ source, Degree<L>& x) {
@@ -17,22 +14,7 @@ __device__ __forceinline__ void load(const real* __restrict__ source, Degree<L>&
 }
 
 // M' and L'' of a lane.
-struct Frame {
-    real kept[KEPT == 0 ? 1 : KEPT];
-    real* columns;    // (COLUMNS, WARP), of this lane
-
-    static __device__ constexpr int index(int l, int m) {    // orders one after the other, real parts before imaginary ones
-        const int order = m < 0 ? -m : m, n = ORDER + 1 - order;
-        return (order == 0 ? 0 : TERMS - n * (n + 1)) + (m < 0 ? n : 0) + l - order;
-    }
-    __device__ __forceinline__ real get(int l, int m) const {
-        return -KEEP < m && m < KEEP ? columns[index(l, m) * WARP] : kept[index(l, m) - COLUMNS];
-    }
-    __device__ __forceinline__ void put(int l, int m, real x) {
-        if (-KEEP < m && m < KEEP) columns[index(l, m) * WARP] = x;
-        else kept[index(l, m) - COLUMNS] = x;
-    }
-};
+using Frame = real[TERMS];
 
 // Degree L, already loaded, into the frame g, and on to the next.
 template <int L>
@@ -44,7 +26,7 @@ __device__ __forceinline__ void forward(const real* __restrict__ source, Degree<
     turn<L, 1>(x, theta);
     flip<L>(x, y);
 #pragma unroll
-    for (int m = -L; m <= L; m++) frame.put(L, m, y[L + m]);
+    for (int k = 0; k <= 2 * L; k++) frame[L * L + k] = y[k];
     if constexpr (L < ORDER && !AHEAD) load<L + 1>(source, next);
     if constexpr (L < ORDER) forward<L + 1>(source, next, theta, frame);
 }
@@ -55,13 +37,13 @@ __device__ __forceinline__ void translate(const real (&power)[2 * ORDER + 1], Fr
     constexpr int FIRST = M < 0 ? -M : M;
     real x[ORDER + 1];
 #pragma unroll
-    for (int j = FIRST; j <= ORDER; j++) x[j] = frame.get(j, M);
+    for (int j = FIRST; j <= ORDER; j++) x[j] = frame[j * j + j + M];
 #pragma unroll
     for (int l = FIRST; l <= ORDER; l++) {
         real sum = 0;
 #pragma unroll
         for (int j = FIRST; j <= ORDER; j++) sum += power[l + j] * x[j];
-        frame.put(l, M, M == 0 ? sum / 2 : (FIRST % 2 == 1 ? -sum : sum));
+        frame[l * l + l + M] = M == 0 ? sum / 2 : (FIRST % 2 == 1 ? -sum : sum);
     }
     if constexpr (M < ORDER) translate<M + 1>(power, frame);
 }
@@ -71,7 +53,7 @@ template <int L = 0>
 __device__ __forceinline__ void back(const Frame& frame, const real2* theta, real* sums) {
     Degree<L> x, y;
 #pragma unroll
-    for (int m = -L; m <= L; m++) x[L + m] = frame.get(L, m);
+    for (int k = 0; k <= 2 * L; k++) x[k] = frame[L * L + k];
     flip<L, true>(x, y);
     turn<L, -1>(y, theta);
 #pragma unroll
@@ -99,19 +81,20 @@ extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS, BLOCKS)
 m2l_rotation(int half, int initial, const int* __restrict__ start /* (8 gridDim.z + 1) */, const int4* __restrict__ list,
              const Turn* __restrict__ turns /* (translations) */, const Turn* __restrict__ turns_of_planes /* (planes) */,
              const real* __restrict__ turned /* (planes) slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
-    extern __shared__ char memory[];    // for each warp (COLUMNS, WARP) and (TERMS, WARP)
+    extern __shared__ char memory[];    // for each warp (TERMS, WARP)
     __shared__ Turn along;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, child = blockIdx.y;
     const int groups = groups_of(half), group = blockIdx.x * (blockDim.x / WARP) + warp;
     if (group >= groups) return;
     Frame frame;
-    frame.columns = reinterpret_cast<real*>(memory) + warp * ((COLUMNS + TERMS) * WARP) + lane;
     const Target target(group * WARP + lane, half);
-    real *of_plane = frame.columns + COLUMNS * WARP, *local = sums + slab_of(blockIdx.z, child, group, half) + lane;
-#pragma unroll 4
-    for (int a = 0; a < TERMS; a++) of_plane[a * WARP] = 0;
+    real* of_plane = reinterpret_cast<real*>(memory) + warp * (TERMS * WARP) + lane;
+    real* local = sums + slab_of(blockIdx.z, child, group, half) + lane;
     start += child * gridDim.z + blockIdx.z;
     const int end = start[1];
+    if (start[0] == end) return clear(initial, 0, 1, local);
+#pragma unroll 4
+    for (int a = 0; a < TERMS; a++) of_plane[a * WARP] = 0;
     int4 source = list[start[0]];
 #pragma unroll 1
     for (int i = start[0]; i < end;) {

@@ -3,7 +3,7 @@
 // A group of SHARES warps has 32 targets of one child position, so that its lanes share r. M' and L'' of SOURCES at once lie in
 // shared memory, a column a lane. Each warp rotates some of the degrees, whose sums over a plane it keeps in registers, and
 // translates some of the orders. Warps that do the same for the groups of a block belong to the same scheduler, which so has a
-// few instructions to fetch only, and executes them for several sources in turn. Loops are unrolled, entries of F are
+// few instructions to fetch only, and executes them for several groups or sources in turn. Loops are unrolled, entries of F are
 // immediates.
 //
 //   SHARES    warps of a group, a multiple of 4
@@ -226,6 +226,7 @@ m2l_rotation_split(int half, int initial, const int* __restrict__ start /* (8 gr
     start += blockIdx.y * gridDim.z + blockIdx.z;
     real* columns = reinterpret_cast<real*>(memory) + own * (SOURCES * TERMS * WARP) + lane;
     real* local = sums + slab_of(blockIdx.z, blockIdx.y, group, half) + lane;
+    if (start[0] == start[1]) return clear(initial, share, SHARES, local);
     Way way = {staged, Target(group * WARP + lane, half), lane, own, min(groups - before, most) * WARP, start[0], start[1],
                list, turns, turns_of_planes, turned, columns, local, initial != 0};
     way.go(share);

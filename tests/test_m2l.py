@@ -128,7 +128,7 @@ def test_lists_by_plane(separation):
         assert start[-1] == len(entries)
         for share in range(8 * shares):
             rows = entries[start[share] : start[share + 1]]
-            plane, turn = rows[:, 3] >> 16, rows[:, 3] >> 3 & 0x1FFF
+            plane, turn = rows[:, 3] >> 18, rows[:, 3] >> 3 & 0x7FFF
             assert len(rows) > 0
             assert (np.diff(plane) >= 0).all()
             np.testing.assert_array_equal(first + plane, of[turn])
@@ -143,8 +143,8 @@ def test_lists_by_plane(separation):
 @pytest.mark.parametrize(
     ("table", "shape"),
     [
-        ("ROTATION_SHAPES", (2, 2, 6)),
-        ("ROTATION_SHAPES", (12, 32, 0)),
+        ("ROTATION_SHAPES", (2, 2)),
+        ("ROTATION_SHAPES", (12, 32)),
         ("SPLIT_SHAPES", (4, 2, 2, 1)),
         ("SPLIT_SHAPES", (8, 3, 1, 2)),
     ],
@@ -159,6 +159,25 @@ def test_shapes_of_rotation_agree_with_dense_matrices(table, shape, monkeypatch,
     moments = random_moments(order, side**3)
     found = emulated("rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
+
+
+@pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
+@pytest.mark.parametrize("split", [False, True])
+def test_planes_without_sources(split, monkeypatch, tmp_path_factory):
+    """One plane after the other, of which some have no source for some child positions."""
+    table = np.ascontiguousarray(Interactions(cube(1)).list[:, ::40])
+    offsets = {target: {offset_of(row, target) for row in rows} for target, rows in zip(children(), table, strict=True)}
+    monkeypatch.setattr(Interactions, "list", table)
+    monkeypatch.setattr(f"{__name__}.far_sources", lambda target, separation: offsets[target])
+    pipeline = "fmm_openmm.backends.cuda.pipeline.m2l"
+    monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", 1)
+    if split:
+        monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((-1,),)})
+    counts = np.array([np.diff(Interactions(cube(1)).by_plane(plane, plane + 1, 1)[0]) for plane in range(16)])
+    assert (counts[0] == 0).any() and ((counts == 0).any(1) & (counts > 0).any(1)).any()
+    moments = random_moments(2, 64)
+    found = emulated("rotation", Level(2, 4, 1, np.float64), moments, tmp_path_factory.getbasetemp())
+    assert largest_error(found, dense(moments, 4, 1), 2) <= ACCURACY[np.float64]
 
 
 @needs_gpu

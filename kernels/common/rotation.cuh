@@ -10,8 +10,8 @@
 // imaginary parts apart and half of its entries vanish. S is (-1)^(l+m), twice that for m > 0. (Fast rotation: A. Lengvenis,
 // H. Dachsel, L. Morgenstern and I. Kabadshow, IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075.)
 //
-// All r in one plane through the x axis, along which the first box vector lies, have the same alpha: 189 translations have 16
-// such planes, in cells of every shape. So `to_planes` turns the moments of all boxes into each plane, and local expansions are
+// All r in one plane through the x axis, along which the first box vector lies, have the same alpha: 189 translations to far
+// boxes have 16 such planes, in cells of every shape. So `to_planes` turns the moments of all boxes into each plane, and local expansions are
 // turned back once a plane, the last step by `from_planes` (m2l_planes.cu):
 //
 //     M_plane = F Z(-alpha) F M    M' = F Z(theta) M_plane    L = F^T sum_planes Z(alpha) F^T sum_r Z(-theta) F^T S L''
@@ -30,13 +30,19 @@ struct __align__(4 * sizeof(real)) Turn {
 #define NUMBERS (4 * (ORDER + 1))    // of a turn
 
 // In w of an entry of a list: child, translation, plane.
-__device__ __forceinline__ int turn_of(const int4& entry) { return entry.w >> 3 & 0x1fff; }
-__device__ __forceinline__ int plane_of(const int4& entry) { return entry.w >> 16; }
+__device__ __forceinline__ int turn_of(const int4& entry) { return entry.w >> 3 & 0x7fff; }
+__device__ __forceinline__ int plane_of(const int4& entry) { return entry.w >> 18; }
 
 // Length of the slabs of a plane, and where those of a group are among shares of them.
 __device__ __forceinline__ long long plane_length(int half) { return (8LL * groups_of(half) + OPEN) * (TERMS * WARP); }
 __device__ __forceinline__ long long slab_of(int share, int child, int group, int half) {
     return ((8LL * share + child) * groups_of(half) + group) * (TERMS * WARP);
+}
+
+// Where the interaction list of a share is empty: zeros at first, every so many-th term from a number on.
+__device__ __forceinline__ void clear(bool initial, int from, int step, real* local) {
+#pragma unroll 1
+    for (int a = from; initial && a < TERMS; a += step) local[a * WARP] = 0;
 }
 
 // Index L + m: real part of order m, L - m: its imaginary part.

@@ -105,6 +105,7 @@ unsigned __match_any_sync(unsigned mask, T value) {
     return found;
 }
 
+// Not inlined: the compiler would read ahead of a condition.
 template <class T, class U>
 __attribute__((noinline)) T atomicAdd(T* at, U value) { const T old = *at; *at = old + T(value); return old; }
 template <class T, class U>
@@ -116,8 +117,6 @@ T atomicExch(T* at, U value) { const T old = *at; *at = T(value); return old; }
 
 template <class T>
 T __ldg(const T* at) { return *at; }
-template <class T>
-T __ldcg(const T* at) { return *at; }
 template <class A, class B>
 std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B>

@@ -66,18 +66,18 @@ class Interactions:
         return np.pad(distinct[1:], ((0, 0), (1, 0))), np.maximum(of.ravel() - 1, 0)
 
     def by_plane(self, first: int, end: int, shares: int) -> tuple[np.ndarray, np.ndarray]:
-        """The lists of planes first to end - 1, of every child position in shares, as ``kernels/m2l_rotation.cu`` reads them.
+        """The lists of planes first to end - 1, of every child position in shares, as the kernels of rotation read them.
 
         Returns:
             start: where the n-th share of child position c begins, at ``c * shares + n``; shape (8 * shares + 1,) int32.
-            entries: as :attr:`list`, sorted by plane, with 2^16 * (plane - first) added to the last number.
+            entries: as :attr:`list`, sorted by plane, with 2^18 * (plane - first) added to the last number.
         """
         start, rows = [0], []
         for entries in self.list:
             plane = self.planes[1][entries[:, 3] >> 3]
             order = np.argsort(plane, kind="stable")
             order = order[(first <= plane[order]) & (plane[order] < end)]
-            rows.append(entries[order] + np.outer(plane[order] - first << 16, [0, 0, 0, 1]))
+            rows.append(entries[order] + np.outer(plane[order] - first << 18, [0, 0, 0, 1]))
             start += [start[-1] + n for n in np.cumsum([len(share) for share in np.array_split(order, shares)])]
         return np.array(start, np.int32), np.concatenate(rows).astype(np.int32)
 

@@ -5,7 +5,7 @@
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
 ``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
 ``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along an axis between rotations; of high orders
-                  ``kernels/m2l_rotation_split.cu``
+                  ``kernels/m2l_rotation_split.cu``; both between the kernels of ``kernels/m2l_planes.cu``
 
 An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local expansions in shares, both in the
 slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
@@ -26,12 +26,9 @@ MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
 BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
 """Of these: warps a block, at most; moments that a lane reads ahead."""
 
-ROTATION_SHAPES = {
-    4: ((7, 1, 16, 81), (8, 4, 4, 81), (9, 4, 3, 100), (14, 8, 1, 225)),
-    8: ((7, 1, 8, 100), (9, 8, 1, 100)),
-}
-"""Of ``rotation``, by bytes of a real: up to which order how many warps a block, blocks of a multiprocessor and terms of a lane
-in registers, at most. What was fastest on an H200."""
+ROTATION_SHAPES = {4: ((7, 1, 16), (8, 4, 4), (9, 4, 3), (14, 8, 1)), 8: ((7, 1, 8), (9, 8, 1))}
+"""Of ``rotation``, by bytes of a real: up to which order how many warps a block and blocks of a multiprocessor, at most. What
+was fastest on an H200."""
 
 SPLIT_SHAPES = {
     4: ((16, 4, 3, 2, 1), (19, 4, 4, 1, 1), (20, 4, 2, 2, 1)),
@@ -44,7 +41,7 @@ PLANES_WARPS = 4
 """Of a block of ``kernels/m2l_planes.cu``."""
 
 PLANES_BYTES = 2**30
-"""Of moments turned into planes: as many planes at once as fit."""
+"""Of moments turned into planes, and of sums: as many planes at once, and shares of an interaction list, as fit."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
@@ -200,7 +197,7 @@ class ByRotation:
         fitting = max(PLANES_BYTES // (with_zeros * b.terms * WARP * b.real.itemsize), 1)
         at_once = -(-self._planes // -(-self._planes // fitting))
         firsts = range(0, self._planes, at_once)
-        most = min(np.diff(self._interactions.by_plane(first, first + at_once, 1)[0]).min() for first in firsts)
+        most = max(PLANES_BYTES // (slabs * b.terms * WARP * b.real.itemsize), 1)
         shares = fewest_rounds(self._resident, 8 * blocks, self._count, self._planes, min(most, 2 * self._planes))
         at_least(b, "turned_moments", at_once * with_zeros)
         at_least(b, "plane_sums", shares * slabs)
@@ -249,6 +246,7 @@ def fewest_rounds(resident: int, blocks: int, sources: int, planes: int, most: i
     Args:
         resident: blocks that run at once.
         blocks: without shares.
+        sources, planes: of an interaction list.
     """
 
     def rounds(shares: int) -> int:
@@ -290,15 +288,13 @@ def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, in
     Raises:
         MemoryError: not even one warp fits.
     """
-    _, warps, blocks, most = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
-    kept = [(order + 1 - m) * (order + 2 - m) - (order + 1 if m == 0 else 0) for m in range(order + 2)]
-    keep = next(m for m, terms in enumerate(kept) if terms <= most)
-    of_warp, static = itemsize * (2 * (order + 1) ** 2 - kept[keep]) * WARP, turn_bytes(order, itemsize)
+    _, warps, blocks = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
+    of_warp, static = itemsize * (order + 1) ** 2 * WARP, turn_bytes(order, itemsize)
     warps = min(warps, (shared - static) // of_warp)
     if warps < 1:
         raise MemoryError(f"`m2l='rotation'` needs {of_warp + static} bytes of shared memory a block, the device has {shared}")
     blocks = min(blocks, (shared + 1024) // (warps * of_warp + static + 1024))
-    return {"M2L_WARPS": warps, "BLOCKS": blocks, "KEEP": keep}, warps * of_warp
+    return {"M2L_WARPS": warps, "BLOCKS": blocks}, warps * of_warp
 
 
 def split_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
