@@ -173,6 +173,7 @@ def test_classical_octree(grid):
     assert relative(solver.compute(d.positions).forces, expected.forces) <= 1e-4
     assert solver.parameters.grid == tuple(map(tuple, np.diag(grid).tolist()))
     np.testing.assert_array_equal(solver.parameters.counts, np.diag([8, 8, 8]))
+    assert solver.backend == "cpu"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
