@@ -1,16 +1,26 @@
 // m2l_planes: moments turned into the planes of m2l by rotation, and local expansions turned back, see common/rotation.cuh.
-// A block a group of 32 boxes, each of its PLANES_WARPS warps some of the degrees.
+// A block, of one warp, a degree of a group of 32 boxes: blockIdx.y is by how much it is lower than the order.
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
-//   from_planes    the sum over shares of F^T L
+//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares; added to what is there, or at first instead
 #include "common/rotation.cuh"
 
-static __device__ constexpr Split<PLANES_WARPS> SPLIT;
+// Calls visit.degree<L>() for the degree of the block.
+template <int L = ORDER, class Visit>
+__device__ __forceinline__ void for_degree(const Visit& visit) {
+    if (blockIdx.y == ORDER - L) visit.template degree<L>();
+    if constexpr (L > 0) for_degree<L - 1>(visit);
+}
 
-template <int L = ORDER>
-__device__ __forceinline__ void degrees_to_planes(int warp, int planes, const Turn* __restrict__ turns,
-                                                  const real* __restrict__ from, real* __restrict__ to, long long length) {
-    if (warp == SPLIT.degree[L]) {
+struct ToPlanes {
+    int planes;
+    const Turn* __restrict__ turns;
+    const real* __restrict__ from;
+    real* __restrict__ to;
+    long long length;    // of the slabs of a plane
+
+    template <int L>
+    __device__ __forceinline__ void degree() const {
         Degree<L> moments, x, y;
 #pragma unroll
         for (int k = 0; k <= 2 * L; k++) y[k] = from[(L * L + k) * WARP];
@@ -25,38 +35,61 @@ __device__ __forceinline__ void degrees_to_planes(int warp, int planes, const Tu
             for (int k = 0; k <= 2 * L; k++) to[plane * length + (L * L + k) * WARP] = L % 2 == 1 ? -y[k] : y[k];
         }
     }
-    if constexpr (L > 0) degrees_to_planes<L - 1>(warp, planes, turns, from, to, length);
-}
+};
 
-extern "C" __global__ void __launch_bounds__(WARP * PLANES_WARPS)
+extern "C" __global__ void __launch_bounds__(WARP)
 to_planes(int half, int planes, const Turn* __restrict__ turns /* (planes) */, const real* __restrict__ moments /* slabs */,
           real* __restrict__ turned /* (planes) slabs */) {
-    if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x % WARP) >= parents_of(half)) return;    // beyond the last parent
-    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x % WARP;
-    const long long length = gridDim.x * (long long)(TERMS * WARP);
-    degrees_to_planes(threadIdx.x / WARP, planes, turns, moments + at, turned + at, length);
+    if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x) >= parents_of(half)) return;    // beyond the last parent
+    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;
+    for_degree(ToPlanes{planes, turns, moments + at, turned + at, gridDim.x * (long long)(TERMS * WARP)});
 }
 
-template <int L = ORDER>
-__device__ __forceinline__ void degrees_from_planes(int warp, int shares, const real* __restrict__ from, real* __restrict__ to,
-                                                    long long length) {
-    if (warp == SPLIT.degree[L]) {
-        Degree<L> x, y;
+struct FromPlanes {
+    bool initial;
+    int planes, shares;
+    const Turn* __restrict__ turns;
+    const real* __restrict__ from;
+    real* __restrict__ to;
+    long long length;
+
+    template <int L>
+    __device__ __forceinline__ void degree() const {
+        Degree<L> sum = {}, y;
+#pragma unroll 1
+        for (int plane = 0; plane < planes; plane++) {
+            Degree<L> x = {};
+#pragma unroll 1
+            for (int share = 0; share < shares; share++) {
 #pragma unroll
-        for (int k = 0; k <= 2 * L; k++) x[k] = from[(L * L + k) * WARP];
-        for (int share = 1; share < shares; share++)
+                for (int part = 0; part < PARTS_EVEN; part++) add<L, 0>((part * planes + plane) * shares + share, x);
 #pragma unroll
-            for (int k = 0; k <= 2 * L; k++) x[k] += from[share * length + (L * L + k) * WARP];
-        flip<L, true>(x, y);
+                for (int part = 0; part < PARTS_ODD; part++) add<L, 1>((part * planes + plane) * shares + share, x);
+            }
+            flip<L, true>(x, y);
+            turn<L, -1>(y, turns[plane].phase);
 #pragma unroll
-        for (int k = 0; k <= 2 * L; k++) to[(L * L + k) * WARP] = y[k];
+            for (int k = 0; k <= 2 * L; k++) sum[k] += y[k];
+        }
+        flip<L, true>(sum, y);
+#pragma unroll
+        for (int k = 0; k <= 2 * L; k++) to[(L * L + k) * WARP] = initial ? y[k] : to[(L * L + k) * WARP] + y[k];
     }
-    if constexpr (L > 0) degrees_from_planes<L - 1>(warp, shares, from, to, length);
-}
 
-extern "C" __global__ void __launch_bounds__(WARP * PLANES_WARPS)
-from_planes(int shares, const real* __restrict__ sums /* (shares) slabs */, real* __restrict__ local /* slabs */) {
-    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x % WARP;
-    const long long length = gridDim.x * (long long)(TERMS * WARP);
-    degrees_from_planes(threadIdx.x / WARP, shares, sums + at, local + at, length);
+    // Adds the terms of a parity in the n-th slabs.
+    template <int L, int PARITY>
+    __device__ __forceinline__ void add(int n, Degree<L>& x) const {
+#pragma unroll
+        for (int k = (L + PARITY) % 2; k <= L; k += 2) {
+            x[L + k] += from[n * length + (L * L + L + k) * WARP];
+            if (k > 0) x[L - k] += from[n * length + (L * L + L - k) * WARP];
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARP)
+from_planes(int initial, int planes, int shares, const Turn* __restrict__ turns /* (planes) */,
+            const real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */, real* __restrict__ local /* slabs */) {
+    const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;
+    for_degree(FromPlanes{initial != 0, planes, shares, turns, sums + at, local + at, gridDim.x * (long long)(TERMS * WARP)});
 }

@@ -1,125 +1,247 @@
-// m2l_rotation: M2L of a level of an octree by rotation, see common/rotation.cuh; a lane a target.
+// m2l_rotation: M2L of a level of an octree by rotation, see common/rotation.cuh, between the kernels of m2l_planes.cu; a lane a
+// target.
 //
-// A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r. Its warps meet at every source, so
-// that they share the instructions they fetch. Loops are unrolled, entries of F are immediates. M' and L'' stay in registers,
-// the sums of a plane in shared memory, a column a lane.
+// A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r, and goes through their sources plane by
+// plane, for terms of one parity. Its warps meet at every source, so that they share the instructions they fetch. Loops are
+// unrolled, entries of F are immediates. M' and L'' are in registers, which moments of the next source take over as L'' is used up,
+// sums in registers or in shared memory, a column a lane.
 //
-//   M2L_WARPS  warps a block at most      BLOCKS  of a multiprocessor, at least
+// Where registers do not hold M', or the instruction cache not the code, a block is for the real or the imaginary parts of M' only.
+//
+//   M2L_WARPS          warps a block at most         BLOCKS  of a multiprocessor, at least
+//   PARTS_EVEN, _ODD   of the work on terms of even and of odd parity, 1 or 2, each with sums of its own
+//   FRAME_HELD         numbers of M' in registers, of the lowest degrees; the others are in shared memory
+//   SUMS_HELD          sums in registers
 #include "common/rotation.cuh"
 
-template <int L>
-__device__ __forceinline__ void load(const real* __restrict__ source, Degree<L>& x) {
-#pragma unroll
-    for (int k = 0; k <= 2 * L; k++) x[k] = source[(L * L + k) * WARP];
+#define AHEAD 2    // degrees of which moments are on their way, where they do not find room in M'
+
+// Copies of numbers to shared memory have arrived, at the thread that asked for them, when `arrived` returns.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void ask(real* to, const real* __restrict__ from) {
+    const unsigned int address = __cvta_generic_to_shared(to);
+    if (sizeof(real) == 4) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
 }
+__device__ __forceinline__ void arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+__device__ __forceinline__ void ask(real* to, const real* __restrict__ from) { *to = *from; }
+__device__ __forceinline__ void arrived() {}
+#endif
 
-// M' and L'' of a lane.
-using Frame = real[TERMS];
+// Keeps loads and stores on their side, where else they would be moved far ahead and take registers.
+__device__ __forceinline__ void separate() { __syncwarp(); }
 
-// Degree L, already loaded, into the frame g, and on to the next.
-template <int L>
-__device__ __forceinline__ void forward(const real* __restrict__ source, Degree<L>& x, const real2* theta, Frame& frame) {
-    constexpr bool AHEAD = L < ORDER && sizeof(real) == 4;    // doubles would not find enough registers
-    Degree<L + 1> next;
-    Degree<L> y;
-    if constexpr (AHEAD) load<L + 1>(source, next);
-    turn<L, 1>(x, theta);
-    flip<L>(x, y);
-#pragma unroll
-    for (int k = 0; k <= 2 * L; k++) frame[L * L + k] = y[k];
-    if constexpr (L < ORDER && !AHEAD) load<L + 1>(source, next);
-    if constexpr (L < ORDER) forward<L + 1>(source, next, theta, frame);
-}
+// Number of the cosine term of degree l and order k among the terms of a parity; the one before is the sine term.
+template <int PARITY>
+__device__ __forceinline__ constexpr int number(int l, int k) { return l * (l + 1) / 2 - PARITY * l + k; }
 
-// Along z: the column of order M, M < 0 for imaginary parts, of M' to that of S L'', and on to the next.
-template <int M = -ORDER>
-__device__ __forceinline__ void translate(const real (&power)[2 * ORDER + 1], Frame& frame) {
-    constexpr int FIRST = M < 0 ? -M : M;
-    real x[ORDER + 1];
-#pragma unroll
-    for (int j = FIRST; j <= ORDER; j++) x[j] = frame[j * j + j + M];
-#pragma unroll
-    for (int l = FIRST; l <= ORDER; l++) {
-        real sum = 0;
-#pragma unroll
-        for (int j = FIRST; j <= ORDER; j++) sum += power[l + j] * x[j];
-        frame[l * l + l + M] = M == 0 ? sum / 2 : (FIRST % 2 == 1 ? -sum : sum);
+// Numbers of a lane, the first ones in registers, the others in a column of shared memory.
+template <int COUNT, int HELD>
+struct Numbers {
+    static constexpr int BESIDE = COUNT > HELD ? COUNT - HELD : 0;
+    real held[HELD + 1], *column;
+
+    __device__ __forceinline__ explicit Numbers(real* column) : column(column) {}
+    __device__ __forceinline__ real& operator[](int i) { return i < HELD ? held[i] : column[(i - HELD) * WARP]; }
+    __device__ __forceinline__ void read(int i, const real* from) {    // in shared memory it has only arrived after `arrived`
+        if (i < HELD) held[i] = *from;
+        else ask(&column[(i - HELD) * WARP], from);
     }
-    if constexpr (M < ORDER) translate<M + 1>(power, frame);
-}
-
-// Degree L from the frame g, added to the sums of the plane, and on to the next.
-template <int L = 0>
-__device__ __forceinline__ void back(const Frame& frame, const real2* theta, real* sums) {
-    Degree<L> x, y;
+    __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int k = 0; k <= 2 * L; k++) x[k] = frame[L * L + k];
-    flip<L, true>(x, y);
-    turn<L, -1>(y, theta);
-#pragma unroll
-    for (int k = 0; k <= 2 * L; k++) sums[(L * L + k) * WARP] += y[k];
-    if constexpr (L < ORDER) back<L + 1>(frame, theta, sums);
-}
-
-// Adds the sums of a plane, turned back, to `local` or, at first, sets it.
-template <int L = 0>
-__device__ __forceinline__ void finish(bool initial, const real2* __restrict__ alpha, real* sums, real* local) {
-    Degree<L> x, y;
-#pragma unroll
-    for (int k = 0; k <= 2 * L; k++) {
-        real* sum = &sums[(L * L + k) * WARP];
-        x[k] = *sum;
-        *sum = 0;
+        for (int i = 0; i < HELD; i++) held[i] = 0;
+#pragma unroll 4
+        for (int i = 0; i < BESIDE; i++) column[i * WARP] = 0;
     }
-    flip<L, true>(x, y);
-    turn<L, -1>(y, alpha);
-    add_degree<L>(initial, y, local);
-    if constexpr (L < ORDER) finish<L + 1>(initial, alpha, sums, local);
+};
+
+using Sums = Numbers<HALF_TERMS, SUMS_HELD>;
+
+// Degree L of the sums to an expansion in global memory, and on to the next.
+template <int PARITY, int L = ORDER>
+__device__ __forceinline__ void store(Sums& sums, real* __restrict__ local) {
+#pragma unroll
+    for (int k = (L + PARITY) % 2; k <= L; k += 2) {
+        local[(L * L + L + k) * WARP] = sums[number<PARITY>(L, k)];
+        if (k > 0) local[(L * L + L - k) * WARP] = sums[number<PARITY>(L, k) - 1];
+    }
+    if constexpr (L > 0) store<PARITY, L - 1>(sums, local);
 }
+
+// What is done with terms of one parity at orders FROM, FROM + STEP, .. of the frame g. There M' and L'' have one number for each
+// degree and order: a real part if order and parity are both even or both odd, else an imaginary part.
+template <int PARITY, int FROM>
+struct Part {
+    static constexpr int STEP = PARITY == 0 ? PARTS_EVEN : PARTS_ODD;
+    static constexpr int FIRST = PARITY == 1 && FROM == 0 ? STEP : FROM;    // order 0 has no imaginary part
+    using Other = Part<PARITY, STEP - 1 - FROM>;
+
+    static __host__ __device__ constexpr bool imaginary(int m) { return (m + PARITY) % 2 == 1; }
+    static constexpr bool REAL_PART = STEP == 1 || !imaginary(FROM), IMAGINARY_PART = STEP == 1 || imaginary(FROM);
+
+    // Where the number of degree l and order m is in a frame.
+    static __host__ __device__ constexpr int place(int l, int m) {
+        const int d = l - FIRST;
+        return (STEP == 1 ? d * (d + 1) / 2 : (d + 1) * (d + 1) / 4) + (m - FIRST) / STEP;
+    }
+    static constexpr int COUNT = place(ORDER + 1, FIRST);
+    using Frame = Numbers<COUNT, FRAME_HELD>;
+    using InRegisters = Numbers<COUNT, COUNT>;
+
+    // Which term of the degree, about the plane, has that place before: there are as many.
+    static __host__ __device__ constexpr int term(int l, int m) {
+        const int k = PARITY == 0 ? m + (m + l) % 2 : m - (m + l + 1) % 2;
+        return imaginary(m) ? l - k : l + k;
+    }
+
+    // Degree L of moments, and on down to degree LEAST.
+    template <int LEAST, int L, class To>
+    static __device__ __forceinline__ void load(const real* moments, To& to) {
+#pragma unroll
+        for (int m = FIRST; m <= L; m += STEP) to.read(place(L, m), moments + (L * L + term(L, m)) * WARP);
+        if constexpr (L > LEAST) load<LEAST, L - 1>(moments, to);
+    }
+
+    // Degree L of the moments, turned by theta, to M'; and on to the next. `other`: those that have no place in the frame.
+    template <int L = ORDER>
+    static __device__ __forceinline__ void forward(const real* moments, const real2* theta, Frame& frame,
+                                                   typename Other::InRegisters& other) {
+        Degree<L> x;
+        real y[L + 1] = {};
+        if constexpr (STEP == 2 && L >= AHEAD) Other::template load<L - AHEAD, L - AHEAD>(moments, other);
+#pragma unroll
+        for (int m = FIRST; m <= L; m += STEP) x[term(L, m)] = frame[place(L, m)];
+        if (STEP == 2)
+#pragma unroll
+            for (int m = Other::FIRST; m <= L; m += STEP) x[Other::term(L, m)] = other[Other::place(L, m)];
+        turn<L, 1, (L + PARITY) % 2, 2>(x, theta);
+#pragma unroll
+        for (int k = (L + PARITY) % 2; k <= L; k += 2)
+#pragma unroll
+            for (int m = FIRST; m <= L; m += STEP)
+                if (!imaginary(m)) y[m] += real(FLIP.real_part[L][m][k]) * x[L + k];
+                else if (k > 0) y[m] += real(FLIP.imaginary_part[L][m][k]) * x[L - k];
+#pragma unroll
+        for (int m = FIRST; m <= L; m += STEP) frame[place(L, m)] = y[m];
+        separate();
+        if constexpr (L > 0) forward<L - 1>(moments, theta, frame, other);
+    }
+
+    // Along z: the column of order M of M' to that of L'', and on to the next.
+    template <int M = FIRST>
+    static __device__ __forceinline__ void translate(const real (&power)[2 * ORDER + 1], Frame& frame) {
+        real y[ORDER + 1] = {};
+#pragma unroll
+        for (int j = M; j <= ORDER; j++)
+#pragma unroll
+            for (int l = M; l <= ORDER; l++) y[l] += power[l + j] * frame[place(j, M)];
+#pragma unroll
+        for (int l = M; l <= ORDER; l++) frame[place(l, M)] = y[l];
+        separate();
+        if constexpr (M + STEP <= ORDER) translate<M + STEP>(power, frame);
+    }
+
+    // Degree L of S L'', turned back and added to the sums; moments of the next source, if any, take its place; and on to the next.
+    template <int L = ORDER>
+    static __device__ __forceinline__ void back(Frame& frame, const real2* theta, Sums& sums, const real* next) {
+        constexpr int CHAINS = sizeof(real) / 4;    // of multiply-adds for each term: of doubles they take longer
+        Degree<L> x[2] = {}, sum;
+#pragma unroll
+        for (int m = FIRST; m <= L; m += STEP) {
+            const double s = m == 0 ? 0.5 : (m % 2 == 0 ? 1 : -1);
+#pragma unroll
+            for (int k = (L + PARITY) % 2; k <= L; k += 2)
+                if (!imaginary(m)) x[m / 2 % CHAINS][L + k] += real(s * FLIP.real_part[L][m][k]) * frame[place(L, m)];
+                else if (k > 0) x[m / 2 % CHAINS][L - k] += real(s * FLIP.imaginary_part[L][m][k]) * frame[place(L, m)];
+        }
+        if (next) load<L, L>(next, frame);
+#pragma unroll
+        for (int k = (L + PARITY) % 2; k <= L; k += 2) {    // loads before stores, so that they need not wait for these
+            if (k > 0) sum[L - k] = sums[number<PARITY>(L, k) - 1];
+            if (k > 0 || REAL_PART) sum[L + k] = sums[number<PARITY>(L, k)];
+        }
+#pragma unroll
+        for (int k = (L + PARITY) % 2; k <= L; k += 2) {
+            const real2 w = k == 0 ? real2{1, 0} : theta[k];
+            const real c = CHAINS == 1 ? x[0][L + k] : x[0][L + k] + x[1][L + k];
+            const real s = CHAINS == 1 ? x[0][L - k] : x[0][L - k] + x[1][L - k];
+            if (k == 0 && REAL_PART) sum[L] += c;
+            if (k > 0 && REAL_PART) sum[L + k] += w.x * c, sum[L - k] -= w.y * c;
+            if (k > 0 && IMAGINARY_PART) sum[L + k] += w.y * s, sum[L - k] += w.x * s;
+        }
+#pragma unroll
+        for (int k = (L + PARITY) % 2; k <= L; k += 2) {
+            if (k > 0) sums[number<PARITY>(L, k) - 1] = sum[L - k];
+            if (k > 0 || REAL_PART) sums[number<PARITY>(L, k)] = sum[L + k];
+        }
+        separate();
+        if constexpr (L > 0) back<L - 1>(frame, theta, sums, next);
+    }
+
+    // The sum over a list of sources to `local`.
+    static __device__ __forceinline__ void add(const Target& target, const int4* __restrict__ list, int count,
+                                               const Turn* __restrict__ turns, const real* moments, Turn* along, real* column,
+                                               real* __restrict__ local) {
+        Sums sums(column);
+        sums.clear();
+        if (count > 0) {
+            Frame frame(column + Sums::BESIDE * WARP);
+            const real* next = nullptr;
+            int4 source = list[0];
+            auto look_up = [&](int i) {    // of entry i, which is known; then of the next, so that it is in time
+                const real* from = reinterpret_cast<const real*>(turns + turn_of(source));
+                real* to = reinterpret_cast<real*>(along + i % 2);
+                next = moments + target.source(source);
+                if (threadIdx.x < WARP)
+                    for (int k = threadIdx.x; k < NUMBERS; k += WARP) ask(to + k, from + k);
+                source = list[min(i + 1, count - 1)];
+            };
+            look_up(0);
+            load<0, ORDER>(next, frame);
+#pragma unroll 1
+            for (int i = 0; i < count; i++) {
+                const Turn& turn = along[i % 2];
+                const real* own = next;
+                typename Other::InRegisters other(nullptr);
+                real power[2 * ORDER + 1];
+                if constexpr (STEP == 2) Other::template load<(ORDER < AHEAD ? 0 : ORDER + 1 - AHEAD), ORDER>(own, other);
+                arrived();
+                __syncthreads();
+                if (i + 1 < count) look_up(i + 1);
+                else next = nullptr;
+                forward(own, turn.phase, frame, other);
+#pragma unroll
+                for (int n = 0; n <= 2 * ORDER; n++) power[n] = turn.power[n];
+                translate(power, frame);
+                back(frame, turn.phase, sums, next);
+            }
+        }
+        store<PARITY>(sums, local);
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS, BLOCKS)
-m2l_rotation(int half, int initial, const int* __restrict__ start /* (8 gridDim.z + 1) */, const int4* __restrict__ list,
-             const Turn* __restrict__ turns /* (translations) */, const Turn* __restrict__ turns_of_planes /* (planes) */,
-             const real* __restrict__ turned /* (planes) slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
-    extern __shared__ char memory[];    // for each warp (TERMS, WARP)
-    __shared__ Turn along;
+m2l_rotation(int half, int shares, const int* __restrict__ start /* (8 planes shares + 1) */, const int4* __restrict__ list,
+             const Turn* __restrict__ turns /* (translations) */, const real* turned /* (planes) slabs */,
+             real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */) {
+    extern __shared__ char memory[];    // for each warp what registers do not hold, (.., WARP)
+    __shared__ Turn along[2];
+    constexpr int EVEN = Part<0, 0>::Frame::BESIDE, ODD = Part<1, 0>::Frame::BESIDE, PARTS = PARTS_EVEN + PARTS_ODD;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, child = blockIdx.y;
     const int groups = groups_of(half), group = blockIdx.x * (blockDim.x / WARP) + warp;
+    const int lists = gridDim.z / PARTS, part = blockIdx.z / lists, number = blockIdx.z % lists;
     if (group >= groups) return;
-    Frame frame;
     const Target target(group * WARP + lane, half);
-    real* of_plane = reinterpret_cast<real*>(memory) + warp * (TERMS * WARP) + lane;
-    real* local = sums + slab_of(blockIdx.z, child, group, half) + lane;
-    start += child * gridDim.z + blockIdx.z;
-    const int end = start[1];
-    if (start[0] == end) return clear(initial, 0, 1, local);
-#pragma unroll 4
-    for (int a = 0; a < TERMS; a++) of_plane[a * WARP] = 0;
-    int4 source = list[start[0]];
-#pragma unroll 1
-    for (int i = start[0]; i < end;) {
-        const int plane = plane_of(source);
-        const real* moments = turned + plane * plane_length(half) + target.source(source);
-        Degree<0> x;
-        load<0>(moments, x);
-        __syncthreads();
-        if (warp == 0)
-            for (int k = lane; k < NUMBERS; k += WARP)
-                reinterpret_cast<real*>(&along)[k] = reinterpret_cast<const real*>(turns + turn_of(source))[k];
-        __syncthreads();
-        forward<0>(moments, x, along.phase, frame);
-        {
-            real power[2 * ORDER + 1];
-#pragma unroll
-            for (int n = 0; n <= 2 * ORDER; n++) power[n] = along.power[n];
-            translate(power, frame);
-        }
-        back(frame, along.phase, of_plane);
-        i++;
-        if (i < end) source = list[i];
-        if (i == end || plane_of(source) != plane) {
-            finish(initial, turns_of_planes[plane].phase, of_plane, local);
-            initial = 0;
-        }
-    }
+    const real* moments = turned + number / shares * plane_length(half);
+    real* column = reinterpret_cast<real*>(memory) + warp * ((Sums::BESIDE + (EVEN > ODD ? EVEN : ODD)) * WARP) + lane;
+    real* local = sums + slab_of(part / 2 * lists + number, child, group, half) + lane;
+    const int from = start[child * lists + number], count = start[child * lists + number + 1] - from;
+    list += from;
+    if (part == 0) Part<0, 0>::add(target, list, count, turns, moments, along, column, local);
+    if (part == 1) Part<1, 0>::add(target, list, count, turns, moments, along, column, local);
+    if constexpr (PARTS_EVEN == 2)
+        if (part == 2) Part<0, 1>::add(target, list, count, turns, moments, along, column, local);
+    if constexpr (PARTS_ODD == 2)
+        if (part == 3) Part<1, 1>::add(target, list, count, turns, moments, along, column, local);
 }

@@ -8,19 +8,16 @@ import re
 import pytest
 
 from fmm_openmm.backends.cuda.pipeline.m2l import (
-    ROTATION_SHAPES,
     P4Parity,
     P4Symmetric,
     mirrored_shape,
     rotation_shape,
-    split_shape,
 )
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
-ROTATION_SPILL_BUDGET = 512  # of m2l by rotation, whose registers hold as much as they can; most on sm_70
-SPLIT_SPILL_BUDGET = {18: 4096, 20: 6144}  # of orders in float64, where smaller blocks or more warps a group are slower
+ROTATION_SPILL_BUDGET = 512  # of m2l by rotation, whose registers hold as much as they can
 STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {f"N{k}": 16 for k in range(3)}
 FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {f"REACH{k}": 3 for k in range(3)}
@@ -28,8 +25,8 @@ FIXED |= {"LISTED": 40, "REGION": 32, "ORDERED": 0, "P2M_LANES": 2, "L2P_WARPS":
 FIXED |= {"CONVOLVE_WARPS": 16, "MIRRORED_WARPS": 8, "D0": 16, "D1": 169, "D2": 15, "DFT_PITCH": 15, "DFT_PAIRS": 2}
 FIXED |= {"DFT_COLUMNS0": 16, "DFT_COLUMNS1": 16}
 FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
-FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "BLOCKS": 4}
-FIXED |= {"PLANES_WARPS": 4, "STRIDE": 32, "TRANSLATE_BOXES": 16, "TRANSLATE_THREADS": 256, "M2L_ADD_WARPS": 8, "APART": 1}
+FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "BLOCKS": 4, "PARTS_EVEN": 2, "PARTS_ODD": 1}
+FIXED |= {"STRIDE": 32, "TRANSLATE_BOXES": 16, "TRANSLATE_THREADS": 256, "M2L_ADD_WARPS": 8, "APART": 1}
 FIXED |= {f"ROOT{k}": 2 for k in range(3)} | {"ROOT10": 1, "ROOT20": 0, "ROOT21": -1}
 FIXED |= {"PASS_TARGETS": 4, "PASS_WARPS": 4, "COPY_WARPS": 8, "COPY_BOXES": 16}
 FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
@@ -57,10 +54,7 @@ def macros_of(variant, stage):
     if stage in MIRRORED:  # with two blocks a multiprocessor, as they are launched, they spill up to 420 bytes on sm_90
         macros |= mirrored_shape(*of, MIRRORED[stage]) | {"BLOCKS": 1}
     if stage == "m2l_rotation":
-        macros["ORDER"] = min(of[0], ROTATION_SHAPES[of[1]][-1][0])  # the last that is launched
-        macros |= rotation_shape(macros["ORDER"], of[1], 227 * 1024)[0]
-    if stage == "m2l_rotation_split":
-        macros |= split_shape(*of, 227 * 1024)[0]
+        macros |= rotation_shape(*of, 227 * 1024)[0]
     return macros
 
 
@@ -87,23 +81,11 @@ def test_compiles(cuda, architecture, variant, stage, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stage", "shape", "dtype", "order"),
-    [
-        ("m2l_rotation", rotation_shape, "float", ROTATION_SHAPES[4][-1][0]),
-        ("m2l_rotation_split", split_shape, "float", 16),
-        ("m2l_rotation_split", split_shape, "float", 20),
-        ("m2l_rotation_split", split_shape, "double", 18),
-        ("m2l_rotation_split", split_shape, "double", 20),
-    ],
+    ("dtype", "order"), [("float", order) for order in (14, 19, 20)] + [("double", order) for order in (16, 18, 20)]
 )
 @pytest.mark.parametrize(("architecture", "shared"), [(80, 163), (86, 99), (90, 227), (100, 227)])
-def test_rotation_as_it_is_launched(stage, shape, dtype, order, architecture, shared, monkeypatch):
-    """At high orders, with as many blocks a multiprocessor as are fastest on sm_90; refused where not even one group fits."""
-    if (dtype, order, shared) == ("double", 20, 99):
-        with pytest.raises(MemoryError, match=r"needs \d+ bytes of shared memory a block"):
-            shape(order, 8, shared * 1024)
-        return
-    real = {"float": 4, "double": 8}[dtype]
-    macros = macros_of("float 5", stage) | {"REAL": dtype, "ORDER": order} | shape(order, real, shared * 1024)[0]
-    budget = SPLIT_SPILL_BUDGET[order] if dtype == "double" else ROTATION_SPILL_BUDGET
-    check(13, architecture, stage, macros, budget, monkeypatch)
+def test_rotation_as_it_is_launched(dtype, order, architecture, shared, monkeypatch):
+    """At high orders, with as many blocks a multiprocessor as are fastest on sm_90."""
+    shape, _ = rotation_shape(order, {"float": 4, "double": 8}[dtype], shared * 1024)
+    macros = macros_of("float 5", "m2l_rotation") | {"REAL": dtype, "ORDER": order} | shape
+    check(13, architecture, "m2l_rotation", macros, ROTATION_SPILL_BUDGET, monkeypatch)

@@ -123,38 +123,30 @@ def test_lists_by_plane(separation):
     assert planes == {1: 16, 2: 40}[separation]
     assert (across[of, 1] * vectors[:, 2] == across[of, 2] * vectors[:, 1]).all()
     found = [set() for _ in range(8)]
-    for first, end, shares in ((0, 5, 3), (5, planes, 7)):
+    for first, end, shares in ((0, 5, 3), (5, planes, 2)):
         start, entries = interactions.by_plane(first, end, shares)
         assert start[-1] == len(entries)
-        for share in range(8 * shares):
-            rows = entries[start[share] : start[share + 1]]
-            plane, turn = rows[:, 3] >> 18, rows[:, 3] >> 3 & 0x7FFF
-            assert len(rows) > 0
-            assert (np.diff(plane) >= 0).all()
-            np.testing.assert_array_equal(first + plane, of[turn])
-            offsets = [offset_of(row, children()[share // shares]) for row in rows]
-            np.testing.assert_array_equal(vectors[turn], -np.array(offsets))
-            assert found[share // shares].isdisjoint(offsets)
-            found[share // shares] |= set(offsets)
+        lengths = np.diff(start).reshape(8, end - first, shares)
+        assert (np.ptp(lengths, axis=2) <= 1).all()
+        lists = np.split(entries, start[1:-1])
+        for (child, plane, _), rows in zip(np.ndindex(lengths.shape), lists, strict=True):
+            turn = rows[:, 3] >> 3
+            assert (of[turn] == first + plane).all()
+            offsets = [offset_of(row, children()[child]) for row in rows]
+            np.testing.assert_array_equal(vectors[turn], -np.array(offsets).reshape(-1, 3))
+            assert found[child].isdisjoint(offsets)
+            found[child] |= set(offsets)
     assert found == [far_sources(target, separation) for target in children()]
 
 
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-@pytest.mark.parametrize(
-    ("table", "shape"),
-    [
-        ("ROTATION_SHAPES", (2, 2)),
-        ("ROTATION_SHAPES", (12, 32)),
-        ("SPLIT_SHAPES", (4, 2, 2, 1)),
-        ("SPLIT_SHAPES", (8, 3, 1, 2)),
-    ],
-)
-def test_shapes_of_rotation_agree_with_dense_matrices(table, shape, monkeypatch, tmp_path_factory):
-    """Several warps or groups a block, the last of which has no targets; planes at once, and few after the other."""
+@pytest.mark.parametrize("shape", [(2, 2, 1, 1, 99, 0), (12, 32, 1, 1, 4, 99), (4, 1, 2, 1, 99, 2), (8, 3, 2, 2, 3, 0)])
+def test_shapes_of_rotation_agree_with_dense_matrices(shape, monkeypatch, tmp_path_factory):
+    """Several warps a block, the last of which has no targets; planes at once, and few after the other; numbers in registers
+    and in shared memory; M' in parts."""
     order, side = 3, 10
     pipeline = "fmm_openmm.backends.cuda.pipeline.m2l"
-    monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((-1,),)})
-    monkeypatch.setattr(f"{pipeline}.{table}", {8: ((order, *shape),)})
+    monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((order, *shape),)})
     monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", 2**30 // shape[0] ** 8)
     moments = random_moments(order, side**3)
     found = emulated("rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
@@ -162,17 +154,13 @@ def test_shapes_of_rotation_agree_with_dense_matrices(table, shape, monkeypatch,
 
 
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-@pytest.mark.parametrize("split", [False, True])
-def test_planes_without_sources(split, monkeypatch, tmp_path_factory):
+def test_planes_without_sources(monkeypatch, tmp_path_factory):
     """One plane after the other, of which some have no source for some child positions."""
     table = np.ascontiguousarray(Interactions(cube(1)).list[:, ::40])
     offsets = {target: {offset_of(row, target) for row in rows} for target, rows in zip(children(), table, strict=True)}
     monkeypatch.setattr(Interactions, "list", table)
     monkeypatch.setattr(f"{__name__}.far_sources", lambda target, separation: offsets[target])
-    pipeline = "fmm_openmm.backends.cuda.pipeline.m2l"
-    monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", 1)
-    if split:
-        monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((-1,),)})
+    monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.PLANES_BYTES", 1)
     counts = np.array([np.diff(Interactions(cube(1)).by_plane(plane, plane + 1, 1)[0]) for plane in range(16)])
     assert (counts[0] == 0).any() and ((counts == 0).any(1) & (counts > 0).any(1)).any()
     moments = random_moments(2, 64)
@@ -181,7 +169,7 @@ def test_planes_without_sources(split, monkeypatch, tmp_path_factory):
 
 
 @needs_gpu
-@pytest.mark.parametrize("order", [1, 2, 5, 8, 12, 20])
+@pytest.mark.parametrize("order", [1, 2, 5, 8, 12, 16, 20])
 @pytest.mark.parametrize(("side", "separation"), [(2, 1), (4, 1), (10, 1), (2, 2), (4, 2)])
 def test_operators_agree_with_dense_matrices(side, separation, order):
     """On every box, of lists that wrap around the cell several times too; and repeat bit for bit."""

@@ -66,20 +66,21 @@ class Interactions:
         return np.pad(distinct[1:], ((0, 0), (1, 0))), np.maximum(of.ravel() - 1, 0)
 
     def by_plane(self, first: int, end: int, shares: int) -> tuple[np.ndarray, np.ndarray]:
-        """The lists of planes first to end - 1, of every child position in shares, as the kernels of rotation read them.
+        """The lists of every child position and of planes first to end - 1, in shares, as the kernels of rotation read them.
 
         Returns:
-            start: where the n-th share of child position c begins, at ``c * shares + n``; shape (8 * shares + 1,) int32.
-            entries: as :attr:`list`, sorted by plane, with 2^18 * (plane - first) added to the last number.
+            start: where share n of plane first + k of child position c begins, at ``(c * planes + k) * shares + n``; shape
+                (8 * planes * shares + 1,) int32.
+            entries: as :attr:`list`.
         """
-        start, rows = [0], []
+        rows, counts = [], []
         for entries in self.list:
-            plane = self.planes[1][entries[:, 3] >> 3]
-            order = np.argsort(plane, kind="stable")
-            order = order[(first <= plane[order]) & (plane[order] < end)]
-            rows.append(entries[order] + np.outer(plane[order] - first << 18, [0, 0, 0, 1]))
-            start += [start[-1] + n for n in np.cumsum([len(share) for share in np.array_split(order, shares)])]
-        return np.array(start, np.int32), np.concatenate(rows).astype(np.int32)
+            of = self.planes[1][entries[:, 3] >> 3]
+            for plane in range(first, end):
+                here = np.array_split(entries[of == plane], shares)
+                rows += here
+                counts += [len(share) for share in here]
+        return np.cumsum([0, *counts], dtype=np.int32), np.concatenate(rows)
 
     @cached_property
     def number(self) -> np.ndarray:

@@ -4,8 +4,8 @@
 ``p4_dynamic``    ``kernels/m2l_p4_dynamic.cu``    O(p^4), a block a parent, index work hoisted out of the loops
 ``p4_symmetric``  ``kernels/m2l_p4_symmetric.cu``  O(p^4), matrices shared by the mirror images of a translation
 ``p4_parity``     ``kernels/m2l_p4_parity.cu``     O(p^4), and by target terms of the same signs also sums over mirror images
-``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along an axis between rotations; of high orders
-                  ``kernels/m2l_rotation_split.cu``; both between the kernels of ``kernels/m2l_planes.cu``
+``rotation``      ``kernels/m2l_rotation.cu``      O(p^3), translations along an axis between rotations, these in part by
+                  ``kernels/m2l_planes.cu``
 
 An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local expansions in shares, both in the
 slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
@@ -26,22 +26,21 @@ MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
 BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
 """Of these: warps a block, at most; moments that a lane reads ahead."""
 
-ROTATION_SHAPES = {4: ((7, 1, 16), (8, 4, 4), (9, 4, 3), (14, 8, 1)), 8: ((7, 1, 8), (9, 8, 1))}
-"""Of ``rotation``, by bytes of a real: up to which order how many warps a block and blocks of a multiprocessor, at most. What
-was fastest on an H200."""
-
-SPLIT_SHAPES = {
-    4: ((16, 4, 3, 2, 1), (19, 4, 4, 1, 1), (20, 4, 2, 2, 1)),
-    8: ((11, 4, 3, 2, 1), (13, 4, 2, 2, 1), (14, 4, 3, 1, 1), (20, 4, 2, 1, 1)),
-}
-"""Of ``rotation`` at higher orders: up to which order how many warps a group, groups a block, sources at once and blocks of a
-multiprocessor, at most. What was fastest on an H200."""
-
-PLANES_WARPS = 4
-"""Of a block of ``kernels/m2l_planes.cu``."""
+ROTATION_SHAPES = {
+    4: (
+        (4, 4, 8, 1, 1, 15, 15), (7, 4, 5, 1, 1, 36, 36), (8, 4, 4, 1, 1, 45, 45), (10, 4, 3, 1, 1, 66, 66),
+        (13, 4, 2, 1, 1, 105, 105), (14, 4, 2, 1, 1, 120, 0), (19, 8, 1, 1, 1, 210, 0), (20, 8, 1, 2, 1, 210, 6),
+    ),
+    8: (
+        (5, 4, 4, 1, 1, 21, 21), (8, 4, 2, 1, 1, 45, 45), (13, 4, 2, 1, 1, 105, 0), (15, 4, 1, 1, 1, 90, 0),
+        (16, 4, 1, 1, 1, 82, 0), (18, 4, 1, 2, 2, 70, 0), (20, 3, 1, 2, 2, 60, 0),
+    ),
+}  # fmt: skip
+"""Of ``rotation``, by bytes of a real: up to which order how many warps a block and blocks of a multiprocessor, at most, parts
+of the work on terms of even and of odd parity, numbers of M' and sums in registers. What was fastest on an H200."""
 
 PLANES_BYTES = 2**30
-"""Of moments turned into planes, and of sums: as many planes at once, and shares of an interaction list, as fit."""
+"""Of moments turned into planes, and of sums: as many planes at once as fit."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
@@ -163,20 +162,15 @@ class P4Parity(Mirrored):
 
 
 class ByRotation:
-    """``kernels/m2l_rotation.cu`` up to the last order in :data:`ROTATION_SHAPES`, then ``kernels/m2l_rotation_split.cu``."""
+    """``kernels/m2l_rotation.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
         self._interactions, (across, of) = interactions, interactions.planes
-        size, shared = b.real.itemsize, b.device.shared
-        if b.order <= ROTATION_SHAPES[size][-1][0]:
-            self._kernel, (shape, memory) = "m2l_rotation", rotation_shape(b.order, size, shared)
-            self._warps, self._deep = 1, shape["M2L_WARPS"]
-        else:
-            self._kernel, (shape, memory) = "m2l_rotation_split", split_shape(b.order, size, shared)
-            self._warps, self._deep = shape["SHARES"], shape["GROUPS"]
+        shape, of_warp = rotation_shape(b.order, b.real.itemsize, b.device.shared)
+        self._deep, self._parts = shape["M2L_WARPS"], (shape["PARTS_EVEN"], shape["PARTS_ODD"])
         self._resident = shape["BLOCKS"] * b.device.multiprocessors
         self._count, self._planes = interactions.list.shape[1], len(across)
-        b.macros(**shape, PLANES_WARPS=PLANES_WARPS)
+        b.macros(**shape)
         vectors = np.pad(interactions.translations, ((0, 0), (0, 1)))
         turns = np.concatenate([vectors, np.pad(across, ((0, 0), (0, 1)), constant_values=1)])
         self._first_plane = len(vectors)
@@ -184,38 +178,41 @@ class ByRotation:
         b.buffer("rotations", (len(turns), 4 * (b.order + 1)), b.real)
         made_of(b, "rotations", turns, "planes_of_turns")
         b.stage("m2l", file="m2l_planes", to_planes=0, from_planes=0)
-        b.stage("m2l", file=self._kernel, **{self._kernel: memory})
+        b.stage("m2l", file="m2l_rotation", m2l_rotation=self._deep * of_warp)
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many sums there are: those of the shares of an interaction list are added up."""
+        """How many sums there are."""
         return 1
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
         deep = min(self._deep, groups(b, half))
         blocks, slabs = -(-groups(b, half) // deep), 8 * groups(b, half)
-        with_zeros = slabs + b.lattice.is_open
-        fitting = max(PLANES_BYTES // (with_zeros * b.terms * WARP * b.real.itemsize), 1)
+        works, resident = 8 * blocks * sum(self._parts), self._resident * self._deep // deep
+        shares = fewest_rounds(resident, works * self._planes, -(-self._count // self._planes), (20 / b.order) ** 2)
+        most_slabs = slabs * shares * max(self._parts) + b.lattice.is_open
+        fitting = max(PLANES_BYTES // (most_slabs * b.terms * WARP * b.real.itemsize), 1)
         at_once = -(-self._planes // -(-self._planes // fitting))
-        firsts = range(0, self._planes, at_once)
-        most = max(PLANES_BYTES // (slabs * b.terms * WARP * b.real.itemsize), 1)
-        shares = fewest_rounds(self._resident, 8 * blocks, self._count, self._planes, min(most, 2 * self._planes))
-        at_least(b, "turned_moments", at_once * with_zeros)
-        at_least(b, "plane_sums", shares * slabs)
-        for first in firsts:
+        at_least(b, "turned_moments", at_once * (slabs + b.lattice.is_open))
+        at_least(b, "plane_sums", at_once * slabs * shares * max(self._parts))
+        for first in range(0, self._planes, at_once):
             end = min(first + at_once, self._planes)
             start, entries = (f"{name}_{first}_{end}_{shares}" for name in ("lists_begin", "lists"))
             for name, values in zip((start, entries), self._interactions.by_plane(first, end, shares), strict=True):
                 b.table(name, values, np.int32)
+            count, initial = np.int32(end - first), np.int32(first == 0)
             planes = At("rotations", (self._first_plane + first) * 4 * (b.order + 1))
             b.launch(
-                "to_planes", with_zeros, WARP * PLANES_WARPS, np.int32(half), np.int32(end - first), planes, moments,
+                "to_planes", (slabs + b.lattice.is_open, b.order + 1), WARP, np.int32(half), count, planes, moments,
                 "turned_moments",
             )  # fmt: skip
+            lists = sum(self._parts) * (end - first) * shares
             b.launch(
-                self._kernel, (blocks, 8, shares), WARP * self._warps * deep, np.int32(half), np.int32(first == 0), start,
-                entries, "rotations", planes, "turned_moments", "plane_sums",
+                "m2l_rotation", (blocks, 8, lists), WARP * deep, np.int32(half), np.int32(shares), start, entries, "rotations",
+                "turned_moments", "plane_sums",
             )  # fmt: skip
-        b.launch("from_planes", slabs, WARP * PLANES_WARPS, np.int32(shares), "plane_sums", "level_sums")
+            b.launch(
+                "from_planes", (slabs, b.order + 1), WARP, initial, count, np.int32(shares), planes, "plane_sums", "level_sums"
+            )
 
 
 OPERATORS = {"p4": P4, "p4_dynamic": P4Dynamic, "p4_symmetric": P4Symmetric, "p4_parity": P4Parity, "rotation": ByRotation}
@@ -240,20 +237,21 @@ def made_of(b: Builder, kernel: str, vectors: np.ndarray, *more: str) -> None:
     b.launch(kernel, -(-len(vectors) // 64), 64, np.int32(len(vectors)), f"{kernel}_vectors", *more, "parameters", kernel)
 
 
-def fewest_rounds(resident: int, blocks: int, sources: int, planes: int, most: int) -> int:
-    """How many blocks, at most ``most``, share an interaction list: as few as keep the device busy to the end.
+def fewest_rounds(resident: int, blocks: int, sources: int, of_share: float) -> int:
+    """How many blocks share a list: as few as keep the device busy to the end.
 
     Args:
         resident: blocks that run at once.
         blocks: without shares.
-        sources, planes: of an interaction list.
+        sources: of a list.
+        of_share: as how many sources it takes to add up a share.
     """
 
-    def rounds(shares: int) -> int:
-        """Sources that the last block to end has come to, with one more for each share and plane."""
-        return -(-blocks * shares // resident) * (-(-sources // shares) + -(-planes // shares))
+    def rounds(shares: int) -> float:
+        """Sources that the last block to end has come to, with one more for each share, and what all shares take later."""
+        return -(-blocks * shares // resident) * (-(-sources // shares) + 1) + of_share * shares
 
-    return min(range(1, most + 1), key=rounds)
+    return min(range(1, sources + 1), key=rounds)
 
 
 def threads_of_pairs(order: int) -> int:
@@ -280,7 +278,7 @@ def mirrored_shape(order: int, itemsize: int, abreast: tuple[int, ...]) -> dict[
 
 
 def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
-    """Macros of ``rotation``, and the bytes of shared memory of a block.
+    """Macros of ``rotation``, and the bytes of shared memory of a warp of a block.
 
     Args:
         shared: bytes of shared memory that a block may have; a multiprocessor has 1024 more, and each block takes as many.
@@ -288,36 +286,14 @@ def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, in
     Raises:
         MemoryError: not even one warp fits.
     """
-    _, warps, blocks = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
-    of_warp, static = itemsize * (order + 1) ** 2 * WARP, turn_bytes(order, itemsize)
-    warps = min(warps, (shared - static) // of_warp)
+    _, warps, blocks, even, odd, frame, sums = next(shape for shape in ROTATION_SHAPES[itemsize] if order <= shape[0])
+    terms = (order + 1) * (order + 2) // 2
+    of_frame = max(terms if even == 1 else (order + 2) ** 2 // 4, terms - order - 1 if odd == 1 else 0)
+    frame, sums = min(frame, of_frame), min(sums, terms)
+    of_warp, static = itemsize * (of_frame - frame + terms - sums) * WARP, itemsize * 2 * 4 * (order + 1)
+    warps = min(warps, (shared - static) // max(of_warp, 1))
     if warps < 1:
         raise MemoryError(f"`m2l='rotation'` needs {of_warp + static} bytes of shared memory a block, the device has {shared}")
     blocks = min(blocks, (shared + 1024) // (warps * of_warp + static + 1024))
-    return {"M2L_WARPS": warps, "BLOCKS": blocks}, warps * of_warp
-
-
-def split_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, int], int]:
-    """As :func:`rotation_shape`, of ``kernels/m2l_rotation_split.cu``."""
-    _, shares, most, sources, blocks = next(shape for shape in SPLIT_SHAPES[itemsize] if order <= shape[0])
-
-    def dynamic(groups: int, sources: int) -> int:
-        return groups * sources * itemsize * (order + 1) ** 2 * WARP
-
-    def static(groups: int, sources: int) -> int:
-        return sources * (2 * turn_bytes(order, itemsize) + 4 * WARP * groups) + 16
-
-    every = ((g, s) for g in range(most, 0, -1) for s in range(sources, 0, -1))
-    fitting = [each for each in every if dynamic(*each) + static(*each) <= shared]
-    if not fitting:
-        needed = dynamic(1, 1) + static(1, 1)
-        raise MemoryError(f"`m2l='rotation'` needs {needed} bytes of shared memory a block, the device has {shared}")
-    each = groups, sources = fitting[0]
-    blocks = min(blocks, (shared + 1024) // (dynamic(*each) + static(*each) + 1024))
-    shape = {"SHARES": shares, "GROUPS": groups, "SOURCES": sources, "BLOCKS": blocks}
-    return shape, dynamic(*each)
-
-
-def turn_bytes(order: int, itemsize: int) -> int:
-    """Of a ``Turn`` of ``kernels/common/rotation.cuh``."""
-    return itemsize * 4 * (order + 1)
+    shape = {"M2L_WARPS": warps, "BLOCKS": blocks, "PARTS_EVEN": even, "PARTS_ODD": odd, "FRAME_HELD": frame, "SUMS_HELD": sums}
+    return shape, of_warp
