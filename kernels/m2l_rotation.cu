@@ -1,10 +1,10 @@
 // m2l_rotation: M2L of a level of an octree by rotation, see common/rotation.cuh, between the kernels of m2l_planes.cu; a lane a
 // target.
 //
-// A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r, and goes through their sources plane by
-// plane, for terms of one parity. Its warps meet at every source, so that they share the instructions they fetch. Loops are
-// unrolled, entries of F are immediates. M' and L'' are in registers, which moments of the next source take over as L'' is used up,
-// sums in registers or in shared memory, a column a lane.
+// A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r, and goes through their sources in one
+// plane, or a share of these, for terms of one parity. Its warps meet at every source, so that they share the instructions they
+// fetch. Loops are unrolled, entries of F are immediates. M' and L'' are in registers, which moments of the next source take over
+// as L'' is used up, sums in registers or in shared memory, a column a lane.
 //
 // Where registers do not hold M', or the instruction cache not the code, a block is for the real or the imaginary parts of M' only.
 //
@@ -149,7 +149,7 @@ struct Part {
         Degree<L> x[2] = {}, sum;
 #pragma unroll
         for (int m = FIRST; m <= L; m += STEP) {
-            const double s = m == 0 ? 0.5 : (m % 2 == 0 ? 1 : -1);
+            const double s = m == 0 ? 0.5 : (m % 2 == 0 ? 1 : -1);    // S, but for what comes with moments and powers
 #pragma unroll
             for (int k = (L + PARITY) % 2; k <= L; k += 2)
                 if (!imaginary(m)) x[m / 2 % CHAINS][L + k] += real(s * FLIP.real_part[L][m][k]) * frame[place(L, m)];
