@@ -2,8 +2,25 @@
 // A block, of one warp, a degree of a group of 32 boxes: blockIdx.y is by how much it is lower than the order.
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
-//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares; added to what is there, or at first instead
+//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added to what is there, or at first instead
 #include "common/rotation.cuh"
+
+// F, or F^T.
+template <int L, bool TRANSPOSED = false>
+__device__ __forceinline__ void flip(const Degree<L>& x, Degree<L>& y) {
+#pragma unroll
+    for (int m = 0; m <= L; m++) {
+        real c = 0, s = 0;
+#pragma unroll
+        for (int k = 0; k <= L; k++) {
+            if ((L + m + k) % 2 == 0) c += real(TRANSPOSED ? FLIP.real_part[L][k][m] : FLIP.real_part[L][m][k]) * x[L + k];
+            if ((L + m + k) % 2 == 1 && m > 0 && k > 0)
+                s += real(TRANSPOSED ? FLIP.imaginary_part[L][k][m] : FLIP.imaginary_part[L][m][k]) * x[L - k];
+        }
+        y[L + m] = c;
+        if (m > 0) y[L - m] = s;
+    }
+}
 
 // Calls visit.degree<L>() for the degree of the block.
 template <int L = ORDER, class Visit>

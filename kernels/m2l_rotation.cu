@@ -3,17 +3,19 @@
 //
 // A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r, and goes through their sources in one
 // plane, or a share of these, for terms of one parity. Its warps meet at every source, so that they share the instructions they
-// fetch. Loops are unrolled, entries of F are immediates. M' and L'' are in registers, which moments of the next source take over
-// as L'' is used up, sums in registers or in shared memory, a column a lane.
+// fetch. Loops are unrolled, entries of F are immediates. M' and L'' are in registers, as far as they hold them, and moments of the
+// next source take over as L'' is used up; sums are in registers or in shared memory, a column a lane.
 //
-// Where registers do not hold M', or the instruction cache not the code, a block is for the real or the imaginary parts of M' only.
+// Where registers do not hold M', or the instruction cache not the code, a block is for the real or the imaginary parts only of what
+// M' has of its parity.
 //
-//   M2L_WARPS          warps a block at most         BLOCKS  of a multiprocessor, at least
-//   PARTS_EVEN, _ODD   of the work on terms of even and of odd parity, 1 or 2, each with sums of its own
-//   FRAME_HELD         numbers of M' in registers, of the lowest degrees; the others are in shared memory
-//   SUMS_HELD          sums in registers
+//   M2L_WARPS   warps a block at most      BLOCKS  of a multiprocessor, at least
+//   FRAME_HELD  numbers of M' in registers, of the lowest degrees; the others are in shared memory
+//   SUMS_HELD   sums in registers, of the lowest degrees
 #include "common/rotation.cuh"
 
+#define TURN_LENGTH (4 * (ORDER + 1))
+#define HALF_TERMS ((ORDER + 1) * (ORDER + 2) / 2)    // of one parity, at most
 #define AHEAD 2    // degrees of which moments are on their way, where they do not find room in M'
 
 // Copies of numbers to shared memory have arrived, at the thread that asked for them, when `arrived` returns.
@@ -29,12 +31,16 @@ __device__ __forceinline__ void ask(real* to, const real* __restrict__ from) { *
 __device__ __forceinline__ void arrived() {}
 #endif
 
-// Keeps loads and stores on their side, where else they would be moved far ahead and take registers.
+// In w of an entry of a list: child, translation.
+__device__ __forceinline__ int turn_of(const int4& entry) { return entry.w >> 3; }
+
+// Keeps loads and stores on their side, where else they would be moved far ahead and take registers: but not loads of what is
+// said to be read-only.
 __device__ __forceinline__ void separate() { __syncwarp(); }
 
-// Number of the cosine term of degree l and order k among the terms of a parity; the one before is the sine term.
+// Where the cosine term of degree l and order k is among the terms of a parity; before it comes the sine term.
 template <int PARITY>
-__device__ __forceinline__ constexpr int number(int l, int k) { return l * (l + 1) / 2 - PARITY * l + k; }
+__device__ __forceinline__ constexpr int cosine(int l, int k) { return l * (l + 1) / 2 - PARITY * l + k; }
 
 // Numbers of a lane, the first ones in registers, the others in a column of shared memory.
 template <int COUNT, int HELD>
@@ -63,8 +69,8 @@ template <int PARITY, int L = ORDER>
 __device__ __forceinline__ void store(Sums& sums, real* __restrict__ local) {
 #pragma unroll
     for (int k = (L + PARITY) % 2; k <= L; k += 2) {
-        local[(L * L + L + k) * WARP] = sums[number<PARITY>(L, k)];
-        if (k > 0) local[(L * L + L - k) * WARP] = sums[number<PARITY>(L, k) - 1];
+        local[(L * L + L + k) * WARP] = sums[cosine<PARITY>(L, k)];
+        if (k > 0) local[(L * L + L - k) * WARP] = sums[cosine<PARITY>(L, k) - 1];
     }
     if constexpr (L > 0) store<PARITY, L - 1>(sums, local);
 }
@@ -112,9 +118,10 @@ struct Part {
         if constexpr (STEP == 2 && L >= AHEAD) Other::template load<L - AHEAD, L - AHEAD>(moments, other);
 #pragma unroll
         for (int m = FIRST; m <= L; m += STEP) x[term(L, m)] = frame[place(L, m)];
-        if (STEP == 2)
+        if constexpr (STEP == 2) {
 #pragma unroll
             for (int m = Other::FIRST; m <= L; m += STEP) x[Other::term(L, m)] = other[Other::place(L, m)];
+        }
         turn<L, 1, (L + PARITY) % 2, 2>(x, theta);
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2)
@@ -158,12 +165,12 @@ struct Part {
         if (next) load<L, L>(next, frame);
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2) {    // loads before stores, so that they need not wait for these
-            if (k > 0) sum[L - k] = sums[number<PARITY>(L, k) - 1];
-            if (k > 0 || REAL_PART) sum[L + k] = sums[number<PARITY>(L, k)];
+            if (k > 0) sum[L - k] = sums[cosine<PARITY>(L, k) - 1];
+            if (k > 0 || REAL_PART) sum[L + k] = sums[cosine<PARITY>(L, k)];
         }
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2) {
-            const real2 w = k == 0 ? real2{1, 0} : theta[k];
+            const real2 w = theta[k];
             const real c = CHAINS == 1 ? x[0][L + k] : x[0][L + k] + x[1][L + k];
             const real s = CHAINS == 1 ? x[0][L - k] : x[0][L - k] + x[1][L - k];
             if (k == 0 && REAL_PART) sum[L] += c;
@@ -172,8 +179,8 @@ struct Part {
         }
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2) {
-            if (k > 0) sums[number<PARITY>(L, k) - 1] = sum[L - k];
-            if (k > 0 || REAL_PART) sums[number<PARITY>(L, k)] = sum[L + k];
+            if (k > 0) sums[cosine<PARITY>(L, k) - 1] = sum[L - k];
+            if (k > 0 || REAL_PART) sums[cosine<PARITY>(L, k)] = sum[L + k];
         }
         separate();
         if constexpr (L > 0) back<L - 1>(frame, theta, sums, next);
@@ -194,7 +201,7 @@ struct Part {
                 real* to = reinterpret_cast<real*>(along + i % 2);
                 next = moments + target.source(source);
                 if (threadIdx.x < WARP)
-                    for (int k = threadIdx.x; k < NUMBERS; k += WARP) ask(to + k, from + k);
+                    for (int k = threadIdx.x; k < TURN_LENGTH; k += WARP) ask(to + k, from + k);
                 source = list[min(i + 1, count - 1)];
             };
             look_up(0);
@@ -230,13 +237,13 @@ m2l_rotation(int half, int shares, const int* __restrict__ start /* (8 planes sh
     constexpr int EVEN = Part<0, 0>::Frame::BESIDE, ODD = Part<1, 0>::Frame::BESIDE, PARTS = PARTS_EVEN + PARTS_ODD;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, child = blockIdx.y;
     const int groups = groups_of(half), group = blockIdx.x * (blockDim.x / WARP) + warp;
-    const int lists = gridDim.z / PARTS, part = blockIdx.z / lists, number = blockIdx.z % lists;
+    const int lists = gridDim.z / PARTS, part = blockIdx.z / lists, nth = blockIdx.z % lists;
     if (group >= groups) return;
     const Target target(group * WARP + lane, half);
-    const real* moments = turned + number / shares * plane_length(half);
+    const real* moments = turned + nth / shares * plane_length(half);
     real* column = reinterpret_cast<real*>(memory) + warp * ((Sums::BESIDE + (EVEN > ODD ? EVEN : ODD)) * WARP) + lane;
-    real* local = sums + slab_of(part / 2 * lists + number, child, group, half) + lane;
-    const int from = start[child * lists + number], count = start[child * lists + number + 1] - from;
+    real* local = sums + slab_of(part / 2 * lists + nth, child, group, half) + lane;
+    const int from = start[child * lists + nth], count = start[child * lists + nth + 1] - from;
     list += from;
     if (part == 0) Part<0, 0>::add(target, list, count, turns, moments, along, column, local);
     if (part == 1) Part<1, 0>::add(target, list, count, turns, moments, along, column, local);

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from fmm_openmm.backends.cuda.pipeline.m2l import (
+    ROTATION_SHAPES,
     P4Parity,
     P4Symmetric,
     mirrored_shape,
@@ -80,12 +81,15 @@ def test_compiles(cuda, architecture, variant, stage, monkeypatch):
     check(cuda, architecture, stage, macros_of(variant, stage), budget, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "order"), [("float", order) for order in (14, 19, 20)] + [("double", order) for order in (16, 18, 20)]
-)
+@pytest.mark.parametrize(("itemsize", "order"), [(size, row[0]) for size, rows in ROTATION_SHAPES.items() for row in rows])
 @pytest.mark.parametrize(("architecture", "shared"), [(80, 163), (86, 99), (90, 227), (100, 227)])
-def test_rotation_as_it_is_launched(dtype, order, architecture, shared, monkeypatch):
-    """At high orders, with as many blocks a multiprocessor as are fastest on sm_90."""
-    shape, _ = rotation_shape(order, {"float": 4, "double": 8}[dtype], shared * 1024)
-    macros = macros_of("float 5", "m2l_rotation") | {"REAL": dtype, "ORDER": order} | shape
+def test_rotation_as_it_is_launched(itemsize, order, architecture, shared, monkeypatch):
+    """With as many blocks a multiprocessor as are fastest on sm_90."""
+    shape, _ = rotation_shape(order, itemsize, shared * 1024)
+    macros = macros_of("float 5", "m2l_rotation") | {"REAL": {4: "float", 8: "double"}[itemsize], "ORDER": order} | shape
     check(13, architecture, "m2l_rotation", macros, ROTATION_SPILL_BUDGET, monkeypatch)
+
+
+def test_rotation_needs_shared_memory():
+    with pytest.raises(MemoryError, match="needs 76096 bytes of shared memory a block, the device has 65536"):
+        rotation_shape(20, 8, 64 * 1024)

@@ -140,14 +140,23 @@ def test_lists_by_plane(separation):
 
 
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-@pytest.mark.parametrize("shape", [(2, 2, 1, 1, 99, 0), (12, 32, 1, 1, 4, 99), (4, 1, 2, 1, 99, 2), (8, 3, 2, 2, 3, 0)])
-def test_shapes_of_rotation_agree_with_dense_matrices(shape, monkeypatch, tmp_path_factory):
-    """Several warps a block, the last of which has no targets; planes at once, and few after the other; numbers in registers
-    and in shared memory; M' in parts."""
+@pytest.mark.parametrize(
+    ("shape", "shares", "planes_bytes"),
+    [
+        ((2, 2, 1, 1, 99, 0), 1, 2**30),
+        ((12, 32, 1, 1, 4, 99), 3, 1),
+        ((4, 1, 2, 1, 99, 2), 1, 2**20),
+        ((8, 3, 2, 2, 3, 0), 2, 2**21),
+    ],
+)
+def test_shapes_of_rotation_agree_with_dense_matrices(shape, shares, planes_bytes, monkeypatch, tmp_path_factory):
+    """Several warps a block, the last of which has no targets; numbers in registers and in shared memory; M' in parts; all
+    planes at once, one after the other, and four at a time."""
     order, side = 3, 10
     pipeline = "fmm_openmm.backends.cuda.pipeline.m2l"
     monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((order, *shape),)})
-    monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", 2**30 // shape[0] ** 8)
+    monkeypatch.setattr(f"{pipeline}.fewest_rounds", lambda *_: shares)
+    monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", planes_bytes)
     moments = random_moments(order, side**3)
     found = emulated("rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]

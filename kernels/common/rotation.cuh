@@ -20,9 +20,14 @@
 // parity depend on those of the same parity only, and are half of the work each, with half of the numbers and of the code.
 //
 // The signs (-1)^l of S come with the moments and the powers of R.
+//
+//   PARTS_EVEN, PARTS_ODD  of the work on terms of even and of odd parity, each with sums of its own: 1 or 2, the latter at most
+//                          as many as the former
 #pragma once
 #include "common/flip.cuh"
 #include "common/levels.cuh"
+
+static_assert(PARTS_ODD <= PARTS_EVEN, "parts are numbered by their sums");
 
 // Of a translation; or of a plane, with exp(-i m alpha) and no powers.
 struct __align__(4 * sizeof(real)) Turn {
@@ -30,38 +35,15 @@ struct __align__(4 * sizeof(real)) Turn {
     real power[2 * ORDER + 2];     // 2 (-1)^n n! / R^(n+1); a zero
 };
 
-#define NUMBERS (4 * (ORDER + 1))                    // of a turn
-#define HALF_TERMS ((ORDER + 1) * (ORDER + 2) / 2)  // of one parity, at most
-
-// In w of an entry of a list: child, translation.
-__device__ __forceinline__ int turn_of(const int4& entry) { return entry.w >> 3; }
-
-// Length of the slabs of a plane; where those of a group are, among several for each child.
+// Length of the slabs of a plane, and of the sums of a list; where a group is in the n-th of these.
 __device__ __forceinline__ long long plane_length(int half) { return (8LL * groups_of(half) + OPEN) * (TERMS * WARP); }
-__device__ __forceinline__ long long slab_of(int number, int child, int group, int half) {
-    return ((8LL * number + child) * groups_of(half) + group) * (TERMS * WARP);
+__device__ __forceinline__ long long slab_of(int n, int child, int group, int half) {
+    return ((8LL * n + child) * groups_of(half) + group) * (TERMS * WARP);
 }
 
 // Index L + m: real part of order m, L - m: its imaginary part.
 template <int L>
 using Degree = real[2 * L + 1];
-
-// F, or F^T.
-template <int L, bool TRANSPOSED = false>
-__device__ __forceinline__ void flip(const Degree<L>& x, Degree<L>& y) {
-#pragma unroll
-    for (int m = 0; m <= L; m++) {
-        real c = 0, s = 0;
-#pragma unroll
-        for (int k = 0; k <= L; k++) {
-            if ((L + m + k) % 2 == 0) c += real(TRANSPOSED ? FLIP.real_part[L][k][m] : FLIP.real_part[L][m][k]) * x[L + k];
-            if ((L + m + k) % 2 == 1 && m > 0 && k > 0)
-                s += real(TRANSPOSED ? FLIP.imaginary_part[L][k][m] : FLIP.imaginary_part[L][m][k]) * x[L - k];
-        }
-        y[L + m] = c;
-        if (m > 0) y[L - m] = s;
-    }
-}
 
 // Orders m = FROM, FROM + STEP, .. times their phases, or the conjugates of these where SIGN is -1.
 template <int L, int SIGN, int FROM = 1, int STEP = 1>

@@ -11,6 +11,8 @@ An operator is made once for all levels. It reads moments and overwrites ``level
 slabs of ``kernels/common/levels.cuh``; what depends on the box vectors is made when these are set up.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
@@ -40,7 +42,10 @@ ROTATION_SHAPES = {
 of the work on terms of even and of odd parity, numbers of M' and sums in registers. What was fastest on an H200."""
 
 PLANES_BYTES = 2**30
-"""Of moments turned into planes, and of sums: as many planes at once as fit."""
+"""Of moments turned into planes, and as many of sums: so many planes at once, but one at least."""
+
+SHARE_SOURCES = 400
+"""To add up the sums of another share takes ``rotation`` about as long as so many sources over the square of the order."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""
@@ -167,8 +172,8 @@ class ByRotation:
     def __init__(self, b: Builder, interactions: Interactions):
         self._interactions, (across, of) = interactions, interactions.planes
         shape, of_warp = rotation_shape(b.order, b.real.itemsize, b.device.shared)
-        self._deep, self._parts = shape["M2L_WARPS"], (shape["PARTS_EVEN"], shape["PARTS_ODD"])
-        self._resident = shape["BLOCKS"] * b.device.multiprocessors
+        self._deep, self._of_warp, self._parts = shape["M2L_WARPS"], of_warp, (shape["PARTS_EVEN"], shape["PARTS_ODD"])
+        self._resident = shape["BLOCKS"] * shape["M2L_WARPS"] * b.device.multiprocessors
         self._count, self._planes = interactions.list.shape[1], len(across)
         b.macros(**shape)
         vectors = np.pad(interactions.translations, ((0, 0), (0, 1)))
@@ -178,22 +183,25 @@ class ByRotation:
         b.buffer("rotations", (len(turns), 4 * (b.order + 1)), b.real)
         made_of(b, "rotations", turns, "planes_of_turns")
         b.stage("m2l", file="m2l_planes", to_planes=0, from_planes=0)
-        b.stage("m2l", file="m2l_rotation", m2l_rotation=self._deep * of_warp)
+        b.stage("m2l", file="m2l_rotation", m2l_rotation=0)
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many sums there are."""
+        """How many sums ``from_planes`` leaves: those of all shares are added up."""
         return 1
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
         deep = min(self._deep, groups(b, half))
         blocks, slabs = -(-groups(b, half) // deep), 8 * groups(b, half)
-        works, resident = 8 * blocks * sum(self._parts), self._resident * self._deep // deep
-        shares = fewest_rounds(resident, works * self._planes, -(-self._count // self._planes), (20 / b.order) ** 2)
-        most_slabs = slabs * shares * max(self._parts) + b.lattice.is_open
-        fitting = max(PLANES_BYTES // (most_slabs * b.terms * WARP * b.real.itemsize), 1)
+        kernel = b.program.kernels["m2l_rotation"]
+        b.program.kernels["m2l_rotation"] = replace(kernel, shared=max(kernel.shared, deep * self._of_warp))
+        without_shares = 8 * blocks * sum(self._parts) * self._planes
+        sources = -(-self._count // self._planes)
+        shares = fewest_rounds(self._resident // deep, without_shares, sources, SHARE_SOURCES / b.order**2)
+        zeros, sums = int(b.lattice.is_open), slabs * shares * max(self._parts)
+        fitting = max(PLANES_BYTES // ((sums + zeros) * b.terms * WARP * b.real.itemsize), 1)
         at_once = -(-self._planes // -(-self._planes // fitting))
-        at_least(b, "turned_moments", at_once * (slabs + b.lattice.is_open))
-        at_least(b, "plane_sums", at_once * slabs * shares * max(self._parts))
+        at_least(b, "turned_moments", at_once * (slabs + zeros))
+        at_least(b, "plane_sums", at_once * sums)
         for first in range(0, self._planes, at_once):
             end = min(first + at_once, self._planes)
             start, entries = (f"{name}_{first}_{end}_{shares}" for name in ("lists_begin", "lists"))
@@ -202,7 +210,7 @@ class ByRotation:
             count, initial = np.int32(end - first), np.int32(first == 0)
             planes = At("rotations", (self._first_plane + first) * 4 * (b.order + 1))
             b.launch(
-                "to_planes", (slabs + b.lattice.is_open, b.order + 1), WARP, np.int32(half), count, planes, moments,
+                "to_planes", (slabs + zeros, b.order + 1), WARP, np.int32(half), count, planes, moments,
                 "turned_moments",
             )  # fmt: skip
             lists = sum(self._parts) * (end - first) * shares
