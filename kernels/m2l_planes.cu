@@ -5,6 +5,9 @@
 //   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added to what is there, or at first instead
 #include "common/rotation.cuh"
 
+// Blocks of a multiprocessor, at least; as the compiler chooses for floats, which for doubles would spill.
+#define RESIDENT (sizeof(real) == 4 ? 0 : (ORDER > 16 ? 8 : 12))
+
 // F, or F^T.
 template <int L, bool TRANSPOSED = false>
 __device__ __forceinline__ void flip(const Degree<L>& x, Degree<L>& y) {
@@ -54,7 +57,7 @@ struct ToPlanes {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(WARP)
+extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
 to_planes(int half, int planes, const Turn* __restrict__ turns /* (planes) */, const real* __restrict__ moments /* slabs */,
           real* __restrict__ turned /* (planes) slabs */) {
     if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x) >= parents_of(half)) return;    // beyond the last parent
@@ -104,7 +107,7 @@ struct FromPlanes {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(WARP)
+extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
 from_planes(int initial, int planes, int shares, const Turn* __restrict__ turns /* (planes) */,
             const real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */, real* __restrict__ local /* slabs */) {
     const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;
