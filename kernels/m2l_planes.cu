@@ -2,7 +2,8 @@
 // A block, of one warp, a degree of a group of 32 boxes: blockIdx.y is by how much it is lower than the order.
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
-//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added to what is there, or at first instead
+//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added to what is there, or at
+//                  first instead
 #include "common/rotation.cuh"
 
 // Blocks of a multiprocessor, at least; as the compiler chooses for floats, which for doubles would spill.

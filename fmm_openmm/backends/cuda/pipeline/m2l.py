@@ -180,7 +180,7 @@ class ByRotation:
         turns = np.concatenate([vectors, np.pad(across, ((0, 0), (0, 1)), constant_values=1)])
         self._first_plane = len(vectors)
         b.table("planes_of_turns", np.pad(np.concatenate([across[of], across]), ((0, 0), (0, 1))), np.int32)
-        b.buffer("rotations", (len(turns), 4 * (b.order + 1)), b.real)
+        b.buffer("rotations", (len(turns), turn_length(b.order)), b.real)
         made_of(b, "rotations", turns, "planes_of_turns")
         b.stage("m2l", file="m2l_planes", to_planes=0, from_planes=0)
         b.stage("m2l", file="m2l_rotation", m2l_rotation=0)
@@ -192,7 +192,7 @@ class ByRotation:
     def launch(self, b: Builder, half: int, moments: str) -> None:
         deep = min(self._deep, groups(b, half))
         blocks, slabs = -(-groups(b, half) // deep), 8 * groups(b, half)
-        kernel = b.program.kernels["m2l_rotation"]
+        kernel = b.program.kernels["m2l_rotation"]  # of all levels: as much shared memory as the largest needs
         b.program.kernels["m2l_rotation"] = replace(kernel, shared=max(kernel.shared, deep * self._of_warp))
         without_shares = 8 * blocks * sum(self._parts) * self._planes
         sources = -(-self._count // self._planes)
@@ -208,7 +208,7 @@ class ByRotation:
             for name, values in zip((start, entries), self._interactions.by_plane(first, end, shares), strict=True):
                 b.table(name, values, np.int32)
             count, initial = np.int32(end - first), np.int32(first == 0)
-            planes = At("rotations", (self._first_plane + first) * 4 * (b.order + 1))
+            planes = At("rotations", (self._first_plane + first) * turn_length(b.order))
             b.launch(
                 "to_planes", (slabs + zeros, b.order + 1), WARP, np.int32(half), count, planes, moments,
                 "turned_moments",
@@ -298,10 +298,15 @@ def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, in
     terms = (order + 1) * (order + 2) // 2
     of_frame = max(terms if even == 1 else (order + 2) ** 2 // 4, terms - order - 1 if odd == 1 else 0)
     frame, sums = min(frame, of_frame), min(sums, terms)
-    of_warp, static = itemsize * (of_frame - frame + terms - sums) * WARP, itemsize * 2 * 4 * (order + 1)
+    of_warp, static = itemsize * (of_frame - frame + terms - sums) * WARP, 2 * itemsize * turn_length(order)
     warps = min(warps, (shared - static) // max(of_warp, 1))
     if warps < 1:
         raise MemoryError(f"`m2l='rotation'` needs {of_warp + static} bytes of shared memory a block, the device has {shared}")
     blocks = min(blocks, (shared + 1024) // (warps * of_warp + static + 1024))
     shape = {"M2L_WARPS": warps, "BLOCKS": blocks, "PARTS_EVEN": even, "PARTS_ODD": odd, "FRAME_HELD": frame, "SUMS_HELD": sums}
     return shape, of_warp
+
+
+def turn_length(order: int) -> int:
+    """Numbers of a ``Turn`` of ``kernels/common/rotation.cuh``."""
+    return 4 * (order + 1)
