@@ -2,7 +2,7 @@
 
     python -m tests.endurance [CASE ...]
 
-needs an NVIDIA GPU and CuPy. ``tests/integration/test_native.py`` runs the same cases with fewer repetitions.
+needs an NVIDIA GPU and CuPy. ``tests/integration/test_native_faults.py`` runs the same cases with fewer repetitions.
 """
 
 import copy

@@ -1,0 +1,85 @@
+"""What the tests of the native bridge share: Contexts, sessions, a droplet, and marks for those that need a GPU."""
+
+import copy
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.integration import native
+from tests.integration.boxes import Box
+from tests.integration.conftest import usable_platforms
+from tests.test_open import droplet
+from tests.test_sparse import wrapped
+
+REASON = native.activate() or (None if "CUDA" in usable_platforms() else "the CUDA platform finds no device")
+on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
+with_two = pytest.mark.skipif(
+    REASON is not None or len(openmm.Platform.getPlatformByName("CUDA").getDevices()) < 2, reason="needs two GPUs"
+)
+on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=with_two)])
+ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
+
+
+def session_of(force, particles=4, **device) -> native.Session:
+    precision = native.PRECISIONS.index(device.get("precision", "mixed"))
+    place = native.Place(precision, particles, 32, 132, 227 * 1024, 0, device.get("model", b"NVIDIA H200"))
+    return native.Session(force._bridge, 0, 0, place)
+
+
+def no_room(*_):
+    raise MemoryError("no room")
+
+
+def droplet_in_a_cell(edge=12.0, molecules=300, at=0.0) -> Box:
+    """Rigid water, 900 atoms as a sphere in a cube, or in empty space for ``edge=None``; whole molecules, wrapped."""
+    x, q, pairs = droplet(molecules)
+    x += at - x.mean(0)
+    system, force = openmm.System(), openmm.NonbondedForce()
+    force.setNonbondedMethod(openmm.NonbondedForce.PME if edge else openmm.NonbondedForce.NoCutoff)
+    for particle, charge in enumerate(q):
+        system.addParticle(1.008 if particle % 3 else 15.999)
+        force.addParticle(charge, 0.315, 0.0 if particle % 3 else 0.636)
+    for first in range(0, len(q), 3):
+        for pair, distance in (((0, 1), 0.09572), ((0, 2), 0.09572), ((1, 2), 0.15139)):
+            system.addConstraint(first + pair[0], first + pair[1], distance)
+    for pair in pairs:
+        force.addException(*map(int, pair), 0.0, 1.0, 0.0)
+    system.addForce(force)
+    if edge:
+        system.setDefaultPeriodicBoxVectors(*(edge * np.eye(3)))
+        x = wrapped(x, edge * np.eye(3))
+    return Box(system, x)
+
+
+def context_of(box, precision="mixed", integrator=None, **properties):
+    integrator = integrator or openmm.VerletIntegrator(0.001)
+    properties["Precision"] = precision
+    context = openmm.Context(box.system, integrator, openmm.Platform.getPlatformByName("CUDA"), properties)
+    context.setPositions(box.positions)
+    return context
+
+
+def coulomb(context, force):
+    """Energy and forces of the FMMForce alone."""
+    state = context.getState(energy=True, forces=True, groups={force.getForceGroup()})
+    return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+def converted(box, **options):
+    force = fmm.use_fmm(box.system, **options)
+    force.setForceGroup(7)
+    return force
+
+
+def both_bridges(box, context_precision, **options):
+    """Energy and forces by the native bridge and by the host's."""
+    found = []
+    for bridge in ("native", "host"):
+        mine = copy.deepcopy(box)
+        force = converted(mine, bridge=bridge, **options)
+        context = context_of(mine, context_precision)
+        assert force.getFMMParametersInContext(context)["bridge"] == bridge
+        found.append(coulomb(context, force))
+    return found
