@@ -74,8 +74,9 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
 def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
     """Charge, sigma and epsilon of every particle, shape (n, 3), e, nm, kJ/mol."""
     parameters = map(force.getParticleParameters, range(force.getNumParticles()))
-    # their units are OpenMM's own: converting millions of quantities would take longer than all else
-    return np.array([[value._value for value in values] for values in parameters], np.float64).reshape(-1, 3)
+    # their units are OpenMM's own: converting millions of quantities would take longer than all else; and millions of lists,
+    # kept until an array is made of them, would be gone through by the garbage collector again and again
+    return np.fromiter((value._value for values in parameters for value in values), np.float64).reshape(-1, 3)
 
 
 def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
@@ -90,7 +91,7 @@ def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
 def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
     """The particles of every exception, shape (m, 2), int64."""
     exceptions = map(force.getExceptionParameters, range(force.getNumExceptions()))
-    return np.array([values[:2] for values in exceptions], np.int64).reshape(-1, 2)
+    return np.fromiter((particle for values in exceptions for particle in values[:2]), np.int64).reshape(-1, 2)
 
 
 def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:

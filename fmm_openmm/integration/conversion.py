@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import openmm
 
-from fmm_openmm.convert.openmm_system import particle_parameters
 from fmm_openmm.integration.table import Table
 
 
@@ -39,11 +38,14 @@ class Original:
         method = openmm.NonbondedForce.CutoffPeriodic if ewald else self.method
         return Original(method, np.zeros_like(self.charges), np.zeros_like(self.charge_scales))
 
-    def apply(self, force: openmm.NonbondedForce) -> None:
-        """Write it to a force; Lennard-Jones parameters and exceptions stay as they are."""
-        parameters = particle_parameters(force)
-        parameters[:, 0] = self.charges
-        for index, values in enumerate(parameters.tolist()):
+    def apply(self, force: openmm.NonbondedForce, parameters: np.ndarray) -> None:
+        """Write it to a force; Lennard-Jones parameters and exceptions stay as they are.
+
+        Args:
+            parameters: what :func:`particle_parameters` has read from the force, shape (n, 3).
+        """
+        columns = self.charges.tolist(), *parameters[:, 1:].T.tolist()
+        for index, values in enumerate(zip(*columns, strict=True)):
             force.setParticleParameters(index, *values)
         for index, scale in enumerate(self.charge_scales.tolist()):
             name, particle, _, sigma, epsilon = force.getParticleParameterOffset(index)
@@ -58,13 +60,13 @@ class Original:
         )
 
     @staticmethod
-    def check_without_charges(force: openmm.NonbondedForce) -> None:
-        """Refuse charges that came after the conversion: OpenMM would cut them off, among zeros.
+    def check_without_charges(force: openmm.NonbondedForce, charges: np.ndarray) -> None:
+        """Refuse charges, shape (n,), that came after the conversion: OpenMM would cut them off, among zeros.
 
         Raises:
             ValueError: the force has charges, or offsets of charges.
         """
-        found = Original.of(force, particle_parameters(force)[:, 0])
+        found = Original.of(force, charges)
         if found.charges.any() or found.charge_scales.any():
             raise ValueError(
                 "the NonbondedForce has charges again, which use_fmm() had moved to the FMMForce: set them to zero there, and "

@@ -461,9 +461,14 @@ class FMMForce(openmm.PythonForce):
         if not isinstance(nonbonded_force, openmm.NonbondedForce):
             raise TypeError(f"`nonbonded_force` must be an openmm.NonbondedForce, got {type(nonbonded_force).__name__}")
         made = cls(**options)
-        definition = made._definition
+        made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
+        return made
+
+    def _fill(self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray) -> None:
+        """Take over from a NonbondedForce with these charges, shape (n,), e, while this force is empty."""
+        definition = self._definition
         definition.set_boundary("periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open")
-        definition.fill(particle_parameters(nonbonded_force)[:, 0], excepted_pairs(nonbonded_force))
+        definition.fill(charges, excepted_pairs(nonbonded_force))
         definition.set_exclusions_periodic(nonbonded_force.getExceptionsUsePeriodicBoundaryConditions())
         defaults, known = global_defaults(nonbonded_force), set()
         for index in range(nonbonded_force.getNumParticleParameterOffsets()):
@@ -473,8 +478,7 @@ class FMMForce(openmm.PythonForce):
                     definition.add_global_parameter(name, defaults[name])
                     known.add(name)
                 definition.add_offset(name, particle, scale)
-        made._group = nonbonded_force.getForceGroup()
-        return made
+        self._group = nonbonded_force.getForceGroup()
 
     def __copy__(self) -> "FMMForce":
         return _restore(type(self), self._definition.pack(), self.getName(), self.getForceGroup())

@@ -2,6 +2,7 @@
 
 import openmm
 
+from fmm_openmm.convert.openmm_system import particle_parameters
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion import Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
@@ -41,17 +42,19 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     nonbonded = _convertible_force(system, allow_reaction_field)
-    force = FMMForce.from_nonbonded(nonbonded, **options)
+    force = FMMForce(**options)
+    parameters = particle_parameters(nonbonded)  # once: of millions of particles this takes seconds
+    force._fill(nonbonded, parameters[:, 0])
     original = Original.of(nonbonded, force._definition.parameters.base)
     force._definition.original = original.pack()
     forces = system.getNumForces()
     try:
-        original.without_coulomb().apply(nonbonded)
+        original.without_coulomb().apply(nonbonded, parameters)
         system.addForce(force)
     except BaseException:
         if system.getNumForces() > forces:
             system.removeForce(forces)
-        original.apply(nonbonded)
+        original.apply(nonbonded, parameters)
         raise
     return force
 
@@ -81,10 +84,11 @@ def restore_pme(system: openmm.System) -> None:
             f"{len(original.charges)} particles and {len(original.charge_scales)} parameter offsets; "
             f"{len(targets)} forces fit"
         )
-    original.check_without_charges(targets[0])
+    parameters = particle_parameters(targets[0])
+    original.check_without_charges(targets[0], parameters[:, 0])
     handle = int(force.this)
     index = next(index for index, other in enumerate(system.getForces()) if int(other.this) == handle)
-    original.apply(targets[0])
+    original.apply(targets[0], parameters)
     force._removed(system, index)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import openmm
 
 from fmm_openmm.checks import check_choice, check_positions
-from fmm_openmm.convert.openmm_system import excepted_pairs
+from fmm_openmm.convert.openmm_system import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion import Original
 from fmm_openmm.integration.definition import Definition, Options, pair_set
@@ -229,7 +229,7 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     if len(converted) == 1:
         definition = converted[0]._definition
         if definition.original is not None and nonbonded:
-            Original.check_without_charges(nonbonded[0])
+            Original.check_without_charges(nonbonded[0], particle_parameters(nonbonded[0])[:, 0])
             _check_exceptions(nonbonded[0], definition.structure.exclusions)
         return definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
     if not converted and len(nonbonded) == 1:

@@ -1,6 +1,7 @@
 """use_fmm and restore_pme: the same energy as PME, refusals that change nothing, and the exact way back."""
 
 import copy
+from collections import Counter
 
 import numpy as np
 import openmm
@@ -298,6 +299,11 @@ def constant_potential(box):
     box.system.addForce(openmm.ConstantPotentialForce())
 
 
+def offset_of_nothing(box):
+    box.nonbonded.addGlobalParameter("alchemical", 0.3)
+    box.nonbonded.addParticleParameterOffset("alchemical", 176, 1.0, 0.0, 0.0)
+
+
 REFUSALS = [
     (second_nonbonded, fmm.UnsupportedError, "holds 2 NonbondedForces .*'the other'"),
     (method(openmm.NonbondedForce.CutoffNonPeriodic), fmm.UnsupportedError, "uses CutoffNonPeriodic.*method to NoCutoff"),
@@ -312,6 +318,7 @@ REFUSALS = [
     (lambda box: fmm.use_fmm(box.system), ValueError, "holds an FMMForce already.*restore_pme"),
     (lambda box: box.system.removeForce(0), fmm.UnsupportedError, "holds no NonbondedForce.*from_nonbonded"),
     (lambda box: box.nonbonded.setParticleParameters(5, np.nan, 1, 0), ValueError, "finite, got nan for particle 5"),
+    (offset_of_nothing, ValueError, "parameter offset 0 of the FMMForce names particle 176, but it has 176 particles"),
 ]
 
 
@@ -350,6 +357,25 @@ def test_a_failure_half_way_is_rolled_back(chains, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         fmm.use_fmm(chains.system)
     assert xml(chains.system) == before
+
+
+def test_every_particle_is_read_and_written_once(chains, monkeypatch):
+    """These calls are nearly all of the time that a large System takes."""
+    calls, names = Counter(), ("getParticleParameters", "setParticleParameters", "getExceptionParameters")
+    plain = {name: getattr(openmm.NonbondedForce, name) for name in names}
+    for name in names:
+
+        def counted(*arguments, name=name):
+            calls[name] += 1
+            return plain[name](*arguments)
+
+        monkeypatch.setattr(openmm.NonbondedForce, name, counted)
+    particles, exceptions = chains.nonbonded.getNumParticles(), chains.nonbonded.getNumExceptions()
+    fmm.use_fmm(chains.system)
+    assert calls == dict(zip(names, (particles, particles, exceptions), strict=True))
+    calls.clear()
+    fmm.restore_pme(chains.system)
+    assert calls == dict(zip(names[:2], (particles, particles), strict=True))
 
 
 def test_no_system():
