@@ -240,10 +240,15 @@ class Load:
         return cls(len(charges), filled, ionic_fraction(charges, exclusions), charged_fraction(charges), net_charge(charges))
 
 
-def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
-    """Fraction of the cell that the particles fill, from how many companions each has in a box, as a power of 1/2.
+LEAST_FILLED = 2.0**-30
+"""Of a cell: a droplet of a million atoms fills so much of a cell of 20 um."""
 
-    1 for every liquid and solid, so that there nothing depends on the positions; less for droplets and slabs.
+
+def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
+    """Fraction of the cell that the particles fill, from how many companions most have in a box, as a power of 1/2.
+
+    1 for every liquid and solid, so that there nothing depends on the positions; less for droplets and slabs. Up to half of the
+    particles may be in one place without a change.
     """
     n, companions = len(positions), 8.0
     scaled = positions @ np.linalg.inv(cell)
@@ -254,9 +259,9 @@ def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
         grid = np.maximum(1, np.rint(np.diag(cell) / width)).astype(np.int64)
         index = np.minimum((scaled * grid).astype(np.int64), grid - 1)
         count = np.unique(index @ [1, grid[0], grid[0] * grid[1]], return_counts=True)[1]
-        found = float((count * (count - 1.0)).sum() / n)
+        found = float(np.median(np.repeat(count - 1.0, count)))
         expected = n / float(grid.prod())
-        refined = min(1.0, expected / max(found, expected))
+        refined = max(min(1.0, expected / max(found, expected)), LEAST_FILLED)
         if refined > 0.7 * fraction:
             break
         fraction = refined

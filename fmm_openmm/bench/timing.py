@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from numba import get_num_threads
 
 from fmm_openmm.backends import backend_class, choose_backend
 from fmm_openmm.driver import evaluate
+from fmm_openmm.openmp import get_num_threads
 from fmm_openmm.stages import LEVEL_STAGES, STAGES, Stages
 
 _STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p"}

@@ -37,6 +37,7 @@ from scipy.special import gammainc, gammaincc
 from fmm_openmm.box import OpenLattice, index_grid
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.splitting import inverse_double_factorials, isolating_split, spectral_weight
+from fmm_openmm.openmp import get_num_threads
 
 
 def free_space_operator(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
@@ -141,11 +142,11 @@ def mirrors(top: int) -> np.ndarray:
 def _transformed(half: np.ndarray, axis: int, even: bool) -> np.ndarray:
     """Fourier transform along an axis of which half is given, ends included; without the factor -i if it is odd."""
     if even:
-        return scipy.fft.dct(half, 1, axis=axis, workers=-1)
+        return scipy.fft.dct(half, 1, axis=axis, workers=get_num_threads())
     half = np.moveaxis(half, axis, 0)
     out = np.zeros_like(half)
     if len(half) > 2:
-        out[1:-1] = scipy.fft.dst(half[1:-1], 1, axis=0, workers=-1)
+        out[1:-1] = scipy.fft.dst(half[1:-1], 1, axis=0, workers=get_num_threads())
     return np.moveaxis(out, 0, axis)
 
 

@@ -40,6 +40,7 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 from fmm_openmm.expansions.splitting import inverse_double_factorials, truncation_radii
+from fmm_openmm.openmp import get_num_threads
 
 ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
 
@@ -96,7 +97,7 @@ def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
         ]
     )
     grid[0, lattice.slot(np.zeros(3, np.int64))] -= 2 * ALPHA / np.sqrt(np.pi)
-    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=-1)
+    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=get_num_threads())
     sign = np.array([1.0, 1.0, -1.0, -1.0])[degrees(top) % 4]
     part = np.where((degrees(top) % 2 == 0)[:, None, None, None], transform.real, transform.imag)
     return sign[:, None, None, None] * part

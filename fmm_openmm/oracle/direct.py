@@ -7,8 +7,8 @@ r"""The Coulomb sum of an open system: every pair, no boundary.
 import math
 
 import numpy as np
-from numba import njit, prange
 
+from fmm_openmm.openmp import njit, prange
 from fmm_openmm.oracle.ewald import EwaldResult, as_pairs, check_shapes, partner_lists
 
 

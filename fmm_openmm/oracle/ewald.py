@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, prange
 from scipy.special import erf, gammainc
 
+from fmm_openmm.openmp import njit, prange
 from fmm_openmm.units import COULOMB_CONSTANT
 
 BINS_PER_CUTOFF = 3

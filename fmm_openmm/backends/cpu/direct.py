@@ -1,10 +1,10 @@
 """Charges in empty space by meeting every pair: quadratic in their number, and exact to rounding."""
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.threads import inline, kernel
 from fmm_openmm.backends.pairs import partners
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import OpenSum
 
 TILE = 1024

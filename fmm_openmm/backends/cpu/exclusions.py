@@ -1,11 +1,11 @@
 """exclusions: excluded pairs beyond the near stencil are subtracted, those within it are listed for p2p."""
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.sort import CpuParts
 from fmm_openmm.backends.cpu.threads import kernel
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, NearExclusions
 
 

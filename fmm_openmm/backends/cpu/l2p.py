@@ -3,12 +3,12 @@
 from functools import cache
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import gradient
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, Moments, Parts
 
 

@@ -6,11 +6,11 @@ vector of moments. ``LANES`` wave vectors are treated at once, real and imaginar
 
 import numpy as np
 import scipy.fft
-from numba import prange
 
 from fmm_openmm.backends.cpu.threads import LANES, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
+from fmm_openmm.openmp import get_num_threads, prange
 
 
 @kernel
@@ -66,10 +66,10 @@ def lattice_m2l(moments: np.ndarray, operator: np.ndarray, lattice: BoxLattice, 
     """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; moments and result have shape (terms, boxes) in FFT order."""
     index, weight = coupling(order)
     axes, dtype = (1, 2, 3), moments.dtype
-    spectrum = scipy.fft.rfftn(moments.reshape(-1, *lattice.fft_shape), axes=axes, workers=-1)
+    spectrum = scipy.fft.rfftn(moments.reshape(-1, *lattice.fft_shape), axes=axes, workers=get_num_threads())
     pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
     _convolve(pairs, operator, index, weight.astype(dtype), degrees(order))
     spectrum = pairs.reshape(*spectrum.shape, 2).view(spectrum.dtype)[..., 0]
-    return scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=axes, workers=-1, overwrite_x=True).reshape(
+    return scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=axes, workers=get_num_threads(), overwrite_x=True).reshape(
         len(moments), -1
     )

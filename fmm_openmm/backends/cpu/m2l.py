@@ -12,13 +12,13 @@ the boxes there, and all lanes are moved by the same shift, in vectorised order.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.sort import home
 from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.expansions.harmonics import coupling, degrees
 from fmm_openmm.expansions.translations import Rotation, exchange, irregular
 from fmm_openmm.octree import Octree, parities
+from fmm_openmm.openmp import prange
 
 TILE = {"p4": 4 * LANES, "rotation": LANES}
 """Boxes treated at once: many where an entry of a matrix serves them all, few where two expansions a box should stay cached."""

@@ -1,10 +1,10 @@
 """p2m: parts to the moments of their boxes, written straight into FFT order."""
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Moments, Parts
 
 

@@ -5,11 +5,11 @@ its parts run over that in vectorised order; the charges a part must not see are
 """
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.sort import home
 from fmm_openmm.backends.cpu.threads import chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 CLOSEST = 4e-26

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.threads import inline, kernel, serial
 from fmm_openmm.box import ORIGIN, BoxLattice
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Parts
 
 

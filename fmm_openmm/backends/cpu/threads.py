@@ -8,13 +8,7 @@ constants of other modules are arguments. What is left is `LANES`, the options b
 another file uses: after a change of these delete ``fmm_openmm/backends/cpu/__pycache__``.
 """
 
-import os
-
-from numba import get_num_threads, njit
-
-# Waiting threads must sleep, not spin: the FFT's threads, and OpenMM's between two evaluations, want the same cores. Read
-# when Numba loads OpenMP, at the first parallel kernel.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from fmm_openmm.openmp import get_num_threads, njit
 
 LANES = 16
 """Particles or wave vectors that an inner loop of fixed length treats at once, for the compiler to vectorise."""

@@ -7,7 +7,6 @@ moments' terms are turned into coefficients of irregular harmonics for the poten
 from functools import cache
 
 import numpy as np
-from numba import prange
 
 from fmm_openmm.backends.cpu.direct import add_range
 from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
@@ -15,6 +14,7 @@ from fmm_openmm.backends.cpu.m2m import parent_matrices
 from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.backends.pairs import partners
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
+from fmm_openmm.openmp import prange
 from fmm_openmm.stages import OpenSum
 from fmm_openmm.tree import DEPTH, Tree, build_tree
 

@@ -9,6 +9,7 @@ the caller's. A stage that uses other streams joins them to stream 0 where their
 :data:`BACKGROUND` yields to all others.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,7 +83,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
