@@ -60,7 +60,8 @@ class CoulombSolver:
         exclusions: pairs whose interaction is left out, shape (m, 2).
         tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
         boundary: "periodic" or "open".
-        precision: "single", "double", or "auto": single for tolerances down to 5e-6 on a CPU, 1e-5 on a GPU.
+        precision: "single", "double", or "auto": single for tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, among bare
+            ions down to 1.2e-5 and 2.7e-5.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
             else "cpu", with one warning that says why.
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see :class:`FMMParameters`. With an open
