@@ -7,16 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import openmm
 import pytest
-from openmm import unit
+from openmm import app, unit
 
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.bench import md, nve, timing
+from fmm_openmm.bench import md, nve, scaling, timing
 from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
 from fmm_openmm.bench.solver import Evaluation, Limits, compulsory_bytes, measure, near_pairs, relative_error
 from fmm_openmm.bench.systems import Size, nonbonded, scale_particles, tiled, tiled_charges, water
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.cli import main
+from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.oracle import ewald_sum
 
 EDGE = 2.2
@@ -252,7 +253,7 @@ def test_nve(bench):
 
 def test_scaling(bench, monkeypatch):
     monkeypatch.setattr("fmm_openmm.bench.scaling.EDGE", EDGE)
-    table, result = bench("scaling", "--max-atoms", "1e4", "--tolerance", "1e-3", "--backend", "cpu")
+    table, result = bench("scaling", "--max-atoms", "1.1e4", "--tolerance", "1e-3", "--backend", "cpu")
     assert len(table) == len(result["rows"]) > 1
     assert np.isfinite(result["exponent"])
     assert all(row["force_error"] < 1e-3 for row in result["rows"])
@@ -297,9 +298,40 @@ def test_scaling_stops_where_memory_ends(bench, monkeypatch):
 
     monkeypatch.setattr("fmm_openmm.bench.scaling.Evaluation", full)
     monkeypatch.setattr("fmm_openmm.bench.scaling.EDGE", EDGE)
-    table, result = bench("scaling", "--max-atoms", "1e4", "--backend", "cpu")
+    table, result = bench("scaling", "--max-atoms", "1.1e4", "--backend", "cpu")
     assert table == result["rows"] == []
     assert result["stopped"] == "out of memory: 32 GB"
+
+
+def test_open_stops_where_memory_ends(bench, monkeypatch):
+    """What was measured before is kept."""
+
+    class Full(Evaluation):
+        def __init__(self, charges, **options):
+            if len(charges) > 1000:
+                raise MemoryError("32 GB")
+            super().__init__(charges, **options)
+
+    monkeypatch.setattr("fmm_openmm.bench.open.Evaluation", Full)
+    monkeypatch.setattr("fmm_openmm.bench.open.EDGE", EDGE)
+    table, result = bench("open", "--max-atoms", "3e3", "--tolerance", "1e-3", "--backend", "cpu")
+    assert [row["atoms"] for row in result["rows"]] == 3 * [999]
+    assert len(table) == 3
+    assert result["stopped"] == "out of memory: 32 GB"
+
+
+def test_the_smallest_system_of_scaling():
+    modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
+    modeller.addSolvent(app.ForceField("amber14/tip3p.xml"), boxSize=openmm.Vec3(*3 * [scaling.EDGE]) * unit.nanometer)
+    assert modeller.topology.getNumAtoms() == scaling.ATOMS
+
+
+def test_an_evaluation_is_of_all_that_its_charges_are(base):
+    """Of pairs excluded at their nearest image, too."""
+    c = base.charges
+    wrapped = c.positions % np.diag(c.box_vectors)
+    broken = ChargeSystem(c.charges, wrapped, c.box_vectors, c.exclusions, exclusions_periodic=True)
+    assert relative_error(Evaluation(broken, tolerance=1e-3, backend="cpu").forces, base.exact) < 1e-3
 
 
 def test_json_alone(capsys):
@@ -321,7 +353,9 @@ def test_json_alone(capsys):
         (["md", "--platform", "Abacus"], "--platform must be one of"),
         (["md", "--platform", "CPU", "--tolerance", "1e-6"], "needs double precision, which the CPU platform lacks"),
         (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
-        (["scaling", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
+        (["scaling", "--max-atoms", "1e4"], "--max-atoms must be at least 10002, got 10000"),
+        (["open", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
+        (["nve", "--json", "."], "is a folder: ."),
         (["open", "--cell", "5"], "--cell must lie between 15.1 and 10000 (nm) for 21480 atoms, got 5"),
         (["scaling", "--plot", "out.doc"], "--plot must name a file ending in"),
         (["scaling", "--json", "nowhere/out.json"], "no such folder: nowhere"),

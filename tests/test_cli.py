@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
-from fmm_openmm.cli import check, info, main
+from fmm_openmm.cli import check, info, main, terminal
 from fmm_openmm.oracle import ewald_sum
 from tests.convert.small_water import BOX, FORCE_FIELD, small_water
 
@@ -111,10 +112,12 @@ def test_help(command, succeed):
         (["run", *WATER, "--plot", "out.doc"], "--plot must name a file ending in"),
         (["validate", *WATER, "--pme-tolerance", "0"], "--pme-tolerance must lie between 0 and 1, got 0.0"),
         (["validate", *WATER, "--grid", "0", "4", "4"], "`grid` must be"),
+        (["validate", *WATER, "--bridge", "host"], "unrecognized arguments: --bridge host"),
         (["convert", *WATER], "the following arguments are required: -o/--output"),
         (["convert", *WATER, "-o", "water.txt"], "--output must end in .npz, got water.txt"),
         (["convert", *WATER, "-o", "nowhere/water.npz"], "no such folder: nowhere"),
         (["run", *WATER, "--log", "nowhere/run.csv"], "no such folder: nowhere"),
+        (["run", *WATER, "--log", "."], "is a folder: ."),
         (["run", *WATER, "--trajectory", "nowhere/run.dcd"], "no such folder: nowhere"),
         (["validate", *WATER, "--plot", "nowhere/errors.png"], "no such folder: nowhere"),
     ],
@@ -135,6 +138,15 @@ def test_interrupt(monkeypatch):
 
     monkeypatch.setattr(check, "run", interrupted)
     assert main(["check"]) == 130
+
+
+def test_no_progress_without_a_terminal(monkeypatch, capsys):
+    """Not even rich's: some versions of it end a bar that is not shown with an empty line."""
+    monkeypatch.setattr(terminal, "Progress", None)
+    with terminal.Terminal().progress("waiting", total=2) as advance:
+        advance()
+        advance(0, description="still waiting")
+    assert capsys.readouterr() == ("", "")
 
 
 # info and check
@@ -189,6 +201,16 @@ def test_info_on_a_file_that_is_no_xml(fail):
     assert "no such file: nothing.xml" in fail("info", "nothing.xml")
 
 
+def test_a_damaged_fmm_force(fail, folder):
+    """The error names the file."""
+    text = (folder / "converted.xml").read_text()
+    packed = re.search('function="(.*?)"', text)[1]
+    for name, wrong in (("letters.xml", "zz" + packed[2:]), ("names.xml", packed.replace(b"charges".hex(), b"chargez".hex()))):
+        (folder / name).write_text(text.replace(packed, wrong))
+        assert f"cannot read {name}: " in fail("info", name)
+    assert "cannot read names.xml: " in fail("convert", "names.xml", "water.pdb", "-o", "out.npz")
+
+
 def test_check_passes(succeed, tmp_path):
     result = succeed("check", "--json", "--plot", str(tmp_path / "check.png"))
     assert result["passed"] is True
@@ -207,6 +229,23 @@ def test_check_fails_when_an_answer_is_wrong(succeed, monkeypatch):
     assert result["passed"] is False
     assert {entry["verdict"] for entry in result["checks"]} == {"failed"}
     assert "SOME CHECKS FAILED" in succeed("check", code=1)
+
+
+def test_check_fails_where_the_fmm_does(succeed, monkeypatch):
+    """A platform is skipped where PME fails only; what the FMM raised is told."""
+
+    def forces_on(platform, system, positions):
+        if platform == "Broken" or fmm.find_fmm(system):
+            raise openmm.OpenMMException(f"no forces on {platform}")
+        return positions
+
+    monkeypatch.setattr(check, "BACKENDS", ())
+    monkeypatch.setattr(check, "platform_names", lambda: ["CPU", "Broken"])
+    monkeypatch.setattr(check, "forces_on", forces_on)
+    cpu, broken = succeed("check", "--json", code=1)["checks"]
+    assert (cpu["verdict"], cpu["error"], cpu["failure"]) == ("failed", None, "OpenMMException: no forces on CPU")
+    assert (broken["verdict"], broken["skipped"]) == ("skipped", "no forces on Broken")
+    assert "platform CPU: OpenMMException: no forces on CPU" in succeed("check", code=1)
 
 
 # inputs
@@ -320,12 +359,16 @@ def test_boxes_of_other_files(succeed, folder, tmp_path):
 def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp_path):
     argv = (pdb_with(cell, folder, "open.pdb"), "--forcefield", FORCE_FIELD)
     assert succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None
-    result = succeed("run", *argv, "--steps", "5", "--interval", "5", "--minimize", "5", "--json")
-    assert result["fmm"]["bridge"] == "host"
+    log = tmp_path / "run.csv"
+    result = succeed("run", *argv, "--steps", "5", "--interval", "5", "--minimize", "5", "--log", str(log), "--json")
+    assert (result["fmm"]["bridge"], result["mean_volume"]) == ("host", None)
+    assert log.read_text().splitlines()[-1].endswith(",nan")
     assert "--ensemble npt needs a periodic box: give one with --box" in fail("run", *argv, "--ensemble", "npt")
     result = succeed("validate", *argv, "--json", "--plot", str(tmp_path / "errors.png"))
     assert (result["reference"], result["passed"], result["pme"]) == ("the sum over all pairs", True, None)
     assert "`reference` must be 'direct' or 'nocutoff'" in fail("validate", *argv, "--reference", "pme")
+    assert "--cutoff says nothing in empty space" in fail("convert", *argv, "--cutoff", "0.8", "-o", str(tmp_path / "out.npz"))
+    assert "--pme-tolerance says nothing in empty space" in fail("validate", *argv, "--pme-tolerance", "1e-5")
 
 
 # validate
@@ -350,6 +393,17 @@ def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
     exact = fmm.ChargeSystem.from_openmm(*small_water()[1:])
     energy = ewald_sum(exact.positions, exact.charges, exact.box_vectors, exact.exclusions).energy
     assert by_ewald["reference_energy"] == pytest.approx(energy, rel=1e-9)
+
+
+def test_validate_with_pme_parameters_of_the_system(succeed, folder):
+    """They are used, unless a tolerance is named."""
+    system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
+    next(force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)).setPMEParameters(3.0, 8, 8, 8)
+    (folder / "coarse.xml").write_text(openmm.XmlSerializer.serialize(system))
+    argv = ("validate", "coarse.xml", "water.pdb", "--json")
+    as_set, named = succeed(*argv)["pme"], succeed(*argv, "--pme-tolerance", "1e-4")["pme"]
+    assert (as_set["method"], named["method"]) == ("PME as set", "PME 0.0001")
+    assert named["relative_rms_force_error"] < 2e-4 < 2e-3 < as_set["relative_rms_force_error"]
 
 
 def test_a_system_with_an_fmm_force_alone(succeed, tmp_path):
@@ -401,7 +455,7 @@ def test_validate_fails_beyond_the_tolerance(succeed):
     argv = ("validate", *WATER, "--tolerance", "1e-5", "--order", "3")
     assert succeed(*argv, "--json", code=1)["passed"] is False
     text = succeed(*argv, "--pme-tolerance", "1e-5", code=1)
-    assert "FMM MISSES its tolerance of 1e-05; PME 1e-05 has the smaller force error" in text
+    assert "FMM MISSES its tolerance of 1e-05; PME 1e-05 has the smaller RMS force error" in text
 
 
 # run

@@ -11,7 +11,17 @@ import numpy as np
 import openmm
 from openmm import unit
 
-from fmm_openmm.bench.systems import Sample, Size, equilibrated, nonbonded, tiled, water, with_smoothing
+from fmm_openmm.bench.systems import (
+    BOLTZMANN,
+    Sample,
+    Size,
+    degrees_of_freedom,
+    equilibrated,
+    nonbonded,
+    tiled,
+    water,
+    with_smoothing,
+)
 from fmm_openmm.integration import use_fmm
 
 EVERY = 5
@@ -74,7 +84,5 @@ def conservation(energies: np.ndarray, system: openmm.System, spacing: float) ->
     energies = energies[len(energies) // 5 :]
     time = np.arange(len(energies)) * spacing
     slope, offset = np.polyfit(time, energies, 1)
-    massive = sum(system.getParticleMass(i)._value > 0 for i in range(system.getNumParticles()))
-    freedom = 3 * massive - system.getNumConstraints() - 3
-    thermal = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin) * 300.0
-    return float(slope * 1000.0 / thermal / freedom), float(np.std(energies - slope * time - offset))
+    freedom = degrees_of_freedom(system) - 3  # momentum is conserved
+    return float(slope * 1000.0 / (BOLTZMANN * 300.0) / freedom), float(np.std(energies - slope * time - offset))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fmm_openmm.bench.scaling import EDGE
 from fmm_openmm.bench.solver import Evaluation, relative_error
-from fmm_openmm.bench.systems import tiled_charges, water
+from fmm_openmm.bench.systems import DENSITY, SITES, tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.sums import METHODS
@@ -18,12 +18,6 @@ PATIENCE = 0.3
 
 LINEAR = tuple(method for method in METHODS if method != "direct")
 """The methods that go on."""
-
-DENSITY = 99.4
-"""Atoms of water in a nm^3."""
-
-SITES = 3
-"""Particles of a molecule of water."""
 
 
 def droplet(atoms: float) -> ChargeSystem:
@@ -43,25 +37,36 @@ def droplet(atoms: float) -> ChargeSystem:
 
 def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
     """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against the direct sum in float64
-    (None where that would take too long), parameters."""
+    (None where that would take too long), parameters.
+
+    Ends early where memory does; the last row then holds ``stopped``, the reason.
+    """
     quadratic = True  # whether the direct sum is still worth its time
     for size in SIZES:
         if size > 1.001 * most:
             return
-        charges = droplet(size)
-        exact = Evaluation(charges, backend=backend, method="direct", precision="double").forces if quadratic else None
-        for method in METHODS if quadratic else LINEAR:
-            evaluation = Evaluation(charges, backend=backend, method=method, tolerance=tolerance)
-            seconds = evaluation.seconds()
-            if method == "direct":
-                quadratic = seconds <= PATIENCE
-            yield {
-                "atoms": len(charges),
-                "method": method,
-                "seconds": seconds,
-                "force_error": None if exact is None else relative_error(evaluation.forces, exact),
-                "parameters": describe(evaluation.solver.parameters),
-            }
+        try:
+            for row in rows_of(droplet(size), METHODS if quadratic else LINEAR, tolerance, backend):
+                if row["method"] == "direct":
+                    quadratic = row["seconds"] <= PATIENCE
+                yield row
+        except MemoryError as error:  # also CuPy's
+            yield {"atoms": SITES * round(size / SITES), "stopped": f"out of memory: {error}"}
+            return
+
+
+def rows_of(charges: ChargeSystem, methods, tolerance: float, backend: str) -> Iterator[dict]:
+    """Those of one size; with force errors where "direct" is among the methods."""
+    exact = Evaluation(charges, backend=backend, method="direct", precision="double").forces if "direct" in methods else None
+    for method in methods:
+        evaluation = Evaluation(charges, backend=backend, method=method, tolerance=tolerance)
+        yield {
+            "atoms": len(charges),
+            "method": method,
+            "seconds": evaluation.seconds(),
+            "force_error": None if exact is None else relative_error(evaluation.forces, exact),
+            "parameters": describe(evaluation.solver.parameters),
+        }
 
 
 def measure_cell(atoms: float, edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:

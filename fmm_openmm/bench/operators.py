@@ -105,10 +105,10 @@ def _error(found: cupy.ndarray, order: int, depth: int, separation: int) -> floa
 def measure(name: str, order: int, depth: int, precision: str, separation: int = 1) -> dict:
     """One row: time in seconds, error, and work against the device's limits.
 
-    ``compute_share`` is the rate of multiply-adds that the operator needs over that of a loop of nothing else; ``p4_parity``
-    does 56 of 189 of them (189 of 875 for separation 2) and adds up moments instead, so that its share may exceed 1,
-    ``memory_share`` the bytes of moments and local expansions over the time and a copy's bandwidth. A row that cannot be has a
-    ``failure`` in their place: "memory", or "order" where floats do not hold the harmonics of ``fft``.
+    ``compute_share`` is the rate of the literature's multiply-adds over that of a loop of nothing else; ``p4_parity`` does 56
+    of 189 of them (189 of 875 for separation 2) and adds up moments instead, so that its share may exceed 1, ``rotation``
+    about two thirds. ``memory_share`` is the bytes of moments and local expansions over the time and a copy's bandwidth. A row
+    that cannot be has a ``failure`` in their place: "memory", or "order" where floats do not hold the harmonics of ``fft``.
     """
     row = {"operator": name, "order": order, "depth": depth, "precision": precision, "separation": separation}
     level = Level(order, 2**depth, separation, DTYPES[precision])

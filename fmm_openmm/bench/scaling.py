@@ -7,8 +7,8 @@ import numpy as np
 from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import tiled_charges, water
 
-EDGE = 4.67
-"""Of the box that is copied, nm: about 10,000 atoms."""
+EDGE, ATOMS = 4.67, 10_002
+"""Of the box that is copied, nm, and what it holds."""
 
 MULTIPLES = (1, 3, 10, 30, 100, 300, 1000)
 

@@ -15,7 +15,6 @@ from fmm_openmm.bench import timing
 from fmm_openmm.bench.systems import Size, tiled_charges, water
 from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.solver import CoulombSolver
 
 INSTRUCTIONS = {"single": 14, "double": 18}
 """Of a pair in p2p, issued to the floating-point units: a reciprocal square root, the others as long as a multiply-add."""
@@ -30,8 +29,7 @@ class Evaluation:
     """
 
     def __init__(self, charges: ChargeSystem, **options):
-        boundary = "open" if charges.box_vectors is None else "periodic"
-        self.solver = CoulombSolver(charges.charges, charges.box_vectors, charges.exclusions, boundary=boundary, **options)
+        self.solver = charges.solver(**{"positions": None} | options)  # a cell is taken to be filled unless positions are given
         self._positions, self._cell, self._device = charges.positions, charges.box_vectors, None
         if self.solver.backend == "cuda":
             from fmm_openmm.bench import device

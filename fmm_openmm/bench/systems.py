@@ -15,6 +15,12 @@ from fmm_openmm.oracle import ewald_sum
 CUTOFF = 0.9
 """Of the Lennard-Jones interaction, nm."""
 
+DENSITY, SITES = 99.4, 3
+"""Of water: atoms in a cubic nm, and in a molecule."""
+
+BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
+"""kJ/mol/K."""
+
 SHAPES = {  # rows a, b, c; only the shape counts
     "cube": np.eye(3),
     "dodecahedron": np.array([[1.0, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]]),
@@ -158,6 +164,13 @@ def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
 def nonbonded(system: openmm.System) -> openmm.NonbondedForce:
     """The NonbondedForce of a System, which must outlive it."""
     return next(force for force in system.getForces() if isinstance(force, openmm.NonbondedForce))
+
+
+def degrees_of_freedom(system: openmm.System) -> int:
+    """3 for each particle with mass, less constraints, less 3 where the centre of mass is held."""
+    massive = sum(system.getParticleMass(i)._value > 0 for i in range(system.getNumParticles()))
+    held = any(isinstance(force, openmm.CMMotionRemover) for force in system.getForces())
+    return 3 * massive - system.getNumConstraints() - 3 * held
 
 
 def scale_particles(force: openmm.NonbondedForce, sample: Sample, charge: float, epsilon: float) -> None:

@@ -5,15 +5,12 @@ import numpy as np
 from fmm_openmm import tuning
 from fmm_openmm.backends import backend_class
 from fmm_openmm.bench.solver import Evaluation
-from fmm_openmm.bench.systems import Size, cell_of
+from fmm_openmm.bench.systems import DENSITY, SITES, Size, cell_of
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, candidates
 
 CANDIDATES = 12
 """So many of the cheapest are timed."""
-
-MOLECULES = 33.4
-"""Of water, a cubic nm."""
 
 
 def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
@@ -23,7 +20,7 @@ def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
         cell: box vectors in reduced form, shape (3, 3), nm.
     """
     rng = np.random.default_rng(seed)
-    spacing = np.cbrt(1.0 / MOLECULES)
+    spacing = np.cbrt(SITES / DENSITY)
     counts = np.maximum(1, np.rint(np.diag(cell) / spacing)).astype(int)
     sites = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(-1, 3)
     oxygen = (sites + rng.uniform(-0.3, 0.3, sites.shape)) / counts @ cell

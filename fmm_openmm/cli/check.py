@@ -31,12 +31,14 @@ ALWAYS_THERE = ("Reference", "CPU")
 
 @dataclass
 class Check:
-    """One check: passed where ``error <= limit``; skipped, with a reason, where it cannot be made here."""
+    """One check: passed where ``error <= limit``; skipped, with a reason, where it cannot be made here; failed also by an
+    exception, whose text is ``failure``."""
 
     name: str
     limit: float
     error: float | None = None
     skipped: str | None = None
+    failure: str | None = None
     seconds: float = 0.0
 
     @property
@@ -87,8 +89,8 @@ def run(args, terminal) -> Outcome:
         ],
     )
     for check in checks:
-        if check.skipped:
-            terminal.say(f"{check.name}: {check.skipped}")
+        if reason := check.skipped or check.failure:
+            terminal.say(f"{check.name}: {reason}")
     if drawing:
         draw(drawing, checks)
         drawing.savefig(args.plot)
@@ -134,11 +136,16 @@ def on_platform(name: str, water: openmm.System, positions: np.ndarray, exact) -
     next(f for f in with_pme.getForces() if isinstance(f, openmm.NonbondedForce)).setEwaldErrorTolerance(PME_TOLERANCE)
     use_fmm(with_fmm, tolerance=PLATFORM_TOLERANCE)
     try:
-        pme, fmm = (forces_on(name, system, positions) for system in (with_pme, with_fmm))
+        pme = forces_on(name, with_pme, positions)
     except openmm.OpenMMException as error:
         if name in ALWAYS_THERE:
             raise
         check.skipped = str(error)
+        return check
+    try:
+        fmm = forces_on(name, with_fmm, positions)
+    except Exception as error:
+        check.failure = f"{type(error).__name__}: {error}"
         return check
     check.error = float(np.linalg.norm(fmm - pme) / np.linalg.norm(exact.forces))
     return check

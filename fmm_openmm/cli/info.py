@@ -7,16 +7,17 @@ import platform
 import xml.etree.ElementTree as ET
 from importlib.metadata import PackageNotFoundError, version
 
-import numba
 import numpy as np
 import openmm
 
 from fmm_openmm import CoulombSolver, UnsupportedError, __version__
+from fmm_openmm.cli.inputs import reading
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.terminal import Outcome
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import content_in
 from fmm_openmm.integration.definition import Definition
+from fmm_openmm.openmp import get_num_threads
 
 OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")
 BACKENDS = ("reference", "cpu", "cuda")
@@ -51,7 +52,8 @@ def describe_file(path: str) -> list[dict]:
         elements = list(ET.parse(path).iter())
     except ET.ParseError as error:
         raise ValueError(f"cannot read {path}: {error}") from error
-    return [_described(element, content) for element in elements if (content := content_in(element)) is not None]
+    with reading(path):
+        return [_described(element, content) for element in elements if (content := content_in(element)) is not None]
 
 
 def _described(element: ET.Element, content: dict) -> dict:
@@ -78,7 +80,7 @@ def _look_around(terminal) -> Outcome:
         result = {
             "versions": versions(),
             "optional_packages": {name: _installed(name) for name in OPTIONAL},
-            "threads": numba.get_num_threads(),
+            "threads": get_num_threads(),
             "platforms": [describe_platform(name) for name in platform_names()],
             "platform_load_failures": list(openmm.Platform.getPluginLoadFailures()),
             "backends": {name: reason or "available" for name, reason in map(describe_backend, BACKENDS)},

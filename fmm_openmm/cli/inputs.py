@@ -9,7 +9,9 @@ import openmm
 from openmm import app, unit
 from openmm.app.internal.unitcell import computePeriodicBoxVectors
 
+from fmm_openmm import find_fmm
 from fmm_openmm.box import check_box_vectors
+from fmm_openmm.convert.cells import is_no_cell
 
 FILES = """\
 FILE is one of
@@ -42,9 +44,6 @@ CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "ha
 
 LONGEST_CUTOFF = 0.9
 """nm; shorter in a box too small for it."""
-
-NO_CELL = 0.1 * np.eye(3)
-"""nm; what CRYST1 holds in a PDB file of something that is no crystal."""
 
 
 @dataclass
@@ -123,7 +122,7 @@ def _kind(path: Path) -> str:
 
 
 @contextmanager
-def _reading(*paths):
+def reading(*paths):
     """Turns whatever a parser raises on a bad file into one error that names the file."""
     try:
         yield
@@ -134,11 +133,14 @@ def _reading(*paths):
 
 
 def _box(args, own):
-    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None; a box of zeros and a cube
-    of one Angstrom are none."""
+    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None."""
     if args.box is None:
-        box = np.zeros((3, 3)) if own is None else np.array(own.value_in_unit(unit.nanometer))
-        return box if box.any() and not np.allclose(box, NO_CELL) else None
+        box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
+        if not is_no_cell(box):
+            return box
+        if args.cutoff is not None:
+            raise ValueError("--cutoff says nothing in empty space: leave it out, or give a box with --box")
+        return None
     if len(args.box) not in (3, 6) or min(args.box) <= 0:
         raise ValueError(f"--box takes three positive lengths in nm, or these and three angles, got {args.box}")
     angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
@@ -165,7 +167,7 @@ def _molecules(system, positions, topology, box) -> Molecules:
 
 
 def _structure_file(path: Path):
-    with _reading(path):
+    with reading(path):
         return app.PDBFile(str(path)) if path.suffix.lower() in (".pdb", ".ent") else app.PDBxFile(str(path))
 
 
@@ -176,18 +178,21 @@ def _read_structure(found, args):
     box = _box(args, structure.topology.getPeriodicBoxVectors())
     if box is not None:
         structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
-    with _reading(*args.forcefield):
+    with reading(*args.forcefield):
         forcefield = app.ForceField(*args.forcefield)
-    with _reading(found["structure"], *args.forcefield):
+    with reading(found["structure"], *args.forcefield):
         system = forcefield.createSystem(structure.topology, **_method(args, box))
     return _molecules(system, structure.positions, structure.topology, box)
 
 
 def _read_system(found, args):
-    with _reading(found["system"]):
+    with reading(found["system"]):
         system = openmm.XmlSerializer.deserialize(found["system"].read_text())
     if not isinstance(system, openmm.System):
         raise ValueError(f"{found['system']} holds a {type(system).__name__}, not a System")
+    with reading(found["system"]):
+        for force in find_fmm(system):
+            force.getNumParticles()  # what defines it is read now
     structure = _structure_file(found["structure"])
     if args.box is not None and not system.usesPeriodicBoundaryConditions():
         raise ValueError(f"--box needs a periodic System, {found['system']} holds one that is not")
@@ -199,23 +204,23 @@ def _read_system(found, args):
 
 def _read_amber(found, args):
     path = found.get("inpcrd") or found["crd"]
-    with _reading(path):
+    with reading(path):
         coordinates = app.AmberInpcrdFile(str(path))
-    with _reading(found["amber"]):
+    with reading(found["amber"]):
         topology = app.AmberPrmtopFile(str(found["amber"]))
     own = topology.topology.getPeriodicBoxVectors()
     box = _box(args, own if coordinates.boxVectors is None else coordinates.boxVectors)
-    with _reading(found["amber"]):
+    with reading(found["amber"]):
         topology.topology.setPeriodicBoxVectors(None if box is None else box * unit.nanometer)
         system = topology.createSystem(**_method(args, box))
     return _molecules(system, coordinates.positions, topology.topology, box)
 
 
 def _read_gromacs(found, args):
-    with _reading(found["gro"]):
+    with reading(found["gro"]):
         coordinates = app.GromacsGroFile(str(found["gro"]))
     box = _box(args, coordinates.getPeriodicBoxVectors())
-    with _reading(found["gromacs"]):
+    with reading(found["gromacs"]):
         vectors = None if box is None else box * unit.nanometer
         topology = app.GromacsTopFile(str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include)
         system = topology.createSystem(**_method(args, box))
@@ -229,12 +234,12 @@ def _read_charmm(found, args):
         structure = _structure_file(found["structure"])
         positions, own = structure.positions, structure.topology.getPeriodicBoxVectors()
     else:
-        with _reading(found["crd"]):
+        with reading(found["crd"]):
             positions, own = app.CharmmCrdFile(str(found["crd"])).positions, None
     box = _box(args, own)
-    with _reading(*args.parameters):
+    with reading(*args.parameters):
         parameters = app.CharmmParameterSet(*args.parameters)
-    with _reading(found["charmm"]):
+    with reading(found["charmm"]):
         vectors = None if box is None else box * unit.nanometer
         topology = app.CharmmPsfFile(str(found["charmm"]), periodicBoxVectors=vectors)
         system = topology.createSystem(parameters, **_method(args, box))

@@ -9,8 +9,8 @@ from fmm_openmm.integration.definition import Options
 from fmm_openmm.parameters import PRECISIONS, TOLERANCE
 
 
-def add_fmm_arguments(parser) -> None:
-    """The options of :class:`fmm_openmm.FMMForce`."""
+def add_fmm_arguments(parser, bridge: bool = True) -> None:
+    """The options of :class:`fmm_openmm.FMMForce`, with or without ``--bridge``."""
     group = parser.add_argument_group("FMM", "a System with an FMMForce keeps its options, unless any is given here")
     group.add_argument("--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})")
     group.add_argument("--order", type=int, help="order of the expansions")
@@ -20,12 +20,13 @@ def add_fmm_arguments(parser) -> None:
     group.add_argument("--levels", type=int, help="levels of an octree below the grid")
     group.add_argument("--precision", choices=PRECISIONS, help="default: auto")
     group.add_argument("--backend", choices=BACKENDS, help="default: auto")
-    group.add_argument("--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)")
+    if bridge:
+        group.add_argument("--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)")
 
 
 def fmm_options(args) -> dict:
     """Those options that were given, as keyword arguments."""
-    given = {field.name: getattr(args, field.name) for field in fields(Options)}
+    given = {field.name: getattr(args, field.name, None) for field in fields(Options)}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -13,18 +13,19 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
+from fmm_openmm.bench.systems import BOLTZMANN, degrees_of_freedom
 from fmm_openmm.cli import inputs
 from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
 
-BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
 BAROSTAT_INTERVAL = 25
 TRAJECTORIES = {".dcd": app.DCDReporter, ".xtc": app.XTCReporter, ".pdb": app.PDBReporter, ".cif": app.PDBxReporter}
 
 
 @dataclass
 class Sample:
-    """What the log holds of one moment; energies in kJ/mol, lengths in nm."""
+    """What the log holds of one moment; energies in kJ/mol, lengths in nm. No number: the temperature without degrees of
+    freedom, the volume in empty space."""
 
     step: int
     time_ps: float
@@ -47,7 +48,8 @@ def add_arguments(parser) -> None:
     group.add_argument("--friction", type=float, default=1.0, help="1/ps, of nvt and npt (default %(default)s)")
     group.add_argument("--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)")
     group.add_argument("--minimize", type=int, default=0, metavar="N", help="first at most N steps of minimisation")
-    group.add_argument("--equilibrate", type=int, default=0, metavar="N", help="then N steps of nvt before the run")
+    group.add_argument("--equilibrate", type=int, default=0, metavar="N",
+                       help="then N steps before the run, of npt with --ensemble npt, else of nvt")  # fmt: skip
     group.add_argument("--seed", type=int, default=0, help="of velocities and thermostat; 0 for another each time")
     add_platform_argument(group)
     group = parser.add_argument_group("output")
@@ -174,7 +176,8 @@ def simulate(args, simulation: app.Simulation, terminal) -> tuple[list[Sample], 
 
     Returns:
         samples: the start and every interval.
-        seconds: wall time of the steps alone, without the first interval if there are more.
+        seconds: wall time of a step, with its share of sampling and of writing the trajectory, without the first interval if
+            there are more.
     """
     dof = degrees_of_freedom(simulation.system)
     samples, walls = [sample(simulation, dof)], []
@@ -201,15 +204,8 @@ def simulate(args, simulation: app.Simulation, terminal) -> tuple[list[Sample], 
     return samples, sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
 
 
-def degrees_of_freedom(system: openmm.System) -> int:
-    """3 for each particle with mass, less constraints, less 3 where the centre of mass is held."""
-    massive = sum(system.getParticleMass(i)._value > 0 for i in range(system.getNumParticles()))
-    held = any(isinstance(force, openmm.CMMotionRemover) for force in system.getForces())
-    return 3 * massive - system.getNumConstraints() - 3 * held
-
-
 def sample(simulation: app.Simulation, dof: int) -> Sample:
-    """Energies, temperature (not a number without degrees of freedom) and volume now.
+    """Energies, temperature and volume now.
 
     Raises:
         openmm.OpenMMException: the energy is not finite.
@@ -219,6 +215,7 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
     kinetic = state.getKineticEnergy().value_in_unit(unit.kilojoule_per_mole)
     if not np.isfinite(potential + kinetic):
         raise openmm.OpenMMException("the energy is not finite")
+    periodic = simulation.system.usesPeriodicBoundaryConditions()
     return Sample(
         simulation.currentStep,
         state.getTime().value_in_unit(unit.picosecond),
@@ -226,7 +223,7 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
         kinetic,
         potential + kinetic,
         2.0 * kinetic / (dof * BOLTZMANN) if dof else np.nan,
-        state.getPeriodicBoxVolume().value_in_unit(unit.nanometer**3),
+        state.getPeriodicBoxVolume().value_in_unit(unit.nanometer**3) if periodic else np.nan,
     )
 
 

@@ -67,13 +67,16 @@ class Terminal:
 
     @contextmanager
     def progress(self, description: str, total: int | None = None):
-        """A progress bar for a ``with`` block, which gets a function ``advance(steps=1, description=None)``."""
+        """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a function ``advance(steps=1,
+        description=None)``."""
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            yield lambda steps=1, description=None: None
+            return
         columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
         if total is not None:
             columns[2:2] = [BarColumn(), MofNCompleteColumn()]
-        console = Console(stderr=True)
-        options = {"transient": True, "disable": not console.is_terminal, "redirect_stdout": sys.stdout.isatty()}
-        with Progress(*columns, console=console, **options) as bar:
+        with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
             task = bar.add_task(description, total=total)
 
             def advance(steps: int = 1, description: str | None = None) -> None:
@@ -115,9 +118,11 @@ def one_line(error: BaseException) -> str:
 
 
 def check_folder(path: str | None) -> None:
-    """Refuse a file to be written in a folder that is not there, before the work begins."""
+    """Refuse a file to be written that is a folder, or in one that is not there, before the work begins."""
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(2, "no such folder", str(Path(path).parent))
+    if path is not None and Path(path).is_dir():
+        raise IsADirectoryError(f"is a folder: {path}")
 
 
 def add_plot_argument(parser) -> None:

@@ -2,7 +2,8 @@
 
 Electrostatics alone, exceptions excluded. The reference is an Ewald sum, or,
 in large systems, PME in double precision at a tight tolerance. Without a box
-it is the sum over all pairs, and there is no PME.
+it is the sum over all pairs, and there is no PME. The FMM is the solver alone,
+outside OpenMM's Context.
 """
 
 from dataclasses import asdict
@@ -26,7 +27,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto")
     parser.add_argument("--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)")
     add_plot_argument(parser)
-    add_fmm_arguments(parser)
+    add_fmm_arguments(parser, bridge=False)
 
 
 def run(args, terminal) -> Outcome:
@@ -36,11 +37,16 @@ def run(args, terminal) -> Outcome:
         raise ValueError(f"--pme-tolerance must lie between 0 and 1, got {args.pme_tolerance}")
     with terminal.progress("reading") as advance:
         molecules = inputs.load(args)
-        if args.pme_tolerance is not None:
-            nonbonded_force(molecules.system).setEwaldErrorTolerance(args.pme_tolerance)
         force, *_ = find_fmm(molecules.system) or [nonbonded_force(molecules.system)]
+        periodic = force.usesPeriodicBoundaryConditions()
+        if args.pme_tolerance is not None:
+            if not periodic:
+                raise ValueError("--pme-tolerance says nothing in empty space: leave it out")
+            pme = nonbonded_force(molecules.system)
+            pme.setEwaldErrorTolerance(args.pme_tolerance)
+            pme.setPMEParameters(0, 0, 0, 0)  # they would go before the tolerance
         reference = args.reference
-        if reference == "auto" and force.usesPeriodicBoundaryConditions():
+        if reference == "auto" and periodic:
             reference = "ewald" if len(molecules.positions) <= EWALD_LIMIT else "pme"
         elif reference == "auto":
             reference = "direct"

@@ -6,6 +6,14 @@ Rows a, b, c of a reduced cell satisfy ``a = (ax, 0, 0)``, ``b = (bx, by, 0)``, 
 
 import numpy as np
 
+NO_CELL = 0.1 * np.eye(3)
+"""nm; what CRYST1 holds in a PDB file of something that is no crystal."""
+
+
+def is_no_cell(box) -> bool:
+    """Whether box vectors, shape (3, 3), nm, say that there is no box: None, zeros, or a cube of one Angstrom."""
+    return box is None or not np.any(box) or np.allclose(box, NO_CELL)
+
 
 def reduced(cell: np.ndarray) -> np.ndarray:
     """The same lattice in reduced form; ``cell`` (3, 3) must be lower triangular with a positive diagonal.

@@ -144,7 +144,7 @@ class ChargeSystem:
         return cls(**openmm_system.charges_of_topology(topology, forcefield, positions))
 
     @classmethod
-    def from_mdtraj(cls, trajectory, charges_or_forcefield, frame: int = 0) -> "ChargeSystem":
+    def from_mdtraj(cls, trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -> "ChargeSystem":
         """One frame of an ``mdtraj.Trajectory``, which is in nm and holds no charges.
 
         Args:
@@ -152,13 +152,15 @@ class ChargeSystem:
             charges_or_forcefield: charges, shape (n,), in e; or a force field as in :meth:`from_topology`. With
                 charges, particles within three bonds of each other are excluded, at their nearest image.
             frame: which frame, counted from 0; negative from the end.
+            bonds: with charges, pairs of indices to use in place of the topology's bonds, shape (m, 2); ``[]`` for none.
+                MDTraj knows the bonds of common residues only.
 
         Raises:
             ImportError: mdtraj is not installed (extra ``mdtraj``).
-            TypeError, ValueError: no such frame, charges of another shape, a virtual site with charges and without a
-                bond, a cell without volume; anything :meth:`from_topology` raises.
+            TypeError, ValueError: no such frame, charges of another shape, with charges and no ``bonds`` an atom without a
+                bond that is not alone in its residue, a cell without volume; anything :meth:`from_topology` raises.
         """
-        return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame))
+        return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame, bonds))
 
     @classmethod
     def from_parmed(cls, structure) -> "ChargeSystem":
@@ -166,7 +168,8 @@ class ChargeSystem:
 
         Raises:
             ImportError: ParmEd is not installed (extra ``parmed``).
-            ValueError: the structure has no parameters, an extra point without a bond, a cell without volume.
+            ValueError: the structure has no parameters, an extra point without a bond, Drude particles, a cell without
+                volume.
         """
         return cls(**packages.from_parmed(structure))
 
@@ -175,7 +178,8 @@ class ChargeSystem:
         """The present frame of an ``MDAnalysis.Universe`` or ``AtomGroup``; Angstrom to nm.
 
         Particles within three bonds of each other are excluded, at their nearest image, since a trajectory may break
-        molecules across the box. A virtual site needs a bond to its molecule: without one none of its pairs are excluded.
+        molecules across the box. A virtual site needs a bond to its molecule, by which its pairs are excluded. A Drude
+        particle does not get the exclusions of its parent so: make a System of it and use :meth:`from_openmm`.
 
         Args:
             universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only its own atoms count.
@@ -184,7 +188,8 @@ class ChargeSystem:
 
         Raises:
             ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
-            ValueError: no charges, no bonds and none given, bonds that are no pairs of two particles, a cell without volume.
+            ValueError: no charges, no bonds and none given, a charged atom without mass and without a bond in a residue of
+                several, bonds that are no pairs of two particles, a cell without volume.
         """
         return cls(**packages.from_mdanalysis(universe, bonds))
 

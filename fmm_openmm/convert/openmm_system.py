@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import openmm
-from openmm import app
+from openmm import app, unit
 
 from fmm_openmm.checks import check_pairs
-from fmm_openmm.convert.cells import reduced
+from fmm_openmm.convert.cells import is_no_cell, reduced
 from fmm_openmm.errors import UnsupportedError
 
 
@@ -142,8 +142,9 @@ def charges_of_topology(topology, forcefield, positions=None) -> dict:
         forcefield = app.ForceField(*map(os.fspath, forcefield))
     if not hasattr(forcefield, "createSystem"):
         raise TypeError(f"`forcefield` must be an openmm.app.ForceField or file names, got {type(forcefield).__name__}")
-    periodic = topology.getPeriodicBoxVectors() is not None
-    system = forcefield.createSystem(topology, nonbondedMethod=app.PME if periodic else app.NoCutoff)
+    box = topology.getPeriodicBoxVectors()
+    open_space = is_no_cell(None if box is None else box.value_in_unit(unit.nanometer))
+    system = forcefield.createSystem(topology, nonbondedMethod=app.NoCutoff if open_space else app.PME)
     return charges_of_system(system, positions)
 
 

@@ -5,7 +5,6 @@ Nothing here is imported before its converter is called. Each function returns t
 """
 
 import importlib
-import itertools
 import os
 
 import numpy as np
@@ -13,7 +12,7 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm.checks import check_charges, check_integer
-from fmm_openmm.convert.cells import reduced, standard_orientation
+from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
 from fmm_openmm.convert.openmm_system import charges_of_bonds, charges_of_system, charges_of_topology
 from fmm_openmm.errors import UnsupportedError
 
@@ -38,7 +37,7 @@ def _check_type(name: str, value, *classes) -> None:
         raise TypeError(f"`{name}` must be {wanted}, got {type(value).__name__}")
 
 
-def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
+def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -> dict:
     """A frame of a trajectory, with charges or a force field."""
     mdtraj = require("mdtraj", "mdtraj")
     _check_type("trajectory", trajectory, mdtraj.Trajectory)
@@ -49,20 +48,26 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0) -> dict:
         box, rotation = standard_orientation(trajectory.unitcell_vectors[frame], "trajectory.unitcell_vectors")
         positions = positions @ rotation
     if _is_forcefield(charges_or_forcefield):
+        if bonds is not None:
+            raise ValueError("`bonds` go with charges: a force field has its own rule for exclusions")
         topology = trajectory.topology.to_openmm()
         topology.setPeriodicBoxVectors(None if box is None else reduced(box) * unit.nanometer)
         return charges_of_topology(topology, charges_or_forcefield, positions)
     charges = _charges(charges_or_forcefield, trajectory.n_atoms)
-    bonds = [(bond.atom1.index, bond.atom2.index) for bond in trajectory.topology.bonds]
-    bonded = set(itertools.chain.from_iterable(bonds))
-    for atom in trajectory.topology.atoms:
-        # MDTraj takes every unknown element for a virtual site; alone in its residue it has nothing to exclude
-        if atom.element.symbol == "VS" and atom.index not in bonded and atom.residue.n_atoms > 1:
+    return charges_of_bonds(charges, _bonds(trajectory.topology) if bonds is None else bonds, positions, box)
+
+
+def _bonds(topology) -> list[tuple[int, int]]:
+    """Those of an ``mdtraj.Topology``, which has them for residues that MDTraj knows and for no others."""
+    bonds = [(bond.atom1.index, bond.atom2.index) for bond in topology.bonds]
+    bonded = set().union(*bonds)
+    for atom in topology.atoms:
+        if atom.index not in bonded and atom.residue.n_atoms > 1:  # alone in its residue it has nothing to exclude
             raise ValueError(
-                f"`trajectory` has no bond of the virtual site {atom}, atom {atom.index}, to exclude pairs by: give a force "
-                "field in place of charges, or its bond or element"
+                f"`trajectory` has no bond of {atom}, atom {atom.index}, to exclude pairs by: give a force field in place "
+                "of charges, or pass `bonds`, [] where there are none"
             )
-    return charges_of_bonds(charges, bonds, positions, box)
+    return bonds
 
 
 def _is_forcefield(value) -> bool:
@@ -86,16 +91,23 @@ def from_parmed(structure) -> dict:
         raise ValueError("`structure` has no parameters: load it with its topology, as parmed.load_file(top, xyz=...)")
     system = openmm.System()
     for atom in structure.atoms:
+        if isinstance(atom, parmed.topologyobjects.DrudeAtom):
+            raise ValueError(
+                f"`structure` holds the Drude particle {atom.name} of {atom.residue.name} {atom.residue.idx}, atom {atom.idx}, "
+                "whose exclusions ParmEd does not know: make its System by openmm.app.CharmmPsfFile and give that to "
+                "ChargeSystem.from_openmm"
+            )
         if isinstance(atom, parmed.ExtraPoint) and atom.parent is None:
             raise ValueError(
                 f"`structure` has no bond of the extra point {atom.name} of {atom.residue.name} {atom.residue.idx}, atom "
                 f"{atom.idx}, to exclude pairs by: give its System to ChargeSystem.from_openmm, or add the bond"
             )
         system.addParticle(atom.mass)
-    if structure.box_vectors is None:
+    box = None if structure.box is None else structure.box_vectors.value_in_unit(unit.nanometer)
+    if is_no_cell(box):
         forces = structure.omm_nonbonded_force(nonbondedMethod=app.NoCutoff)
     else:
-        box, _ = standard_orientation(structure.box_vectors.value_in_unit(unit.nanometer), "structure.box")
+        box, _ = standard_orientation(box, "structure.box")
         system.setDefaultPeriodicBoxVectors(*reduced(box))
         forces = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
     # others beside it hold Lennard-Jones by other rules
@@ -119,6 +131,7 @@ def from_mdanalysis(universe, bonds=None) -> dict:
             pairs = atoms.intra_bonds.indices
         except AttributeError as error:
             raise ValueError("`universe` has no bonds: pass `bonds`, [] where there are none") from error
+        _check_massless(atoms, charges, pairs)
         places = np.full(universe.universe.atoms.n_atoms, -1)
         places[atoms.indices] = np.arange(atoms.n_atoms)
         bonds = places[pairs]
@@ -128,6 +141,21 @@ def from_mdanalysis(universe, bonds=None) -> dict:
         return charges_of_bonds(charges, bonds, positions, None)
     box, rotation = standard_orientation(np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM, "universe.dimensions")
     return charges_of_bonds(charges, bonds, positions @ rotation, box)
+
+
+def _check_massless(atoms, charges, pairs) -> None:
+    """Refuse virtual sites of an ``MDAnalysis.AtomGroup`` that have no bond to their molecule: topologies often lack it."""
+    if not hasattr(atoms, "masses"):
+        return
+    _, residue, sizes = np.unique(atoms.resindices, return_inverse=True, return_counts=True)
+    unknown = (atoms.masses == 0) & (charges != 0) & (sizes[residue] > 1) & ~np.isin(atoms.indices, pairs)
+    if unknown.any():
+        place = int(np.argmax(unknown))
+        atom = atoms[place]
+        raise ValueError(
+            f"`universe` has no bond of the massless {getattr(atom, 'name', 'site')} of {getattr(atom, 'resname', 'residue')} "
+            f"{atom.resid}, atom {place}, to exclude pairs by: pass `bonds`, [] where there are none"
+        )
 
 
 def from_ase(atoms, bonds=()) -> dict:

@@ -89,8 +89,9 @@ class ValidationReport:
         reference: name of the reference.
         reference_energy: kJ/mol.
         fmm: the FMM beside the reference.
-        pme: OpenMM's PME at the System's own tolerance and cutoff, in small cells a shorter one, beside the reference; None in
-            empty space.
+        pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its tolerance or, where they are set,
+            its splitting parameter and grid, beside the reference; None in empty space.
+        backend: that the FMM used.
     """
 
     particles: int
@@ -100,6 +101,7 @@ class ValidationReport:
     reference_energy: float
     fmm: Comparison
     pme: Comparison | None
+    backend: str
 
     @property
     def energy(self) -> float:
@@ -131,8 +133,8 @@ class ValidationReport:
         methods = [each for each in (self.fmm, self.pme) if each]
         closer = min(methods, key=lambda each: each.relative_rms_force_error)
         lines = [
-            f"{self.particles} particles, Coulomb interaction alone, against {self.reference}: "
-            f"{self.reference_energy:.6f} kJ/mol",
+            f"{self.particles} particles, Coulomb interaction alone, FMM on the {self.backend} backend, against "
+            f"{self.reference}: {self.reference_energy:.6f} kJ/mol",
             f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}{'RMS force error':>17}{'largest, kJ/mol/nm':>20}",
         ]
         for each in methods:
@@ -141,13 +143,13 @@ class ValidationReport:
                 f"{each.relative_rms_force_error:17.2e}{each.max_force_error:20.2e}"
             )
         verdict = "meets" if self.passed else "MISSES"
-        comparison = f"; {closer.method} has the smaller force error" if self.pme else ""
+        comparison = f"; {closer.method} has the smaller RMS force error" if self.pme else ""
         lines.append(f"FMM {verdict} its tolerance of {self.tolerance:g}{comparison}.")
         return "\n".join(lines)
 
 
 def validate(system: openmm.System, positions, reference: str | None = None, **fmm_options) -> ValidationReport:
-    """Compare FMM and PME with a converged sum.
+    """Compare FMM, as a :class:`fmm_openmm.CoulombSolver` computes it, and PME with a converged sum.
 
     The charges and the boundary are those of the System's FMMForce, or else of its NonbondedForce, with parameter offsets
     at their defaults; the box is the System's default. Nothing in the System changes.
@@ -159,7 +161,8 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged to rounding (about half a
             minute for 50,000 particles on two cores), or "pme", the Reference platform's PME at a tight tolerance; without
             them "direct" (the default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
-        fmm_options: those of :class:`fmm_openmm.FMMForce`. Without any, those of the System's FMMForce.
+        fmm_options: those of :class:`fmm_openmm.FMMForce` but ``bridge``, as there is no Context of the System to bridge to.
+            Without any, those of the System's FMMForce.
 
     Raises:
         ValueError, TypeError: bad input.
@@ -167,6 +170,8 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
+    if "bridge" in fmm_options:
+        raise TypeError("`bridge` says nothing here: a CoulombSolver is measured, not the FMM inside a Context")
     check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")
     definition, nonbonded = _source(system)
     boundary = definition.boundary
@@ -194,6 +199,7 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
         reference_energy=float(exact[0]),
         fmm=Comparison.of(f"FMM {options.tolerance:g}", (fmm.energy, fmm.forces), exact, least),
         pme=pme and Comparison.of(*pme, exact, least),
+        backend=solver.backend,
     )
 
 
@@ -209,9 +215,10 @@ def _periodic_reference(reference: str, charges, structure, positions, cell, non
     """Name, and energy and forces, of the converged sum; the same of PME, as a pair."""
     tilted = np.tril(cell, -1).any()
     narrow = (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
-    tolerance = nonbonded.getEwaldErrorTolerance()
+    tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
     cutoff = min(nonbonded.getCutoffDistance()._value, narrow)
-    pme = _by_openmm(charges, structure, positions, cell, cutoff, tolerance)
+    pme = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
+    as_set = parameters[0]._value != 0  # else the tolerance decides
     if reference == "ewald":
         name = "an Ewald sum"
         result = ewald_sum(positions, charges, cell, structure.exclusions, structure.periodic)
@@ -219,7 +226,7 @@ def _periodic_reference(reference: str, charges, structure, positions, cell, non
     else:
         name = f"PME at {CONVERGED:g} in double precision"
         exact = _by_openmm(charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED)
-    return name, exact, (f"PME {tolerance:g}", pme)
+    return name, exact, ("PME as set" if as_set else f"PME {tolerance:g}", pme)
 
 
 def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
@@ -252,7 +259,7 @@ def _check_exceptions(nonbonded: openmm.NonbondedForce, exclusions: np.ndarray) 
 
 
 def _by_openmm(
-    charges, structure, positions, cell=None, cutoff: float = 1.0, tolerance: float = CONVERGED
+    charges, structure, positions, cell=None, cutoff: float = 1.0, tolerance: float = CONVERGED, pme_parameters=(0, 0, 0, 0)
 ) -> tuple[float, np.ndarray]:
     """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform in float64: by PME, or by
     NoCutoff where there is no cell.
@@ -271,6 +278,7 @@ def _by_openmm(
         force.setNonbondedMethod(openmm.NonbondedForce.PME)
         force.setCutoffDistance(cutoff)
         force.setEwaldErrorTolerance(tolerance)
+        force.setPMEParameters(*pme_parameters)
     system.addForce(force)
     platform = openmm.Platform.getPlatformByName("Reference")
     context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)

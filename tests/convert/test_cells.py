@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openmm.app.internal.unitcell import reducePeriodicBoxVectors
 
-from fmm_openmm.convert.cells import reduced, standard_orientation
+from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
 
 
 def cells():
@@ -43,6 +43,11 @@ def test_a_standard_cell_is_not_touched():
     turned, rotation = standard_orientation(cell)
     assert np.array_equal(turned, cell)
     assert np.array_equal(rotation, np.eye(3))
+
+
+def test_cells_that_mean_none():
+    assert is_no_cell(None) and is_no_cell(np.zeros((3, 3))) and is_no_cell(0.1 * np.eye(3))
+    assert not is_no_cell(np.eye(3)) and not is_no_cell(np.diag([0.1, 0.1, 2.0]))
 
 
 @pytest.mark.parametrize("cell", [np.zeros((3, 3)), np.ones((3, 3)), np.full((3, 3), np.nan), np.diag([1, 1, 0])])

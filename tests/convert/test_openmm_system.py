@@ -22,9 +22,10 @@ def test_from_topology(water, assert_water):
         assert_water(fmm.ChargeSystem.from_topology(water.topology, field, water.positions))
 
 
-def test_from_topology_without_box(water):
+@pytest.mark.parametrize("box", [None, 0.1 * np.eye(3) * unit.nanometer], ids=["none", "of one Angstrom"])
+def test_from_topology_without_box(water, box):
     topology = app.PDBFile(water.pdb).topology
-    topology.setPeriodicBoxVectors(None)
+    topology.setPeriodicBoxVectors(box)
     assert fmm.ChargeSystem.from_topology(topology, "amber14/tip3p.xml").box_vectors is None
 
 

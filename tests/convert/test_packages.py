@@ -76,12 +76,29 @@ def test_mdtraj_virtual_sites(four_sites):
     trajectory = mdtraj.load(pdb)
     found = fmm.ChargeSystem.from_mdtraj(trajectory, "amber14/tip4pew.xml")
     assert np.array_equal(found.exclusions, expected.exclusions)
-    with pytest.raises(ValueError, match=r"`trajectory` has no bond of the virtual site HOH1-M, atom 3, .* a force field"):
+    with pytest.raises(ValueError, match=r"`trajectory` has no bond of HOH1-M, atom 3, .* a force field"):
         fmm.ChargeSystem.from_mdtraj(trajectory, expected.charges)
     for residue in trajectory.topology.residues:
         trajectory.topology.add_bond(residue.atom(0), residue.atom(3))
     found = fmm.ChargeSystem.from_mdtraj(trajectory, expected.charges)
     assert np.array_equal(found.exclusions, expected.exclusions)
+
+
+def test_mdtraj_bonds_of_residues_it_does_not_know():
+    """They are given, or a force field is: without bonds nothing would be excluded."""
+    mdtraj = pytest.importorskip("mdtraj")
+    topology = mdtraj.Topology()
+    residue = topology.add_residue("BNZ", topology.add_chain())
+    for name in ("C1", "C2", "C3"):
+        topology.add_atom(name, mdtraj.element.carbon, residue)
+    molecule, charges = mdtraj.Trajectory(np.eye(3), topology), [1.0, -0.5, -0.5]
+    with pytest.raises(ValueError, match=r"`trajectory` has no bond of BNZ0-C1, atom 0, .* pass `bonds`"):
+        fmm.ChargeSystem.from_mdtraj(molecule, charges)
+    found = fmm.ChargeSystem.from_mdtraj(molecule, charges, bonds=[(0, 1), (1, 2)])
+    assert found.exclusions.tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert fmm.ChargeSystem.from_mdtraj(molecule, charges, bonds=[]).exclusions.shape == (0, 2)
+    with pytest.raises(ValueError, match="`bonds` go with charges"):
+        fmm.ChargeSystem.from_mdtraj(molecule, "amber14/tip3p.xml", bonds=[])
 
 
 def test_mdtraj_unknown_elements_alone(water):
@@ -124,6 +141,9 @@ def test_parmed_box_forms(structure):
     box = fmm.ChargeSystem.from_parmed(structure).box_vectors
     assert np.linalg.det(box) == pytest.approx(8 * 4 / 3 / np.sqrt(3), rel=1e-6)
     openmm.System().setDefaultPeriodicBoxVectors(*box)
+    for none in (3 * [1.0], 3 * [0.0]):
+        structure.box = [*none, 90, 90, 90]
+        assert fmm.ChargeSystem.from_parmed(structure).box_vectors is None
     structure.box = [20, 20, 0, 90, 90, 90]
     with pytest.raises(ValueError, match=r"`structure\.box` must span a positive volume"):
         fmm.ChargeSystem.from_parmed(structure)
@@ -137,6 +157,16 @@ def test_parmed_refuses(water):
         fmm.ChargeSystem.from_parmed(parmed.load_file(water.pdb))
     with pytest.raises(TypeError, match=r"`structure` must be parmed\.Structure, got str"):
         fmm.ChargeSystem.from_parmed(water.pdb)
+
+
+def test_parmed_refuses_drude_particles(structure):
+    parmed = pytest.importorskip("parmed")
+    oxygen = structure.atoms[0]
+    oxygen.drude_type, drude = "D", parmed.topologyobjects.DrudeAtom(name="DO", atomic_number=0, mass=0.4)
+    drude.atom_type = oxygen.atom_type
+    structure.add_atom_to_residue(drude, oxygen.residue)
+    with pytest.raises(ValueError, match=r"holds the Drude particle DO of HOH 0, atom 3, .*CharmmPsfFile .*from_openmm"):
+        fmm.ChargeSystem.from_parmed(structure)
 
 
 def test_parmed_extra_points(four_sites):
@@ -202,6 +232,26 @@ def test_mdanalysis_refuses(water):
         fmm.ChargeSystem.from_mdanalysis(universe.atoms[3:6], bonds=[(3, 4)])
     with pytest.raises(TypeError, match=r"`universe` must be MDAnalysis\.Universe or MDAnalysis\.AtomGroup, got str"):
         fmm.ChargeSystem.from_mdanalysis(water.pdb)
+
+
+def test_mdanalysis_virtual_sites(four_sites):
+    """Massless charges are excluded by their bonds; without them they are refused, unless alone in their residue."""
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    topology, system, positions, pdb = four_sites
+    expected = fmm.ChargeSystem.from_openmm(system, positions)
+    universe = mdanalysis.Universe(pdb)
+    universe.add_TopologyAttr("charges", expected.charges)
+    universe.add_TopologyAttr("masses", [system.getParticleMass(i)._value for i in range(len(expected))])
+    bonds = [(atom1.index, atom2.index) for atom1, atom2 in topology.bonds()]
+    universe.add_bonds(bonds)
+    with pytest.raises(ValueError, match=r"no bond of the massless M of HOH 1, atom 3, .*: pass `bonds`"):
+        fmm.ChargeSystem.from_mdanalysis(universe)
+    assert len(fmm.ChargeSystem.from_mdanalysis(universe.select_atoms("name M")).exclusions) == 0
+    whole = [*bonds, *((site - 3, site) for site in range(3, len(expected), 4))]
+    found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=whole)
+    assert np.array_equal(found.exclusions, expected.exclusions)
+    universe.add_bonds(whole[len(bonds) :])
+    assert np.array_equal(fmm.ChargeSystem.from_mdanalysis(universe).exclusions, expected.exclusions)
 
 
 # ASE

@@ -44,10 +44,19 @@ def test_pme_as_the_reference(water):
 
 def test_summary_says_who_is_closer(water):
     text = fmm.validate(water.system, water.positions, tolerance=1e-5).summary()
-    assert "555 particles" in text and "an Ewald sum" in text
-    assert "FMM meets its tolerance of 1e-05; FMM 1e-05 has the smaller force error." in text
+    assert "555 particles" in text and "an Ewald sum" in text and "FMM on the cpu backend" in text
+    assert "FMM meets its tolerance of 1e-05; FMM 1e-05 has the smaller RMS force error." in text
     text = fmm.validate(water.system, water.positions, tolerance=1e-5, order=2, grid=(4, 4, 4)).summary()
-    assert "FMM MISSES its tolerance of 1e-05; PME 0.0005 has the smaller force error." in text
+    assert "FMM MISSES its tolerance of 1e-05; PME 0.0005 has the smaller RMS force error." in text
+
+
+def test_pme_parameters_that_are_set(water):
+    """The error is that of the System's own PME."""
+    water.nonbonded.setPMEParameters(2.8, 10, 10, 10)
+    report = fmm.validate(water.system, water.positions)
+    water.nonbonded.setPMEParameters(0, 0, 0, 0)
+    assert report.pme.method == "PME as set"
+    assert report.pme.relative_rms_force_error > 5 * fmm.validate(water.system, water.positions).pme.relative_rms_force_error
 
 
 def test_a_converted_system_is_validated_as_it_stands(chains):
@@ -81,6 +90,8 @@ def test_bad_input(ions):
         fmm.validate(ions.system, ions.positions[:3])
     with pytest.raises(ValueError, match=r"`tolerance`"):
         fmm.validate(ions.system, ions.positions, tolerance=0)
+    with pytest.raises(TypeError, match=r"`bridge` says nothing here"):
+        fmm.validate(ions.system, ions.positions, bridge="host")
     with pytest.raises(TypeError, match=r"`system` must be an openmm.System"):
         fmm.validate(None, ions.positions)
     with pytest.raises(fmm.UnsupportedError, match=r"holds 0 FMMForces and 0 NonbondedForces"):

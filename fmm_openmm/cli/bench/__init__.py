@@ -9,7 +9,7 @@ tune: the fastest parameters on this GPU, for later runs to use.
 operators: M2L of one level by each operator against order and depth, on a GPU.
 layouts: P2P with indexed and with replicated sources against density, on a GPU.
 
-All but tune, operators and layouts on water, all with the force error beside the time. Tables are Markdown.
+All but tune, operators and layouts on water; all but nve and tune with the error beside the time. Tables are Markdown.
 A size is the edge of a box in nm, or this and the copies of the box that make
 the system: 6 or 6:3x3x5.
 """

@@ -79,11 +79,11 @@ def chosen_platform(args):
     return chosen, chosen.getName() in ("CUDA", "HIP", "OpenCL")
 
 
-def most_atoms(args, default: float) -> float:
-    """``--max-atoms``."""
+def most_atoms(args, default: float, least: int = 1000) -> float:
+    """``--max-atoms``, no fewer than the smallest system has."""
     most = default if args.max_atoms is None else args.max_atoms
-    if not most >= 1000:
-        raise ValueError(f"--max-atoms must be at least 1000, got {most:g}")
+    if not most >= least:
+        raise ValueError(f"--max-atoms must be at least {least}, got {most:g}")
     return most
 
 

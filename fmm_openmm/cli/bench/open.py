@@ -32,9 +32,12 @@ def run(args, terminal, drawing) -> dict:
         return nearly_empty(args, terminal, backend, most)
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, droplets of water\n")
     heading(terminal, ("atoms", "method", "evaluation, us", "force error", "parameters"))
-    rows = []
+    rows, stopped = [], None
     with terminal.progress("open") as advance:
         for row in measure(most, args.tolerance, backend):
+            stopped = row.get("stopped")
+            if stopped:
+                break
             advance(0, description=f"{row['atoms']} atoms, {row['method']} done")
             rows.append(row)
             error = "-" if row["force_error"] is None else f"{row['force_error']:.1e}"
@@ -42,10 +45,12 @@ def run(args, terminal, drawing) -> dict:
     pairs = (("fmm", "direct"), ("treecode", "direct"), ("fmm", "treecode"))
     crossovers = {f"{faster} before {slower}": crossover(rows, faster, slower) for faster, slower in pairs}
     for name, atoms in crossovers.items():
-        terminal.say(f"\n{name}: " + ("not found" if atoms is None else f"from {atoms:.2g} atoms on"))
+        terminal.say(f"\n{name}: " + ("no crossover among these sizes" if atoms is None else f"from {atoms:.2g} atoms on"))
+    if stopped:
+        terminal.say(f"\nStopped: {stopped}")
     if drawing:
         lines(drawing, rows, ("method",), lambda row: 1e6 * row["seconds"], "evaluation, us")
-    return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "crossovers": crossovers}
+    return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "crossovers": crossovers, "stopped": stopped}
 
 
 def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:

@@ -15,10 +15,10 @@ def add_arguments(parser) -> None:
 
 def run(args, terminal, drawing) -> dict:
     """Measure, print, draw."""
-    from fmm_openmm.bench.scaling import growth_exponent, measure
+    from fmm_openmm.bench.scaling import ATOMS, growth_exponent, measure
 
     backend = choose_backend(args.backend)
-    most = most_atoms(args, MOST_ATOMS[backend])
+    most = most_atoms(args, MOST_ATOMS[backend], ATOMS)
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}\n")
     heading(terminal, ("atoms", "evaluation, us", "ns an atom", "force error"))
     rows, stopped = [], None
