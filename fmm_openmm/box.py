@@ -31,8 +31,8 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
         raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
     if not np.isfinite(box).all():
         raise ValueError(f"`{name}` must be finite, got {box.tolist()}")
-    slack = 1e-6 * np.abs(box).max()
-    if abs(box[0, 1]) > slack or abs(box[0, 2]) > slack or abs(box[1, 2]) > slack:
+    slack = 1e-6 * np.abs(box).max(1)
+    if max(abs(box[0, 1]), abs(box[0, 2])) > slack[0] or abs(box[1, 2]) > slack[1]:
         raise ValueError(
             f"`{name}` must be in reduced form: the first periodic box vector must be parallel to x and the second in "
             f"the x-y plane, got {box.tolist()}"
@@ -40,7 +40,7 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
     if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
         raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
-    if max(2 * abs(box[1, 0]) - box[0, 0], 2 * abs(box[2, 0]) - box[0, 0], 2 * abs(box[2, 1]) - box[1, 1]) > slack:
+    if (2 * np.abs([box[1, 0], box[2, 0], box[2, 1]]) > (1.0 + 1e-6) * box.diagonal()[[0, 0, 1]]).any():
         raise ValueError(f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}")
     return box
 

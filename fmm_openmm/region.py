@@ -57,9 +57,9 @@ away would need new ones all the time."""
 SHRINKAGE = 8.0
 """Times more boxes than the particles need, from which new ones are chosen."""
 
-COARSENESS = 3e-5
+COARSENESS = 3e-6
 """Relative RMS force error of float32 coordinates for each nm by which boxes are wider than 1 nm, for particles at molecular
-distances."""
+distances: ten times that of water, twice that of a gas of ions at random places."""
 
 NET_NOISE = 6e-7
 """Of the potential of a net charge in float32, see :func:`_rounding`. Fitted to droplets of water with net charges."""
@@ -336,6 +336,9 @@ def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict,
     found = 0
     while width < longest:
         span = _span(extent, width, levels)
+        if _root(span, levels) in widths:  # as many boxes, wider than they need be
+            width *= STEP
+            continue
         per_box = _companions(positions, low, span, width)
         if per_box > CROWDED and found > 2:
             break
@@ -344,13 +347,19 @@ def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict,
             yield _grid(span, per_box, width, levels, widths, cell)
         width *= STEP
     span = _span(extent, longest, levels)
-    yield _grid(span, _companions(positions, low, span, longest), longest, levels, widths, cell)
+    if _root(span, levels) not in widths:
+        yield _grid(span, _companions(positions, low, span, longest), longest, levels, widths, cell)
+
+
+def _root(span: np.ndarray, levels: int) -> tuple[tuple[int, ...], ...]:
+    """The ``grid`` of parameters with these leaves."""
+    return tuple(map(tuple, np.diag(span >> levels).tolist()))
 
 
 def _grid(span: np.ndarray, per_box: float, width: float, levels: int, widths: dict, cell: np.ndarray) -> Grid:
-    root = np.diag(span >> levels)
-    widths[tuple(map(tuple, root.tolist()))] = width, per_box
-    return Grid(root, per_box, partial(OpenLattice, span, levels=levels, cell=cell / width))
+    root = _root(span, levels)
+    widths[root] = width, per_box
+    return Grid(np.array(root), per_box, partial(OpenLattice, span, levels=levels, cell=cell / width))
 
 
 def _companions(positions: np.ndarray, low: np.ndarray, span: np.ndarray, width: float) -> float:

@@ -310,6 +310,8 @@ def test_box_vectors_may_carry_the_noise_of_a_file():
         (np.diag([3.0, 3.0, -3.0]), r"`box_vectors` must span a positive volume, got "),
         ([[3, 0.1, 0], [0, 3, 0], [0, 0, 3]], r"reduced form: the first periodic box vector must be parallel to x"),
         ([[3, 0, 0], [0, 3, 0.1], [0, 0, 3]], r"must be in reduced form: .* the second in the x-y plane"),
+        ([[1, 0.5, 0], [0, 1, 0], [0, 0, 1e6]], r"reduced form: the first periodic box vector must be parallel to x"),
+        ([[1, 0, 0], [0.9, 1, 0], [0, 0, 1e6]], r"periodic box vectors must be in reduced form, got "),
         ([[3, 0, 0], [1.6, 3, 0], [0, 0, 3]], r"periodic box vectors must be in reduced form, got "),
         ([[3, 0, 0], [0, 3, 0], [-1.6, 0, 3]], r"periodic box vectors must be in reduced form, got "),
         ([[3, 0, 0], [0, 3, 0], [0, 1.6, 3]], r"periodic box vectors must be in reduced form, got "),

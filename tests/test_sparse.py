@@ -11,11 +11,12 @@ import scipy.fft
 import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cuda.operator import mirrored, stored
-from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.box import DISTANT, BoxLattice, OpenLattice
 from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.parameters import CPU_COST
 from fmm_openmm.region import gathered
 from tests.test_open import droplet
 from tests.test_oracle import relative
@@ -295,6 +296,24 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for():
         solver = solver_for((x, q, pairs, cell), **options)
         assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
         assert not is_sparse(solver)
+
+
+@pytest.mark.parametrize("seed", [3, 4, 7, 1747051099])
+def test_boxes_keep_away_from_images(seed, monkeypatch):
+    """Where pairs cost little, so that boxes are few and wide, those that are used are those that were looked at."""
+    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CPU_COST)
+    rng = np.random.default_rng(seed)
+    n = int(rng.choice([60, 150, 300]))
+    x = rng.random((n, 3)) * np.exp(rng.uniform(-0.7, 0.7, 3)) * (n / 30) ** (1 / 3) * 0.6
+    cell = np.diag(np.exp(rng.uniform(0, 0.4, 3)) * np.ptp(x, axis=0).max() * rng.uniform(1.9, 3.5))
+    x += rng.random(3) @ cell
+    charges = rng.permutation(np.where(np.arange(n) % 2, 1.0, -1.0))
+    solver = CoulombSolver(charges, cell, tolerance=1e-7, positions=x, backend="cpu")
+    found = solver.compute(x)
+    assert is_sparse(solver)
+    lattice = solver._stages[0].lattice
+    assert lattice.gap >= solver.parameters.near_radius + DISTANT
+    assert relative(found.forces, ewald_sum(x, charges, cell).forces) <= 1e-7
 
 
 def test_a_slab_keeps_boxes_over_the_whole_cell():
