@@ -103,9 +103,9 @@ class HostBridge:
     def _compute(self):
         state = yield
         try:
+            is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             if self.definition.options.bridge == "native":
                 self._require_session()
-            is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             result = self.evaluate(
                 state.getPositions(asNumpy=True)._value,
                 None if is_open else state.getPeriodicBoxVectors(asNumpy=True)._value,
@@ -113,6 +113,8 @@ class HostBridge:
             )
         except (ValueError, UnsupportedError) as error:
             return f"FMMForce: {error}"
+        except KeyboardInterrupt:
+            return "FMMForce: interrupted"
         except Exception as error:
             return f"FMMForce: {type(error).__name__}: {error}"
         yield result.energy, result.forces

@@ -1,7 +1,9 @@
 """What an ``FMMForce`` is defined by: plain host data that can be edited, copied, written as text and compared."""
 
 import json
+import zlib
 from base64 import b64encode
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
@@ -341,20 +343,37 @@ class Definition:
             ValueError: damaged, or written by a newer version of fmm_openmm.
         """
         content = content_of(packed)
-        definition = cls(Options(**content["options"]))
-        for name, table in cls.tables_of(content).items():
-            setattr(definition, name, table)
-        definition.exclusions_periodic = content["exclusions_periodic"]
-        definition.boundary = content["boundary"]
-        definition.global_parameters = [tuple(item) for item in content["global_parameters"]]
-        definition.original = content["original"]
-        definition._excluded = None
+        with _naming_damage():
+            definition = cls(Options(**content["options"]))
+            for name, table in cls.tables_of(content).items():
+                setattr(definition, name, table)
+            definition.exclusions_periodic = content["exclusions_periodic"]
+            definition.boundary = content["boundary"]
+            definition.global_parameters = [(str(name), float(default)) for name, default in content["global_parameters"]]
+            definition.original = content["original"]
+            definition._excluded = None
         return definition
 
     @staticmethod
     def tables_of(content: dict) -> dict[str, Table]:
-        """The tables in what :func:`content_of` returned, by name."""
-        return {name: Table.unpack(*kind, content[name]) for name, kind in TABLES.items()}
+        """The tables in what :func:`content_of` returned, by name.
+
+        Raises:
+            ValueError: damaged.
+        """
+        with _naming_damage():
+            return {name: Table.unpack(*kind, content[name]) for name, kind in TABLES.items()}
+
+
+@contextmanager
+def _naming_damage():
+    """Whatever reading a damaged FMMForce raises, as a ValueError that says so."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, zlib.error) as error:
+        if isinstance(error, ValueError) and str(error).startswith("this FMMForce"):
+            raise
+        raise ValueError(f"this FMMForce is damaged: {type(error).__name__}: {error}") from error
 
 
 def content_of(packed: str | dict) -> dict:
@@ -363,16 +382,17 @@ def content_of(packed: str | dict) -> dict:
     Raises:
         ValueError: damaged, or written by a newer version of fmm_openmm.
     """
-    content = json.loads(packed) if isinstance(packed, str) else _texts(packed)
-    if content.get("format") not in range(1, FORMAT + 1):
-        raise ValueError(
-            f"this FMMForce was written in format {content.get('format')!r} by another version of fmm_openmm; "
-            f"this version reads formats up to {FORMAT}"
-        )
-    content.setdefault("boundary", "periodic")  # the only one in format 1
-    unknown = content["options"].keys() - {each.name for each in fields(Options)}
-    if unknown:
-        raise ValueError(f"this FMMForce was written by a newer version of fmm_openmm: unknown option {min(unknown)!r}")
+    with _naming_damage():
+        content = json.loads(packed) if isinstance(packed, str) else _texts(packed)
+        if content.get("format") not in range(1, FORMAT + 1):
+            raise ValueError(
+                f"this FMMForce was written in format {content.get('format')!r} by another version of fmm_openmm; "
+                f"this version reads formats up to {FORMAT}"
+            )
+        content.setdefault("boundary", "periodic")  # the only one in format 1
+        unknown = content["options"].keys() - {each.name for each in fields(Options)}
+        if unknown:
+            raise ValueError(f"this FMMForce was written by a newer version of fmm_openmm: unknown option {min(unknown)!r}")
     return content
 
 

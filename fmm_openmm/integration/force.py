@@ -42,9 +42,10 @@ class FMMForce(openmm.PythonForce):
     - ``system.getForce(i)`` returns an ``openmm.PythonForce``; :meth:`from_force` and :func:`find_fmm` return the
       ``FMMForce`` to it.
     - ``updateParametersInContext()`` records the charges in use in the Context's parameter ``fmm_revision``. It becomes
-      part of States and checkpoints. The charges themselves are kept for the Contexts that were updated, and the last
-      eight in use; a State that needs others of this process is an error. ``loadState()`` of a Context without an FMMForce
-      refuses such a State for that parameter: set its positions, velocities and box vectors instead.
+      part of States and checkpoints, and of ``reinitialize(preserveState=True)``: these bring back the charges of that update,
+      so call it again afterwards for those set since. The charges themselves are kept for the Contexts that were updated, and
+      the last eight in use; a State that needs others of this process is an error. ``loadState()`` of a Context without an
+      FMMForce refuses such a State for that parameter: set its positions, velocities and box vectors instead.
     - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach it,
       ``updateParametersInContext()`` does not.
     - ``State.getEnergyParameterDerivatives()`` lacks it: call :meth:`getEnergyParameterDerivativesInContext`.
@@ -79,7 +80,7 @@ class FMMForce(openmm.PythonForce):
         self._start(HostBridge(Definition(options)))
 
     def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
-        self._bridge = bridge
+        self._bridge, self._is_view = bridge, False
         self._name, self._group = name, group
         bridge.handles.add(self)
 
@@ -118,9 +119,9 @@ class FMMForce(openmm.PythonForce):
 
     @property
     def _is_taken(self) -> bool:
-        """Whether a System or another force owns the C++ object."""
+        """Whether a System or another force owns the C++ object, or it came from somebody else who may hand it on."""
         handle = self.__dict__.get("this")
-        return handle is not None and not handle.own()
+        return handle is not None and (self._is_view or not handle.own())
 
     def _removed(self, system: openmm.System, index: int) -> None:
         """Remove it from the System that owns it. All handles then belong to Python again, as if never added."""
@@ -237,10 +238,13 @@ class FMMForce(openmm.PythonForce):
             The index of the parameter.
 
         Raises:
-            ValueError: the name is taken, or a System owns the force already.
+            ValueError: the name is taken, a System owns the force already, or it came from :meth:`from_force`.
         """
         if self._is_taken:
-            raise ValueError(f"global parameter {name!r} must be added to the FMMForce before the force is added to a System")
+            raise ValueError(
+                f"global parameter {name!r} must be added to the FMMForce before the force is added to a System, read from XML "
+                "or copied"
+            )
         if name == REVISION:
             raise ValueError(f"`name` of a global parameter must not be {REVISION!r}, which FMMForce uses itself")
         index = self._definition.add_global_parameter(name, defaultValue)
@@ -326,8 +330,12 @@ class FMMForce(openmm.PythonForce):
     def updateParametersInContext(self, context: openmm.Context) -> None:
         """Send the present charges and parameter offsets to a Context.
 
+        ``reinitialize(preserveState=True)``, ``setState``, ``loadState`` and ``loadCheckpoint`` bring back the charges of the
+        last update, not those set on the force since: call this again afterwards.
+
         Raises:
-            ValueError: the Context's System does not own this force, or particles or exclusions were changed.
+            ValueError: the Context's System does not own this force, or did not when the Context was made; or
+                particles or exclusions were changed.
         """
         self._require_in(context, "updateParametersInContext")
         if not self._bridge.is_current:
@@ -407,10 +415,16 @@ class FMMForce(openmm.PythonForce):
         return self._bridge.parameters_in(values), result.potentials
 
     def _require_in(self, context: openmm.Context, method: str) -> None:
+        if not isinstance(context, openmm.Context):
+            raise TypeError(f"`context` must be an openmm.Context, got {type(context).__name__}")
         if not any(is_self for _, is_self in self._python_forces_in(context)):
             raise ValueError(
                 f"{method}: this FMMForce is not part of the Context's System; for a copy of the System, or a force "
                 "inside another one, take the FMMForce from find_fmm(system) or FMMForce.from_force(force)"
+            )
+        if REVISION not in context.getParameters():
+            raise ValueError(
+                f"{method}: this Context was made before the FMMForce was added: call context.reinitialize(preserveState=True)"
             )
 
     def _python_forces_in(self, context: openmm.Context) -> list[tuple[openmm.PythonForce, bool]]:
@@ -429,6 +443,8 @@ class FMMForce(openmm.PythonForce):
         Raises:
             ValueError, TypeError: the force is not an FMMForce, or no force at all.
         """
+        if isinstance(force, FMMForce):
+            return force
         if not isinstance(force, openmm.Force):
             raise TypeError(f"`force` must be an openmm.Force, got {type(force).__name__}")
         bridge = bridge_of(force) if isinstance(force, openmm.PythonForce) else None
@@ -440,7 +456,7 @@ class FMMForce(openmm.PythonForce):
     def _view(cls, force: openmm.PythonForce, bridge: HostBridge) -> "FMMForce":
         made = cls.__new__(cls)
         made._start(bridge)
-        made.__dict__["this"] = force.this
+        made._is_view, made.__dict__["this"] = True, force.this
         return made
 
     @classmethod
@@ -497,7 +513,13 @@ def _restore(cls, packed: str | dict, name: str, group: int) -> FMMForce:
 
 
 def find_fmm(system: openmm.System) -> list[FMMForce]:
-    """Every FMMForce of a System, in its order: also after the System was copied or read from XML."""
+    """Every FMMForce of a System, in its order: also after the System was copied or read from XML.
+
+    Raises:
+        TypeError: not a System.
+    """
+    if not isinstance(system, openmm.System):
+        raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     bridges = [(force, bridge_of(force)) for force in system.getForces() if isinstance(force, openmm.PythonForce)]
     return [FMMForce._view(force, bridge) for force, bridge in bridges if bridge is not None]
 

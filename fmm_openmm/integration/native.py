@@ -73,6 +73,7 @@ class Session:
         self.reason: str | None = None
         self._open = bridge.fix_structure().boundary == "open"
         self.placement: Placement | None = None
+        self._seen = False  # whether positions have told how much of a periodic cell is empty
         self._region: Region | None = None  # the boxes, where these cover the particles only
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
@@ -127,7 +128,7 @@ class Session:
         if placement.follows:
             fits = self._kept(positions, self._checked(cell), Region.around) is not None and fits
         elif positions is not None:
-            placement = placement.seeing(positions, self._checked(cell))
+            placement, self._seen = placement.seeing(positions, self._checked(cell)), True
         if fits and placement is self.placement:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
         self.placement, self._region = replace(placement, cell=self._checked(cell)), None
@@ -161,23 +162,27 @@ class Session:
         """
         check_positions(positions, self.particles)
         if self._open:
-            tree = cKDTree(positions / max(np.ptp(positions, axis=0).max(), 1e-300))
+            points = positions / max(np.ptp(positions, axis=0).max(), 1e-300)
         else:
-            fractions = np.mod(positions @ np.linalg.inv(cell), 1.0)
-            fractions[fractions >= 1.0] = 0.0  # what np.mod makes of -1e-17
-            tree = cKDTree(fractions, boxsize=1.0)
+            points = np.mod(positions @ np.linalg.inv(cell), 1.0)
+            points[points >= 1.0] = 0.0  # what np.mod makes of -1e-17
+        tree = cKDTree(points, boxsize=None if self._open else 1.0)
         excluded = pair_set(self.bridge.fix_structure().exclusions)
-        for first, second in sorted(tree.query_pairs(COINCIDENT)):
-            if (first, second) not in excluded:
-                return f"`positions`: particles {first} and {second} coincide and are not excluded"
+        for first, point in enumerate(points):  # not all pairs at once: n^2 of them may coincide
+            for second in sorted(tree.query_ball_point(point, COINCIDENT)):
+                if second > first and (first, second) not in excluded:
+                    return f"`positions`: particles {first} and {second} coincide and are not excluded"
         return "the energy is not a number"
 
     def parameters_for(self, cell: np.ndarray, positions: np.ndarray | None = None) -> FMMParameters:
-        """What is used for box vectors, shape (3, 3), nm; in empty space before the first evaluation, what would be for
-        positions, shape (n, 3), nm."""
-        if self.placement.follows:
-            return (self._region or self.placement.region(positions, self._checked(cell))).parameters
-        return self.placement.parameters_for(cell)
+        """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what would be for positions, shape
+        (n, 3), nm."""
+        placement, cell = self.placement, self._checked(cell)
+        if positions is not None and not (self._open or self._seen):
+            expected = placement.seeing(positions, cell)
+            placement = placement if expected is placement else replace(expected, cell=cell)
+        region = placement.follows and (self._region or placement.region(positions, cell))
+        return region.parameters if region else placement.parameters_for(cell)
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""

@@ -47,14 +47,9 @@ def load() -> ctypes.CDLL | str:
 
 def _load() -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(build()))
+        return ctypes.CDLL(str(build()))
     except OSError as error:
         raise UnsupportedError(f"the native plugin cannot be loaded: {error}") from error
-    library.fmm_built_for.restype = ctypes.c_char_p
-    built_for, present = library.fmm_built_for().decode(), openmm.Platform.getOpenMMVersion()
-    if _minor(present) != built_for:
-        raise UnsupportedError(f"the native plugin was built for OpenMM {built_for}, and this is OpenMM {present}")
-    return library
 
 
 def build() -> Path:
@@ -116,7 +111,6 @@ def command() -> tuple[list[str], list[str]]:
         "-w",  # OpenMM's and CUDA's headers are full of warnings
         "-fPIC",
         "-shared",
-        f'-DFMM_OPENMM_VERSION="{_minor(openmm.Platform.getOpenMMVersion())}"',
         f"-I{folders[0]}",
         f"-I{folders[0] / 'openmm' / 'cuda'}",
         *(f"-I{folder}" for folder in cuda),
@@ -153,7 +147,3 @@ def _kept() -> Path:
         folder = Path(tempfile.mkdtemp(prefix="fmm_openmm-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

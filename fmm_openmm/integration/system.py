@@ -1,5 +1,7 @@
 """``use_fmm`` and ``restore_pme``: FMM in place of PME or NoCutoff in a System, and back."""
 
+import warnings
+
 import openmm
 
 from fmm_openmm.convert.openmm_system import particle_parameters
@@ -38,9 +40,10 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
         UnsupportedError: the System cannot be converted; the message names the force and what to do.
         ValueError, TypeError: a bad option, or an FMMForce is there already.
         Nothing has changed then.
+
+    Warns:
+        UserWarning: the NonbondedForce has its reciprocal space in a force group of its own.
     """
-    if not isinstance(system, openmm.System):
-        raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     nonbonded = _convertible_force(system, allow_reaction_field)
     force = FMMForce(**options)
     parameters = particle_parameters(nonbonded)  # once: of millions of particles this takes seconds
@@ -56,21 +59,26 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
             system.removeForce(forces)
         original.apply(nonbonded, parameters)
         raise
+    if nonbonded.getReciprocalSpaceForceGroup() not in (-1, force.getForceGroup()):
+        warnings.warn(
+            "an FMM has no reciprocal space, which the NonbondedForce has in force group "
+            f"{nonbonded.getReciprocalSpaceForceGroup()}: all of the FMMForce is in group {force.getForceGroup()}; "
+            "force.setForceGroup() sets another",
+            stacklevel=2,
+        )
     return force
 
 
 def restore_pme(system: openmm.System) -> None:
     """Undo :func:`use_fmm`: original charges, parameter offsets and method, exactly, and without the FMMForce.
 
-    Works on the System that was converted, its copies and what was read from its XML. Every Context of the System must
-    be reinitialized, or not used again: OpenMM would call the force that is gone.
+    Works on the System that was converted, its copies and what was read from its XML. Then reinitialize every Context of
+    the System, or do not use it again: OpenMM would call the force that is gone, and the process would crash.
 
     Raises:
         ValueError: the System holds no FMMForce made by :func:`use_fmm`, or its NonbondedForce has other particles or
             offsets by now, or charges. Nothing has changed then.
     """
-    if not isinstance(system, openmm.System):
-        raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     converted = [force for force in find_fmm(system) if force._definition.original is not None]
     if not converted:
         raise ValueError("`system` holds no FMMForce made by use_fmm(), so there is nothing to restore")

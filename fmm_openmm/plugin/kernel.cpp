@@ -149,6 +149,17 @@ static void checkComplete(const Inbox& inbox) {
     if (!inbox.complete()) throw Interrupted("FMMForce: interrupted");
 }
 
+// Whether a PythonForce acts on all particles; OpenMM 8.5 knows no other.
+template <class Kind>
+static auto actsOnAll(const Kind& force, int) -> decltype(force.getParticles().empty()) {
+    return force.getParticles().empty();
+}
+
+template <class Kind>
+static bool actsOnAll(const Kind&, long) {
+    return true;
+}
+
 void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     this->force = &force;
     char model[256];
@@ -165,7 +176,7 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     place.group = force.getForceGroup();
     const auto& pickled = force.getPickledFunction();
     Inbox claim;
-    if (force.getParticles().empty()) {
+    if (actsOnAll(force, 0)) {
         python.open(this, &context.getOwner(), pickled.data(), pickled.size(), &place, &claim);
         checkComplete(claim);
     }

@@ -31,11 +31,6 @@ void fmm_leave() {
     fmm::python.close = nullptr;
 }
 
-// Version of OpenMM that the plugin was built for.
-const char* fmm_built_for() {
-    return FMM_OPENMM_VERSION;
-}
-
 // Hand an item over during a callback.
 void fmm_deliver(fmm::Inbox* inbox, int kind, const char* data, int64_t size) {
     inbox->items[kind] = std::string(data, size);

@@ -187,6 +187,25 @@ def test_a_clash_is_finite_and_minimised(platform):
     assert energy_of(context) < 1e8
 
 
+def test_an_interrupt_is_an_error_that_keeps_nothing_alive(ions, monkeypatch):
+    box = fmm_box(ions.positions, [1.0, -1.0, 1.0, -1.0], ions.cell)
+    context = box.context()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fmm.CoulombSolver, "compute", interrupted)
+        with pytest.raises(openmm.OpenMMException, match="FMMForce: interrupted"):
+            energy_of(context)
+    assert np.isfinite(energy_of(context))
+    (found,) = fmm.find_fmm(box.system)
+    watched = weakref.ref(found._bridge)
+    del context, box, found
+    gc.collect()
+    assert watched() is None
+
+
 # several Contexts, several threads
 
 

@@ -71,6 +71,21 @@ def test_clones_carry_what_was_changed_in_the_system(ions):
         assert energy_of(twin.context()) == expected
 
 
+def test_a_force_of_no_system_carries_what_was_changed(ions):
+    """Read from XML and changed through its FMMForce before a System takes it."""
+    plain = openmm.XmlSerializer.clone(fmm.FMMForce.from_nonbonded(ions.nonbonded))
+    force = fmm.FMMForce.from_force(plain)
+    assert fmm.FMMForce.from_force(force) is force
+    force.setParticleParameters(0, 2.5)
+    with pytest.raises(ValueError, match="before the force is added to a System, read from XML or copied"):
+        force.addGlobalParameter("a", 1.0)
+    ions.system.addForce(plain)
+    force.setParticleParameters(1, -2.5)
+    for system in (ions.system, through_xml(ions.system)):
+        (found,) = fmm.find_fmm(system)
+        assert [found.getParticleParameters(index)._value for index in range(4)] == [2.5, -2.5, 1.0, -1.0]
+
+
 def test_an_earlier_xml_is_not_touched_by_later_changes(ions):
     force = fmm.use_fmm(ions.system, **TIGHT)
     text = openmm.XmlSerializer.serialize(ions.system)
@@ -128,6 +143,27 @@ def test_a_file_of_a_newer_version_is_named_when_used(ions, change, message):
     context = Box(through_xml(system), ions.positions).context()
     with pytest.raises(openmm.OpenMMException, match=message):
         energy_of(context)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:-9],
+        lambda text: "[1]",
+        lambda text: text.replace('"options": {', '"options": [{').replace('"bridge": "auto"}', '"bridge": "auto"}]'),
+        lambda text: text.replace('"charges"', '"changes"'),
+        lambda text: text.replace('"charges": "eA', '"charges": "AA'),
+        lambda text: text.replace('"tolerance": 0.0005', '"tolerance": "much"'),
+        lambda text: text.replace('"order": null', '"order": 1e999'),
+        lambda text: text.replace('"global_parameters": []', '"global_parameters": [1]'),
+    ],
+    ids=["cut", "no dictionary", "options", "no charges", "charges", "tolerance", "order", "global parameters"],
+)
+def test_damage_is_named(ions, damage):
+    text = fmm.FMMForce.from_nonbonded(ions.nonbonded, tolerance=5e-4)._definition.pack()
+    assert damage(text) != text
+    with pytest.raises(ValueError, match=r"^this FMMForce is damaged: "):
+        Definition.unpack(damage(text))
 
 
 def text_in(system) -> str:
@@ -192,6 +228,10 @@ def test_the_native_bridge_alone_needs_a_context_on_cuda(ions, monkeypatch):
     with pytest.raises(openmm.OpenMMException, match="FMMForce: `bridge='native'` needs a Context on the CUDA platform"):
         energy_of(context)
     (found,) = fmm.find_fmm(system)
+    wrong = Box(copy.deepcopy(system), ions.positions)
+    fmm.find_fmm(wrong.system)[0].addExclusion(0, 9)
+    with pytest.raises(openmm.OpenMMException, match=r"FMMForce: .*exclusions of the FMMForce"):
+        energy_of(wrong.context())
     monkeypatch.setitem(native._sessions, 0, SimpleNamespace(bridge=found._bridge, context=0))
     assert energy_of(context) == expected
 

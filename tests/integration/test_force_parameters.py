@@ -277,6 +277,41 @@ def test_context_of_another_system(ions):
     assert fmm.find_fmm(twin.system)[0].getPotentialsInContext(context).shape == (4,)
 
 
+def test_a_context_made_before_the_force(ions):
+    context = ions.context()
+    force = fmm.use_fmm(ions.system)
+    for method in (
+        force.updateParametersInContext,
+        force.getFMMParametersInContext,
+        force.getPotentialsInContext,
+        force.getEnergyParameterDerivativesInContext,
+    ):
+        with pytest.raises(ValueError, match=rf"{method.__name__}: .* call context.reinitialize\(preserveState=True\)"):
+            method(context)
+    context.reinitialize(preserveState=True)
+    assert force.getPotentialsInContext(context).shape == (4,)
+
+
+def test_what_is_no_context(ions):
+    force = fmm.use_fmm(ions.system)
+    with pytest.raises(TypeError, match=r"`context` must be an openmm.Context, got System"):
+        force.getPotentialsInContext(ions.system)
+
+
+def test_a_reinitialised_context_is_updated_again(ions):
+    """Its State brings back the charges of the last update."""
+    force = fmm.use_fmm(ions.system, **TIGHT)
+    context = ions.context()
+    force.setParticleParameters(0, 2.0)
+    force.updateParametersInContext(context)
+    updated = energy_of(context)
+    force.setParticleParameters(0, 3.0)
+    context.reinitialize(preserveState=True)
+    assert energy_of(context) == updated
+    force.updateParametersInContext(context)
+    assert energy_of(context) == pytest.approx(energy_of(ions.context()), rel=1e-9)
+
+
 def test_snapshots_are_bounded_and_live_ones_kept(ions):
     force = fmm.use_fmm(ions.system, **TIGHT)
     first, second = ions.context(), ions.context()

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,17 +16,23 @@ from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.integration import native, plugin
 from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates
 from fmm_openmm.tuning import Winner
-from tests.integration.native_contexts import session_of
+from tests.integration.native_contexts import droplet_in_a_cell, session_of
 from tests.test_program import Reader
 
 
-def test_the_plugin_compiles(tmp_path):
+@pytest.mark.parametrize("all_particles", [False, True], ids=["", "where PythonForces act on all particles"])
+def test_the_plugin_compiles(tmp_path, all_particles):
     try:
         compiler, options = plugin.command()
     except fmm.UnsupportedError as missing:
         pytest.skip(str(missing))
     options = [option for option in options if option not in ("-w", "-shared") and not option.startswith(("-l", "-L", "-Wl"))]
     include = [f"-isystem{option[2:]}" if option.startswith("-I") else option for option in options]
+    if all_particles:  # in OpenMM 8.5
+        header = next(Path(option[8:]) for option in include if option.startswith("-isystem")) / "openmm" / "PythonForce.h"
+        (tmp_path / "openmm").mkdir()
+        (tmp_path / "openmm" / header.name).write_text(header.read_text().replace("getParticles", "getNothing"))
+        include = [f"-isystem{tmp_path}", *include, f"-isystem{header.parent}"]
     for source in plugin.sources():
         done = subprocess.run(
             [*compiler, *include, "-Wall", "-Wextra", "-Wno-unused-parameter", "-fsyntax-only", source],
@@ -171,6 +178,30 @@ def test_an_energy_that_is_not_a_number_is_explained(ions):
     excluding = fmm.FMMForce.from_nonbonded(ions.nonbonded)
     excluding.addExclusion(3, 1)
     assert session_of(excluding).explain(ions.cell, bad) == "the energy is not a number"
+
+
+def test_coinciding_particles_are_not_listed_as_pairs(ions):
+    """There may be a quarter of n^2 of them."""
+    session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded), 20_000)
+    tracemalloc.start()
+    try:
+        said = session.explain(ions.cell, np.ones((20_000, 3)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert said == "`positions`: particles 0 and 1 coincide and are not excluded"
+    assert peak < 20e6
+
+
+@pytest.mark.parametrize("edge", [3.0, 6.0, 12.0])
+def test_parameters_before_and_after_the_first_evaluation(edge):
+    """In cells that the first positions show to be full, emptier and nearly empty."""
+    box = droplet_in_a_cell(edge)
+    session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded), len(box.positions))
+    session.program(box.cell, {})
+    before = session.parameters_for(box.cell, box.positions)
+    session.charges(box.cell, {}, box.positions)
+    assert session.parameters_for(box.cell, box.positions) == before
 
 
 def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """use_fmm and restore_pme: the same energy as PME, refusals that change nothing, and the exact way back."""
 
 import copy
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -239,8 +240,6 @@ def test_nothing_to_restore(chains):
     chains.system.addForce(fmm.FMMForce.from_nonbonded(chains.nonbonded))
     with pytest.raises(ValueError, match=r"holds no FMMForce made by use_fmm"):
         fmm.restore_pme(chains.system)
-    with pytest.raises(TypeError, match=r"`system` must be an openmm.System, got Box"):
-        fmm.restore_pme(chains)
 
 
 def test_restore_needs_the_converted_force(chains):
@@ -378,9 +377,22 @@ def test_every_particle_is_read_and_written_once(chains, monkeypatch):
     assert calls == dict(zip(names[:2], (particles, particles), strict=True))
 
 
-def test_no_system():
-    with pytest.raises(TypeError, match=r"`system` must be an openmm.System, got str"):
-        fmm.use_fmm("water.pdb")
+@pytest.mark.parametrize("function", [fmm.use_fmm, fmm.restore_pme, fmm.find_fmm])
+def test_no_system(function, chains):
+    with pytest.raises(TypeError, match=r"`system` must be an openmm.System, got Box"):
+        function(chains)
+
+
+@pytest.mark.parametrize(("group", "told"), [(-1, False), (2, False), (1, True)])
+def test_a_force_group_of_reciprocal_space_is_told(chains, group, told):
+    chains.nonbonded.setForceGroup(2)
+    chains.nonbonded.setReciprocalSpaceForceGroup(group)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert fmm.use_fmm(chains.system).getForceGroup() == 2
+    texts = [str(each.message) for each in caught]
+    assert len(texts) == told
+    assert all("in force group 1: all of the FMMForce is in group 2; force.setForceGroup()" in text for text in texts)
 
 
 def test_reaction_field_on_request(chains):
