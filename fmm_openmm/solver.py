@@ -347,11 +347,13 @@ class CoulombSolver:
 
     def _coincidence(self, particle: int, positions: np.ndarray, cell: np.ndarray | None) -> str:
         delta = positions - positions[particle]
+        images = np.zeros_like(delta) if cell is None else np.rint(delta @ np.linalg.inv(cell))
         if cell is not None:
-            delta = delta @ np.linalg.inv(cell)
-            delta = (delta - np.rint(delta)) @ cell
+            delta -= images @ cell
         distance = np.linalg.norm(delta, axis=1)
         partners = self._exclusions[(self._exclusions == particle).any(1)]
+        if not self._placement.minimum_image:
+            partners = partners[~images[partners].any((1, 2))]  # of others another image is excluded
         distance[partners] = distance[particle] = np.inf
         return f"`positions`: particles {particle} and {int(distance.argmin())} coincide and are not excluded"
 

@@ -160,6 +160,16 @@ def test_coincident_particles_are_named(scattered, precision, smoothing, image):
     assert solver.compute(x).energy == before
 
 
+def test_an_excluded_pair_that_meets_through_an_image_is_named(scattered):
+    """The image that is excluded is another one, unless the nearest is meant."""
+    x, q = scattered
+    first, second = PAIRS[0]
+    met = changed(x, second, x[first] + SKEWED[2])
+    with pytest.raises(ValueError, match=rf"^`positions`: particles {first} and {second} coincide and are not excluded$"):
+        CoulombSolver(q, SKEWED, PAIRS).compute(met)
+    CoulombSolver(q, SKEWED, PAIRS, exclusions_periodic=True).compute(met)
+
+
 def test_every_particle_in_the_same_place(solver, scattered, unharmed):
     with pytest.raises(ValueError, match=r"^`positions`: particles \d+ and \d+ coincide and are not excluded$"):
         solver.compute(np.ones((40, 3)))
