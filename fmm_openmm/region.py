@@ -10,6 +10,7 @@ nearest are left to the lattice operator. That takes boxes over at most half of 
 cost model finds them cheaper than boxes over the whole cell.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -227,6 +228,12 @@ class Placement:
         seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
         if request.precision == "auto" and rounding > 0.5 * request.tolerance:
             seconds, chosen, _ = cheapest("double")
+        elif rounding > request.tolerance:
+            warnings.warn(
+                f"`tolerance={request.tolerance:g}` is out of reach in single precision for particles this far apart: rounding "
+                f"alone makes an error of {rounding:.1e}",
+                stacklevel=2,
+            )
         if cell is not None:
             limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
             if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
