@@ -261,7 +261,7 @@ def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
         count = np.unique(index @ [1, grid[0], grid[0] * grid[1]], return_counts=True)[1]
         found = float(np.median(np.repeat(count - 1.0, count)))
         expected = n / float(grid.prod())
-        refined = max(min(1.0, expected / max(found, expected)), LEAST_FILLED)
+        refined = max(expected / max(found, expected), LEAST_FILLED)
         if refined > 0.7 * fraction:
             break
         fraction = refined

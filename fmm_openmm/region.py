@@ -227,17 +227,17 @@ class Placement:
 
         seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
         if request.precision == "auto" and rounding > 0.5 * request.tolerance:
-            seconds, chosen, _ = cheapest("double")
-        elif rounding > request.tolerance:
+            seconds, chosen, rounding = cheapest("double")
+        if cell is not None:
+            limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
+            if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
+                return None
+        if rounding > request.tolerance:
             warnings.warn(
                 f"`tolerance={request.tolerance:g}` is out of reach in single precision for particles this far apart: rounding "
                 f"alone makes an error of {rounding:.1e}",
                 stacklevel=2,
             )
-        if cell is not None:
-            limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
-            if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
-                return None
         (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
         corner = _corner(low, high, span, width)
         filled = min(1.0, len(positions) / (per_box * span.prod()))
@@ -343,15 +343,13 @@ def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict,
     found = 0
     while width < longest:
         span = _span(extent, width, levels)
-        if _root(span, levels) in widths:  # as many boxes, wider than they need be
-            width *= STEP
-            continue
-        per_box = _companions(positions, low, span, width)
-        if per_box > CROWDED and found > 2:
-            break
-        if per_box > 1.4 or found:
-            found += 1
-            yield _grid(span, per_box, width, levels, widths, cell)
+        if _root(span, levels) not in widths:  # else as many boxes, wider than they need be
+            per_box = _companions(positions, low, span, width)
+            if per_box > CROWDED and found > 2:
+                break
+            if per_box > 1.4 or found:
+                found += 1
+                yield _grid(span, per_box, width, levels, widths, cell)
         width *= STEP
     span = _span(extent, longest, levels)
     if _root(span, levels) not in widths:
