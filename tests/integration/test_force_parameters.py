@@ -262,16 +262,20 @@ def test_count_changed_before_the_first_evaluation(ions):
         force.updateParametersInContext(context)
 
 
-def test_context_of_another_system(ions):
-    force = fmm.use_fmm(ions.system)
-    twin = Box(copy.deepcopy(ions.system), ions.positions)
-    context = twin.context()
-    for method in (
+def methods_of_a_context(force):
+    return (
         force.updateParametersInContext,
         force.getFMMParametersInContext,
         force.getPotentialsInContext,
         force.getEnergyParameterDerivativesInContext,
-    ):
+    )
+
+
+def test_context_of_another_system(ions):
+    force = fmm.use_fmm(ions.system)
+    twin = Box(copy.deepcopy(ions.system), ions.positions)
+    context = twin.context()
+    for method in methods_of_a_context(force):
         with pytest.raises(ValueError, match=f"{method.__name__}: this FMMForce is not part of the Context's System"):
             method(context)
     assert fmm.find_fmm(twin.system)[0].getPotentialsInContext(context).shape == (4,)
@@ -280,12 +284,7 @@ def test_context_of_another_system(ions):
 def test_a_context_made_before_the_force(ions):
     context = ions.context()
     force = fmm.use_fmm(ions.system)
-    for method in (
-        force.updateParametersInContext,
-        force.getFMMParametersInContext,
-        force.getPotentialsInContext,
-        force.getEnergyParameterDerivativesInContext,
-    ):
+    for method in methods_of_a_context(force):
         with pytest.raises(ValueError, match=rf"{method.__name__}: .* call context.reinitialize\(preserveState=True\)"):
             method(context)
     context.reinitialize(preserveState=True)
