@@ -3,11 +3,14 @@
 //     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
 //
 // A block of two warps owns a box. One lists the parts of its near stencil and fetches them into shared memory, shifted to the
-// box's own centre, WINDOW at a time; meanwhile the other looks up which pairs are excluded. Then each takes half of the box's
-// parts: a lane goes through every 32nd source and lets it meet up to TARGETS of these, which stay in registers, 14
-// floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out. Rows of the near stencil
-// come in order of distance, so that only the first few steps of 32 sources need masks. Bound by instruction issue, of which
-// the pairs are a half, and by the latency of the lists.
+// box's own centre, WINDOW at a time; meanwhile the other looks up which pairs are excluded, and fetches the last sources. Then
+// each takes half of the box's parts: a lane goes through every 32nd source and lets it meet up to TARGETS of these, which stay
+// in registers, 14 floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out. Rows of the
+// near stencil come in order of distance, so that only the first few steps of 32 sources need masks. Bound by instruction
+// issue, of which the pairs are two thirds, and by the latency of the lists.
+//
+// The warps of a block run on different schedulers of a multiprocessor, the first one always on the same two. What it does in a
+// box, the second does in the next, so that all schedulers have as much to do.
 //
 // Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
 //
@@ -20,7 +23,6 @@
 #define FETCHED 4               // steps of sources on their way at once
 #define FETCHES (32 * FETCHED)
 #define HELD ((WINDOW + FETCHES - 1) / FETCHES * FETCHES)
-#define NEVER (sizeof(real) == 4 ? real(1e38) : real(1e300))  // squared distance of what is left out
 
 struct Shared {
     real4 source[HELD];
@@ -36,16 +38,27 @@ struct Field {
     real phi, x, y, z;
 };
 
-template <bool MASKED, bool POTENTIAL>
-__device__ __forceinline__ void interact(const real4& target, const real4& source, bool skip, Field& sum) {
-    const real dx = target.x - source.x, dy = target.y - source.y, dz = target.z - source.z;
-    const real r2 = dx * dx + dy * dy + dz * dz;
-    const real inverse = inverse_root(MASKED && skip ? NEVER : r2);
-    const real s = source.w * inverse, f = s * (inverse * inverse);
-    if (POTENTIAL) sum.phi += s;
-    sum.x += f * dx;
-    sum.y += f * dy;
-    sum.z += f * dz;
+// A source with N targets, side by side, so that the roots, which take long, are under way for all of them at once. `skip` has
+// a bit for every target that leaves the source out; what it would add need not be finite.
+template <bool MASKED, bool POTENTIAL, int N>
+__device__ __forceinline__ void interact(const real4 (&target)[N], const real4& source, unsigned skip, Field (&sum)[N]) {
+    real dx[N], dy[N], dz[N], inverse[N];
+#pragma unroll
+    for (int t = 0; t < N; t++) {
+        dx[t] = target[t].x - source.x; dy[t] = target[t].y - source.y; dz[t] = target[t].z - source.z;
+        inverse[t] = dx[t] * dx[t] + dy[t] * dy[t] + dz[t] * dz[t];
+    }
+#pragma unroll
+    for (int t = 0; t < N; t++) inverse[t] = inverse_root(inverse[t]);
+#pragma unroll
+    for (int t = 0; t < N; t++) {
+        const real s = source.w * inverse[t], f = s * (inverse[t] * inverse[t]);
+        if (MASKED && skip & (1u << t)) continue;
+        if (POTENTIAL) sum[t].phi += s;
+        sum[t].x += f * dx[t];
+        sum[t].y += f * dy[t];
+        sum[t].z += f * dz[t];
+    }
 }
 
 // Sums over the warp of COUNT values a lane, COUNT a power of two: afterwards lane i holds the sum of value i % COUNT.
@@ -179,26 +192,17 @@ __device__ __forceinline__ void meet(const Shared& s, int steps, int from, int b
     }
     // steps with masks: one at least, and so many that those without are even in number
     masked = (masked + 31) / 32;
-    const real4* const end = s.source + 32 * (masked + ((steps - masked) & 1));
-    const real4* source = s.source + lane;
-    const unsigned* skips = s.skip + lane;
+    const int end = 32 * (masked + ((steps - masked) & 1));
+    int k = lane;
 #pragma unroll 1
     do {
-        const real4 other = *source;
-        const unsigned skip = *skips >> first % BATCH;
-#pragma unroll
-        for (int t = 0; t < N; t++) interact<true, POTENTIAL>(target[t], other, skip & (1u << t), sum[t]);
-        source += 32;
-        skips += 32;
-    } while (source < end);
+        interact<true, POTENTIAL>(target, s.source[k], s.skip[k] >> first % BATCH, sum);
+        k += 32;
+    } while (k < end);
 #pragma unroll 1
-    for (; source < s.source + 32 * steps; source += 64) {
+    for (; k < 32 * steps; k += 64) {
 #pragma unroll
-        for (int step = 0; step < 64; step += 32) {
-            const real4 other = source[step];
-#pragma unroll
-            for (int t = 0; t < N; t++) interact<false, POTENTIAL>(target[t], other, false, sum[t]);
-        }
+        for (int step = 0; step < 64; step += 32) interact<false, POTENTIAL>(target, s.source[k + step], 0, sum);
     }
     sum_over_lanes(sum, lane, [&](int t, int component, real total) {
         total += reinterpret_cast<const real*>(s.far + from + t)[component];
@@ -226,6 +230,25 @@ __device__ __forceinline__ void meet_all(bool potentials, const Shared& s, int s
         meet_some<TARGETS>(count, potentials, s, steps, first, batch, initial, near);
         first += count;
     }
+}
+
+// One warp of a block tells the other, which waits for it, that it got here.
+template <int BARRIER>
+__device__ __forceinline__ void tell() {
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.arrive %0, 64;" ::"n"(BARRIER) : "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+template <int BARRIER>
+__device__ __forceinline__ void hear() {
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.sync %0, 64;" ::"n"(BARRIER) : "memory");
+#else
+    __syncthreads();
+#endif
 }
 
 // Lists the near boxes; done by one warp.
@@ -260,35 +283,44 @@ __device__ __forceinline__ void list_rows(Shared& s, unsigned box, int lane, con
     __syncwarp();
 }
 
-// The sources of a window, shifted to the box's centre; done by one warp. First it notes where each source goes which part it
-// is and the row of its box, then FETCHED steps at a time become positions and charges. The last steps are filled up with
-// `nothing`, the part without charge that p2m adds behind all others.
-__device__ __forceinline__ void fetch(Shared& s, int window, int lane, int nothing, const real4* __restrict__ xq,
-                                      const real4* __restrict__ shift) {
+// Number of sources of a window, filled up to whole FETCHES.
+__device__ __forceinline__ int filled_up(const Shared& s, int window) {
+    return unsigned(min(WINDOW, s.begin[NEAR] - window) + FETCHES - 1) / FETCHES * FETCHES;
+}
+
+// Notes, where each source of a window goes, which part it is and the row of its box; done by one warp. The last steps are
+// filled up with `nothing`, the part without charge that p2m adds behind all others.
+__device__ __forceinline__ void note_sources(Shared& s, int window, int lane, int nothing) {
     for (int row = lane; row < NEAR; row += 32) {
         const int to_part = s.to_part[row] + window;
 #pragma unroll 4
         for (int k = max(0, s.begin[row] - window), end = min(WINDOW, s.begin[row + 1] - window); k < end; k++)
             *reinterpret_cast<int2*>(s.source + k) = int2{to_part + k, row};
     }
-    const int sources = min(WINDOW, s.begin[NEAR] - window), end = unsigned(sources + FETCHES - 1) / FETCHES * FETCHES;
+    const int sources = min(WINDOW, s.begin[NEAR] - window), end = filled_up(s, window);
 #pragma unroll
     for (int p = 0; p < FETCHED; p++) {
         const int k = sources + 32 * p + lane;
         if (k < end) *reinterpret_cast<int2*>(s.source + k) = int2{nothing, 0};
     }
     __syncwarp();
-    for (real4* source = s.source + lane; source < s.source + end; source += FETCHES) {
+}
+
+// Some of the sources of a window, shifted to the box's centre: FETCHED steps at a time become positions and charges.
+__device__ __forceinline__ void fetch(Shared& s, int from, int to, int lane, const real4* __restrict__ xq,
+                                      const real4* __restrict__ shift) {
+#pragma unroll 1
+    for (int k = from + lane; k < to; k += FETCHES) {
         real4 value[FETCHED];
 #pragma unroll
         for (int p = 0; p < FETCHED; p++) {
-            const int2 at = *reinterpret_cast<const int2*>(source + 32 * p);
+            const int2 at = *reinterpret_cast<const int2*>(s.source + k + 32 * p);
             const real4 by = shift[at.y];
             value[p] = xq[at.x];
             value[p].x += by.x; value[p].y += by.y; value[p].z += by.z;
         }
 #pragma unroll
-        for (int p = 0; p < FETCHED; p++) source[32 * p] = value[p];
+        for (int p = 0; p < FETCHED; p++) s.source[k + 32 * p] = value[p];
     }
 }
 
@@ -390,7 +422,7 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
     real4* __restrict__ near /* (parts): potential, field */) {
     __shared__ Shared s;
     const int lane = threadIdx.x % 32, box = blockIdx.x;
-    const bool fetches = threadIdx.x < 32;
+    const bool fetches = (threadIdx.x < 32) == (box % 2 == 0);
     const int first_target = start[box], last_target = start[box + 1];
     if (first_target == last_target) return;
     const Tables tables = {n, xq, sorted, place, located, fraction, row_of, partner_start, partner, parameters};
@@ -412,11 +444,19 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
                 s.masked[lane] = here ? own + lane + 1 : 0;
                 s.far[lane] = real4{0, 0, 0, 0};
             }
-            __syncthreads();
-            if (!fetches)
+            if (fetches) {
+                tell<1>();
+                if (batch == first_target) note_sources(s, window, lane, start[BOXES]);
+                tell<2>();
+            } else {
+                hear<1>();
                 exclude(s, tables, walk, batch, window);
-            else if (batch == first_target)
-                fetch(s, window, lane, start[BOXES], xq, shift);
+                hear<2>();
+            }
+            if (batch == first_target) {  // the other warp has time for a third, but not where particles have many parts
+                const int end = filled_up(s, window), own = SMOOTHED ? end : end - end / FETCHES / 3 * FETCHES;
+                fetch(s, fetches ? 0 : own, fetches ? own : end, lane, xq, shift);
+            }
             __syncthreads();
             const int steps = unsigned(min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = unsigned(targets + 1) / 2;
             meet_all(*potentials_wanted, s, steps, fetches ? 0 : half, fetches ? half : targets, batch,
