@@ -193,6 +193,13 @@ def test_solver_in_another_cell(bench):
     assert result["rows"][0]["force_error"] < 1e-3
 
 
+def test_solver_with_given_parameters(bench):
+    fixed = "--order", "6", "--grid", "4", "3", "4", "--near-radius", "2.5"
+    (shown,), result = bench("solver", "--sizes", "2.6", "--tolerance", "0.1", "--smoothing", "0", "--backend", "cpu", *fixed)
+    assert shown["order, radius, boxes"] == "6, 2.5, [4, 3, 4]"
+    assert result["rows"][0]["force_error"] < 0.1
+
+
 def test_md(bench):
     table, result = bench("md", *SIZES, "--tolerance", "5e-4", "--smoothing", "auto", "0", "--platform", "CPU")
     assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]

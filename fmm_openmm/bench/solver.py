@@ -98,15 +98,18 @@ def limits(backend: str, precision: str) -> Limits | None:
     return Limits(device.fma_rate(precision), device.bandwidth())
 
 
-def measure(size: Size, tolerance: float, smoothing: float | None = None, shape: str = "cube", backend: str = "auto") -> dict:
+def measure(
+    size: Size, tolerance: float, smoothing: float | None = None, shape: str = "cube", backend: str = "auto", **fixed
+) -> dict:
     """One row: what was chosen, the measured error, times in seconds, and work against the device's limits.
 
+    ``fixed`` are parameters that are not left to the solver: order, grid, near_radius.
     ``p2p_share`` is the rate of p2p's instructions over that of multiply-adds alone, ``far_share`` the bytes that p2m,
     lattice and l2p cannot do without, over their time and a copy's bandwidth; None without limits.
     """
     base = water(size.edge, shape)
     charges = tiled_charges(base.charges, size.copies)
-    evaluation = Evaluation(charges, tolerance=tolerance, smoothing=smoothing, backend=backend)
+    evaluation = Evaluation(charges, tolerance=tolerance, smoothing=smoothing, backend=backend, **fixed)
     chosen, name = evaluation.solver.parameters, evaluation.solver.backend
     lattice = BoxLattice.from_cell(charges.box_vectors, chosen.counts, chosen.near_radius)
     width = box_width(charges.box_vectors, chosen.counts)

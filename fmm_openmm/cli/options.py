@@ -13,15 +13,20 @@ def add_fmm_arguments(parser, bridge: bool = True) -> None:
     """The options of :class:`fmm_openmm.FMMForce`, with or without ``--bridge``."""
     group = parser.add_argument_group("FMM", "a System with an FMMForce keeps its options, unless any is given here")
     group.add_argument("--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})")
-    group.add_argument("--order", type=int, help="order of the expansions")
-    group.add_argument("--grid", type=int, nargs=3, metavar="N", help="boxes along a, b and c")
-    group.add_argument("--near-radius", type=float, help="near stencil, in box widths")
+    add_expansion_arguments(group)
     group.add_argument("--smoothing", type=float, help="smooth box membership, in box widths; 0 for none")
     group.add_argument("--levels", type=int, help="levels of an octree below the grid")
     group.add_argument("--precision", choices=PRECISIONS, help="default: auto")
     group.add_argument("--backend", choices=BACKENDS, help="default: auto")
     if bridge:
         group.add_argument("--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)")
+
+
+def add_expansion_arguments(parser) -> None:
+    """``--order``, ``--grid`` and ``--near-radius``."""
+    parser.add_argument("--order", type=int, help="order of the expansions")
+    parser.add_argument("--grid", type=int, nargs=3, metavar="N", help="boxes along a, b and c")
+    parser.add_argument("--near-radius", type=float, help="near stencil, in box widths")
 
 
 def fmm_options(args) -> dict:

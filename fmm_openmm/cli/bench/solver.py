@@ -6,14 +6,16 @@ import numpy as np
 
 from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_backend, add_cases, add_cells, add_smoothing, default_sizes, heading, lines
+from fmm_openmm.cli.options import add_expansion_arguments
 
 
 def add_arguments(parser) -> None:
-    """Sizes, tolerances, the backend, smoothing and cells."""
+    """Sizes, tolerances, the backend, smoothing, cells, and parameters other than those chosen."""
     add_cases(parser)
     add_backend(parser)
     add_smoothing(parser, "0 auto")
     add_cells(parser)
+    add_expansion_arguments(parser)
 
 
 def run(args, terminal, drawing) -> dict:
@@ -23,6 +25,7 @@ def run(args, terminal, drawing) -> dict:
 
     backend = choose_backend(args.backend)
     sizes = args.sizes or default_sizes(backend == "cuda")
+    fixed = {name: getattr(args, name) for name in ("order", "grid", "near_radius") if getattr(args, name) is not None}
     cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
     terminal.say(f"Backend {backend}; times in microseconds; p2p and far field against multiply-adds and a copy alone\n")
     heading(
@@ -35,7 +38,7 @@ def run(args, terminal, drawing) -> dict:
         for where, cell, tolerance, smoothing in cases:
             asked = "auto" if smoothing is None else f"{smoothing:g}"
             advance(0, description=f"{where}, {tolerance:g}, smoothing {asked}")
-            row = {"smoothing_asked": asked, **measure(where, tolerance, smoothing, cell, backend)}
+            row = {"smoothing_asked": asked, **measure(where, tolerance, smoothing, cell, backend, **fixed)}
             rows.append(row)
             times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
             terminal.row(
