@@ -1,11 +1,13 @@
 """The oracle against published constants, closed forms, identities of physics and OpenMM's Reference platform."""
 
+import tracemalloc
+
 import numpy as np
 import openmm
 import pytest
 from scipy.special import erfc
 
-from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.oracle import direct_sum, ewald, ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.crystals import CRYSTALS
 
@@ -68,6 +70,27 @@ def test_splitting_does_not_matter(cell, net):
         assert other.energy == pytest.approx(chosen.energy, rel=1e-11)
         assert relative(other.forces, chosen.forces) < 1e-11
         assert relative(other.potentials, chosen.potentials) < 1e-11
+
+
+def test_skewed_rod_takes_little_memory_and_blocks_do_not_matter(monkeypatch):
+    """Some 500 of the 5 million wave vectors within the limits of the three indices count."""
+    cell = np.array([[100.0, 0.0, 0.0], [50.0, 1.0, 0.0], [-50.0, 0.5, 0.5]])
+    x, q = random_charges(2, cell)
+    chosen = ewald_sum(x, q, cell)
+    tracemalloc.start()
+    try:
+        ewald_sum(x, q, cell)
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+    for chunk in (1 << 12, 1 << 40):
+        monkeypatch.setattr(ewald, "CHUNK", chunk)
+        other = ewald_sum(x, q, cell)
+        assert other.energy == pytest.approx(chosen.energy, rel=1e-13)
+        assert relative(other.forces, chosen.forces) < 1e-11
+    other = ewald_sum(x, q, cell, alpha=1.5)
+    assert other.energy == pytest.approx(chosen.energy, rel=1e-11)
+    assert relative(other.forces, chosen.forces) < 1e-11
 
 
 def test_accuracy_is_delivered():

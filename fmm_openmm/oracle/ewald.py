@@ -28,7 +28,7 @@ PAIR_COST = 24.0
 """Cost of one real-space pair over that of one (particle, wave vector) term; sets alpha, never the answer."""
 
 CHUNK = 1 << 21
-"""Complex numbers held at a time in the reciprocal sum."""
+"""Numbers in the largest array of one block of the reciprocal sum, unless a single row has more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ def _excluded(delta, q, pairs, alpha):
 
 
 def _reciprocal(x, q, cell, alpha, k_max):
-    """The sum over wave vectors k = n1 b1 + n2 b2 + n3 b3, as matrix products over n3 for blocks of (n1, n2)."""
+    """The sum over wave vectors k = n1 b1 + n2 b2 + n3 b3, as matrix products over n3 for blocks of rows (n1, n2)."""
     inverse = np.linalg.inv(cell)
     b = 2 * math.pi * inverse.T
     limits = np.floor(k_max * np.linalg.norm(cell, axis=1) / (2 * math.pi)).astype(int)
@@ -158,24 +158,32 @@ def _reciprocal(x, q, cell, alpha, k_max):
     phases = 2 * math.pi * (x @ inverse)
     e1, e2, e3 = (np.exp(1j * n[:, None] * phases[:, axis]) for axis, n in enumerate(ranges))
 
-    n1, n2 = (n.ravel() for n in np.meshgrid(ranges[0], ranges[1], indexing="ij"))
-    k = (n1[:, None] * b[0] + n2[:, None] * b[1])[:, None] + ranges[2][:, None] * b[2]
-    k2 = (k**2).sum(-1)
-    inside = (k2 <= k_max**2) & (k2 > 0)
-    k2[~inside] = 1.0
-    green = np.where(inside, 4 * math.pi * abs(np.linalg.det(inverse)) * np.exp(-k2 / (4 * alpha**2)) / k2, 0.0)
-    green *= np.where(n1 > 0, 2.0, 1.0)[:, None]
-
     phi, slopes = np.zeros(len(q)), np.zeros((3, len(q)))
-    rows = np.flatnonzero(inside.any(1))
-    for block in np.array_split(rows, max(1, math.ceil(len(rows) * len(q) / CHUNK))):
-        plane = e1[n1[block]] * e2[n2[block] + limits[1]]
-        weights = green[block] * np.conj((plane * q) @ e3.T)
-        terms = plane * (weights @ e3)
+    scale = 4 * math.pi * abs(np.linalg.det(inverse))
+    rows, step = len(e1) * len(e2), max(1, CHUNK // max(len(q), 3 * len(e3)))
+    for start in range(0, rows, step):
+        n1, n2 = np.divmod(np.arange(start, min(start + step, rows)), len(e2))
+        n2 -= limits[1]
+        k = n1[:, None] * b[0] + n2[:, None] * b[1]
+        shortest = k - np.rint(k @ b[2] / (b[2] @ b[2]))[:, None] * b[2]
+        reached = (shortest**2).sum(1) <= k_max**2
+        if not reached.any():
+            continue
+        n1, n2 = n1[reached], n2[reached]
+        k2 = ((k[reached, None] + ranges[2][:, None] * b[2]) ** 2).sum(-1)
+        inside = (k2 <= k_max**2) & (k2 > 0)
+        used = inside.any(0)  # few of all n3 where the cell is skewed
+        n3, e, k2, inside = ranges[2][used], e3[used], k2[:, used], inside[:, used]
+        k2[~inside] = 1.0
+        green = np.where(inside, scale * np.exp(-k2 / (4 * alpha**2)) / k2, 0.0) * np.where(n1 > 0, 2.0, 1.0)[:, None]
+
+        plane = e1[n1] * e2[n2 + limits[1]]
+        weights = green * np.conj((plane * q) @ e.T)
+        terms = plane * (weights @ e)
         phi += terms.real.sum(0)
-        slopes[0] += n1[block] @ terms.imag
-        slopes[1] += n2[block] @ terms.imag
-        slopes[2] += (plane * ((weights * ranges[2]) @ e3)).imag.sum(0)
+        slopes[0] += n1 @ terms.imag
+        slopes[1] += n2 @ terms.imag
+        slopes[2] += (plane * ((weights * n3) @ e)).imag.sum(0)
     return phi, slopes.T @ b
 
 
