@@ -72,9 +72,10 @@ class Octree:
         return tuple(found)
 
     @cached_property
-    def offsets(self) -> np.ndarray:
-        """The offsets that occur in the interactions of any parity, once each, shape (k, 3) int64."""
-        return np.unique(np.concatenate(self.interactions), axis=0)
+    def offsets(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The offsets of all interactions, once each, shape (k, 3) int64, and for each parity the rows of its own."""
+        offsets, rows = np.unique(np.concatenate(self.interactions), axis=0, return_inverse=True)
+        return offsets, np.split(rows.ravel(), np.cumsum([*map(len, self.interactions)])[:-1])
 
     @cached_property
     def from_root(self) -> np.ndarray:

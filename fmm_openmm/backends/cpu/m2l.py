@@ -45,12 +45,11 @@ class Interactions:
 
     @classmethod
     def of(cls, octree: Octree, order: int, m2l: str) -> "Interactions":
-        lists = octree.interactions
-        offsets, which = np.unique(np.concatenate(lists), axis=0, return_inverse=True)
-        start = np.cumsum([0, *map(len, lists)])
+        offsets, rows = octree.offsets
+        start = np.cumsum([0, *map(len, rows)])
         parity = {level: parities(octree.lattices[level]) for level in range(1, octree.levels + 1)}
         tables = _TABLES[m2l](-(offsets @ octree.leaf.boxes), order)
-        return cls(parity, offsets, start, which.ravel(), tables)
+        return cls(parity, offsets, start, np.concatenate(rows), tables)
 
 
 def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
