@@ -27,6 +27,7 @@ from tests.integration.boxes import Box, energy_of
 
 TIGHT = {"tolerance": 1e-6}
 DATA = Path(__file__).parent / "data"
+OPENMM = tuple(map(int, openmm.version.short_version.split(".")[:2]))
 
 
 def through_xml(system):
@@ -243,6 +244,7 @@ def test_options_of_numpy_are_written(ions):
     assert (found._definition.options.order, found._definition.options.grid) == (7, [4, 4, 4])
 
 
+@pytest.mark.skipif(OPENMM < (8, 6), reason="the file is OpenMM 8.6's, which older ones do not read")
 def test_files_of_version_1_are_read(ions):
     """Format 1 held a dictionary with compressed bytes."""
     system = openmm.XmlSerializer.deserialize((DATA / "format_1.xml").read_text())
