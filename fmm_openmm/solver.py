@@ -36,6 +36,9 @@ class CoulombResult:
         potentials: at each particle, of all others and, with a periodic boundary, of every image and of the background;
             shape (n,), kJ/mol/e. The derivative of the energy with respect to the particle's charge.
         fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
+
+    At an uncharged particle that lies on a charge from which it is not excluded, potential and field are NaN and the
+    force is zero.
     """
 
     energy: float
@@ -186,8 +189,8 @@ class CoulombSolver:
             MemoryError: with backend "cuda", device memory does not suffice. Nothing is kept there; the solver stays usable.
             UnsupportedError: the order is too high for single precision; with backend "cuda", the kernels cannot be compiled
                 here.
-            ValueError: bad shapes, coordinates that are not finite or absurdly far, particles that coincide and are not
-                excluded (unless such charges cancel each other).
+            ValueError: bad shapes, coordinates that are not finite or absurdly far, charged particles that coincide
+                and are not excluded; with backend "cuda" also if one of the two has no charge.
         """
         cell = self._cell(box_vectors)
         if not hasattr(positions, "__cuda_array_interface__"):
@@ -248,13 +251,17 @@ class CoulombSolver:
 
     def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
         """What the stages return, in kJ/mol and nm."""
-        bad = np.flatnonzero(~(np.abs(potentials) <= enormous * np.abs(self._charges).max()))
-        if len(bad):
-            raise ValueError(self._coincidence(bad[0], positions, cell))
+        charged = self._charges != 0.0
+        undefined = ~((np.abs(potentials) <= enormous * np.abs(self._charges).max()) & np.isfinite(fields).all(1))
+        if undefined.any():
+            bad = np.flatnonzero(undefined & charged)
+            if len(bad):
+                raise ValueError(self._coincidence(bad[0], positions, cell))
+            potentials[undefined] = fields[undefined] = np.nan
         potentials *= COULOMB_CONSTANT / width
         fields *= COULOMB_CONSTANT / width**2
-        energy = 0.5 * float(self._charges @ potentials)
-        return CoulombResult(energy, self._charges[:, None] * fields, potentials, fields)
+        energy = 0.5 * float(self._charges[charged] @ potentials[charged])
+        return CoulombResult(energy, np.where(charged[:, None], self._charges[:, None] * fields, 0.0), potentials, fields)
 
     def _fall_back(self, fault: Exception) -> None:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
@@ -350,7 +357,7 @@ class CoulombSolver:
         images = np.zeros_like(delta) if cell is None else np.rint(delta @ np.linalg.inv(cell))
         if cell is not None:
             delta -= images @ cell
-        distance = np.linalg.norm(delta, axis=1)
+        distance = np.linalg.norm(delta, axis=1) + 1e-6 * (self._charges == 0.0)  # among equals, charged ones first
         partners = self._exclusions[(self._exclusions == particle).any(1)]
         if not self._placement.minimum_image:
             partners = partners[~images[partners].any((1, 2))]  # of others another image is excluded

@@ -197,6 +197,35 @@ def test_a_clash_gives_its_force(scattered, distance, precision, resolution):
     assert relative(found, expected) < 1e-6 + resolution / distance
 
 
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("charges", [(1e-6, 1e-6), (1e-6, -1e-6), (1e-12, 1e-6), (1.0, 1e-12)], ids=str)
+def test_however_small_the_charges_that_coincide_beside_others(scattered, precision, smoothing, charges):
+    x, q = scattered
+    solver = CoulombSolver(changed(q, [7, 30], charges), SKEWED, precision=precision, smoothing=smoothing, backend="cpu")
+    with pytest.raises(ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"):
+        solver.compute(changed(x, 30, x[7]))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize("boundary, options", [
+    ("periodic", {"backend": "cpu"}), ("periodic", {"backend": "cpu", "smoothing": 0.2}), ("open", {"backend": "cpu"}),
+])  # fmt: skip
+def test_uncharged_particles_may_be_anywhere(scattered, boundary, options, precision):
+    x, q = scattered
+    x, q = changed(x, [7, 20, 30], x[[8, 19, 8]]), changed(q, [7, 19, 20, 30], 0.0)
+    cell, options = SKEWED if boundary == "periodic" else None, {"boundary": boundary, "precision": precision, **options}
+    result = CoulombSolver(q, cell, **options).compute(x)
+    expected = CoulombSolver(q, cell, [(7, 8), (7, 30), (8, 30), (19, 20)], **options).compute(x)
+    assert result.energy == pytest.approx(expected.energy, rel=1e-6)
+    np.testing.assert_allclose(result.forces, expected.forces, atol=1e-6 * np.abs(expected.forces).max())
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(result.potentials)), [7, 30])
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(result.fields).any(1)), [7, 30])
+    with pytest.raises(ValueError, match=r"^`positions`: particles 8 and 40 coincide and are not excluded$"):
+        CoulombSolver(np.append(q, 1.0), cell, **options).compute(np.concatenate([x, x[8:9]]))
+
+
 # Several solvers
 
 

@@ -1,7 +1,8 @@
 """p2p: direct interactions within the near stencil.
 
 One thread owns a box. It copies the parts of all near boxes, shifted to its own centre, into one buffer and lets each of
-its parts run over that in vectorised order; the charges a part must not see are zeroed for the length of its run.
+its parts run over that in vectorised order. Charges that a part must not see are zeroed and put away for the length of its run,
+uncharged parts for good: so only charges that coincide are at zero distance, and what they give is not finite.
 """
 
 import numpy as np
@@ -12,16 +13,15 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
-CLOSEST = 4e-26
-"""Smallest squared distance, in box widths, so that 1/r^3 does not overflow float32. Charges that coincide give enormous
-potentials, which the solver reports."""
+AWAY = 99.0
+"""First coordinate, in box widths, of what must not be at zero distance."""
 
 BLOCK = 64
 """Sources summed in the working precision before the sum is added up in float64."""
 
 
 @inline
-def _run(x, y, z, buffer, length, closest):
+def _run(x, y, z, buffer, length):
     """Potential and field at (x, y, z) of the first ``length`` charges, a multiple of BLOCK, of ``buffer`` (4, capacity)."""
     real = buffer.dtype.type
     total0, total1, total2, total3 = 0.0, 0.0, 0.0, 0.0
@@ -30,7 +30,7 @@ def _run(x, y, z, buffer, length, closest):
         phi, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
         for j in range(BLOCK):
             dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
-            inverse = real(1.0) / np.sqrt(max(dx * dx + dy * dy + dz * dz, closest))
+            inverse = real(1.0) / np.sqrt(dx * dx + dy * dy + dz * dz)
             s = bq[j] * inverse
             phi += s
             s *= inverse * inverse
@@ -45,12 +45,13 @@ def _run(x, y, z, buffer, length, closest):
 
 
 @kernel
-def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, closest, chunks, phi, field):
+def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, chunks, phi, field):
     real = x.dtype.type
     n0, n1 = counts[0, 0], counts[1, 1]
+    nothing, away = real(0.0), real(AWAY)
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
-        buffer, saved = np.empty((4, 0), x.dtype), np.empty(0, x.dtype)
+        buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
         for box in range(chunk, len(start) - 1, chunks):
             if start[box] == start[box + 1]:
                 continue
@@ -72,23 +73,23 @@ def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, e
                 s2 = real(near[k, 2] * boxes[2, 2])
                 first = start[source[k]]
                 for j in range(start[source[k] + 1] - first):
-                    buffer[0, begin[k] + j] = x[first + j, 0] + s0
+                    buffer[0, begin[k] + j] = x[first + j, 0] + s0 if charge[first + j] != nothing else away
                     buffer[1, begin[k] + j] = x[first + j, 1] + s1
                     buffer[2, begin[k] + j] = x[first + j, 2] + s2
                     buffer[3, begin[k] + j] = charge[first + j]
             for j in range(length, padded):
-                buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = real(99.0), real(99.0), real(99.0), real(0.0)
+                buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = away, away, away, nothing
             for i in range(start[box], start[box + 1]):
                 entries = excluded_start[i + 1] - excluded_start[i]
-                if entries > len(saved):
-                    saved = np.empty(2 * entries, x.dtype)
+                if entries > saved.shape[1]:
+                    saved = np.empty((2, 2 * entries), x.dtype)
                 for e in range(entries):
                     row = excluded_row[excluded_start[i] + e]
                     if row >= 0:
                         j = begin[row] + excluded_part[excluded_start[i] + e] - start[source[row]]
-                        saved[e] = buffer[3, j]
-                        buffer[3, j] = real(0.0)
-                p, e0, e1, e2 = _run(x[i, 0], x[i, 1], x[i, 2], buffer, padded, closest)
+                        saved[0, e], saved[1, e] = buffer[0, j], buffer[3, j]
+                        buffer[0, j], buffer[3, j] = away, nothing
+                p, e0, e1, e2 = _run(x[i, 0], x[i, 1], x[i, 2], buffer, padded)
                 phi[i] += p
                 field[i, 0] += e0
                 field[i, 1] += e1
@@ -96,12 +97,13 @@ def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, e
                 for e in range(entries):
                     row = excluded_row[excluded_start[i] + e]
                     if row >= 0:
-                        buffer[3, begin[row] + excluded_part[excluded_start[i] + e] - start[source[row]]] = saved[e]
+                        j = begin[row] + excluded_part[excluded_start[i] + e] - start[source[row]]
+                        buffer[0, j], buffer[3, j] = saved[0, e], saved[1, e]
 
 
 def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
     """See :meth:`fmm_openmm.stages.Stages.p2p`."""
     _p2p(
         parts.x, parts.charge, parts.start, lattice.counts, lattice.boxes, lattice.near, near.start, near.part, near.offset,
-        parts.x.dtype.type(CLOSEST), chunk_count(lattice.size), out.potentials, out.fields,
+        chunk_count(lattice.size), out.potentials, out.fields,
     )  # fmt: skip
