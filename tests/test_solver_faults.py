@@ -211,6 +211,9 @@ def test_however_small_the_charges_that_coincide_beside_others(scattered, precis
 @pytest.mark.parametrize("precision", ["single", "double"])
 @pytest.mark.parametrize("boundary, options", [
     ("periodic", {"backend": "cpu"}), ("periodic", {"backend": "cpu", "smoothing": 0.2}), ("open", {"backend": "cpu"}),
+    ("periodic", {"backend": "reference"}), ("periodic", {"backend": "reference", "smoothing": 0.2}),
+    ("open", {"backend": "reference"}), ("open", {"backend": "cpu", "method": "direct"}),
+    ("open", {"backend": "cpu", "method": "treecode"}),
 ])  # fmt: skip
 def test_uncharged_particles_may_be_anywhere(scattered, boundary, options, precision):
     x, q = scattered

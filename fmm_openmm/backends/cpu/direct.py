@@ -11,6 +11,10 @@ TILE = 1024
 """Sources whose contributions are added up before they go to a float64 sum."""
 
 
+AWAY = 1e12
+"""First coordinate, nm, of sources without charge: only charges that coincide are at zero distance."""
+
+
 class DirectSum(OpenSum):
     """See :class:`fmm_openmm.stages.OpenSum`."""
 
@@ -24,8 +28,14 @@ class DirectSum(OpenSum):
 
     def evaluate(self, positions) -> tuple[np.ndarray, np.ndarray]:
         sums = np.empty((len(positions), 4))
-        _direct(*np.ascontiguousarray(positions.T), self.charges, *self._partners, sums)
+        x, y, z = np.ascontiguousarray(positions.T)
+        _direct(x, y, z, sources(x, self.charges), self.charges, *self._partners, sums)
         return sums[:, 0].copy(), sums[:, 1:].copy()
+
+
+def sources(x, charges):
+    """First coordinates of particles as sources."""
+    return np.where(charges == 0.0, AWAY, x)
 
 
 @inline
@@ -50,12 +60,12 @@ def add_range(xi, yi, zi, x, y, z, charge, begin, end, sums):
 
 
 @kernel
-def _direct(x, y, z, charge, start, partner, out):
+def _direct(x, y, z, source, charge, start, partner, out):
     for i in prange(len(charge)):
         sums = np.zeros(4)
         begin = 0
         for k in range(start[i], start[i + 1] + 1):
             end = partner[k] if k < start[i + 1] else len(charge)
-            add_range(x[i], y[i], z[i], x, y, z, charge, begin, end, sums)
+            add_range(x[i], y[i], z[i], source, y, z, charge, begin, end, sums)
             begin = end + 1
         out[i] = sums

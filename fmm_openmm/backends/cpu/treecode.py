@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.direct import add_range
+from fmm_openmm.backends.cpu.direct import add_range, sources
 from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
 from fmm_openmm.backends.cpu.m2m import parent_matrices
 from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
@@ -54,7 +54,9 @@ class Treecode(OpenSum):
         coefficients = np.tensordot(moments, evaluation(self.order), (1, 2)).astype(self.dtype)
         sums = np.zeros((n, 4))
         cells = tree.first, tree.last, tree.child, tree.children, tree.parent, tree.centre, tree.width
-        particles = *np.ascontiguousarray(x.T), charges.astype(self.dtype), *partners(place[self._pairs], n)
+        x, y, z = np.ascontiguousarray(x.T)
+        charges = charges.astype(self.dtype)
+        particles = x, y, z, sources(x, charges), charges, *partners(place[self._pairs], n)
         _walk(leaves, leaf_of, *cells, coefficients, *particles, self.theta, DEPTH, sums)
         sums = sums[place]
         return sums[:, 0].copy(), sums[:, 1:].copy()
@@ -156,8 +158,8 @@ def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmon
 
 @kernel
 def _walk(
-    leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z, charge, start, partner, theta,
-    depth, sums,
+    leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z, source, charge, start,
+    partner, theta, depth, sums,
 ):  # fmt: skip
     order = int(np.sqrt(coefficients.shape[2]) + 0.5) - 2
     few = DIRECT * coefficients.shape[2]
@@ -184,9 +186,9 @@ def _walk(
                     begin = first[cell]
                     for k in range(start[i], start[i + 1]):
                         if begin <= partner[k] < last[cell]:
-                            add_range(x[i], y[i], z[i], x, y, z, charge, begin, partner[k], sums[i])
+                            add_range(x[i], y[i], z[i], source, y, z, charge, begin, partner[k], sums[i])
                             begin = partner[k] + 1
-                    add_range(x[i], y[i], z[i], x, y, z, charge, begin, last[cell], sums[i])
+                    add_range(x[i], y[i], z[i], source, y, z, charge, begin, last[cell], sums[i])
         # excluded partners have been counted if the moments of their cell, or of one around it, were used
         for i in range(first[leaf], last[leaf]):
             for k in range(start[i], start[i + 1]):
@@ -195,5 +197,5 @@ def _walk(
                     cell = parent[cell]
                 if cell >= 0:
                     counted = np.zeros(4)
-                    add_range(x[i], y[i], z[i], x, y, z, charge, partner[k], partner[k] + 1, counted)
+                    add_range(x[i], y[i], z[i], source, y, z, charge, partner[k], partner[k] + 1, counted)
                     sums[i] -= counted

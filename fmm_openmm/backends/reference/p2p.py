@@ -7,7 +7,7 @@ from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 
 def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
-    """See :meth:`fmm_openmm.stages.Stages.p2p`. A pair at zero distance that is not excluded gives infinite values."""
+    """See :meth:`fmm_openmm.stages.Stages.p2p`. Charges at zero distance that are not excluded give infinite values."""
     m = len(parts.x)
     targets = np.repeat(np.arange(m), np.diff(near.start))
     excluded = (near.offset * m + targets) * m + near.part
@@ -21,7 +21,7 @@ def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulato
         delta = parts.x[i] - parts.x[j] - offset @ lattice.boxes
         r = np.linalg.norm(delta, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            s = parts.charge[j] / r
+            s = np.where(parts.charge[j] == 0.0, 0.0, parts.charge[j] / r)
             strength = np.where(s == 0.0, 0.0, s / r**2)[:, None] * delta
         out.potentials += np.bincount(i, s, m)
         out.fields += np.stack([np.bincount(i, f, m) for f in strength.T], 1)

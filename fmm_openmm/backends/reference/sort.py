@@ -48,8 +48,8 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
 
 def gather(parts: Parts, out, particles: int) -> tuple[np.ndarray, np.ndarray]:
     """See :meth:`fmm_openmm.stages.Stages.gather`."""
-    potentials = np.bincount(parts.particle, parts.weight * out.potentials, particles)
     with np.errstate(invalid="ignore"):  # of particles that coincide
+        potentials = np.bincount(parts.particle, parts.weight * out.potentials, particles)
         contribution = parts.weight[:, None] * out.fields - parts.slope * out.potentials[:, None]
     fields = np.stack([np.bincount(parts.particle, c, particles) for c in contribution.T], 1)
     return potentials, fields
