@@ -251,17 +251,16 @@ class CoulombSolver:
 
     def _result(self, potentials, fields, width: float, enormous: float, positions, cell) -> CoulombResult:
         """What the stages return, in kJ/mol and nm."""
-        charged = self._charges != 0.0
         undefined = ~((np.abs(potentials) <= enormous * np.abs(self._charges).max()) & np.isfinite(fields).all(1))
-        if undefined.any():
-            bad = np.flatnonzero(undefined & charged)
-            if len(bad):
-                raise ValueError(self._coincidence(bad[0], positions, cell))
-            potentials[undefined] = fields[undefined] = np.nan
+        bad = np.flatnonzero(undefined & (self._charges != 0.0))
+        if len(bad):
+            raise ValueError(self._coincidence(bad[0], positions, cell))
+        potentials[undefined] = fields[undefined] = 0.0
         potentials *= COULOMB_CONSTANT / width
         fields *= COULOMB_CONSTANT / width**2
-        energy = 0.5 * float(self._charges[charged] @ potentials[charged])
-        return CoulombResult(energy, np.where(charged[:, None], self._charges[:, None] * fields, 0.0), potentials, fields)
+        energy, forces = 0.5 * float(self._charges @ potentials), self._charges[:, None] * fields
+        potentials[undefined] = fields[undefined] = np.nan
+        return CoulombResult(energy, forces, potentials, fields)
 
     def _fall_back(self, fault: Exception) -> None:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
