@@ -18,6 +18,7 @@ from fmm_openmm.expansions.error import (
     estimate_error,
     far_distances,
     ionic_fraction,
+    largest_ratio,
     net_charge,
     single_noise,
 )
@@ -28,9 +29,16 @@ PRECISIONS = ("auto", "single", "double")
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
-SMOOTHINGS = (0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
-"""Widths of the transition regions considered, box widths. All conserve the energy alike, below 0.006 no longer; wide ones make
-more parts of particles, narrow ones larger errors."""
+SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
+"""Widths of the transition regions considered, box widths; 0: none. All others conserve the energy alike, below 0.006 no
+longer; wide ones make more parts of particles, narrow ones larger errors."""
+
+LARGEST = 6.0
+"""Largest error of a single force, over tolerance and RMS force, that parameters are chosen for: about that of PME."""
+
+CONSERVING = 8e-5
+"""Expected error up to which the energy is conserved without smoothing. Where particles change boxes it jumps by the
+truncation error: water of 300 K drifts by 1e5 to 2e5 kT/ns/dof times the square of the expected error, 0.001 at this one."""
 
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
@@ -39,7 +47,7 @@ NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
 have the same near stencil, and a barostat does not make it flicker."""
 
-ORDER_LIMIT = (5.0, 2.4)
+ORDER_LIMIT = (6.0, 3.2)
 """Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes
 dominate the error."""
 
@@ -66,6 +74,7 @@ class CostModel:
     Attributes:
         pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in the other stages.
         box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the convolution.
+        order: an order, in the latency of the chain of stages of the far field.
         strewn: a box and a term where neighbours are strewn over memory (``BoxLattice.in_rows``).
         box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
         at_once: boxes that p2p works on side by side, so that fewer take as long, and the last of many half as long.
@@ -82,6 +91,7 @@ class CostModel:
     box_term2: float
     box_near: float
     box: float = 0.0
+    order: float = 0.0
     at_once: float = 0.0
     beside: float = 0.0
     strewn: float = 0.0
@@ -104,6 +114,7 @@ class CostModel:
             + root * (box_term * terms + self.box_term2 * terms * terms)
             + interactions * self.box_term2 * terms * terms
             + boxes * filled * (self.box_near * near + self.box)
+            + self.order * order
         )
 
 
@@ -113,16 +124,17 @@ CPU_COST = CostModel(
 """One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water of ``docs/accuracy.md``."""
 
 CUDA_COST = CostModel(
-    pair=6.3e-13, part_term=1e-12, part=8e-11, box_term=1.1e-11, box_term2=1.15e-13, box_near=2.5e-11, box=1.5e-9,
-    at_once=2100, beside=2e-5, strewn=1.6e-11, rounding=2.15,
+    pair=5.9e-13, part_term=6.5e-14, part=1.24e-9, box_term=2.9e-12, box_term2=1.75e-13, box_near=1.9e-11, box=2.9e-9,
+    order=2.05e-6, at_once=2100, beside=2e-5, strewn=1.6e-11, rounding=2.15,
     double=CostModel(
         pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13, box_near=1.1e-11, box=7.8e-10,
         at_once=2100, beside=2e-5, strewn=3.2e-11,
     ),
 )  # fmt: skip
-"""An NVIDIA H200, fitted to the stages' times at 962,280 atoms of water; ``at_once`` to droplets of 21,480 in float32 and to MD
-steps of 42,768 and 70,752, ``strewn`` to dodecahedra in float32. ``rounding`` covers the 1.0e-5 of TIP4P-Ew water at a
-smoothing of 0.025: reciprocal roots are approximate, and all sums are in float32."""
+"""An NVIDIA H200. In float32 fitted to whole MD steps of water, 21,384 to 922,752 atoms, within 3 %, beside the Lennard-Jones
+pairs of the oxygens: ``part`` holds what parts cost that only smoothing makes, so times without it come out too long, by the
+same for all. ``strewn`` was fitted to dodecahedra, the model of float64 to the stages' times at 962,280 atoms. ``rounding``
+covers the 1.0e-5 of TIP4P-Ew water at a smoothing of 0.025: reciprocal roots are approximate, and all sums are in float32."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +227,20 @@ class Request:
         """Widths of the transition regions to choose from, the widest last."""
         return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
+    def promises(self, truncation: float, error: float, order: int, smoothing: float) -> int:
+        """How much of what is promised parameters keep: 0 if their expected error is above the tolerance, 1 if it is not,
+        2 if they conserve the energy as well, or smoothing was asked for or declined, and 3 if no single force is far off.
+
+        Args:
+            truncation: the expected error without that of the arithmetic.
+            error: the expected error.
+        """
+        if error > self.tolerance:
+            return 0
+        if smoothing == 0.0 and self.smoothing is None and truncation > CONSERVING:
+            return 1
+        return 3 if truncation * largest_ratio(order, smoothing) <= LARGEST * self.tolerance else 2
+
 
 @dataclass(frozen=True)
 class Load:
@@ -301,8 +327,8 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
 
 def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> list[FMMParameters]:
     """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius and smoothing the lowest order
-    whose estimated error meets the request. If nothing does, the most accurate alone, with a warning unless the order was
-    given."""
+    that keeps what :meth:`Request.promises` tells, or as much of it as is possible. If no estimated error meets the request,
+    the most accurate alone, with a warning unless the order was given."""
     return [chosen for _, chosen in ranked(request, cell, load, cost)]
 
 
@@ -348,16 +374,19 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
             f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, got {request.tolerance!r}: "
             "ask for `precision='double'`"
         )
-    found, best = [], None
+    found, best = {1: [], 2: [], 3: []}, None  # by what they keep, at least
     for grid, lattice in _stencils(request, grids):
         distances = far_distances(lattice)
         for smoothing in request.smoothings:
-            for seconds, chosen in _by_order(request, grid, lattice, distances, smoothing, load, cost):
+            missing = [1, 2, 3]
+            for seconds, chosen, kept in _by_order(request, grid, lattice, distances, smoothing, load, cost):
                 if best is None or chosen.expected_error < best[1].expected_error:
                     best = seconds, chosen
-                if chosen.expected_error <= request.tolerance:
-                    found.append((seconds, chosen))
+                while missing and missing[0] <= kept:
+                    found[missing.pop(0)].append((seconds, chosen))
+                if not missing:
                     break
+    found = found[3] or found[2] or found[1]
     if best is None:
         what, given = "`levels` must be fewer", request.levels
         if request.near_radius is not None:
@@ -389,8 +418,9 @@ def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, B
 
 def _by_order(
     request: Request, grid: Grid, lattice: BoxLattice, distances: np.ndarray, smoothing: float, load: Load, cost: CostModel
-) -> Iterator[tuple[float, FMMParameters]]:
-    """Seconds and parameters of every order, the lowest first. The truncation errors of all levels add up."""
+) -> Iterator[tuple[float, FMMParameters, int]]:
+    """Seconds and parameters of every order, the lowest first, and what they keep. The truncation errors of all levels add
+    up."""
     levels, radius = request.levels or 0, lattice.near_radius
     parts, filled = load.particles * (1.0 + 2.0 * smoothing) ** 3, load.particles / (grid.per_box * lattice.size)
     noise, counts = _noise(request, smoothing, load, cost), tuple(map(tuple, grid.counts.tolist()))
@@ -411,7 +441,8 @@ def _by_order(
         error = float(np.hypot(noise, truncation))
         seconds = cost(parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows)
         m2l = request.operator(order, cost)
-        yield seconds, FMMParameters(order, radius, counts, smoothing, levels, request.precision, error, m2l)
+        chosen = FMMParameters(order, radius, counts, smoothing, levels, request.precision, error, m2l)
+        yield seconds, chosen, request.promises(truncation, error, order, smoothing)
 
 
 def adapt_parameters(

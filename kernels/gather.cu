@@ -7,11 +7,10 @@
 //
 // The energy is added up in float64 in a fixed order: blocks write partial sums, the block that finishes last adds these. Bound by
 // memory.
+#include "common/fixed_point.cuh"
 #include "common/parts.cuh"
 
 #define BLOCK 256
-#define FIXED_POINT 4294967296.0     // 2^32
-#define LARGEST 1073741823.0         // kJ/mol/nm; the sum of two such forces still fits
 
 // The sum over the block, in a fixed order; valid in thread 0.
 __device__ __forceinline__ double block_sum(double value) {
@@ -73,11 +72,6 @@ __device__ __forceinline__ void add_energy(double mine, double* partial, int* ti
     for (int b = threadIdx.x; b < gridDim.x; b += BLOCK) mine += reinterpret_cast<volatile double*>(partial)[b];
     const double total = block_sum(mine);
     if (threadIdx.x == 0) *energy = total;
-}
-
-// Neither a force too large for the format nor NaN may turn into an unrelated number: both become the largest force.
-__device__ __forceinline__ uint64 fixed_point(real force) {
-    return uint64((long long)(fmin(fmax(double(force), -LARGEST), LARGEST) * FIXED_POINT));
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)

@@ -17,6 +17,7 @@
 // Where forces are all that is wanted, potentials are left out, unless some particles are split: their forces depend on them,
 // and a launch that uses code for both cases takes longer.
 #include "common/parts.cuh"
+#include "common/reduce.cuh"
 
 #define TARGETS 4
 #define BATCH 32
@@ -58,23 +59,6 @@ __device__ __forceinline__ void interact(const real4 (&target)[N], const real4& 
         sum[t].x += f * dx[t];
         sum[t].y += f * dy[t];
         sum[t].z += f * dz[t];
-    }
-}
-
-// Sums over the warp of COUNT values a lane, COUNT a power of two: afterwards lane i holds the sum of value i % COUNT.
-template <int COUNT>
-__device__ __forceinline__ real transposed_sum(real (&v)[COUNT], unsigned lane) {
-    if constexpr (COUNT > 1) {
-        real half[COUNT / 2];
-        const bool upper = lane & (COUNT / 2);
-#pragma unroll
-        for (int k = 0; k < COUNT / 2; k++) {
-            const real keep = upper ? v[k + COUNT / 2] : v[k], give = upper ? v[k] : v[k + COUNT / 2];
-            half[k] = keep + __shfl_xor_sync(FULL, give, COUNT / 2);
-        }
-        return transposed_sum(half, lane);
-    } else {
-        return v[0];
     }
 }
 

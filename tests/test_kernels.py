@@ -39,6 +39,16 @@ VARIANTS = {
     "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 1, 8, 0),
     "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 1, 4, 1),
 }
+WATER = {"LIMITED": 1, "PERIODIC": 1, "PARTNERS": 0, "SWITCHED": 0, "TYPES": 1, "PAIR_LANES": 16, "DETERMINISTIC": 0,
+         "LIST_BLOCKS": 4}
+WATER |= {"CUTOFF": 0.9, "SWITCHING": 0.8, "ENERGY_TYPE": "double"}
+PROTEIN = WATER | {"PARTNERS": 1, "SWITCHED": 1, "TYPES": 20, "PAIR_LANES": 32}
+LENNARD_JONES = {
+    "float 5": WATER,
+    "float 9 smoothed": PROTEIN,
+    "float 7 open": WATER | {"LIMITED": 0, "PERIODIC": 0, "PARTNERS": 1, "TYPES": 50, "ENERGY_TYPE": "float", "LIST_BLOCKS": 3},
+    "double 12 smoothed": PROTEIN | {"DETERMINISTIC": 1, "POSQ": "double", "LIST_BLOCKS": 2},
+}
 MIRRORED = {"m2l_matrices": (1,), "m2l_p4_symmetric": P4Symmetric.abreast, "m2l_p4_parity": P4Parity.abreast}
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 CASES = {  # by version of CUDA and architecture; all variants on the oldest, the newest and what is measured on
@@ -56,7 +66,7 @@ def macros_of(variant, stage):
         macros |= mirrored_shape(*of, MIRRORED[stage]) | {"BLOCKS": 1}
     if stage == "m2l_rotation":
         macros |= rotation_shape(*of, 227 * 1024)[0]
-    return macros
+    return macros | (LENNARD_JONES[variant] if stage.startswith("lennard_jones") else {})
 
 
 def check(cuda, architecture, stage, macros, budget, monkeypatch):

@@ -242,8 +242,8 @@ def test_serialises(built):
         assert kind == (p.Launch, p.Memset, p.Record, p.Wait).index(type(step))
         assert (phase, stream) == (built.phase_of(step), step.stream)
         if kind == 0:
-            kernel, *launch, count = reader.integers(6)
-            assert (kernels[kernel][0], *launch) == (step.kernel, *step.grid, step.block)
+            kernel, *launch, count = reader.integers(7)
+            assert (kernels[kernel][0], *launch) == (step.kernel, *step.grid, step.block, step.cooperative)
             for argument in step.arguments:
                 buffer = reader.integer()
                 if buffer < 0:

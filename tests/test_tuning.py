@@ -206,10 +206,10 @@ class Fake(ReferenceStages):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU on which low orders are fast."""
+    """A GPU on which high orders are fast."""
     monkeypatch.setattr(backends, "_cuda", lambda: Fake)
     monkeypatch.setattr("fmm_openmm.bench.timing.hardware", lambda: f"{DEVICE}; 1 threads")
-    monkeypatch.setattr(bench_tune, "seconds_of", lambda charges, p, tolerance: 1e-4 * p.order)
+    monkeypatch.setattr(bench_tune, "seconds_of", lambda charges, p, tolerance: 1e-4 / p.order)
 
 
 def test_a_solver_uses_what_was_tuned(gpu):
@@ -217,7 +217,7 @@ def test_a_solver_uses_what_was_tuned(gpu):
     charges = bench_tune.water_like(cell)
     plain = CoulombSolver(charges.charges, cell, charges.exclusions, backend="cuda").parameters
     row = bench_tune.tune(Size(3.0), Request())
-    assert row["winner"].order == min(each["order"] for each in row["candidates"]) < plain.order
+    assert row["winner"].order == max(each["order"] for each in row["candidates"]) > plain.order
     assert row["winner"].seconds < row["model_seconds"]
     KEPT.store({row["key"]: row["winner"]})
 

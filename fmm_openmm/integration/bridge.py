@@ -104,7 +104,7 @@ class HostBridge:
         state = yield
         try:
             is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
-            if self.definition.options.bridge == "native":
+            if self.definition.options.native_only:
                 self._require_session()
             result = self.evaluate(
                 state.getPositions(asNumpy=True)._value,
@@ -128,7 +128,7 @@ class HostBridge:
 
         if not native.sessions_of(self):
             self.definition.options.check_available()
-            raise UnsupportedError("`bridge='native'` needs a Context on the CUDA platform")
+            raise UnsupportedError(f"`{self.definition.options.native_only}` needs a Context on the CUDA platform")
 
     def evaluate(self, positions, box_vectors, values) -> CoulombResult:
         """Energy, forces, potentials and fields.

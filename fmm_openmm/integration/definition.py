@@ -20,6 +20,9 @@ from fmm_openmm.units import strip_units
 FORMAT = 2
 """Version of the packed form. Raise it when :meth:`Definition.pack` changes, and read the old ones."""
 
+LENNARD_JONES = ("auto", "sites", "openmm")
+"""Choices of who computes Lennard-Jones pairs."""
+
 TABLES = {
     "charges": (np.float64, 1),
     "exclusions": (np.int32, 2),
@@ -41,7 +44,8 @@ def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
 class Options:
     """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Values are checked on creation.
 
-    The fields are those of :class:`fmm_openmm.CoulombSolver`, and ``bridge``: "auto", "host" or "native".
+    The fields are those of :class:`fmm_openmm.CoulombSolver`, ``bridge``: "auto", "host" or "native", and ``lennard_jones``:
+    "auto", "sites" or "openmm".
     """
 
     tolerance: float = TOLERANCE
@@ -53,6 +57,7 @@ class Options:
     precision: str = "auto"
     backend: str = "auto"
     bridge: str = "auto"
+    lennard_jones: str = "auto"
 
     def __post_init__(self):
         self.request()
@@ -61,6 +66,13 @@ class Options:
         check_choice(self.backend, BACKENDS, "backend")
         if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native" and not self.on_gpu:
             raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
+        if check_choice(self.lennard_jones, LENNARD_JONES, "lennard_jones") == "sites" and (
+            self.bridge == "host" or not self.on_gpu
+        ):
+            raise ValueError(
+                "`lennard_jones='sites'` needs the native bridge: `bridge` must be 'auto' or 'native' and `backend` 'auto' or "
+                f"'cuda', got {self.bridge!r} and {self.backend!r}"
+            )
 
     def check_available(self) -> None:
         """Whether this computer can do it: asked of those who choose it, not of those who read it from a file.
@@ -70,8 +82,15 @@ class Options:
         """
         if self.backend == "cuda":
             backend_class("cuda")
-        if self.bridge == "native" and isinstance(plugin.load(), str):
-            raise UnsupportedError(f"`bridge='native'` is not available: {plugin.load()}")
+        if self.native_only and isinstance(plugin.load(), str):
+            raise UnsupportedError(f"`{self.native_only}` is not available: {plugin.load()}")
+
+    @property
+    def native_only(self) -> str | None:
+        """The option that asks for the native bridge and nothing else, as it is written; None if there is none."""
+        if self.bridge == "native":
+            return "bridge='native'"
+        return "lennard_jones='sites'" if self.lennard_jones == "sites" else None
 
     @property
     def on_gpu(self) -> bool:
@@ -92,7 +111,7 @@ class Options:
 
     def solver(self, structure: "Structure", charges: np.ndarray, cell: np.ndarray | None, positions) -> CoulombSolver:
         """The solver for a structure: charges (n,) e, cell (3, 3) nm or None, positions (n, 3) nm."""
-        options = {name: value for name, value in asdict(self).items() if name != "bridge"}
+        options = {name: value for name, value in asdict(self).items() if name not in ("bridge", "lennard_jones")}
         return CoulombSolver(
             charges,
             cell,

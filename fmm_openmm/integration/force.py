@@ -11,7 +11,7 @@ from openmm import unit
 
 from fmm_openmm.convert.openmm_system import excepted_pairs, global_defaults, particle_parameters
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration import native
+from fmm_openmm.integration import lennard_jones, native
 from fmm_openmm.integration.bridge import HostBridge, bridge_of
 from fmm_openmm.integration.definition import Definition, Options
 from fmm_openmm.integration.pickled import replace_pickle
@@ -57,6 +57,9 @@ class FMMForce(openmm.PythonForce):
             is double in Contexts of double precision.
         bridge: "native" computes inside OpenMM's CUDA platform, "host" copies through the host and works everywhere;
             "auto" is native where it can be.
+        lennard_jones: who computes the Lennard-Jones pairs of the System on the native bridge. "sites": the plugin, among the
+            particles that have such an interaction; an error where that cannot be done. "openmm": OpenMM, among all
+            particles. "auto": the plugin where it can and is faster.
 
     Raises:
         ValueError, TypeError: a bad option, naming it.
@@ -74,8 +77,9 @@ class FMMForce(openmm.PythonForce):
         precision: str = "auto",
         backend: str = "auto",
         bridge: str = "auto",
+        lennard_jones: str = "auto",
     ):
-        options = Options(tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge)
+        options = Options(tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge, lennard_jones)
         options.check_available()
         self._start(HostBridge(Definition(options)))
 
@@ -367,7 +371,8 @@ class FMMForce(openmm.PythonForce):
         """What is in use at the Context's box vectors.
 
         Returns:
-            The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and ``bridge_reason``.
+            The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and ``bridge_reason``,
+            ``lennard_jones`` ("sites" or "openmm") and ``lennard_jones_reason``.
 
         Raises:
             OpenMMException: the Context has no positions yet, on which the choice may depend.
@@ -382,7 +387,14 @@ class FMMForce(openmm.PythonForce):
         else:
             parameters, backend = self._bridge.in_use(positions, box_vectors, dict(state.getParameters()))
             bridge = "host"
-        return asdict(parameters) | {"backend": backend, "bridge": bridge, "bridge_reason": reason}
+        pairs, pairs_reason = lennard_jones.status(context)
+        return asdict(parameters) | {
+            "backend": backend,
+            "bridge": bridge,
+            "bridge_reason": reason,
+            "lennard_jones": pairs,
+            "lennard_jones_reason": pairs_reason,
+        }
 
     def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
         """The electrostatic potential at every particle: of all others but the excluded ones, of every periodic image

@@ -18,33 +18,23 @@ from scipy.spatial import cKDTree
 
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.program import Device, Interface
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
-from fmm_openmm.integration import plugin
+from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure, pair_set
+from fmm_openmm.integration.place import Place
 from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load
 from fmm_openmm.region import Placement, Region
 
 _log = logging.getLogger("fmm_openmm")
 
-PRECISIONS = ("single", "mixed", "double")
 CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE = range(8)
-"""What is delivered to the plugin, as in ``fmm_openmm/plugin/kernel.h``."""
+"""What is delivered to the plugin, as in ``fmm_openmm/plugin/python.h``."""
 
 COINCIDENT = 1e-7
 """Distance, over the box or the extent of the particles, of those that float32 cannot tell apart."""
-
-
-class Place(ctypes.Structure):
-    """Where a force is computed: ``Place`` of ``fmm_openmm/plugin/kernel.h``."""
-
-    _fields_ = (
-        *((name, ctypes.c_int) for name in ("precision", "particles", "padded", "processors", "shared", "group")),
-        ("model", ctypes.c_char_p),
-    )
 
 
 class Session:
@@ -65,8 +55,7 @@ class Session:
         self.bridge, self.context = bridge, context
         self.kernel, self._group, self._model = kernel, place.group, place.model.decode()
         self.particles = place.particles
-        self._interface = Interface(PRECISIONS[place.precision], place.padded)
-        self._device = Device(place.processors, place.shared)
+        self._interface, self._device = place.interface, place.device
         options = bridge.definition.options
         double = options.precision == "auto" and self._interface.precision == "double"
         self._request = options.request("double" if double else None)
@@ -307,6 +296,23 @@ def _settle(kernel, reason, inbox):
         _log.warning("an FMMForce uses the host bridge: %s", reason)
 
 
+@_answering
+def _claim_pairs(kernel, pairs, inbox):
+    try:
+        if lennard_jones.claim(kernel, pairs.contents):
+            _deliver(inbox, CLAIM, b"")
+    except Exception as error:
+        _deliver(inbox, FAILURE, f"FMMForce: {error}".encode())
+
+
+@_answering
+def _pair_program(sites, place, inbox):
+    try:
+        _deliver(inbox, PROGRAM, lennard_jones.program(sites.contents, place.contents))
+    except Exception as error:
+        _deliver(inbox, FAILURE, f"FMMForce: {type(error).__name__}: {error}".encode())
+
+
 def _deliver(inbox, kind: int, data: bytes) -> None:
     plugin.load().fmm_deliver(inbox, kind, data, len(data))
 
@@ -315,7 +321,7 @@ _DOUBLES, _INT, _ADDRESS = ctypes.POINTER(ctypes.c_double), ctypes.c_int, ctypes
 
 
 class _Callbacks(ctypes.Structure):
-    """``Callbacks`` of ``fmm_openmm/plugin/kernel.h``."""
+    """``Callbacks`` of ``fmm_openmm/plugin/python.h``."""
 
     _fields_ = (
         ("open", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.POINTER(Place), _ADDRESS)),
@@ -327,13 +333,13 @@ class _Callbacks(ctypes.Structure):
         ),
         ("settle", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p, _ADDRESS)),
         ("close", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("claim_pairs", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(lennard_jones.Pairs), _ADDRESS)),
+        ("pair_program", ctypes.CFUNCTYPE(None, ctypes.POINTER(lennard_jones.Sites), ctypes.POINTER(Place), _ADDRESS)),
+        ("close_pairs", ctypes.CFUNCTYPE(None, _ADDRESS)),
     )
 
 
-_callbacks = _Callbacks(
-    *(
-        kind(function)
-        for (_, kind), function in zip(_Callbacks._fields_, (_open, _request, _settle, _sessions.pop), strict=True)
-    )
-)
-"""Kept as long as the plugin may call them: always. The last runs no line of Python, before which an interrupt might come."""
+_answers = _open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program, lennard_jones.close
+_callbacks = _Callbacks(*(kind(answer) for (_, kind), answer in zip(_Callbacks._fields_, _answers, strict=True)))
+"""Kept as long as the plugin may call them: always. Those that close something run no line of Python, before which an interrupt
+might come."""

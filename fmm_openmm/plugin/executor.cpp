@@ -25,6 +25,17 @@ void check(CUresult result, const std::string& doing) {
     throw OpenMMException("FMMForce: " + doing + ": " + (text ? text : "CUDA error " + std::to_string(result)));
 }
 
+DevicePlace::DevicePlace(OpenMM::CudaContext& cuda) : Place() {
+    const CUdevice device = cuda.getDevice();
+    check(cuDeviceGetName(name, sizeof(name), device), "asking the device");
+    check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "asking the device");
+    check(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device), "asking the device");
+    model = name;
+    precision = cuda.getUseDoublePrecision() ? 2 : (cuda.getUseMixedPrecision() ? 1 : 0);
+    particles = cuda.getNumAtoms();
+    padded = cuda.getPaddedNumAtoms();
+}
+
 CUstream makeStream(bool background) {
     int lowest, highest;
     CUstream stream;
@@ -127,13 +138,21 @@ void Executor::findArrays() {
             addresses[i] = context.getUseMixedPrecision() ? context.getPosqCorrection().getDevicePointer() : 0;
         else if (name == "atom_index") addresses[i] = context.getAtomIndexArray().getDevicePointer();
         else if (name == "force_buffer") addresses[i] = context.getLongForceBuffer().getDevicePointer();
-        else if (name == "outside") check(cuMemHostGetDevicePointer(&addresses[i], (void*) outside, 0), "mapping pinned memory");
+        else if (name == "energy_buffer") {  // made after the forces
+            complete = context.getEnergyBuffer().isInitialized();
+            if (complete) addresses[i] = context.getEnergyBuffer().getDevicePointer();
+        } else if (name == "outside") check(cuMemHostGetDevicePointer(&addresses[i], (void*) outside, 0), "mapping pinned memory");
         else throw OpenMMException("FMMForce: OpenMM has no array " + name);
     }
 }
 
 void Executor::setUp(CUstream stream) {
     queue(Step::SETUP, stream);
+}
+
+void Executor::run(Step::Phase phase, CUstream stream) {
+    if (!complete) findArrays();
+    queue(phase, stream);
 }
 
 void Executor::evaluate(CUstream stream, Step::Phase end, bool potentials) {
@@ -211,8 +230,21 @@ void Executor::launch(const Step& step, CUstream stream) {
             arguments.push_back(const_cast<char*>(argument.scalar.data()));
     }
     const auto& kernel = program.kernels[step.kernel];
-    check(cuLaunchKernel(functions[step.kernel], step.grid[0], step.grid[1], step.grid[2], step.block, 1, 1, kernel.shared, stream,
-                         arguments.data(), nullptr), "launching " + kernel.name);
+    CUlaunchAttribute cooperative = {};
+    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    cooperative.value.cooperative = 1;
+    CUlaunchConfig config = {};
+    config.gridDimX = step.grid[0];
+    config.gridDimY = step.grid[1];
+    config.gridDimZ = step.grid[2];
+    config.blockDimX = step.block;
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = kernel.shared;
+    config.hStream = stream;
+    config.attrs = &cooperative;
+    config.numAttrs = step.cooperative;
+    const CUresult launched = cuLaunchKernelEx(&config, functions[step.kernel], arguments.data(), nullptr);
+    if (launched != CUDA_SUCCESS) check(launched, "launching " + kernel.name);
 }
 
 void Executor::upload(const std::string& buffer, const std::string& data, CUstream stream) {

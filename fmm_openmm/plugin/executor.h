@@ -6,8 +6,18 @@
 
 #include "openmm/cuda/CudaContext.h"
 #include "program.h"
+#include "python.h"
 
 namespace fmm {
+
+// What Python is told of a Context's first device.
+struct DevicePlace : Place {
+    explicit DevicePlace(OpenMM::CudaContext& cuda);
+    DevicePlace(const DevicePlace&) = delete;
+
+private:
+    char name[256];
+};
 
 // All members need OpenMM's context to be current. What fails throws OpenMMException; nothing is left behind.
 class Executor {
@@ -18,6 +28,9 @@ public:
 
     // Queue what depends on the shape of the cell in the parameter block: before the first evaluation, and for every new shape.
     void setUp(CUstream stream);
+
+    // Queue the steps of one phase.
+    void run(Step::Phase phase, CUstream stream);
 
     // Queue an evaluation of OpenMM's positions, and what ends it: Step::EXPORT adds the forces to OpenMM's, Step::GATHER leaves them
     // out, Step::NOTHING leaves either to exportForces. Potentials and the energy are computed if they are wanted.
@@ -59,6 +72,7 @@ private:
     std::vector<CUstream> side;
     std::vector<CUevent> events;
     std::map<Step::Phase, CUgraphExec> graphs;     // an evaluation, by what ends it
+    bool complete = true;                          // whether OpenMM had all of its arrays
     bool potentialsWanted = true;                     // what the buffer of this name holds
     volatile int* outside = nullptr;               // pinned; the device sets it
     CUevent sorted = nullptr;

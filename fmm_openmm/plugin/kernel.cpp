@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "OpenMM.h"
+#include "forces.h"
 #include "openmm/common/ComputeForceInfo.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaKernelFactory.h"
@@ -67,23 +68,6 @@ private:
     std::vector<int32_t> pairs;
 };
 
-template <class... Kinds>
-static bool isOneOf(const Force& force) {
-    return ((dynamic_cast<const Kinds*>(&force) != nullptr) || ...);
-}
-
-// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile, and all run on
-// OpenMM's current stream.
-static bool addsByAtomics(const Force& force) {
-    if (auto* nonbonded = dynamic_cast<const NonbondedForce*>(&force))
-        return nonbonded->getNonbondedMethod() <= NonbondedForce::CutoffPeriodic;  // Ewald and PME may not
-    return isOneOf<HarmonicBondForce, HarmonicAngleForce, PeriodicTorsionForce, RBTorsionForce, CMAPTorsionForce,
-                   CustomBondForce, CustomAngleForce, CustomTorsionForce, CustomCompoundBondForce, CustomCentroidBondForce,
-                   CustomNonbondedForce, CustomHbondForce, CustomExternalForce, CMMotionRemover, AndersenThermostat,
-                   MonteCarloBarostat, MonteCarloAnisotropicBarostat, MonteCarloMembraneBarostat,
-                   MonteCarloFlexibleBarostat>(force);
-}
-
 static void copyBox(const Vec3& a, const Vec3& b, const Vec3& c, double* box) {
     for (int i = 0; i < 3; i++) {
         box[i] = a[i];
@@ -134,21 +118,6 @@ void NativeKernel::release() {
     energy = nullptr;
 }
 
-// What the user must mend: the host bridge could do no better.
-class BadInput : public OpenMMException {
-public:
-    using OpenMMException::OpenMMException;
-};
-
-class Interrupted : public BadInput {
-public:
-    using BadInput::BadInput;
-};
-
-static void checkComplete(const Inbox& inbox) {
-    if (!inbox.complete()) throw Interrupted("FMMForce: interrupted");
-}
-
 // Whether a PythonForce acts on all particles; OpenMM 8.5 knows no other.
 template <class Kind>
 static auto actsOnAll(const Kind& force, int) -> decltype(force.getParticles().empty()) {
@@ -162,23 +131,13 @@ static bool actsOnAll(const Kind&, long) {
 
 void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
     this->force = &force;
-    char model[256];
-    Place place;
-    check(cuDeviceGetName(model, sizeof(model), cuda.getDevice()), "asking the device");
-    check(cuDeviceGetAttribute(&place.processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.getDevice()),
-          "asking the device");
-    check(cuDeviceGetAttribute(&place.shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, cuda.getDevice()),
-          "asking the device");
-    place.model = model;
-    place.precision = cuda.getUseDoublePrecision() ? 2 : (cuda.getUseMixedPrecision() ? 1 : 0);
-    place.particles = cuda.getNumAtoms();
-    place.padded = cuda.getPaddedNumAtoms();
+    DevicePlace place(cuda);
     place.group = force.getForceGroup();
     const auto& pickled = force.getPickledFunction();
     Inbox claim;
     if (actsOnAll(force, 0)) {
         python.open(this, &context.getOwner(), pickled.data(), pickled.size(), &place, &claim);
-        checkComplete(claim);
+        claim.check();
     }
     opened = claim.items.count(CLAIM);
     const auto& devices = static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts;
@@ -215,7 +174,7 @@ void NativeKernel::useHostBridge(const std::string& reason) {
     if (!reason.empty()) {
         Inbox settled;
         python.settle(this, reason.c_str(), &settled);
-        checkComplete(settled);
+        settled.check();
         if (settled.items.count(FAILURE)) throw OpenMMException(settled.items[FAILURE]);
         ContextSelector selector(cuda);
         release();
@@ -398,12 +357,12 @@ std::map<int, std::string> NativeKernel::request(int what) {
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(), values.data(), texts.size(),
                    &inbox);
     positions.clear();
-    if (!inbox.complete()) {  // whether Python's program is ours is not known: start anew
+    if (!inbox.items.count(DONE)) {  // whether Python's program is ours is not known: start anew
         synchronise();
         executor.reset();
         shapes.clear();
     }
-    checkComplete(inbox);
+    inbox.check();
     if (inbox.items.count(BAD_INPUT)) throw BadInput(inbox.items[BAD_INPUT]);
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
     return std::move(inbox.items);

@@ -1,52 +1,15 @@
 // The kernel of a PythonForce on the CUDA platform: ours for an FMMForce, OpenMM's own for every other.
 #pragma once
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "executor.h"
+#include "python.h"
 #include "openmm/PythonForce.h"
 #include "openmm/kernels.h"
 
 namespace fmm {
-
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE };
-
-// What Python hands over during a call; DONE comes last. Without it Python was interrupted (Ctrl-C).
-struct Inbox {
-    std::map<int, std::string> items;
-    bool complete() const {
-        return items.count(DONE);
-    }
-};
-
-// Where a force is computed: of the Context its precision (0 single, 1 mixed, 2 double) and numbers of particles, of its first
-// device the model, multiprocessors and shared memory a block.
-struct Place {
-    int precision, particles, padded, processors, shared, group;
-    const char* model;
-};
-
-// Python's side (fmm_openmm/integration/native.py), which answers by fmm_deliver() into the inbox before it returns, DONE last.
-struct Callbacks {
-    // Is this force ours? Delivers EXCLUSIONS, pairs of int32, unless these are periodic; and CLAIM if it is to be served here.
-    void (*open)(void* session, void* context, const char* pickled, int64_t size, const Place* place, Inbox* inbox);
-    // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block
-    // alone, if the latest program serves the shape as well; with positions for boxes that cover these, without them perhaps
-    // nothing. CHARGES: charges, or a program if these need another. FAILURE: why the energy is not a number. Instead of an
-    // answer: BAD_INPUT, what the user must mend, or FAILURE.
-    void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,
-                    const double* values, int count, Inbox* inbox);
-    // The host bridge serves this force from now on, for this reason. Delivers FAILURE if the user allows the native one only.
-    void (*settle)(void* session, const char* reason, Inbox* inbox);
-    void (*close)(void* session);    // null once Python is about to end
-};
-
-extern Callbacks python;
-
-// Counts changes of force definitions; kernels ask for the charges again when it has changed.
-extern volatile int64_t revision;
 
 class NativeKernel : public OpenMM::CalcPythonForceKernel {
 public:

@@ -2,17 +2,29 @@
 #include <exception>
 
 #include "kernel.h"
+#include "nonbonded.h"
 #include "openmm/KernelFactory.h"
 #include "openmm/Platform.h"
+#include "openmm/System.h"
+#include "openmm/cuda/CudaKernelFactory.h"
+#include "openmm/internal/ContextImpl.h"
 
 using namespace OpenMM;
 
 namespace {
 
+// Contexts without a PythonForce, and so without an FMMForce, get OpenMM's own kernels.
 class Factory : public KernelFactory {
 public:
     KernelImpl* createKernelImpl(std::string name, const Platform& platform, ContextImpl& context) const override {
-        return new fmm::NativeKernel(name, platform, context);
+        if (name == CalcPythonForceKernel::Name()) return new fmm::NativeKernel(name, platform, context);
+        const System& system = context.getSystem();
+        for (int i = 0; i < system.getNumForces(); i++)
+            if (dynamic_cast<const PythonForce*>(&system.getForce(i))) {
+                if (name == CalcNonbondedForceKernel::Name()) return new fmm::NonbondedKernel(name, platform, context);
+                return new fmm::CustomNonbondedKernel(name, platform, context);
+            }
+        return CudaKernelFactory().createKernelImpl(name, platform, context);
     }
 };
 
@@ -20,15 +32,19 @@ public:
 
 extern "C" {
 
-// Take over the PythonForces of the CUDA platform.
+// Take over the PythonForces of the CUDA platform, and the pairs of Contexts with an FMMForce.
 void fmm_register(const fmm::Callbacks* callbacks) {
     fmm::python = *callbacks;
-    Platform::getPlatformByName("CUDA").registerKernelFactory(CalcPythonForceKernel::Name(), new Factory());
+    Platform& platform = Platform::getPlatformByName("CUDA");
+    auto* factory = new Factory();  // as long as the process lives
+    platform.registerKernelFactory(CalcPythonForceKernel::Name(), factory);
+    platform.registerKernelFactory(CalcNonbondedForceKernel::Name(), factory);
+    platform.registerKernelFactory(CalcCustomNonbondedForceKernel::Name(), factory);
 }
 
 // Python ends; Contexts may live longer.
 void fmm_leave() {
-    fmm::python.close = nullptr;
+    fmm::python.close = fmm::python.closePairs = nullptr;
 }
 
 // Hand an item over during a callback.

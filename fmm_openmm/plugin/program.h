@@ -29,9 +29,10 @@ struct Argument {
 
 struct Step {
     enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
-    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD, GATHER, NOTHING };
+    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD, GATHER, NOTHING, LIST, FORCES, ENERGY, BOTH };
     int kind, phase, stream;
     int kernel, grid[3], block;
+    bool cooperative;
     std::vector<Argument> arguments;
     int buffer;
     int event;
@@ -75,7 +76,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 6) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 7) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler
@@ -105,6 +106,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
                 step.kernel = integer();
                 for (int& blocks : step.grid) blocks = integer();
                 step.block = integer();
+                step.cooperative = integer();
                 step.arguments.resize(integer());
                 for (auto& argument : step.arguments) {
                     argument.buffer = integer();

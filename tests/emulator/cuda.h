@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -11,6 +12,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __shared__ static
 #define __constant__ static const
 #define __launch_bounds__(...)
@@ -18,6 +20,7 @@
 
 struct uint3 { unsigned x, y, z; };
 struct int2 { int x, y; };
+struct alignas(8) uint2 { unsigned x, y; };
 struct int3 { int x, y, z; };
 struct alignas(16) int4 { int x, y, z, w; };
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
@@ -128,6 +131,7 @@ inline unsigned __brev(unsigned x) {
     return reversed;
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }

@@ -4,8 +4,6 @@
 // What waits for what can never come is an error, as is a lane that leaves before the others of its mask have met it.
 //
 // g++ has every read and write of a kernel call the hooks of its address sanitizer, which are defined here: they look for garbage.
-#include "cuda.h"
-
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -13,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <vector>
+
+#include "cuda.h"  // the last one: what it defines may be a word of theirs
 
 uint3 threadIdx, blockIdx, blockDim, gridDim;
 

@@ -8,6 +8,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.integration import native
+from fmm_openmm.integration.place import PRECISIONS, Place
 from tests.integration.boxes import Box
 from tests.integration.conftest import usable_platforms
 from tests.test_open import droplet
@@ -23,8 +24,8 @@ ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
 
 
 def session_of(force, particles=4, **device) -> native.Session:
-    precision = native.PRECISIONS.index(device.get("precision", "mixed"))
-    place = native.Place(precision, particles, 32, 132, 227 * 1024, 0, device.get("model", b"NVIDIA H200"))
+    precision = PRECISIONS.index(device.get("precision", "mixed"))
+    place = Place(precision, particles, 32, 132, 227 * 1024, 0, device.get("model", b"NVIDIA H200"))
     return native.Session(force._bridge, 0, 0, place)
 
 

@@ -16,6 +16,7 @@ import pytest
 from fmm_openmm.backends.cuda import serial
 from fmm_openmm.backends.cuda.program import Buffer
 from fmm_openmm.integration import native
+from fmm_openmm.integration.place import Place
 from tests import endurance
 from tests.integration.boxes import energy_of, relative_difference
 from tests.integration.native_contexts import (
@@ -52,7 +53,7 @@ def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
     monkeypatch.setattr(native, "_deliver", lambda *_: None)
     monkeypatch.setattr(native, "Session", lambda *arguments: arguments)
     pickled = pickle.dumps(force._bridge)
-    place = ctypes.pointer(native.Place(particles=force.getNumParticles()))
+    place = ctypes.pointer(Place(particles=force.getNumParticles()))
     native._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
     assert set(left) == {2, 9}
 

@@ -30,9 +30,10 @@ OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the forces are added to OpenMM's,
 there are no fields, and the executor may set "potentials_wanted" to 0: then energy and potentials are left as they are."""
 
-PHASES = {"export": 1, SETUP: 2, "gather": 4}
+PHASES = {"export": 1, SETUP: 2, "gather": 4, "list": 6, "forces": 7, "energy": 8, "both": 9}
 """When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends, or 4 where forces are not
-wanted; 2 before the first evaluation and when ``parameters`` brings another shape."""
+wanted; 2 before the first evaluation and when ``parameters`` brings another shape. Those from 6 on are of programs for
+Lennard-Jones interactions (``lennard_jones.py``): the list, and after it what is wanted."""
 
 AHEAD = 3
 """Phase of the stage sort, before phase 0, where the executor must learn early whether a particle is outside the boxes."""
@@ -104,12 +105,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Launch(Step):
-    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars."""
+    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars. The blocks of a ``cooperative`` one wait for each other,
+    and so must all fit on the device at once."""
 
     kernel: str
     grid: tuple[int, int, int]
     block: int
     arguments: tuple
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,34 +165,12 @@ class Program:
         return 1 + max(step.stream for step in self.steps)
 
 
-class Builder:
-    """What the stage functions are given: the facts of the problem, and ways to add buffers, kernels and steps.
+class ProgramBuilder:
+    """Ways to add buffers, kernels and steps to a program."""
 
-    Attributes:
-        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an expansion, of parts at most.
-        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that of the leaves.
-        corners: parts a particle has at most.
-        crowd: number of parts in a box that holds any, on average.
-        real, complex: types of the far and near field.
-    """
-
-    def __init__(
-        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device, levels: int = 0
-    ):  # fmt: skip
-        self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
-        self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
-        self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
-        self.corners = 8 if smoothing > 0 else 1
-        self.parts = n * self.corners
-        self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)
-        self.real = np.dtype(dtype)
-        self.complex = np.result_type(self.real, np.complex64)
+    def __init__(self):
         self.program = Program()
         self._stage = ""
-
-    def of_leaves(self, expansions: str) -> str:
-        """The buffer of the leaves' "moments" or "local"."""
-        return f"{expansions}{self.levels}" if self.levels else expansions
 
     def stage(self, name: str, file: str | None = None, **shared: int) -> None:
         """Begin a stage: following steps belong to it, and its file has these kernels, with their dynamic shared memory."""
@@ -209,11 +190,11 @@ class Builder:
         data = np.ascontiguousarray(values, dtype)
         self.program.buffers[name] = Buffer(data.shape, data.dtype, data)
 
-    def launch(self, kernel: str, grid, block: int, *arguments, stream: int = 0) -> None:
+    def launch(self, kernel: str, grid, block: int, *arguments, stream: int = 0, cooperative: bool = False) -> None:
         """Arguments: names of buffers, :class:`At`, NumPy scalars."""
         grid = (grid,) if np.isscalar(grid) else grid
         arguments = tuple(At(a) if isinstance(a, str) else a for a in arguments)
-        self._add(Launch, stream, kernel, (*map(int, grid), 1, 1)[:3], block, arguments)
+        self._add(Launch, stream, kernel, (*map(int, grid), 1, 1)[:3], block, arguments, cooperative)
 
     def memset(self, buffer: str) -> None:
         self._add(Memset, 0, buffer)
@@ -226,3 +207,32 @@ class Builder:
 
     def _add(self, kind, *arguments) -> None:
         self.program.steps.append(kind(self._stage, *arguments))
+
+
+class Builder(ProgramBuilder):
+    """What the stage functions of the pipeline are given: the facts of the problem, and ways to add to its program.
+
+    Attributes:
+        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an expansion, of parts at most.
+        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that of the leaves.
+        corners: parts a particle has at most.
+        crowd: number of parts in a box that holds any, on average.
+        real, complex: types of the far and near field.
+    """
+
+    def __init__(
+        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device, levels: int = 0
+    ):  # fmt: skip
+        super().__init__()
+        self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
+        self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
+        self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
+        self.corners = 8 if smoothing > 0 else 1
+        self.parts = n * self.corners
+        self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)
+        self.real = np.dtype(dtype)
+        self.complex = np.result_type(self.real, np.complex64)
+
+    def of_leaves(self, expansions: str) -> str:
+        """The buffer of the leaves' "moments" or "local"."""
+        return f"{expansions}{self.levels}" if self.levels else expansions

@@ -5,7 +5,7 @@ import struct
 from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
-MAGIC, VERSION = b"FMMprog\0", 6
+MAGIC, VERSION = b"FMMprog\0", 7
 """First bytes of a serialised program, and the version of its format."""
 
 
@@ -21,8 +21,8 @@ def serialise(program: Program) -> bytes:
                   none)
         streams, events:  counts
         steps:    count, then for each its kind, its phase, its stream and
-                  0 launch     kernel, grid x, y, z, block, argument count, then for each argument
-                               buffer and byte offset, or -1 and the scalar's bytes
+                  0 launch     kernel, grid x, y, z, block, 1 if it is cooperative, argument count, then for each
+                               argument buffer and byte offset, or -1 and the scalar's bytes
                   1 memset     buffer
                   2 record     event
                   3 wait       event
@@ -55,7 +55,7 @@ def serialise(program: Program) -> bytes:
     for step in program.steps:
         put((Launch, Memset, Record, Wait).index(type(step)), program.phase_of(step), step.stream)
         if isinstance(step, Launch):
-            put(kernels.index(step.kernel), *step.grid, step.block, len(step.arguments))
+            put(kernels.index(step.kernel), *step.grid, step.block, int(step.cooperative), len(step.arguments))
             for argument in step.arguments:
                 if isinstance(argument, At):
                     itemsize = program.buffers[argument.buffer].dtype.itemsize

@@ -1,0 +1,205 @@
+"""Lennard-Jones interaction of the sites, the particles that have one, as a program inside OpenMM's CUDA context.
+
+The kernels say how it works (``kernels/lennard_jones_list.cu``, ``kernels/lennard_jones_pairs.cu``). Buffers that the executor
+fills, before :data:`fmm_openmm.backends.cuda.program.SETUP` where nothing else is said:
+
+===============  =======================  ========================================================================
+``slot``         (sites,) int32           where OpenMM's arrays hold each site
+``type``         (sites,) int32           its type
+``start``        (sites + 1,) int32       excluded partners of site s, ascending, are ``partner[start[s]:start[s + 1]]``
+``partner``      (partners,) int32
+``pairs``        (types, types, 2)        12 A and 6 B, kJ/mol nm^12 and kJ/mol nm^6; may change between evaluations
+``cell``         (11,) float64            box vectors in rows, radius of the list, nm, square of a site's displacement
+                                          up to which the list holds, nm^2; may change, if ``state`` is zeroed
+``state``        (8,) int32               ``State`` of ``kernels/common/sites.cuh``; zeroed for a new list
+===============  =======================  ========================================================================
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.program import SETUP, Device, Interface, Program, ProgramBuilder
+from fmm_openmm.backends.cuda.source import real_type
+
+CLUSTER = 4
+"""Sites of a cluster: ``CLUSTER`` of ``kernels/common/sites.cuh``."""
+
+MOST_SITES, MOST_TYPES = 2**25 - 2**20, 2048
+"""What an entry of a list has bits for, with room for rows that are filled up; and a table of which is kept in caches."""
+
+FEW = 10_000
+"""Sites up to which 32 lanes share a cluster instead of 16."""
+
+LIST_THREADS, PAIR_THREADS = 256, 128
+"""Threads a block: ``THREADS`` of the kernels."""
+
+
+@dataclass(frozen=True)
+class Sites:
+    """What a program depends on.
+
+    Attributes:
+        number: of sites.
+        types: of them, those with the same parameters.
+        partners: excluded pairs of sites, each from both sides.
+        cutoff: nm; None for none.
+        switching: distance from which the interaction is switched off, nm; None for none.
+        box_vectors: shape (3, 3), nm; None in free space.
+        radius: of the list at first, nm.
+        deterministic: whether the order of sums may not depend on which thread comes first.
+        entries, masked: longest lists of a cluster known so far; 0 before there are any.
+        energies: elements of OpenMM's energy buffer.
+    """
+
+    number: int
+    types: int
+    partners: int
+    cutoff: float | None
+    switching: float | None
+    box_vectors: np.ndarray | None
+    radius: float
+    deterministic: bool
+    entries: int
+    masked: int
+    energies: int
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that share a cluster."""
+        return 32 if self.number < FEW else 16
+
+    @property
+    def cells(self) -> int:
+        """Room for cells: two sites lie in one where water fills the box."""
+        return max(1024, 2 * self.number)
+
+    @property
+    def rows(self) -> int:
+        """Room for rows of cells along x: a third more than there are now, but no more than sites."""
+        if self.box_vectors is None:
+            return max(64, self.number // 4)
+        along = np.maximum(1.0, 2 * np.diag(self.box_vectors)[1:] / self.radius)
+        return int(min(max(64, 1.3 * along.prod() + 16), max(64, self.number)))
+
+    @property
+    def capacity(self) -> int:
+        """Room for sites, with rows filled up to whole clusters."""
+        most = self.number + (CLUSTER - 1) * min(self.rows, self.number) if self.cutoff else self.number
+        return -(-most // CLUSTER) * CLUSTER
+
+    @property
+    def list_length(self) -> int:
+        """Room for entries of a cluster: a quarter more than known, or than there are at the density of the box."""
+        found = self.entries
+        if not found:
+            volume = np.inf if self.box_vectors is None else float(np.prod(np.diag(self.box_vectors)))
+            found = self.number / volume * 4 / 3 * math.pi * (1.25 * self.radius) ** 3
+        step = 2 * self.lanes
+        return -(-int(1.25 * found + 32) // step) * step
+
+    @property
+    def masked_length(self) -> int:
+        """Room for entries with masks: itself, and excluded partners."""
+        return max(CLUSTER + (60 if self.partners else 0), int(1.25 * self.masked))
+
+
+def build(sites: Sites, device: Device, interface: Interface, blocks: int | None = None) -> Program:
+    """The program for some sites.
+
+    Args:
+        sites: what is computed.
+        device: the device's facts.
+        interface: OpenMM's arrays.
+        blocks: that make a list together; None for as many as are fastest.
+    """
+    double = interface.precision == "double"
+    real = np.dtype(np.float64 if double else np.float32)
+    resident = 2 if double else (3 if sites.box_vectors is None else 4)  # as registers allow
+    b = ProgramBuilder()
+    b.macros(
+        REAL=real_type(real),
+        POSQ=real_type(real),
+        ENERGY_TYPE="float" if interface.precision == "single" else "double",
+        LIMITED=int(sites.cutoff is not None),
+        PERIODIC=int(sites.box_vectors is not None),
+        PARTNERS=int(sites.partners > 0),
+        SWITCHED=int(sites.switching is not None),
+        CUTOFF=repr(float(sites.cutoff or 0.0)),
+        SWITCHING=repr(float(sites.switching or 0.0)),
+        TYPES=sites.types,
+        PAIR_LANES=sites.lanes,
+        LIST_BLOCKS=resident,
+        DETERMINISTIC=int(sites.deterministic),
+    )
+    _buffers(b, sites, interface, real)
+    capacity = np.int32(sites.capacity)
+    threads = sites.capacity // 128 + 1
+    b.stage(SETUP, "lennard_jones_list", begin_sites=0)
+    for buffer in ("state", "count"):
+        b.memset(buffer)
+    b.launch(
+        "begin_sites", threads, 128, capacity, np.int32(sites.number), "slot", "type", "home", "number", "reference",
+        "position", "state",
+    )  # fmt: skip
+    b.stage("list", "lennard_jones_list", fetch_sites=0)
+    b.launch("fetch_sites", threads, 128, capacity, "posq", "cell", "home", "reference", "position", "state")
+    if sites.cutoff is not None:
+        b.stage("list", "lennard_jones_list", list_sites=0)
+        lengths = np.int32(sites.list_length), np.int32(sites.masked_length)
+        b.launch(
+            "list_sites", blocks or device.multiprocessors * resident, LIST_THREADS, capacity, np.int32(sites.rows),
+            np.int32(sites.cells), "posq", "type", "start", "partner", "cell", "home", "sorted", "reference", "position",
+            "number", "number_before", "place", "count", "row_start", "entry", "masked", "length", *lengths, "state",
+            cooperative=True,
+        )  # fmt: skip
+    _pairs(b, sites, interface)
+    return b.program
+
+
+def _pairs(b: ProgramBuilder, sites: Sites, interface: Interface) -> None:
+    blocks = -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS)
+    for wanted in ("forces", "energy", "both"):
+        kernel = f"lennard_jones_{wanted}"
+        b.stage(wanted, "lennard_jones_pairs", **{kernel: 0})
+        b.launch(
+            kernel, blocks, PAIR_THREADS, np.int32(sites.list_length), np.int32(sites.masked_length), "home", "position",
+            "number", "entry", "masked", "length", "pairs", "cell", "start", "partner", "state", "force_buffer",
+            np.int32(interface.padded), "energy_buffer", np.int32(sites.energies),
+        )  # fmt: skip
+
+
+def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dtype) -> None:
+    capacity, listed = sites.capacity, sites.cutoff is not None
+    clusters = capacity // CLUSTER
+    for name, shape, dtype in (
+        ("slot", sites.number, np.int32),
+        ("type", sites.number, np.int32),
+        ("start", sites.number + 1, np.int32),
+        ("partner", max(1, sites.partners), np.int32),
+        ("pairs", (sites.types, sites.types, 2), real),
+        ("cell", 11, np.float64),
+        ("state", 8, np.int32),
+        ("home", (capacity, 4), np.int32),
+        ("position", (capacity + 1, 4), real),
+        ("number", capacity, np.int32),
+        ("reference", (capacity, 4), real),
+        ("count", sites.cells if listed else 1, np.int32),
+        ("entry", (clusters, sites.list_length) if listed else 1, np.uint32),
+        ("masked", (clusters, sites.masked_length, 2) if listed else 1, np.uint32),
+        ("length", (clusters, 2) if listed else 1, np.int32),
+    ):
+        b.buffer(name, shape, dtype)
+    if listed:
+        for name, shape in (
+            ("sorted", (capacity, 4)),
+            ("number_before", capacity),
+            ("place", (capacity, 2)),
+            ("row_start", sites.rows + sites.cells),
+        ):
+            b.buffer(name, shape, np.int32)
+    b.buffer("posq", (interface.padded, 4), real, external=True)
+    b.buffer("force_buffer", (3, interface.padded), np.int64, external=True)
+    energy = np.float32 if interface.precision == "single" else np.float64
+    b.buffer("energy_buffer", sites.energies, energy, external=True)

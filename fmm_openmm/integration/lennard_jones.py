@@ -1,0 +1,141 @@
+"""Lennard-Jones pairs of Contexts with an FMMForce: whether the plugin computes them among their sites, or OpenMM among all
+particles.
+
+Without Coulomb in it the list of pairs that OpenMM makes of all particles serves only those that have a Lennard-Jones
+interaction, the sites: the oxygens, in three-site water. The plugin asks :func:`claim` for every NonbondedForce and
+CustomNonbondedForce of such a Context on the CUDA platform, and :func:`program` for what computes those that it gets.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.backends.cuda import lennard_jones
+from fmm_openmm.backends.cuda.serial import serialise
+from fmm_openmm.integration.bridge import HostBridge, bridge_in
+from fmm_openmm.integration.place import Place
+
+SITES_WITHOUT_CUTOFF = 0.7
+"""Largest fraction of the particles that are sites for which all pairs of sites, each computed from both sides, are fewer than
+all pairs of particles, computed once."""
+
+
+class Pairs(ctypes.Structure):
+    """``Pairs`` of ``fmm_openmm/plugin/python.h``."""
+
+    _fields_ = (
+        ("context", ctypes.c_void_p),
+        ("pickled", ctypes.POINTER(ctypes.c_void_p)),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("count", ctypes.c_int),
+        ("force", ctypes.c_char_p),
+        *((name, ctypes.c_int) for name in ("particles", "sites", "types", "limited")),
+        ("obstacle", ctypes.c_char_p),
+        ("companion", ctypes.c_char_p),
+    )
+
+    def bridge(self) -> HostBridge | None:
+        """That of the first FMMForce of the Context; None if there is none."""
+        texts = (ctypes.string_at(self.pickled[k], self.sizes[k]) for k in range(self.count) if self.sizes[k])
+        return next((bridge for bridge in map(bridge_in, texts) if bridge is not None), None)
+
+
+class Sites(ctypes.Structure):
+    """``Sites`` of ``fmm_openmm/plugin/python.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("number", "types", "partners", "deterministic", "entries", "masked", "energies")),
+        *((name, ctypes.c_double) for name in ("cutoff", "switching", "radius")),
+        ("box", ctypes.c_double * 9),
+    )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where the pairs of a force are computed, and why; ``context`` is the address of its Context."""
+
+    context: int
+    among_sites: bool
+    reason: str
+
+
+_decisions: dict[int, Decision] = {}
+"""By the address of the plugin's claim."""
+
+close = _decisions.pop
+
+
+def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
+    """Whether the pairs of a force are to be computed among its sites, and why or why not.
+
+    Args:
+        choice: "auto", "sites" or "openmm".
+        pairs: the facts.
+    """
+    force, obstacle = pairs.force.decode(), pairs.obstacle.decode()
+    if not obstacle and pairs.sites > lennard_jones.MOST_SITES:
+        obstacle = f"it has more than {lennard_jones.MOST_SITES:,} sites"
+    if not obstacle and pairs.types > lennard_jones.MOST_TYPES:
+        obstacle = f"its sites are of more than {lennard_jones.MOST_TYPES:,} types"
+    if choice == "openmm":
+        return False, "it was asked for"
+    if obstacle:
+        return False, f"{force}: {obstacle}"
+    if choice == "auto" and pairs.sites:
+        if pairs.companion:
+            return False, f"{pairs.companion.decode()} has OpenMM list the pairs of all particles anyway"
+        if not pairs.limited and pairs.sites > SITES_WITHOUT_CUTOFF * pairs.particles:
+            return False, f"{force}: without a cutoff, too many of its particles are sites"
+    return True, f"{pairs.sites:,} of {pairs.particles:,} particles are sites"
+
+
+def claim(kernel: int, pairs: Pairs) -> bool:
+    """Whether the plugin is to compute the pairs of a force. The decision is kept until :func:`close`.
+
+    Raises:
+        ValueError: it must, and cannot.
+    """
+    bridge = pairs.bridge()
+    options = bridge and bridge.definition.options
+    if options is None:
+        decision = Decision(pairs.context, False, "there is no FMMForce")
+    elif options.bridge == "host" or not options.on_gpu:
+        decision = Decision(pairs.context, False, "the FMMForce uses the host bridge")
+    else:
+        decision = Decision(pairs.context, *decide(options.lennard_jones, pairs))
+    _decisions[kernel] = decision
+    if options and options.lennard_jones == "sites" and not decision.among_sites:
+        raise ValueError(f"`lennard_jones='sites'` is not possible: {decision.reason}")
+    return decision.among_sites
+
+
+def status(context) -> tuple[str, str]:
+    """ "sites" or "openmm" in a Context with an FMMForce, and why."""
+    name = context.getPlatform().getName()
+    if name != "CUDA":
+        return "openmm", f"the Context is on the {name} platform"
+    found = [decision for decision in list(_decisions.values()) if decision.context == int(context.this)]
+    if not found:
+        return "openmm", "the Context has no Lennard-Jones interaction that the plugin knows"
+    decision = min(found, key=lambda each: each.among_sites)
+    return "sites" if decision.among_sites else "openmm", decision.reason
+
+
+def program(sites: Sites, place: Place) -> bytes:
+    """What computes the pairs of some sites, serialised."""
+    box = np.array(sites.box).reshape(3, 3)
+    described = lennard_jones.Sites(
+        sites.number,
+        sites.types,
+        sites.partners,
+        sites.cutoff or None,
+        sites.switching or None,
+        box if box.any() else None,
+        sites.radius,
+        bool(sites.deterministic),
+        sites.entries,
+        sites.masked,
+        sites.energies,
+    )
+    return serialise(lennard_jones.build(described, place.device, place.interface))

@@ -1,0 +1,26 @@
+// What the plugin knows of OpenMM's other forces.
+#pragma once
+#include <string>
+
+#include "lennard_jones.h"
+#include "openmm/CustomNonbondedForce.h"
+#include "openmm/NonbondedForce.h"
+#include "openmm/internal/ContextImpl.h"
+
+namespace fmm {
+
+// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile, and all run on
+// OpenMM's current stream.
+bool addsByAtomics(const OpenMM::Force& force);
+
+// Why the Lennard-Jones pairs of a NonbondedForce cannot be computed among its sites, or nothing.
+std::string obstacleOf(const OpenMM::NonbondedForce& force);
+
+// The same of a CustomNonbondedForce. If there is none: its interaction, and the type of every particle, sites or not.
+std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, Interaction& interaction, std::vector<int>& types);
+
+// A force of the Context, or its integrator, which has OpenMM list all pairs of particles near each other whoever computes
+// those of `force`; nothing if there is none.
+std::string forceWithList(OpenMM::ContextImpl& context, const OpenMM::Force& force);
+
+}  // namespace fmm

@@ -1,0 +1,227 @@
+#include "lennard_jones.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+using namespace OpenMM;
+
+namespace fmm {
+
+// Of State in kernels/common/sites.cuh.
+enum { BUILT, SORTED, BUILDS, ENTRIES, MASKED, TOO_LONG, STRAYED, STATE_INTS = 8 };
+
+static const double FIRST_BUFFER = 0.1;                        // nm
+static const double LEAST_BUFFER = 0.03, MOST_BUFFER = 0.25;   // nm, and of the cutoff
+static const double LIST_COST = 3.5;                           // of making a list, over that of its pairs
+static const double CHANGE = 1.1;                              // what the buffer changes by, at least
+static const int REPORT = 128, ANSWER = 32;                     // evaluations from one report to the next, and until it is read
+static const double ANOTHER_BOX = 1.2;                         // by how much wider the box may be than what there is room for
+
+template <class T>
+static std::string bytesOf(const std::vector<T>& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+void Interaction::setSites(const std::vector<int>& typeOfParticle, const std::vector<std::pair<int, int>>& excluded) {
+    slot.clear();
+    type.clear();
+    std::vector<int> site(typeOfParticle.size(), -1);
+    for (int i = 0; i < (int) typeOfParticle.size(); i++) {
+        if (typeOfParticle[i] < 0) continue;
+        site[i] = slot.size();
+        slot.push_back(i);
+        type.push_back(typeOfParticle[i]);
+    }
+    std::vector<std::pair<int, int>> pairs;
+    for (const auto& [i, j] : excluded) {
+        if (site[i] < 0 || site[j] < 0) continue;
+        pairs.emplace_back(site[i], site[j]);
+        pairs.emplace_back(site[j], site[i]);
+    }
+    std::sort(pairs.begin(), pairs.end());
+    start.assign(slot.size() + 1, 0);
+    partner.clear();
+    for (const auto& [i, j] : pairs) {
+        start[i + 1]++;
+        partner.push_back(j);
+    }
+    for (size_t s = 0; s < slot.size(); s++) start[s + 1] += start[s];
+}
+
+LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
+    : cuda(cuda), interaction(interaction), buffer(std::min(FIRST_BUFFER, MOST_BUFFER * interaction.cutoff)) {
+    try {
+        check(cuMemHostAlloc((void**) &state, STATE_INTS * sizeof(int), 0), "allocating pinned memory");
+        check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
+        readBox();
+        build();
+    } catch (...) {
+        release();
+        throw;
+    }
+}
+
+LennardJones::~LennardJones() {
+    cuStreamSynchronize(cuda.getCurrentStream());
+    release();
+}
+
+void LennardJones::release() {
+    executor.reset();
+    if (reported) cuEventDestroy(reported);
+    if (state) cuMemFreeHost(state);
+}
+
+void LennardJones::readBox() {
+    Vec3 vectors[3];
+    cuda.getPeriodicBoxVectors(vectors[0], vectors[1], vectors[2]);
+    for (int i = 0; i < 9; i++) box[i] = interaction.periodic ? vectors[i / 3][i % 3] : 0;
+}
+
+// Another program: for the box as it is, and with room for the longest lists that are known.
+void LennardJones::build() {
+    check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
+    executor.reset();
+    Sites sites = {};
+    sites.number = interaction.slot.size();
+    sites.types = interaction.types;
+    sites.partners = interaction.partner.size();
+    sites.deterministic = cuda.getPlatformData().deterministicForces;
+    sites.entries = entries;
+    sites.masked = masked;
+    sites.energies = cuda.getNumThreadBlocks() * CudaContext::ThreadBlockSize;
+    sites.cutoff = interaction.cutoff;
+    sites.switching = interaction.switching;
+    sites.radius = interaction.cutoff + buffer;
+    std::copy(box, box + 9, sites.box);
+    std::copy(box, box + 9, builtFor);
+    DevicePlace place(cuda);
+    Inbox inbox;
+    python.pairProgram(&sites, &place, &inbox);
+    inbox.check();
+    if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
+    executor.reset(new Executor(cuda, inbox.items[PROGRAM]));
+    forced = 0;
+    upload();
+    fresh = true;
+}
+
+// The sites and what they are like; a list is made anew.
+void LennardJones::upload() {
+    const CUstream stream = cuda.getCurrentStream();
+    executor->upload("slot", bytesOf(interaction.slot), stream);
+    executor->upload("type", bytesOf(interaction.type), stream);
+    executor->upload("start", bytesOf(interaction.start), stream);
+    if (!interaction.partner.empty()) executor->upload("partner", bytesOf(interaction.partner), stream);
+    uploadTable();
+    placeSites();
+    executor->run(Step::SETUP, stream);
+    builds = 0;
+}
+
+void LennardJones::uploadTable() {
+    std::vector<double> table;
+    for (size_t k = 0; k < interaction.repulsion.size(); k++) {
+        table.push_back(12 * interaction.repulsion[k]);
+        table.push_back(6 * interaction.attraction[k]);
+    }
+    const std::vector<float> rounded(table.begin(), table.end());
+    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded), cuda.getCurrentStream());
+}
+
+void LennardJones::update(const Interaction& other) {
+    const bool same = other.types == interaction.types && other.slot == interaction.slot && other.start == interaction.start &&
+                      other.partner == interaction.partner && other.cutoff == interaction.cutoff &&
+                      other.switching == interaction.switching && other.periodic == interaction.periodic;
+    const bool moved = other.type != interaction.type;  // sites from one type to another
+    interaction = other;
+    if (!same) build();
+    else if (moved) upload();
+    else uploadTable();
+}
+
+// The radius holds for coordinates that are rounded: those in the cell by half a unit in the last place, for both sites, when the
+// list is made and when it is used.
+void LennardJones::placeSites() {
+    if (interaction.cutoff == 0) return;
+    const double widest = std::max({box[0], box[4], box[8], interaction.cutoff});
+    const double rounding = (cuda.getUseDoublePrecision() ? 0x1p-53 : 0x1p-24) * widest;
+    std::vector<double> cell(box, box + 9);
+    cell.push_back((interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding);
+    cell.push_back(0.25 * buffer * buffer);
+    executor->upload("cell", bytesOf(cell), cuda.getCurrentStream());
+    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1, cuda.getCurrentStream()), "clearing");
+    forced++;
+}
+
+void LennardJones::execute(bool forces, bool energy) {
+    const CUstream stream = cuda.getCurrentStream();
+    double before[9];
+    std::copy(box, box + 9, before);
+    readBox();
+    if (!std::equal(box, box + 9, before)) {
+        bool fits = true;
+        for (int i = 0; i < 9; i += 4) fits = fits && box[i] < ANOTHER_BOX * builtFor[i] && builtFor[i] < ANOTHER_BOX * box[i];
+        if (fits) placeSites();
+        else build();
+    }
+    executor->run(Step::LIST, stream);
+    if (fresh && interaction.cutoff > 0) makeRoom(stream);
+    fresh = false;
+    executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
+    if (interaction.cutoff > 0) report(stream);
+}
+
+// Waits for the first list, to know how long the lists of clusters are.
+void LennardJones::makeRoom(CUstream stream) {
+    for (;;) {
+        check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
+        check(cuStreamSynchronize(stream), "listing pairs");
+        strayed = state[STRAYED];
+        if (!state[TOO_LONG]) return;
+        grow();
+        executor->run(Step::LIST, stream);
+    }
+}
+
+// As long as there is too little room the kernels do without lists where these are too long: slowly, but nothing is missing.
+void LennardJones::grow() {
+    entries = std::max(entries, state[ENTRIES]);
+    masked = std::max(masked, state[MASKED]);
+    build();
+}
+
+// The device's state is copied now and read some evaluations later, so that nobody waits for it; always after the same number,
+// so that what follows from it does not depend on who is faster.
+void LennardJones::report(CUstream stream) {
+    const int since = ++evaluations % REPORT;
+    if (since == 0) {
+        check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
+        check(cuEventRecord(reported, stream), "recording an event");
+    } else if (since == ANSWER && evaluations > REPORT) {
+        check(cuEventSynchronize(reported), "computing");
+        strayed = state[STRAYED];
+        if (state[TOO_LONG]) grow();
+        else adaptBuffer();
+    }
+}
+
+// Both costs grow as the cube of the list's radius, and a list serves in proportion to its buffer as long as sites fly freely:
+//
+//     (cutoff + buffer)^3 (1 + LIST_COST speed / buffer)     speed: of the buffer used up in an evaluation, nm
+//
+// is least where 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that another box asked for do not count.
+void LennardJones::adaptBuffer() {
+    const int lists = state[BUILDS] - builds - forced;
+    builds = state[BUILDS];
+    forced = 0;
+    const double speed = LIST_COST * std::max(0, lists) * buffer / REPORT;
+    double wanted = (std::sqrt(speed * speed + 3 * speed * interaction.cutoff) - speed) / 3;
+    wanted = std::min(std::max(wanted, LEAST_BUFFER), MOST_BUFFER * interaction.cutoff);
+    if (wanted < CHANGE * buffer && buffer < CHANGE * wanted) return;
+    buffer = wanted;
+    placeSites();
+}
+
+}  // namespace fmm

@@ -1,0 +1,68 @@
+// The Lennard-Jones interaction of some particles, the sites, inside OpenMM's CUDA context: what is beside the kernels of
+// kernels/lennard_jones_list.cu and kernels/lennard_jones_pairs.cu.
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "executor.h"
+#include "python.h"
+
+namespace fmm {
+
+// Which sites interact, and how.
+struct Interaction {
+    bool periodic = false;
+    double cutoff = 0, switching = 0;              // nm; 0: none
+    int types = 0;
+    std::vector<int> slot, type;                   // of every site: its place in OpenMM's arrays, its type
+    std::vector<double> repulsion, attraction;     // of 1/r^12 and -1/r^6, (types, types)
+    std::vector<int> start, partner;               // excluded partners of site s: partner[start[s]] onwards, ascending
+
+    // The particles as sites that have a type, -1: none. Excluded pairs are of particles.
+    void setSites(const std::vector<int>& typeOfParticle, const std::vector<std::pair<int, int>>& excluded);
+};
+
+// Needs OpenMM's context to be current. What fails throws OpenMMException.
+class LennardJones {
+public:
+    LennardJones(OpenMM::CudaContext& cuda, const Interaction& interaction);
+    ~LennardJones();
+    LennardJones(const LennardJones&) = delete;
+
+    // Go on with other parameters; other sites take as long as a new object.
+    void update(const Interaction& interaction);
+
+    // Queue adding forces and energy to OpenMM's, on its current stream.
+    void execute(bool forces, bool energy);
+
+    // Whether a site was beyond the cells beside the periodic one not long ago.
+    bool hasStrayed() const { return strayed; }
+
+private:
+    void release();
+    void build();
+    void upload();
+    void uploadTable();
+    void readBox();
+    void placeSites();
+    void makeRoom(CUstream stream);
+    void grow();
+    void report(CUstream stream);
+    void adaptBuffer();
+
+    OpenMM::CudaContext& cuda;
+    Interaction interaction;
+    double buffer;                 // nm: sites may move by half of it before the list is made anew
+    double box[9] = {};
+    double builtFor[9] = {};       // the box that the program has room for
+    int entries = 0, masked = 0;   // longest lists so far
+    bool fresh = true;             // whether nobody knows if there is room
+    bool strayed = false;
+    int evaluations = 0, forced = 0, builds = 0;
+    int* state = nullptr;          // pinned: what the device reported last
+    CUevent reported = nullptr;
+    std::unique_ptr<Executor> executor;
+};
+
+}  // namespace fmm

@@ -1,0 +1,427 @@
+#include "nonbonded.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "OpenMM.h"
+#include "forces.h"
+#include "openmm/common/BondedUtilities.h"
+#include "openmm/common/ContextSelector.h"
+#include "openmm/cuda/CudaKernelFactory.h"
+#include "openmm/cuda/CudaNonbondedUtilities.h"
+#include "openmm/internal/ContextImpl.h"
+#include "openmm/internal/NonbondedForceImpl.h"
+#include "openmm/reference/SimTKOpenMMRealType.h"
+
+using namespace OpenMM;
+
+namespace fmm {
+
+// Steps since OpenMM reordered atoms after which it is told that it did so just now. It does that on the host every 250 steps, for
+// the sake of its list of pairs, and moves molecules into the box; only the second is wanted, when they have left it behind: else
+// coordinates grow coarse.
+static const int REORDERED = 200;
+
+// Coulomb and Lennard-Jones interaction of a pair: k q q', sigma, 4 epsilon.
+static const char* EXCEPTION_SOURCE = R"(
+    real3 between = make_real3(pos2.x-pos1.x, pos2.y-pos1.y, pos2.z-pos1.z);
+    WRAP
+    const real inverse = RSQRT(between.x*between.x + between.y*between.y + between.z*between.z);
+    const real charges = PARAMETERS[index].x*inverse, reach = PARAMETERS[index].y*inverse, depth = PARAMETERS[index].z;
+    const real sixth = reach*reach*reach*reach*reach*reach;
+    energy += charges + depth*sixth*(sixth-1);
+    const real push = inverse*inverse*(charges + depth*sixth*(12*sixth-6));
+    real3 force1 = make_real3(-push*between.x, -push*between.y, -push*between.z);
+    real3 force2 = make_real3(push*between.x, push*between.y, push*between.z);
+)";
+
+static CudaContext& firstOf(ContextImpl& context) {
+    return *static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts[0];
+}
+
+template <class Kernel>
+static void makeOwn(std::unique_ptr<Kernel>& delegate, Kernel& kernel, ContextImpl& context) {
+    delegate.reset(static_cast<Kernel*>(CudaKernelFactory().createKernelImpl(kernel.getName(), kernel.getPlatform(), context)));
+}
+
+// Has OpenMM reorder atoms and check the size of the box as if it listed pairs within this cutoff. Whether it may wait with the first.
+static bool addReordering(CudaContext& cuda, ContextImpl& context, const Force& force, const Interaction& interaction) {
+    if (interaction.cutoff == 0) return false;
+    cuda.getNonbondedUtilities().addInteraction(true, interaction.periodic, false, interaction.cutoff, {}, "",
+                                                force.getForceGroup(), false);
+    return forceWithList(context, force).empty();
+}
+
+static void delayReordering(CudaContext& cuda, const LennardJones* pairs) {
+    const int steps = cuda.getStepsSinceReorder();
+    if (pairs && !pairs->hasStrayed() && steps > REORDERED && steps < 2 * REORDERED) cuda.setStepsSinceReorder(0);
+}
+
+static double volumeOf(CudaContext& cuda) {
+    Vec3 a, b, c;
+    cuda.getPeriodicBoxVectors(a, b, c);
+    return a[0] * b[1] * c[2];
+}
+
+Claim::~Claim() {
+    if (asked && python.closePairs) python.closePairs(this);
+}
+
+bool Claim::ask(const Force& force, const Interaction& interaction, const std::string& obstacle) {
+    const System& system = context.getSystem();
+    std::vector<const char*> pickled;
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < system.getNumForces(); i++)
+        if (auto* other = dynamic_cast<const PythonForce*>(&system.getForce(i))) {
+            pickled.push_back(other->getPickledFunction().data());
+            sizes.push_back(other->getPickledFunction().size());
+        }
+    if (pickled.empty()) return false;
+    const bool several = firstOf(context).getPlatformData().contexts.size() > 1;
+    const std::string why = several ? "the Context is on several devices" : obstacle, companion = forceWithList(context, force);
+    const std::string name = force.getName();
+    const Pairs pairs = {&context.getOwner(), pickled.data(), sizes.data(), (int) pickled.size(), name.c_str(),
+                         system.getNumParticles(), (int) interaction.slot.size(), interaction.types, interaction.cutoff > 0,
+                         why.c_str(), companion.c_str()};
+    Inbox inbox;
+    asked = true;
+    python.claimPairs(this, &pairs, &inbox);
+    inbox.check();
+    if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
+    return inbox.items.count(CLAIM);
+}
+
+// NonbondedForce
+
+NonbondedParameters::Own NonbondedParameters::Own::at(const std::vector<double>& values) const {
+    Own found = {charge, sigma, epsilon, {}};
+    for (const auto& offset : offsets) {
+        found.charge += values[offset.parameter] * offset.charge;
+        found.sigma += values[offset.parameter] * offset.sigma;
+        found.epsilon += values[offset.parameter] * offset.epsilon;
+    }
+    return found;
+}
+
+std::vector<double> NonbondedParameters::Own::all() const {
+    std::vector<double> found = {charge, sigma, epsilon};
+    for (const auto& offset : offsets)
+        found.insert(found.end(), {(double) offset.parameter, offset.charge, offset.sigma, offset.epsilon});
+    return found;
+}
+
+NonbondedParameters::NonbondedParameters(const NonbondedForce& force) {
+    readParticles(force);
+    readExceptions(force);
+    const auto method = force.getNonbondedMethod();
+    interaction.periodic = method == NonbondedForce::CutoffPeriodic;
+    interaction.cutoff = method == NonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
+    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
+    interaction.types = types.size();
+    interaction.setSites(typeOfParticle, excluded);
+    combine();
+}
+
+int NonbondedParameters::numberOf(const std::string& parameter) {
+    for (size_t k = 0; k < names.size(); k++)
+        if (names[k] == parameter) return k;
+    names.push_back(parameter);
+    values.push_back(0);
+    return names.size() - 1;
+}
+
+void NonbondedParameters::readParticles(const NonbondedForce& force) {
+    std::map<int, std::vector<Offset>> offsets;
+    for (int k = 0; k < force.getNumParticleParameterOffsets(); k++) {
+        std::string parameter;
+        int particle;
+        Offset offset;
+        force.getParticleParameterOffset(k, parameter, particle, offset.charge, offset.sigma, offset.epsilon);
+        offset.parameter = numberOf(parameter);
+        offsets[particle].push_back(offset);
+    }
+    Numbering numbering;
+    for (int i = 0; i < force.getNumParticles(); i++) {
+        Own own;
+        force.getParticleParameters(i, own.charge, own.sigma, own.epsilon);
+        bool isSite = own.epsilon != 0;
+        const auto found = offsets.find(i);
+        if (found != offsets.end()) {
+            own.offsets = found->second;
+            for (const auto& offset : own.offsets) isSite = isSite || offset.epsilon != 0;
+        }
+        typeOfParticle.push_back(isSite ? numbering.of(own.all()) : -1);
+        if (typeOfParticle.back() == (int) types.size()) types.push_back(own);
+    }
+}
+
+void NonbondedParameters::readExceptions(const NonbondedForce& force) {
+    std::map<int, std::vector<Offset>> offsets;
+    for (int k = 0; k < force.getNumExceptionParameterOffsets(); k++) {
+        std::string parameter;
+        int exception;
+        Offset offset;
+        force.getExceptionParameterOffset(k, parameter, exception, offset.charge, offset.sigma, offset.epsilon);
+        offset.parameter = numberOf(parameter);
+        offsets[exception].push_back(offset);
+    }
+    Numbering numbering;
+    for (int k = 0; k < force.getNumExceptions(); k++) {
+        int first, second;
+        Own own;
+        force.getExceptionParameters(k, first, second, own.charge, own.sigma, own.epsilon);
+        const auto found = offsets.find(k);
+        if (found != offsets.end()) own.offsets = found->second;
+        const bool counts = own.charge != 0 || own.epsilon != 0 || !own.offsets.empty();
+        excluded.emplace_back(first, second);
+        exceptionKinds.push_back(counts ? numbering.of(own.all()) : -1);
+        if (!counts) continue;
+        exceptions.push_back(own);
+        exceptionPairs.push_back({first, second});
+    }
+}
+
+bool NonbondedParameters::setValues(const std::vector<double>& now) {
+    if (now == values) return false;
+    values = now;
+    combine();
+    return true;
+}
+
+// Pairs of types, as Lorentz and Berthelot say.
+void NonbondedParameters::combine() {
+    interaction.repulsion.clear();
+    interaction.attraction.clear();
+    std::vector<Own> now;
+    for (const auto& type : types) now.push_back(type.at(values));
+    for (const auto& a : now)
+        for (const auto& b : now) {
+            const double sixth = std::pow(0.5 * (a.sigma + b.sigma), 6), depth = 4 * std::sqrt(a.epsilon * b.epsilon);
+            interaction.repulsion.push_back(depth * sixth * sixth);
+            interaction.attraction.push_back(depth * sixth);
+        }
+}
+
+std::vector<double> NonbondedParameters::exceptionData() const {
+    std::vector<double> data;
+    for (const auto& exception : exceptions) {
+        const Own now = exception.at(values);
+        data.insert(data.end(), {ONE_4PI_EPS0 * now.charge, now.sigma, 4 * now.epsilon, 0.0});
+    }
+    return data;
+}
+
+NonbondedKernel::NonbondedKernel(const std::string& name, const Platform& platform, ContextImpl& context)
+    : CalcNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context) {}
+
+NonbondedKernel::~NonbondedKernel() {
+    ContextSelector selector(cuda);
+    pairs.reset();
+}
+
+void NonbondedKernel::initialize(const System& system, const NonbondedForce& force) {
+    const std::string obstacle = obstacleOf(force);
+    if (obstacle.empty()) parameters = NonbondedParameters(force);
+    if (claim.ask(force, parameters.interaction, obstacle)) try {
+        make(system, force);
+        return;
+    } catch (const Interrupted&) {
+        throw;
+    } catch (const std::exception& error) {
+        claim.ask(force, parameters.interaction, error.what());
+    }
+    makeOwn<CalcNonbondedForceKernel>(delegate, *this, context);
+    delegate->initialize(system, force);
+}
+
+// What can fail comes first: after it OpenMM is told of what is to come.
+void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
+    ContextSelector selector(cuda);
+    if (!parameters.interaction.slot.empty()) pairs.reset(new LennardJones(cuda, parameters.interaction));
+    addExceptions(force);
+    waits = addReordering(cuda, context, force, parameters.interaction);
+    if (force.getUseDispersionCorrection()) dispersion = NonbondedForceImpl::calcDispersionCorrection(system, force);
+    identities = new Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds);
+    cuda.addForce(identities);
+}
+
+void NonbondedKernel::addExceptions(const NonbondedForce& force) {
+    if (parameters.exceptionPairs.empty()) return;
+    const bool isDouble = cuda.getUseDoublePrecision();
+    exceptionParameters.initialize(cuda, parameters.exceptionPairs.size(), 4 * (isDouble ? sizeof(double) : sizeof(float)),
+                                   "pairExceptions");
+    uploadExceptions();
+    auto& bonded = cuda.getBondedUtilities();
+    const bool wraps = parameters.interaction.periodic && force.getExceptionsUsePeriodicBoundaryConditions();
+    const std::map<std::string, std::string> replacements = {
+        {"PARAMETERS", bonded.addArgument(exceptionParameters, isDouble ? "double4" : "float4")},
+        {"WRAP", wraps ? "APPLY_PERIODIC_TO_DELTA(between)" : ""}};
+    bonded.addInteraction(parameters.exceptionPairs, cuda.replaceStrings(EXCEPTION_SOURCE, replacements), force.getForceGroup());
+}
+
+void NonbondedKernel::uploadExceptions() {
+    if (!exceptionParameters.isInitialized()) return;
+    const std::vector<double> data = parameters.exceptionData();
+    const std::vector<float> rounded(data.begin(), data.end());
+    exceptionParameters.upload(cuda.getUseDoublePrecision() ? (const void*) data.data() : (const void*) rounded.data());
+}
+
+double NonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy, bool includeDirect,
+                                bool includeReciprocal) {
+    if (delegate) return delegate->execute(context, includeForces, includeEnergy, includeDirect, includeReciprocal);
+    ContextSelector selector(cuda);
+    std::vector<double> values;
+    for (const auto& name : parameters.names) values.push_back(context.getParameter(name));
+    if (parameters.setValues(values)) {
+        if (pairs) pairs->update(parameters.interaction);
+        uploadExceptions();
+    }
+    if (waits) delayReordering(cuda, pairs.get());
+    if (!includeDirect) return 0;
+    if (pairs) pairs->execute(includeForces, includeEnergy);
+    return dispersion == 0 ? 0 : dispersion / volumeOf(cuda);
+}
+
+void NonbondedKernel::copyParametersToContext(ContextImpl& context, const NonbondedForce& force, int firstParticle, int lastParticle,
+                                              int firstException, int lastException) {
+    if (delegate) {
+        delegate->copyParametersToContext(context, force, firstParticle, lastParticle, firstException, lastException);
+        return;
+    }
+    if (force.getNumParticles() != cuda.getNumAtoms())
+        throw OpenMMException("updateParametersInContext: The number of particles has changed");
+    const std::string obstacle = obstacleOf(force);
+    if (!obstacle.empty())
+        throw OpenMMException("updateParametersInContext: the Context was made for a NonbondedForce without charges whose "
+                              "Lennard-Jones pairs fmm_openmm computes, but now " + obstacle);
+    NonbondedParameters now(force);
+    if (now.exceptionPairs != parameters.exceptionPairs)
+        throw OpenMMException("updateParametersInContext: The set of non-excluded exceptions has changed");
+    if (now.names != parameters.names)
+        throw OpenMMException("updateParametersInContext: The parameter of a parameter offset has changed");
+    parameters = now;
+    std::vector<double> values;
+    for (const auto& name : parameters.names) values.push_back(context.getParameter(name));
+    parameters.setValues(values);
+    ContextSelector selector(cuda);
+    if (parameters.interaction.slot.empty()) pairs.reset();
+    else if (pairs) pairs->update(parameters.interaction);
+    else pairs.reset(new LennardJones(cuda, parameters.interaction));
+    uploadExceptions();
+    if (force.getUseDispersionCorrection()) dispersion = NonbondedForceImpl::calcDispersionCorrection(context.getSystem(), force);
+    *identities = Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds);
+    cuda.invalidateMolecules(identities);
+}
+
+void NonbondedKernel::getPMEParameters(double& alpha, int& nx, int& ny, int& nz) const {
+    if (!delegate) throw OpenMMException("getPMEParametersInContext: This Context is not using PME");
+    delegate->getPMEParameters(alpha, nx, ny, nz);
+}
+
+void NonbondedKernel::getLJPMEParameters(double& alpha, int& nx, int& ny, int& nz) const {
+    if (!delegate) throw OpenMMException("getLJPMEParametersInContext: This Context is not using LJPME");
+    delegate->getLJPMEParameters(alpha, nx, ny, nz);
+}
+
+// CustomNonbondedForce
+
+// The correction for what is beyond the cutoff, and for what the switching function takes off: a mean over all pairs of particles,
+// each with itself included, as OpenMM's. Its integrals are exact here, OpenMM's to 1e-5.
+static double dispersionOf(const CustomNonbondedForce& force, const Interaction& interaction) {
+    if (!force.getUseLongRangeCorrection() || !interaction.periodic) return 0;
+    const double cutoff = interaction.cutoff, from = interaction.switching;
+    double twelfth = std::pow(cutoff, -9) / 9, sixth = std::pow(cutoff, -3) / 3;
+    if (from > 0) {
+        const int steps = 1000;  // by Simpson's rule
+        const double h = (cutoff - from) / steps;
+        for (int k = 0; k <= steps; k++) {
+            const double r = from + k * h, u = double(k) / steps, weight = (k == 0 || k == steps ? 1 : (k % 2 ? 4 : 2)) * h / 3;
+            const double taken = u * u * u * (10 - u * (15 - 6 * u));
+            twelfth += weight * taken * std::pow(r, -10);
+            sixth += weight * taken * std::pow(r, -4);
+        }
+    }
+    std::vector<double> count(interaction.types);
+    for (int type : interaction.type) count[type]++;
+    double sum = 0;
+    for (int i = 0; i < interaction.types; i++)
+        for (int j = 0; j <= i; j++) {
+            const double pairs = i == j ? count[i] * (count[i] + 1) / 2 : count[i] * count[j];
+            const int k = i * interaction.types + j;
+            sum += pairs * (interaction.repulsion[k] * twelfth - interaction.attraction[k] * sixth);
+        }
+    const double n = force.getNumParticles();
+    return 2 * M_PI * n * n * sum / (n * (n + 1) / 2);
+}
+
+static std::vector<std::pair<int, int>> exclusionsOf(const CustomNonbondedForce& force) {
+    std::vector<std::pair<int, int>> excluded(force.getNumExclusions());
+    for (int k = 0; k < (int) excluded.size(); k++) force.getExclusionParticles(k, excluded[k].first, excluded[k].second);
+    return excluded;
+}
+
+CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Platform& platform, ContextImpl& context)
+    : CalcCustomNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context) {}
+
+CustomNonbondedKernel::~CustomNonbondedKernel() {
+    ContextSelector selector(cuda);
+    pairs.reset();
+}
+
+void CustomNonbondedKernel::initialize(const System& system, const CustomNonbondedForce& force) {
+    const std::string obstacle = obstacleOf(force, interaction, typeOfParticle);
+    if (claim.ask(force, interaction, obstacle)) try {
+        make(force);
+        return;
+    } catch (const Interrupted&) {
+        throw;
+    } catch (const std::exception& error) {
+        claim.ask(force, interaction, error.what());
+    }
+    makeOwn<CalcCustomNonbondedForceKernel>(delegate, *this, context);
+    delegate->initialize(system, force);
+}
+
+void CustomNonbondedKernel::make(const CustomNonbondedForce& force) {
+    ContextSelector selector(cuda);
+    if (!interaction.slot.empty()) pairs.reset(new LennardJones(cuda, interaction));
+    waits = addReordering(cuda, context, force, interaction);
+    dispersion = dispersionOf(force, interaction);
+    identities = new Identities(typeOfParticle, exclusionsOf(force), {});
+    cuda.addForce(identities);
+}
+
+double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
+    if (delegate) return delegate->execute(context, includeForces, includeEnergy);
+    ContextSelector selector(cuda);
+    if (waits) delayReordering(cuda, pairs.get());
+    if (pairs) pairs->execute(includeForces, includeEnergy);
+    return dispersion == 0 ? 0 : dispersion / volumeOf(cuda);
+}
+
+void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context, const CustomNonbondedForce& force, int firstParticle,
+                                                    int lastParticle) {
+    if (delegate) {
+        delegate->copyParametersToContext(context, force, firstParticle, lastParticle);
+        return;
+    }
+    if (force.getNumParticles() != cuda.getNumAtoms())
+        throw OpenMMException("updateParametersInContext: The number of particles has changed");
+    Interaction now;
+    std::vector<int> types;
+    const std::string obstacle = obstacleOf(force, now, types);
+    if (!obstacle.empty())
+        throw OpenMMException("updateParametersInContext: the Context was made for a CustomNonbondedForce whose Lennard-Jones "
+                              "pairs fmm_openmm computes, but now " + obstacle);
+    interaction = now;
+    typeOfParticle = types;
+    ContextSelector selector(cuda);
+    if (interaction.slot.empty()) pairs.reset();
+    else if (pairs) pairs->update(interaction);
+    else pairs.reset(new LennardJones(cuda, interaction));
+    dispersion = dispersionOf(force, interaction);
+    *identities = Identities(typeOfParticle, exclusionsOf(force), {});
+    cuda.invalidateMolecules(identities);
+}
+
+}  // namespace fmm

@@ -1,0 +1,280 @@
+// lennard_jones_pairs: Lennard-Jones interaction of the sites within the cutoff, of types s and t:
+//
+//     U(r) = A_st / r^12 - B_st / r^6,   with a switching function times 1 - 10 u^3 + 15 u^4 - 6 u^5, u from 0 where it begins
+//                                        to 1 at the cutoff
+//
+// PAIR_LANES lanes own a cluster: each goes through every PAIR_LANES-th entry of its list and lets it meet all sites of the
+// cluster, which stay in registers, 17 instructions a pair. Forces are summed over the lanes and added to OpenMM's; no two
+// clusters add to the same site. Where a list is longer than there is room for, and where there is no cutoff, the lanes go
+// through all sites: never is a pair missing; the host makes room when it comes to know.
+//
+//   lennard_jones_forces, lennard_jones_energy, lennard_jones_both   what is wanted
+//
+// Bound by instruction issue.
+#include "common/fixed_point.cuh"
+#include "common/reduce.cuh"
+#include "common/sites.cuh"
+
+#define THREADS 128
+#define SHARED_TYPES 32        // up to so many types their table is kept in shared memory
+
+#if LIMITED
+#define SQUARE real(double(CUTOFF) * double(CUTOFF))
+#endif
+
+// 12 A and 6 B of a pair of types.
+struct Table {
+    const real2* __restrict__ pairs;   // (TYPES, TYPES)
+
+    __device__ __forceinline__ real2 of(int row, int type) const { return TYPES == 1 ? pairs[0] : pairs[row + type]; }
+};
+
+struct Cluster {
+    real x[CLUSTER], y[CLUSTER], z[CLUSTER], fx[CLUSTER], fy[CLUSTER], fz[CLUSTER];
+    int row[CLUSTER];          // of the table
+    double energy;
+};
+
+__device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.0f, x); }
+__device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
+
+// Of a pair: force over distance, energy.
+struct Pair {
+    real force, energy;
+};
+
+template <bool ENERGY>
+__device__ __forceinline__ Pair pair_at(real square, const real2& ab) {
+    const real inverse2 = reciprocal(square), inverse6 = inverse2 * inverse2 * inverse2;
+    Pair pair = {(ab.x * inverse6 - ab.y) * (inverse6 * inverse2), 0};
+    if (ENERGY || SWITCHED) pair.energy = (ab.x * real(1.0 / 12) * inverse6 - ab.y * real(1.0 / 6)) * inverse6;
+#if SWITCHED
+    if (square > real(double(SWITCHING) * double(SWITCHING))) {
+        const real inverse = inverse_root(square), width = real(CUTOFF - SWITCHING);
+        const real t = (square * inverse - real(SWITCHING)) / width;
+        const real share = 1 - t * t * t * (10 - t * (15 - 6 * t)), rate = -30 * t * t * (1 - t) * (1 - t) / width;
+        pair.force = pair.force * share - pair.energy * rate * inverse;
+        pair.energy *= share;
+    }
+#endif
+    return pair;
+}
+
+// An entry with all sites of the cluster, less those of the mask.
+template <bool FORCES, bool ENERGY, bool MASKED, bool IMAGED>
+__device__ __forceinline__ void meet(Cluster& c, unsigned entry, unsigned mask, const real4* __restrict__ position,
+                                     const real4* translations, const Table& table) {
+    real4 x = position[IMAGED ? entry & SITE_MASK : entry];
+    if (IMAGED) {
+        const real4 shift = translations[entry >> SITE_BITS];
+        x.x += shift.x; x.y += shift.y; x.z += shift.z;
+    }
+    real energy = 0;
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) {
+        const real dx = c.x[m] - x.x, dy = c.y[m] - x.y, dz = c.z[m] - x.z, square = dx * dx + dy * dy + dz * dz;
+        bool counts = !MASKED || !(mask >> m & 1);
+#if LIMITED
+        counts = counts && square < SQUARE;  // not of one that is not a number
+#endif
+        const Pair pair = pair_at<ENERGY>(square, table.of(c.row[m], type_of(x.w)));
+        if (FORCES) {
+            const real f = counts ? pair.force : 0;
+            c.fx[m] += f * dx;
+            c.fy[m] += f * dy;
+            c.fz[m] += f * dz;
+        }
+        if (ENERGY) energy += counts ? pair.energy : 0;
+    }
+    if (ENERGY) c.energy += energy;
+}
+
+template <bool FORCES, bool ENERGY, bool IMAGED>
+__device__ __forceinline__ void meet_list(Cluster& c, int lane, Length length, const unsigned* __restrict__ entry,
+                                          const uint2* __restrict__ masked, const real4* __restrict__ position,
+                                          const real4* translations, const Table& table) {
+    for (int k = lane; k < length.entries; k += 2 * PAIR_LANES) {
+        const unsigned first = entry[k], second = entry[k + PAIR_LANES];
+        meet<FORCES, ENERGY, false, IMAGED>(c, first, 0, position, translations, table);
+        meet<FORCES, ENERGY, false, IMAGED>(c, second, 0, position, translations, table);
+    }
+    for (int k = lane; k < length.masked; k += PAIR_LANES) {
+        const uint2 next = masked[k];
+        meet<FORCES, ENERGY, true, IMAGED>(c, next.x, next.y, position, translations, table);
+    }
+}
+
+// What is needed where there is no list to go by.
+struct All {
+    int sorted;
+    const Home* __restrict__ home;
+    const int* __restrict__ number;
+    const real4* __restrict__ position;
+    const Cell* __restrict__ cell;
+    Exclusions excluded;
+    Table table;
+    uint64* __restrict__ force;
+    int padded;
+};
+
+#if LIMITED
+
+// A site of which the list is longer than there is room for, with the nearest image of every other; slow. Returns its energy.
+template <bool FORCES, bool ENERGY>
+__device__ __noinline__ real meet_without_list(int at, int lane, const All& all) {
+    const real4 own = all.position[at];
+    const int row = TYPES * type_of(own.w), slot = all.home[at].slot;
+    real energy = 0, fx = 0, fy = 0, fz = 0;
+    if (slot < 0) return 0;
+    for (int j = lane; j < all.sorted; j += PAIR_LANES) {
+        if (j == at || all.home[j].slot < 0) continue;
+        const real4 x = all.position[j];
+        real dx = own.x - x.x, dy = own.y - x.y, dz = own.z - x.z;
+#if PERIODIC
+        const double* v = all.cell->vectors;
+        const real c = rint(dz / real(v[8]));
+        dz -= c * real(v[8]); dy -= c * real(v[7]); dx -= c * real(v[6]);
+        const real b = rint(dy / real(v[4]));
+        dy -= b * real(v[4]); dx -= b * real(v[3]);
+        dx -= rint(dx / real(v[0])) * real(v[0]);
+#endif
+        const real square = dx * dx + dy * dy + dz * dz;
+        if (!(square < SQUARE)) continue;
+#if PARTNERS
+        bool counts = true;
+        const int* start = all.excluded.start + all.number[at];
+        for (int k = start[0]; k < start[1]; k++)
+            counts = counts && all.excluded.partner[k] != all.number[j];
+        if (!counts) continue;
+#endif
+        const Pair pair = pair_at<ENERGY>(square, all.table.of(row, type_of(x.w)));
+        fx += pair.force * dx;
+        fy += pair.force * dy;
+        fz += pair.force * dz;
+        energy += pair.energy;
+    }
+    if (FORCES) {
+        atomicAdd(&all.force[slot], fixed_point(fx));
+        atomicAdd(&all.force[slot + all.padded], fixed_point(fy));
+        atomicAdd(&all.force[slot + 2 * all.padded], fixed_point(fz));
+    }
+    return energy;
+}
+
+#else
+
+// A cluster with all sites.
+template <bool FORCES, bool ENERGY>
+__device__ __forceinline__ void meet_all(Cluster& c, int lane, int base, unsigned absent, const All& all) {
+#if PARTNERS
+    int site[CLUSTER];
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) site[m] = absent >> m & 1 ? -1 : all.number[base + m];
+    const ClusterPartners partners = partners_of(site, all.excluded);
+#endif
+    for (int j = lane; j < all.sorted; j += PAIR_LANES) {
+        unsigned mask = absent;
+        if (unsigned(j - base) < CLUSTER) mask |= 1u << (j - base);
+#if PARTNERS
+        mask |= mask_of(all.number[j], partners, all.excluded);
+#endif
+        meet<FORCES, ENERGY, true, false>(c, j, mask, all.position, nullptr, all.table);
+    }
+}
+
+#endif
+
+// The sum over the lanes of a cluster: lane 3 m + k holds component k of the force on site m.
+__device__ __forceinline__ real sum_over_lanes(const Cluster& c, unsigned lane) {
+    real values[16];
+#pragma unroll
+    for (int k = 0; k < 16; k++) values[k] = k >= 3 * CLUSTER ? 0 : (k % 3 == 0 ? c.fx : (k % 3 == 1 ? c.fy : c.fz))[k / 3 % CLUSTER];
+    const real sum = transposed_sum(values, lane);
+    return PAIR_LANES == 16 ? sum : sum + __shfl_xor_sync(FULL, sum, 16);
+}
+
+template <bool FORCES, bool ENERGY>
+__device__ __forceinline__ void all_pairs(int entries, int masks, const Home* __restrict__ home,
+                                          const real4* __restrict__ position, const int* __restrict__ number,
+                                          const unsigned* __restrict__ entry, const uint2* __restrict__ masked,
+                                          const Length* __restrict__ length, const real2* __restrict__ pairs,
+                                          const Cell* __restrict__ cell, const Exclusions& excluded, State* state,
+                                          uint64* __restrict__ force, int padded, ENERGY_TYPE* __restrict__ total,
+                                          int totals) {
+    __shared__ real2 shared_pairs[TYPES <= SHARED_TYPES ? TYPES * TYPES : 1];
+    __shared__ real4 translations[TRANSLATIONS];
+    if (TYPES > 1 && TYPES <= SHARED_TYPES)
+        for (int k = threadIdx.x; k < TYPES * TYPES; k += THREADS) shared_pairs[k] = pairs[k];
+    if (PERIODIC)
+        for (int k = threadIdx.x; k < TRANSLATIONS; k += THREADS) translations[k] = translation(k, cell);
+    __syncthreads();
+    const Table table = {TYPES > 1 && TYPES <= SHARED_TYPES ? shared_pairs : pairs};
+    const int thread = blockIdx.x * THREADS + threadIdx.x, cluster = thread / PAIR_LANES, lane = thread % PAIR_LANES;
+    const int sorted = state->sorted, clusters = sorted / CLUSTER;
+    if (thread == 0) {
+        state->built = 1;
+        state->arrived = 0;
+    }
+    if (thread / 32 * 32 / PAIR_LANES >= clusters) return;  // whole warps
+    const int own = min(cluster, clusters - 1), base = CLUSTER * own;
+
+    Cluster c;
+    c.energy = 0;
+    unsigned absent = 0;
+    int slot = -1;
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) {
+        const int at = cluster < clusters ? home[base + m].slot : -1;
+        const real4 x = position[base + m];
+        // what fills up a cluster is nowhere, so that it is out of reach of everything
+        c.x[m] = at < 0 ? real(nan("")) : x.x; c.y[m] = x.y; c.z[m] = x.z;
+        c.fx[m] = c.fy[m] = c.fz[m] = 0;
+        c.row[m] = TYPES * type_of(x.w);
+        absent |= unsigned(at < 0) << m;
+        if (lane / 3 == m) slot = at;
+    }
+    const All all = {sorted, home, number, position, cell, excluded, table, force, padded};
+#if LIMITED
+    Length listed = {0, 0};
+    if (cluster < clusters) listed = length[own];
+    const bool imaged = listed.masked & HAS_IMAGES;
+    listed.masked &= ~HAS_IMAGES;
+    if (listed.entries > entries || listed.masked > masks) {
+        for (int m = 0; m < CLUSTER; m++) c.energy += meet_without_list<FORCES, ENERGY>(base + m, lane, all);
+        listed = Length{0, 0};
+    }
+    const unsigned* mine = entry + own * (long long)entries;
+    const uint2* mine_masked = masked + own * (long long)masks;
+    if (DETERMINISTIC || __any_sync(FULL, imaged))  // on its own a cluster must not depend on that beside it in the warp
+        meet_list<FORCES, ENERGY, true>(c, lane, listed, mine, mine_masked, position, translations, table);
+    else
+        meet_list<FORCES, ENERGY, false>(c, lane, listed, mine, mine_masked, position, translations, table);
+#else
+    if (cluster < clusters) meet_all<FORCES, ENERGY>(c, lane, base, absent, all);
+    __syncwarp();
+#endif
+    if (FORCES) {
+        const real f = sum_over_lanes(c, lane);
+        if (slot >= 0) atomicAdd(&force[slot + lane % 3 * padded], fixed_point(f));
+    }
+    if (ENERGY) {
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) c.energy += __shfl_xor_sync(FULL, c.energy, d);
+        if (threadIdx.x % 32 == 0) atomicAdd(&total[thread / 32 % totals], ENERGY_TYPE(0.5 * c.energy));
+    }
+}
+
+#define ENTRY(name, FORCES, ENERGY)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(real) == 8 ? 4 : (ENERGY || !LIMITED ? 6 : 8))                                         \
+    name(int entries, int masks, const Home* __restrict__ home, const real4* __restrict__ position,                          \
+         const int* __restrict__ number, const unsigned* __restrict__ entry, const uint2* __restrict__ masked,               \
+         const Length* __restrict__ length, const real2* __restrict__ pairs, const Cell* __restrict__ cell,                    \
+         const int* __restrict__ partner_start, const int* __restrict__ partner, State* state, uint64* __restrict__ force,   \
+         int padded, ENERGY_TYPE* __restrict__ total, int totals) {                                                          \
+        all_pairs<FORCES, ENERGY>(entries, masks, home, position, number, entry, masked, length, pairs, cell,                \
+                                  {partner_start, partner}, state, force, padded, total, totals);                            \
+    }
+
+ENTRY(lennard_jones_forces, true, false)
+ENTRY(lennard_jones_energy, false, true)
+ENTRY(lennard_jones_both, true, true)

@@ -1,0 +1,498 @@
+"""Lennard-Jones pairs among their sites, on the native bridge: what OpenMM's own kernels give, whatever the System holds."""
+
+import copy
+import ctypes
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.integration import lennard_jones
+from fmm_openmm.integration.bridge import HostBridge
+from fmm_openmm.integration.definition import Definition, Options
+from tests.integration.boxes import Box, energy_of, relative_difference
+from tests.integration.native_contexts import context_of, converted, droplet_in_a_cell, on_gpu
+
+GROUP = 5
+"""Force group of what has Lennard-Jones pairs."""
+
+ROUNDING = {"single": 3e-5, "mixed": 3e-5, "double": 1e-10}
+
+
+def pairs_of(context):
+    """Energy and forces of the group."""
+    state = context.getState(energy=True, forces=True, groups={GROUP})
+    return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+def prepared(box, choice, **options) -> tuple[Box, fmm.FMMForce]:
+    """A converted copy whose other forces are in the group."""
+    mine = copy.deepcopy(box)
+    for force in mine.system.getForces():
+        if isinstance(force, openmm.NonbondedForce | openmm.CustomNonbondedForce):
+            force.setForceGroup(GROUP)
+    return mine, converted(mine, lennard_jones=choice, **options)
+
+
+def both(box, precision, **options):
+    """Energies and forces by the plugin and by OpenMM."""
+    found = []
+    for choice in ("sites", "openmm"):
+        mine, force = prepared(box, choice, **options)
+        context = context_of(mine, precision)
+        assert force.getFMMParametersInContext(context)["lennard_jones"] == choice
+        found.append(pairs_of(context))
+    return found
+
+
+def reference(box, **options):
+    """Energy and forces by OpenMM's Reference platform."""
+    mine, _ = prepared(box, "auto", **options)
+    return pairs_of(mine.context("Reference"))
+
+
+def agree(found, expected, accuracy):
+    """Energies are sums of many terms."""
+    (energy, forces), (exact, exact_forces) = found, expected
+    assert np.linalg.norm(forces - exact_forces) <= accuracy * np.linalg.norm(exact_forces)
+    assert energy == pytest.approx(exact, abs=accuracy * (abs(exact) + np.abs(forces).sum() / 100))
+
+
+def all_sites(box) -> Box:
+    """Hydrogens are sites as well."""
+    for i in range(len(box.positions)):
+        charge, _, epsilon = box.nonbonded.getParticleParameters(i)
+        if epsilon._value == 0:
+            box.nonbonded.setParticleParameters(i, charge, 0.04, 0.192)
+    return box
+
+
+def representable(box) -> Box:
+    """Parameters that OpenMM's CUDA platform holds exactly in double precision: as floats, sigma / 2 and 2 sqrt(epsilon)."""
+    for i in range(len(box.positions)):
+        charge, sigma, epsilon = (value._value for value in box.nonbonded.getParticleParameters(i))
+        root = round(2 * epsilon**0.5 * 256) / 256
+        box.nonbonded.setParticleParameters(i, charge, round(sigma * 4096) / 4096, (root / 2) ** 2)
+    return box
+
+
+def switched(box) -> Box:
+    box.nonbonded.setUseSwitchingFunction(True)
+    box.nonbonded.setSwitchingDistance(0.8 * box.nonbonded.getCutoffDistance())
+    return box
+
+
+SYSTEMS = ["water", "water, all sites", "water, switched", "chains", "tip4pew", "flexible_water"]
+
+
+@pytest.fixture(params=SYSTEMS)
+def box(request):
+    name, *change = request.param.split(", ")
+    made = request.getfixturevalue(name)
+    return {"all sites": all_sites, "switched": switched}[change[0]](made) if change else made
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["single", "mixed"])
+def test_equals_openmm_as_far_as_rounding_goes(box, precision):
+    """Both have positions in single precision, and are equally far from what is exact."""
+    found, openmms = both(box, precision)
+    agree(found, openmms, ROUNDING[precision])
+    exact = reference(box)
+    assert relative_difference(found[1], exact[1]) < 1.5 * relative_difference(openmms[1], exact[1]) + 1e-7
+
+
+@on_gpu
+def test_equals_openmm_in_double_precision(box):
+    exact, (found, openmms) = reference(box), both(box, "double")
+    assert relative_difference(found[1], exact[1]) <= relative_difference(openmms[1], exact[1]) + 1e-12
+    assert abs(found[0] - exact[0]) <= abs(openmms[0] - exact[0]) + 1e-9 * abs(exact[0])
+
+
+@on_gpu
+@pytest.mark.parametrize("change", [all_sites, switched])
+def test_equals_openmm_in_double_precision_with_its_parameters(water, change):
+    agree(*both(representable(change(water)), "double"), ROUNDING["double"])
+
+
+@on_gpu
+@pytest.mark.parametrize("method", ["NoCutoff", "CutoffNonPeriodic"])
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_free_space(method, precision):
+    box = all_sites(droplet_in_a_cell(None, 400))
+    box.nonbonded.setNonbondedMethod(getattr(openmm.NonbondedForce, method))
+    box.nonbonded.setCutoffDistance(0.9)
+    box.positions[-3:] += 3000.0 if method == "NoCutoff" else 1e5
+    options = {"allow_reaction_field": True} if method == "CutoffNonPeriodic" else {}
+    found, openmms = both(representable(box), precision, **options)
+    agree(found, openmms, ROUNDING[precision])
+
+
+@on_gpu
+@pytest.mark.parametrize("scale", [2.0002, 2.05, 2.4])
+def test_small_cells(scale, chains):
+    """Down to twice the cutoff, where a site and another have several images within the list's radius."""
+    smallest = min(chains.cell[i, i] for i in range(3))
+    chains.nonbonded.setUseSwitchingFunction(False)
+    chains.nonbonded.setCutoffDistance(smallest / scale)
+    agree(*both(representable(chains), "mixed"), ROUNDING["mixed"])
+
+
+def alchemical(box) -> Box:
+    """Sterics of ten chains scaled by one parameter, exceptions by another, and a particle that is none without it."""
+    force = box.nonbonded
+    force.addGlobalParameter("sterics", 1.0)
+    force.addGlobalParameter("inner", 0.5)
+    for i in range(60):
+        charge, sigma, epsilon = force.getParticleParameters(i)
+        force.setParticleParameters(i, charge, sigma, 0.0 if i == 7 else epsilon)
+        force.addParticleParameterOffset("sterics", i, 0.0, 0.01 * (i % 3), 0.2)
+    for k in range(0, force.getNumExceptions(), 3):
+        force.addExceptionParameterOffset("inner", k, 0.1, 0.02, 0.05)
+    return box
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_offsets(chains, precision):
+    """As parameters change, and as they return."""
+    contexts = []
+    for choice in ("sites", "openmm"):
+        mine, force = prepared(alchemical(copy.deepcopy(chains)), choice)
+        contexts.append(context_of(mine, precision))
+        assert force.getFMMParametersInContext(contexts[-1])["lennard_jones"] == choice
+    seen = []
+    for sterics, inner in ((1.0, 0.5), (0.3, 0.5), (0.3, -1.0), (0.0, 2.0), (1.0, 0.5)):
+        for context in contexts:
+            context.setParameter("sterics", sterics)
+            context.setParameter("inner", inner)
+        found, openmms = map(pairs_of, contexts)
+        agree(found, openmms, 3e-5 if precision == "mixed" else 1e-6)
+        seen.append(found[0])
+    assert seen[0] == pytest.approx(seen[-1], rel=1e-9)
+    assert len({round(energy, 3) for energy in seen}) == 4
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_parameters_are_updated(water, precision):
+    """Also where a particle becomes a site that was none, where all are none, and where some are again."""
+    box, _ = prepared(water, "sites")
+    force, context = box.nonbonded, context_of(box, precision)
+    fresh = lambda: pairs_of(context_of(box, precision))  # noqa: E731
+    agree(pairs_of(context), fresh(), ROUNDING[precision])
+    for change in ("larger", "another site", "none", "all"):
+        for i in range(len(box.positions)):
+            charge, sigma, epsilon = force.getParticleParameters(i)
+            if change == "larger" and i % 6 == 0:
+                force.setParticleParameters(i, charge, 1.1 * sigma, 0.8 * epsilon)
+            if change == "another site" and i == 4:
+                force.setParticleParameters(i, charge, 0.05, 0.5)
+            if change in ("none", "all"):
+                force.setParticleParameters(i, charge, 0.1, 0.0 if change == "none" else 0.3)
+        force.updateParametersInContext(context)
+        agree(pairs_of(context), fresh(), ROUNDING[precision])
+
+
+@on_gpu
+def test_what_may_not_be_updated(chains):
+    """An error, and the Context goes on as it was."""
+    box, _ = prepared(chains, "sites")
+    force, context = box.nonbonded, context_of(box)
+    before = pairs_of(context)[0]
+    particle = force.getParticleParameters(3)
+    force.setParticleParameters(3, 0.5, *particle[1:])
+    with pytest.raises(openmm.OpenMMException, match="but now it holds charges"):
+        force.updateParametersInContext(context)
+    force.setParticleParameters(3, *particle)
+    k = next(k for k in range(force.getNumExceptions()) if force.getExceptionParameters(k)[2]._value == 0)
+    i, j, *_ = force.getExceptionParameters(k)
+    force.setExceptionParameters(k, i, j, 0.3, 0.2, 0.1)
+    with pytest.raises(openmm.OpenMMException, match="set of non-excluded exceptions"):
+        force.updateParametersInContext(context)
+    assert pairs_of(context)[0] == pytest.approx(before, rel=1e-9)
+
+
+@on_gpu
+def test_parts_of_an_evaluation(water):
+    box, _ = prepared(all_sites(water), "sites")
+    context = context_of(box)
+    energy, forces = pairs_of(context)
+    assert energy_of(context, groups={GROUP}) == pytest.approx(energy, rel=1e-6)
+    alone = context.getState(forces=True, groups={GROUP}).getForces(asNumpy=True)._value
+    assert relative_difference(alone, forces) < 1e-6
+    assert energy_of(context, groups={3}) == 0
+    total = energy_of(context)
+    assert total == pytest.approx(energy + energy_of(context, groups={7}), rel=1e-6)
+
+
+@on_gpu
+@pytest.mark.parametrize("kind", ["steps", "barostat", "flexible barostat", "jumps"])
+@pytest.mark.parametrize("name", ["water", "tip4pew"])
+def test_lists_serve_moving_sites(request, name, kind):
+    """Again and again the forces are those of a Context whose list is new."""
+    box, _ = prepared(request.getfixturevalue(name), "sites")
+    box.nonbonded.setCutoffDistance(0.7)
+    barostats = {"barostat": openmm.MonteCarloBarostat, "flexible barostat": openmm.MonteCarloFlexibleBarostat}
+    if kind in barostats:
+        box.system.addForce(barostats[kind](1.0, 300, 3))
+    integrator = openmm.LangevinMiddleIntegrator(400, 1, 0.001)
+    context = context_of(box, "mixed", integrator)
+    random = np.random.default_rng(1)
+    for _ in range(12):
+        if kind == "jumps":
+            x = context.getState(positions=True).getPositions(asNumpy=True)._value
+            context.setPositions(x + random.integers(-1, 2, 3) @ box.cell)
+        integrator.step(97)
+        state = context.getState(positions=True)
+        fresh = Box(copy.deepcopy(box.system), state.getPositions(asNumpy=True)._value)
+        fresh.system.setDefaultPeriodicBoxVectors(*state.getPeriodicBoxVectors())
+        agree(pairs_of(context), pairs_of(context_of(fresh)), ROUNDING["mixed"])
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["single", "mixed"])
+def test_deterministic_forces(water, precision):
+    """Two runs of a Context with this property, bit for bit."""
+    found = []
+    for _ in range(2):
+        box, _ = prepared(all_sites(copy.deepcopy(water)), "sites")
+        integrator = openmm.LangevinMiddleIntegrator(300, 1, 0.002)
+        integrator.setRandomNumberSeed(5)
+        context = context_of(box, precision, integrator, DeterministicForces="true")
+        context.setVelocitiesToTemperature(300, 2)
+        integrator.step(700)
+        found.append(context.getState(positions=True).getPositions(asNumpy=True)._value)
+    np.testing.assert_array_equal(*found)
+
+
+@on_gpu
+def test_inside_other_forces(chains):
+    """A NonbondedForce and an FMMForce in a CustomCVForce, and in an ATMForce, whose inner Contexts have both."""
+    box, _ = prepared(chains, "sites")
+    expected = energy_of(context_of(box))
+    forces = [copy.deepcopy(force) for force in box.system.getForces()]
+    for kind in ("cv", "atm"):
+        mine = copy.deepcopy(chains)
+        while mine.system.getNumForces():
+            mine.system.removeForce(0)
+        if kind == "cv":
+            outer = openmm.CustomCVForce("a + b")
+            for name, force in zip("ab", forces, strict=True):
+                outer.addCollectiveVariable(name, copy.deepcopy(force))
+        else:
+            outer = openmm.ATMForce(0.5, 0.5, 0, 0, 0, 0, 0, 0, 1)
+            for force in forces:
+                outer.addForce(copy.deepcopy(force))
+            for _ in mine.positions:
+                outer.addParticle(openmm.Vec3(0, 0, 0))
+        mine.system.addForce(outer)
+        integrator = openmm.LangevinMiddleIntegrator(300, 1, 0.001)
+        context = context_of(mine, "mixed", integrator)
+        assert energy_of(context) == pytest.approx(expected, rel=1e-4)
+        integrator.step(50)
+        moved = context.getState(positions=True).getPositions()
+        other = context_of(box)
+        other.setPositions(moved)
+        assert energy_of(context) == pytest.approx(energy_of(other), rel=1e-4)
+
+
+@on_gpu
+def test_path_integrals_and_the_minimiser(flexible_water):
+    box, _ = prepared(flexible_water, "sites")
+    integrator = openmm.RPMDIntegrator(4, 300, 1, 0.0005)
+    context = context_of(box, "mixed", integrator)
+    for copy_number in range(4):
+        integrator.setPositions(copy_number, box.positions + 0.002 * copy_number)
+    context.getIntegrator().step(20)
+    state = integrator.getState(2, getPositions=True, getEnergy=True)
+    other = context_of(prepared(flexible_water, "openmm")[0])
+    other.setPositions(state.getPositions())
+    assert state.getPotentialEnergy()._value == pytest.approx(energy_of(other), rel=1e-4)
+    plain = context_of(box)
+    openmm.LocalEnergyMinimizer.minimize(plain, maxIterations=20)
+    assert energy_of(plain) < energy_of(context_of(box))
+
+
+def typed(box, form) -> Box:
+    """Lennard-Jones moved into a CustomNonbondedForce, as openmm.app writes it for NBFIX and for other rules."""
+    source = box.nonbonded
+    parameters = [tuple(value._value for value in source.getParticleParameters(i)) for i in range(len(box.positions))]
+    types = sorted({values[1:] for values in parameters})
+    sigma, epsilon = (np.array(column) for column in zip(*types, strict=True))
+    sixth, depth = (0.5 * np.add.outer(sigma, sigma)) ** 6, 4 * np.sqrt(np.multiply.outer(epsilon, epsilon))
+    depth[0, -1] = depth[-1, 0] = 0.7  # a pair with parameters of its own
+    a, b = depth * sixth**2, depth * sixth
+    if form == "table":
+        force = openmm.CustomNonbondedForce("acoef(type1, type2)/r^12 - bcoef(type1, type2)/r^6;")
+    elif form == "root":
+        force = openmm.CustomNonbondedForce("(a/r6)^2-b/r6; r6=r^6;a=acoef(type1, type2);b=bcoef(type1, type2)")
+        a = np.sqrt(a)
+    else:
+        force = openmm.CustomNonbondedForce("A1*A2/r^12-C1*C2/r^6" + ("+1/r^4" if form == "12-6-4" else ""))
+    if form in ("table", "root"):
+        for name, table in (("acoef", a), ("bcoef", b)):
+            function = openmm.Discrete2DFunction(len(types), len(types), table.ravel().tolist())
+            force.addTabulatedFunction(name, function)
+        force.addPerParticleParameter("type")
+        for values in parameters:
+            force.addParticle([types.index(values[1:])])
+    else:
+        for name in "CA":
+            force.addPerParticleParameter(name)
+        for _, s, e in parameters:
+            force.addParticle([2 * np.sqrt(e * s**6), 2 * np.sqrt(e * s**12)])
+    for k in range(source.getNumExceptions()):
+        i, j, product, s, _ = source.getExceptionParameters(k)
+        force.addExclusion(i, j)
+        source.setExceptionParameters(k, i, j, product, s, 0.0)
+    for i, (charge, s, _) in enumerate(parameters):
+        source.setParticleParameters(i, charge, s, 0.0)
+    force.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
+    force.setCutoffDistance(source.getCutoffDistance())
+    force.setUseLongRangeCorrection(True)
+    force.setUseSwitchingFunction(source.getUseSwitchingFunction())
+    force.setSwitchingDistance(source.getSwitchingDistance())
+    box.system.addForce(force)
+    return box
+
+
+@on_gpu
+@pytest.mark.parametrize("form", ["table", "root", "product"])
+@pytest.mark.parametrize("name", ["chains", "water"])
+def test_tables_of_types(request, name, form):
+    """OpenMM integrates the long-range correction numerically, to 1e-5."""
+    box = typed(request.getfixturevalue(name), form)
+    (energy, forces), (openmms, openmms_forces) = both(box, "mixed")
+    assert relative_difference(forces, openmms_forces) < ROUNDING["mixed"]
+    assert energy == pytest.approx(openmms, rel=2e-5, abs=0.02)
+    other, _ = prepared(box, "sites")
+    force = next(force for force in other.system.getForces() if isinstance(force, openmm.CustomNonbondedForce))
+    context = context_of(other)
+    pairs_of(context)
+    for i in range(0, 20, 2):
+        force.setParticleParameters(i, force.getParticleParameters(i + 1))
+    force.updateParametersInContext(context)
+    agree(pairs_of(context), pairs_of(context_of(other)), ROUNDING["mixed"])
+
+
+@on_gpu
+def test_what_is_left_to_openmm(chains, water):
+    """And why; asked for nevertheless, it is an error."""
+    cases = {
+        "its energy is not A/r^12": typed(copy.deepcopy(chains), "12-6-4"),
+        "its dispersion is LJPME's": copy.deepcopy(chains),
+    }
+    cases["its dispersion is LJPME's"].nonbonded.setNonbondedMethod(openmm.NonbondedForce.LJPME)
+    for reason, box in cases.items():
+        mine, force = prepared(box, "auto")
+        told = force.getFMMParametersInContext(context_of(mine))
+        assert told["lennard_jones"] == "openmm"
+        assert reason in told["lennard_jones_reason"]
+        with pytest.raises(openmm.OpenMMException, match="`lennard_jones='sites'` is not possible"):
+            context_of(prepared(box, "sites")[0])
+    extra = openmm.CustomNonbondedForce("k/r; k=1e-3")
+    extra.setNonbondedMethod(extra.CutoffPeriodic)
+    extra.setCutoffDistance(water.nonbonded.getCutoffDistance())
+    for _ in water.positions:
+        extra.addParticle([])
+    for k in range(water.nonbonded.getNumExceptions()):
+        extra.addExclusion(*water.nonbonded.getExceptionParameters(k)[:2])
+    water.system.addForce(extra)
+    mine, force = prepared(water, "auto")
+    told = force.getFMMParametersInContext(context_of(mine))
+    assert told["lennard_jones"] == "openmm"
+    pairs = {choice: context_of(prepared(water, choice)[0]) for choice in ("auto", "openmm")}
+    agree(pairs_of(pairs["auto"]), pairs_of(pairs["openmm"]), ROUNDING["mixed"])
+
+
+@on_gpu
+def test_other_contexts_are_untouched(water):
+    """Those with PME, made after one with an FMMForce."""
+    plain = copy.deepcopy(water)
+    before = energy_of(context_of(plain))
+    context_of(prepared(water, "sites")[0])
+    assert energy_of(context_of(plain)) == pytest.approx(before, rel=1e-9)
+    context = context_of(plain)
+    assert plain.nonbonded.getPMEParametersInContext(context)[0] > 0
+
+
+@on_gpu
+def test_no_sites(water):
+    for i in range(len(water.positions)):
+        charge, sigma, _ = water.nonbonded.getParticleParameters(i)
+        water.nonbonded.setParticleParameters(i, charge, sigma, 0.0)
+    found, openmms = both(water, "mixed")
+    assert found[0] == openmms[0] == 0
+    assert not found[1].any()
+
+
+# without a GPU
+
+
+def pairs_with(bridge, **changes):
+    """What the plugin would tell of a Context with this bridge, or none."""
+    values = {"particles": 900, "sites": 300, "types": 1, "limited": 1, "obstacle": b"", "companion": b"", "force": b"LJ"}
+    pairs = lennard_jones.Pairs(**values | changes)
+    pairs.bridge = lambda: bridge
+    return pairs
+
+
+@pytest.mark.parametrize(
+    ("choice", "facts", "among_sites", "reason"),
+    [
+        ("auto", {}, True, "300 of 900 particles are sites"),
+        ("openmm", {}, False, "it was asked for"),
+        ("auto", {"obstacle": b"it holds charges"}, False, "LJ: it holds charges"),
+        ("auto", {"companion": b"Born"}, False, "Born has OpenMM list the pairs of all particles anyway"),
+        ("sites", {"companion": b"Born"}, True, "300 of 900 particles are sites"),
+        ("auto", {"companion": b"Born", "sites": 0}, True, "0 of 900 particles are sites"),
+        ("auto", {"limited": 0}, True, "300 of 900 particles are sites"),
+        ("auto", {"limited": 0, "sites": 800}, False, "without a cutoff, too many of its particles are sites"),
+        ("sites", {"limited": 0, "sites": 800}, True, "800 of 900 particles are sites"),
+        ("auto", {"sites": 2**25}, False, "more than 32,505,856 sites"),
+        ("auto", {"types": 5000}, False, "its sites are of more than 2,048 types"),
+    ],
+)
+def test_decisions(choice, facts, among_sites, reason):
+    bridge = HostBridge(Definition(Options(lennard_jones="auto" if choice == "sites" else choice)))
+    pairs = pairs_with(bridge, **facts)
+    found = lennard_jones.decide(choice, pairs)
+    assert found[0] == among_sites
+    assert reason in found[1]
+    if choice != "sites":
+        assert lennard_jones.claim(17, pairs) == among_sites
+        lennard_jones.close(17)
+
+
+def test_a_choice_that_is_not_possible_is_an_error():
+    bridge = HostBridge(Definition(Options(lennard_jones="sites")))
+    with pytest.raises(ValueError, match="`lennard_jones='sites'` is not possible: LJ: it holds charges"):
+        lennard_jones.claim(18, pairs_with(bridge, obstacle=b"it holds charges"))
+    lennard_jones.close(18)
+    assert not lennard_jones.claim(19, pairs_with(None))
+    lennard_jones.close(19)
+
+
+def test_options():
+    with pytest.raises(ValueError, match="`lennard_jones` must be"):
+        fmm.FMMForce(lennard_jones="all")
+    for option in ({"bridge": "host"}, {"backend": "cpu"}):
+        with pytest.raises(ValueError, match="`lennard_jones='sites'` needs the native bridge"):
+            fmm.FMMForce(lennard_jones="sites", **option)
+    force = copy.deepcopy(fmm.FMMForce(lennard_jones="openmm"))
+    assert force._definition.options.lennard_jones == "openmm"
+
+
+def test_elsewhere_openmm_computes_the_pairs(ions):
+    force = fmm.use_fmm(ions.system)
+    told = force.getFMMParametersInContext(ions.context("Reference"))
+    assert told["lennard_jones"] == "openmm"
+    assert told["lennard_jones_reason"] == "the Context is on the Reference platform"
+
+
+def test_programs_are_made_of_what_the_plugin_tells():
+    sites = lennard_jones.Sites(100, 2, 4, 0, 0, 0, 64, 0.9, 0.8, 1.0, (ctypes.c_double * 9)(3, 0, 0, 0, 3, 0, 0, 0, 3))
+    place = lennard_jones.Place(1, 300, 320, 132, 227 * 1024, 0, b"GPU")
+    assert lennard_jones.program(sites, place).startswith(b"FMMprog")

@@ -1,0 +1,323 @@
+"""The kernels of the Lennard-Jones interaction on the host, through ``tests/emulator``, against NumPy. Needs no GPU."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fmm_openmm.backends.cuda import lennard_jones
+from fmm_openmm.backends.cuda.lennard_jones import Sites
+from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
+from tests.emulator import COMPILER, Emulator
+from tests.lennard_jones import LennardJones
+
+if COMPILER is None:
+    pytest.skip("needs a C++ compiler", allow_module_level=True)
+
+CUTOFF, BUFFER = 0.9, 0.1
+CELLS = {
+    "cube": 2.3 * np.eye(3),
+    "small cube": 1.8001 * np.eye(3),
+    "long": np.diag([5.0, 1.9, 2.0]),
+    "dodecahedron": 2.4 * np.array([[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0.5**0.5]]),
+    "skewed": np.array([[2.4, 0, 0], [1.2, 2.1, 0], [-1.2, 1.05, 1.95]]),
+    "skewed, the other way": np.array([[2.1, 0, 0], [-1.0, 2.2, 0], [1.0, -1.1, 1.9]]),
+    "sparse": 12.0 * np.eye(3),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+class Emulated:
+    """What the plugin does with a program, by the emulator: sites of OpenMM's particles 3 s + 1 of all."""
+
+    def __init__(self, problem: LennardJones, precision: str, folder, buffer=BUFFER, **changes):
+        self.problem, n = problem, len(problem.types)
+        self.slots, padded = 3 * np.arange(n)[::-1] + 1, 3 * n + 32
+        both = np.concatenate([problem.excluded, problem.excluded[:, ::-1]])
+        both = both[np.lexsort((both[:, 1], both[:, 0]))]
+        sites = Sites(
+            n, len(problem.a), len(both), problem.cutoff, problem.switching, problem.vectors,
+            (problem.cutoff or 0.0) + buffer, False, 0, 0, 64,
+        )  # fmt: skip
+        self.sites = replace(sites, **changes)
+        program = lennard_jones.build(self.sites, Device(1, 48 * 1024), Interface(precision, padded), blocks=1)
+        self.emulator = Emulator(program, folder)
+        self.buffers = buffers = self.emulator.buffers
+        buffers["slot"][:], buffers["type"][:] = self.slots, problem.types
+        buffers["start"][:] = np.searchsorted(both[:, 0], np.arange(n + 1))
+        buffers["partner"][: len(both)] = both[:, 1]
+        buffers["pairs"][...] = np.stack([12 * problem.a, 6 * problem.b], -1)
+        buffers["posq"][...] = 0.5
+        self.place(problem.vectors, buffer)
+        self.emulator.run([SETUP])
+
+    def place(self, vectors, buffer=BUFFER):
+        cell = self.buffers["cell"]
+        cell[:9] = 0 if vectors is None else vectors.ravel()
+        cell[9:] = self.sites.radius, (0.49 * buffer) ** 2
+        self.buffers["state"][...] = 0
+
+    def evaluate(self, positions, wanted="both"):
+        buffers = self.buffers
+        buffers["posq"][self.slots, :3] = positions
+        buffers["force_buffer"][...] = 0
+        buffers["energy_buffer"][...] = 0
+        self.emulator.run(["list"])
+        self.emulator.run([wanted])
+        others = np.delete(buffers["force_buffer"], self.slots, axis=1)
+        assert not others.any()
+        return buffers["energy_buffer"].sum(dtype=float), buffers["force_buffer"][:, self.slots].T / 2.0**32
+
+    @property
+    def builds(self):
+        return self.buffers["state"][2]
+
+    def listed(self):
+        """Pairs of sites in the list, with how often."""
+        buffers, found = self.buffers, {}
+        lanes, sorted_sites = self.sites.lanes, buffers["state"][1]
+        number, home = buffers["number"], buffers["home"]
+        for cluster in range(sorted_sites // 4):
+            entries, masked = buffers["length"][cluster]
+            assert entries % (2 * lanes) == 0
+            masked &= (1 << 30) - 1
+            rows = [(e, 0) for e in buffers["entry"][cluster, :entries]]
+            rows += [tuple(row) for row in buffers["masked"][cluster, :masked]]
+            for entry, mask in rows:
+                j, image = int(entry) & (2**25 - 1), int(entry) >> 25
+                for m in range(4):
+                    if j < self.sites.capacity and not int(mask) >> m & 1 and home[4 * cluster + m, 3] >= 0:
+                        pair = number[4 * cluster + m], number[j], image
+                        found[pair] = found.get(pair, 0) + 1
+        return found
+
+
+def liquid(vectors, n, seed=1, least=0.22):
+    """Positions that keep a distance, in any image."""
+    rng = np.random.default_rng(seed)
+    found = np.empty((0, 3))
+    images = np.stack(np.meshgrid(*3 * [np.arange(-1, 2)], indexing="ij"), -1).reshape(-1, 3) @ vectors
+    while len(found) < n:
+        x = rng.uniform(size=3) @ vectors
+        d = found[:, None] - x + images if len(found) else np.full((1, 1, 3), 9.0)
+        if (d * d).sum(-1).min() > least**2:
+            found = np.vstack([found, x])
+    return found + rng.integers(-2, 3, (n, 3)) @ vectors
+
+
+def system(cell, n=230, types=3, excluded=True, seed=1, **limits):
+    rng = np.random.default_rng(seed)
+    positions = liquid(cell, n, seed)
+    pairs = np.array([(i, j) for i in range(n) for j in (i + 1, i + 2, i + 7) if j < n and i % 3]) if excluded else []
+    limits = {"cutoff": CUTOFF, "vectors": cell} | limits
+    sigma, epsilon = 0.2 + 0.12 * np.arange(types) / types, 0.3 + 0.9 * np.arange(types) / types
+    return positions, LennardJones.from_sigmas(rng.integers(0, types, n), sigma, epsilon, pairs, **limits)
+
+
+def check(found, expected, accuracy):
+    """Forces to a relative RMS error, beyond what fixed-point numbers round."""
+    (energy, forces), (exact, exact_forces) = found, expected
+    assert np.linalg.norm(forces - exact_forces) <= accuracy * np.linalg.norm(exact_forces) + 2.0**-31 * forces.size**0.5
+    assert energy == pytest.approx(exact, abs=accuracy * (abs(exact) + 50))
+
+
+ACCURACY = {"single": 3e-5, "mixed": 3e-5, "double": 1e-9}
+
+
+@pytest.mark.parametrize(
+    ("cell", "precision", "limits"),
+    [
+        ("cube", "mixed", {}),
+        ("cube", "double", {"switching": 0.7}),
+        ("small cube", "double", {}),
+        ("small cube", "single", {"switching": 0.6}),
+        ("long", "mixed", {}),
+        ("dodecahedron", "double", {}),
+        ("skewed", "mixed", {"switching": 0.8}),
+        ("skewed", "double", {}),
+        ("skewed, the other way", "double", {}),
+        ("sparse", "double", {}),
+    ],
+)
+def test_periodic(cell, precision, limits, folder):
+    positions, problem = system(CELLS[cell], **limits)
+    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+
+
+@pytest.mark.parametrize(("precision", "types"), [("mixed", 1), ("double", 40)])
+def test_free_space(precision, types, folder):
+    """Some sites are far from all others, and very far; they may share a cell of the grid with sites that they do not meet."""
+    positions, problem = system(1.9 * np.eye(3), 200, types, vectors=None)
+    positions = np.mod(positions, 1.9) - 0.7
+    positions[::17] *= 40.0
+    positions[5] = [3e4, -2e5, 1e3]
+    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_without_a_cutoff(precision, folder):
+    positions, problem = system(3.0 * np.eye(3), 150, cutoff=None, vectors=None)
+    positions = np.mod(positions, 3.0)
+    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "limits", [{}, {"vectors": None}, {"vectors": None, "cutoff": None}], ids=["periodic", "free", "no cutoff"]
+)
+def test_few_sites(number, limits, folder):
+    positions, problem = system(2.0 * np.eye(3), number, 1, False, **limits)
+    positions = np.mod(positions, 2.0)
+    check(Emulated(problem, "double", folder).evaluate(positions), problem.evaluate(positions), 1e-9)
+
+
+@pytest.mark.parametrize("lanes", [16, 32])
+def test_what_is_wanted(lanes, folder, monkeypatch):
+    monkeypatch.setattr(lennard_jones, "FEW", 0 if lanes == 16 else 1000)
+    positions, problem = system(CELLS["dodecahedron"], switching=0.7)
+    emulated = Emulated(problem, "mixed", folder)
+    assert emulated.sites.lanes == lanes
+    energy, forces = emulated.evaluate(positions)
+    check((energy, forces), problem.evaluate(positions), ACCURACY["mixed"])
+    alone, nothing = emulated.evaluate(positions, "energy")
+    assert alone == pytest.approx(energy, rel=1e-6)
+    assert not nothing.any()
+    nothing, same = emulated.evaluate(positions, "forces")
+    assert nothing == 0
+    assert np.linalg.norm(same - forces) < 1e-6 * np.linalg.norm(forces)
+    assert emulated.builds == 1
+
+
+def missing_and_repeated(emulated, positions, vectors):
+    """Pairs within the radius that the list lacks, and any that it has twice."""
+    found = emulated.listed()
+    i, j, _ = replace(emulated.problem, vectors=vectors).pairs(positions, emulated.sites.radius - 1e-6)
+    wanted, have = {}, {}
+    for pair in zip(i.tolist(), j.tolist(), strict=True):
+        wanted[pair] = wanted.get(pair, 0) + 1
+    for (a, b, _), times in found.items():
+        have[int(a), int(b)] = have.get((int(a), int(b)), 0) + times
+    missing = [pair for pair, times in wanted.items() if have.get(pair, 0) < times]
+    return missing, [entry for entry, times in found.items() if times > 1]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_list_has_every_pair_within_its_radius_once(cell, folder):
+    positions, problem = system(CELLS[cell])
+    emulated = Emulated(problem, "double", folder)
+    emulated.evaluate(positions)
+    missing, repeated = missing_and_repeated(emulated, positions, CELLS[cell])
+    assert not missing
+    assert not repeated
+
+
+def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder):
+    rng = np.random.default_rng(4)
+    positions, problem = system(CELLS["skewed"], 200)
+    emulated = Emulated(problem, "double", folder)
+    emulated.evaluate(positions)
+    step = rng.normal(size=positions.shape)
+    step *= 0.49 * BUFFER / np.linalg.norm(step, axis=1).max()
+    for builds, share in ((1, 0.5), (1, 0.99), (2, 1.01), (2, 1.5)):
+        now = positions + share * step
+        check(emulated.evaluate(now), problem.evaluate(now), 1e-9)
+        assert emulated.builds == builds
+    now[3] += CELLS["skewed"][0] - CELLS["skewed"][2]  # moved into another image
+    check(emulated.evaluate(now), problem.evaluate(now), 1e-9)
+    assert emulated.builds == 3
+    assert emulated.buffers["state"][6]  # sites are up to two cells away
+    wrapped = now - np.floor(now @ np.linalg.inv(CELLS["skewed"])) @ CELLS["skewed"]
+    check(emulated.evaluate(wrapped), problem.evaluate(wrapped), 1e-9)
+    assert emulated.builds == 4
+    assert not emulated.buffers["state"][6]
+    now[7] = np.nan
+    energy, forces = emulated.evaluate(now)
+    assert emulated.builds == 5
+    assert np.isfinite(energy)
+    assert np.isfinite(np.delete(forces, 7, axis=0)).all()
+    check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
+
+
+@pytest.mark.parametrize("stretch", [np.diag([1.02, 1.02, 1.02]), np.array([[1.1, 0, 0], [0.1, 0.97, 0], [-0.1, 0.05, 1.0]])])
+def test_another_cell(stretch, folder):
+    positions, problem = system(CELLS["cube"])
+    emulated = Emulated(problem, "double", folder)
+    emulated.evaluate(positions)
+    for matrix in (stretch, np.eye(3)):
+        vectors, now = CELLS["cube"] @ matrix, positions @ matrix
+        emulated.place(vectors)
+        check(emulated.evaluate(now), replace(problem, vectors=vectors).evaluate(now), 1e-9)
+        assert missing_and_repeated(emulated, now, vectors) == ([], [])
+
+
+@pytest.mark.parametrize("limits", [{}, {"vectors": None}], ids=["periodic", "free"])
+@pytest.mark.parametrize("room", ["entries", "masked"])
+def test_lists_that_are_too_long(room, limits, folder, monkeypatch):
+    """No pair is missing where there is too little room, and the host is told how much is needed."""
+    positions, problem = system(CELLS["cube"], **limits)
+    if limits:
+        positions = np.mod(positions, 2.3)
+    name, length = {"entries": ("list_length", 64), "masked": ("masked_length", 5)}[room]
+    monkeypatch.setattr(Sites, name, length)
+    emulated = Emulated(problem, "double", folder)
+    for wanted in ("both", "forces", "energy"):
+        energy, forces = emulated.evaluate(positions, wanted)
+        expected = problem.evaluate(positions)
+        check((energy if wanted != "forces" else expected[0], forces if wanted != "energy" else expected[1]), expected, 1e-9)
+    entries, masked, too_long = emulated.buffers["state"][3:6]
+    assert too_long
+    needed = {"entries": entries, "masked": masked}[room]
+    assert needed > length
+    monkeypatch.undo()
+    larger = Emulated(problem, "double", folder, entries=int(entries), masked=int(masked))
+    check(larger.evaluate(positions), problem.evaluate(positions), 1e-9)
+    assert larger.buffers["state"][3:6].tolist() == [entries, masked, 0]
+
+
+@pytest.mark.parametrize(("rows", "cells"), [(3, 7), (64, 70), (9, 1000)])
+def test_few_cells(rows, cells, folder, monkeypatch):
+    """Cells grow where there is room for a few only."""
+    monkeypatch.setattr(Sites, "rows", rows)
+    monkeypatch.setattr(Sites, "cells", cells)
+    monkeypatch.setattr(Sites, "capacity", 4 * 400)
+    positions, problem = system(CELLS["skewed"])
+    emulated = Emulated(problem, "double", folder)
+    check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
+
+
+def test_excluded_sites_may_coincide(folder):
+    positions, problem = system(CELLS["cube"])
+    i, j = problem.excluded[3]
+    positions[j] = positions[i]
+    check(Emulated(problem, "double", folder).evaluate(positions), problem.evaluate(positions), 1e-9)
+
+
+def test_other_parameters(folder):
+    """Of types, by the table; of sites, once the list is made anew."""
+    positions, problem = system(CELLS["cube"])
+    emulated = Emulated(problem, "double", folder)
+    emulated.evaluate(positions)
+    other = replace(problem, a=1.3 * problem.a, b=0.7 * problem.b, types=problem.types[::-1])
+    emulated.buffers["pairs"][...] = np.stack([12 * other.a, 6 * other.b], -1)
+    emulated.buffers["type"][:] = other.types
+    emulated.buffers["state"][...] = 0
+    check(emulated.evaluate(positions), other.evaluate(positions), 1e-9)
+
+
+def test_the_order_of_sites_does_not_depend_on_who_comes_first(folder):
+    """With DeterministicForces: sites of a cell are in the order of their slots, whatever their order was before."""
+    positions, problem = system(CELLS["cube"])
+    emulated = Emulated(problem, "single", folder, deterministic=True)
+    first = emulated.evaluate(positions)
+    order = emulated.buffers["home"][:, 3].copy()
+    away = positions[np.random.default_rng(3).permutation(len(positions))]
+    emulated.evaluate(away)
+    again = emulated.evaluate(positions)
+    assert emulated.builds == 3
+    np.testing.assert_array_equal(first[1], again[1])
+    clusters, before = (slots.reshape(-1, 4).tolist() for slots in (emulated.buffers["home"][:, 3], order))
+    assert sorted(clusters) == sorted(before)
