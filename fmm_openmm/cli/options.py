@@ -5,12 +5,12 @@ from dataclasses import fields
 import openmm
 
 from fmm_openmm.backends import BACKENDS
-from fmm_openmm.integration.definition import Options
+from fmm_openmm.integration.definition import LENNARD_JONES, Options
 from fmm_openmm.parameters import PRECISIONS, TOLERANCE
 
 
-def add_fmm_arguments(parser, bridge: bool = True) -> None:
-    """The options of :class:`fmm_openmm.FMMForce`, with or without ``--bridge``."""
+def add_fmm_arguments(parser, context: bool = True) -> None:
+    """The options of :class:`fmm_openmm.FMMForce`, with or without those that only a Context has."""
     group = parser.add_argument_group("FMM", "a System with an FMMForce keeps its options, unless any is given here")
     group.add_argument("--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})")
     add_expansion_arguments(group)
@@ -18,8 +18,10 @@ def add_fmm_arguments(parser, bridge: bool = True) -> None:
     group.add_argument("--levels", type=int, help="levels of an octree below the grid")
     group.add_argument("--precision", choices=PRECISIONS, help="default: auto")
     group.add_argument("--backend", choices=BACKENDS, help="default: auto")
-    if bridge:
+    if context:
         group.add_argument("--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)")
+        group.add_argument("--lennard-jones", choices=LENNARD_JONES,
+                           help="pairs among their sites, by the native bridge, or by OpenMM (default: auto)")  # fmt: skip
 
 
 def add_expansion_arguments(parser) -> None:

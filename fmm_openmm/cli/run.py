@@ -260,6 +260,7 @@ def described(result: dict) -> list[tuple[str, str]]:
         ("particles", str(result["particles"])),
         ("platform", result["platform"]),
         ("FMM", f"{expansions}, {fmm['precision']} precision, {fmm['backend']} backend"),
+        ("Lennard-Jones", f"{fmm['lennard_jones']}: {fmm['lennard_jones_reason']}"),
         ("speed", f"{result['ms_per_step']:.4g} ms a step, {result['ns_per_day']:.4g} ns a day"),
         ("mean temperature", f"{result['mean_temperature']:.1f} K"),
     ]

@@ -27,7 +27,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto")
     parser.add_argument("--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)")
     add_plot_argument(parser)
-    add_fmm_arguments(parser, bridge=False)
+    add_fmm_arguments(parser, context=False)
 
 
 def run(args, terminal) -> Outcome:

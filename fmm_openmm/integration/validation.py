@@ -161,7 +161,7 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged to rounding (about half a
             minute for 50,000 particles on two cores), or "pme", the Reference platform's PME at a tight tolerance; without
             them "direct" (the default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
-        fmm_options: those of :class:`fmm_openmm.FMMForce` but ``bridge``, as there is no Context of the System to bridge to.
+        fmm_options: those of :class:`fmm_openmm.FMMForce` but ``bridge`` and ``lennard_jones``, which only a Context has.
             Without any, those of the System's FMMForce.
 
     Raises:
@@ -170,8 +170,9 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    if "bridge" in fmm_options:
-        raise TypeError("`bridge` says nothing here: a CoulombSolver is measured, not the FMM inside a Context")
+    for name in ("bridge", "lennard_jones"):
+        if name in fmm_options:
+            raise TypeError(f"`{name}` says nothing here: a CoulombSolver is measured, not the FMM inside a Context")
     check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")
     definition, nonbonded = _source(system)
     boundary = definition.boundary

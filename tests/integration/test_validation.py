@@ -90,8 +90,9 @@ def test_bad_input(ions):
         fmm.validate(ions.system, ions.positions[:3])
     with pytest.raises(ValueError, match=r"`tolerance`"):
         fmm.validate(ions.system, ions.positions, tolerance=0)
-    with pytest.raises(TypeError, match=r"`bridge` says nothing here"):
-        fmm.validate(ions.system, ions.positions, bridge="host")
+    for option, value in (("bridge", "host"), ("lennard_jones", "openmm")):
+        with pytest.raises(TypeError, match=f"`{option}` says nothing here"):
+            fmm.validate(ions.system, ions.positions, **{option: value})
     with pytest.raises(TypeError, match=r"`system` must be an openmm.System"):
         fmm.validate(None, ions.positions)
     with pytest.raises(fmm.UnsupportedError, match=r"holds 0 FMMForces and 0 NonbondedForces"):

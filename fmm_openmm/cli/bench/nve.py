@@ -8,10 +8,12 @@ GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2", "3"
 
 
 def add_arguments(parser) -> None:
-    """Sizes, tolerances, the platform, smoothing and the length of a run."""
+    """Sizes, tolerances, the platform, FMM parameters other than those chosen, and the length of a run."""
     add_cases(parser)
     add_platform_argument(parser)
-    add_smoothing(parser, "0 auto")
+    add_smoothing(parser, "auto 0.02")
+    parser.add_argument("--order", type=int, nargs="+", default=[None], metavar="P", help="of FMM, one or several")
+    parser.add_argument("--near-radius", type=float, metavar="R", help="of FMM, box widths")
     parser.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
 
 
@@ -25,16 +27,17 @@ def run(args, terminal, drawing) -> dict:
     picoseconds = (20.0 if on_gpu else 5.0) if args.time is None else args.time
     if not 0.05 <= picoseconds <= 1e5:
         raise ValueError(f"--time must lie between 0.05 and 1e5 (ps), got {picoseconds:g}")
+    cases = methods(args.smoothing, args.order, args.near_radius)
     terminal.say(f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n")
     heading(terminal, ("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
     rows = []
-    with terminal.progress("nve", len(sizes) * len(tolerances) * len(methods(args.smoothing))) as advance:
+    with terminal.progress("nve", len(sizes) * len(tolerances) * len(cases)) as advance:
         for each in sizes:
             advance(0, description=f"preparing {each}")
             sample = sample_of(each)
             for tolerance in tolerances:
                 advance(0, description=f"{each}, {tolerance:g}")
-                for row in measure(sample, picoseconds, tolerance, where, args.smoothing):
+                for row in measure(sample, picoseconds, tolerance, where, cases):
                     rows.append(row)
                     values = f"{row['drift']:+.4f}", f"{row['residual']:.3f}"
                     terminal.row([str(row["atoms"]), f"{tolerance:g}", row["method"], *values])
