@@ -13,6 +13,7 @@ from openmm import app, unit
 
 from fmm_openmm.checks import check_pairs
 from fmm_openmm.convert.cells import is_no_cell, reduced
+from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError
 
 
@@ -71,14 +72,6 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
     return forces[0]
 
 
-def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
-    """Charge, sigma and epsilon of every particle, shape (n, 3), e, nm, kJ/mol."""
-    parameters = map(force.getParticleParameters, range(force.getNumParticles()))
-    # their units are OpenMM's own: converting millions of quantities would take longer than all else; and millions of lists,
-    # kept until an array is made of them, would be gone through by the garbage collector again and again
-    return np.fromiter((value._value for values in parameters for value in values), np.float64).reshape(-1, 3)
-
-
 def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
     """Charges with parameter offsets at the parameters' defaults, shape (n,), e."""
     charges, defaults = particle_parameters(force)[:, 0], global_defaults(force)
@@ -86,12 +79,6 @@ def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
         parameter, particle, scale = force.getParticleParameterOffset(i)[:3]
         charges[particle] += defaults[parameter] * scale
     return charges
-
-
-def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
-    """The particles of every exception, shape (m, 2), int64."""
-    exceptions = map(force.getExceptionParameters, range(force.getNumExceptions()))
-    return np.fromiter((particle for values in exceptions for particle in values[:2]), np.int64).reshape(-1, 2)
 
 
 def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:

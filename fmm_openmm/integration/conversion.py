@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import openmm
 
+from fmm_openmm.convert.nonbonded import set_particle_parameters
 from fmm_openmm.integration.table import Table
 
 
@@ -44,9 +45,7 @@ class Original:
         Args:
             parameters: what :func:`particle_parameters` has read from the force, shape (n, 3).
         """
-        columns = self.charges.tolist(), *parameters[:, 1:].T.tolist()
-        for index, values in enumerate(zip(*columns, strict=True)):
-            force.setParticleParameters(index, *values)
+        set_particle_parameters(force, np.column_stack([self.charges, parameters[:, 1:]]))
         for index, scale in enumerate(self.charge_scales.tolist()):
             name, particle, _, sigma, epsilon = force.getParticleParameterOffset(index)
             force.setParticleParameterOffset(index, name, particle, scale, sigma, epsilon)

@@ -9,7 +9,8 @@ import numpy as np
 import openmm
 from openmm import unit
 
-from fmm_openmm.convert.openmm_system import excepted_pairs, global_defaults, particle_parameters
+from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
+from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import lennard_jones, native
 from fmm_openmm.integration.bridge import HostBridge, bridge_of

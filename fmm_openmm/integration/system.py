@@ -4,7 +4,7 @@ import warnings
 
 import openmm
 
-from fmm_openmm.convert.openmm_system import particle_parameters
+from fmm_openmm.convert.nonbonded import particle_parameters
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion import Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
@@ -46,7 +46,7 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
     """
     nonbonded = _convertible_force(system, allow_reaction_field)
     force = FMMForce(**options)
-    parameters = particle_parameters(nonbonded)  # once: of millions of particles this takes seconds
+    parameters = particle_parameters(nonbonded)
     force._fill(nonbonded, parameters[:, 0])
     original = Original.of(nonbonded, force._definition.parameters.base)
     force._definition.original = original.pack()
@@ -96,8 +96,14 @@ def restore_pme(system: openmm.System) -> None:
     original.check_without_charges(targets[0], parameters[:, 0])
     handle = int(force.this)
     index = next(index for index, other in enumerate(system.getForces()) if int(other.this) == handle)
-    original.apply(targets[0], parameters)
-    force._removed(system, index)
+    present, forces = Original.of(targets[0], parameters[:, 0]), system.getNumForces()
+    try:
+        original.apply(targets[0], parameters)
+        force._removed(system, index)
+    except BaseException:
+        if system.getNumForces() == forces:
+            present.apply(targets[0], parameters)
+        raise
 
 
 def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> openmm.NonbondedForce:

@@ -9,7 +9,7 @@ import numpy as np
 import openmm
 
 from fmm_openmm.checks import check_choice, check_positions
-from fmm_openmm.convert.openmm_system import excepted_pairs, particle_parameters
+from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion import Original
 from fmm_openmm.integration.definition import Definition, Options, pair_set

@@ -297,6 +297,6 @@ def sample():
 def test_nothing_piles_up(case, sample):
     """``python -m tests.endurance`` with fewer repetitions; nothing else may use the GPU meanwhile."""
     pytest.importorskip("cupy")
-    repetitions = {"steps": 2000, "contexts": 10}.get(case, 100)
+    repetitions = {"steps": 2000, "lists": 20_000, "contexts": 10}.get(case, 100)
     outcome = endurance.run(endurance.CASES[case], sample, repetitions)
     assert not outcome.failures(endurance.CASES[case]), outcome

@@ -358,17 +358,42 @@ def test_a_failure_half_way_is_rolled_back(chains, monkeypatch):
     assert xml(chains.system) == before
 
 
-def test_every_particle_is_read_and_written_once(chains, monkeypatch):
-    """These calls are nearly all of the time that a large System takes."""
+@pytest.mark.parametrize("function", ["use_fmm", "restore_pme"])
+def test_an_interrupt_among_the_particles_is_rolled_back(chains, monkeypatch, function):
+    """What restore_pme() leaves can still be restored."""
+    original, name, calls = xml(chains.system), "NonbondedForce_setParticleParameters", []
+    if function == "restore_pme":
+        fmm.use_fmm(chains.system)
+    before, plain = xml(chains.nonbonded), getattr(openmm._openmm, name)
+
+    def fail_once(*arguments):
+        calls.append(arguments)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    monkeypatch.setattr(openmm._openmm, name, fail_once)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(fmm, function)(chains.system)
+    assert xml(chains.nonbonded) == before
+    assert len(fmm.find_fmm(chains.system)) == (function == "restore_pme")
+    if function == "restore_pme":
+        fmm.restore_pme(chains.system)
+    assert xml(chains.system) == original
+
+
+def test_every_particle_is_read_and_written_once_without_units(chains, monkeypatch):
+    """These calls are most of the time that a large System takes, and with units nearly all of it."""
     calls, names = Counter(), ("getParticleParameters", "setParticleParameters", "getExceptionParameters")
-    plain = {name: getattr(openmm.NonbondedForce, name) for name in names}
+    plain = {name: getattr(openmm._openmm, f"NonbondedForce_{name}") for name in names}
     for name in names:
 
         def counted(*arguments, name=name):
             calls[name] += 1
             return plain[name](*arguments)
 
-        monkeypatch.setattr(openmm.NonbondedForce, name, counted)
+        monkeypatch.setattr(openmm._openmm, f"NonbondedForce_{name}", counted)
+        monkeypatch.delattr(openmm.NonbondedForce, name)
     particles, exceptions = chains.nonbonded.getNumParticles(), chains.nonbonded.getNumExceptions()
     fmm.use_fmm(chains.system)
     assert calls == dict(zip(names, (particles, particles, exceptions), strict=True))
