@@ -206,7 +206,7 @@ __device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict_
         const Home home = home_of(at, slot, cell.vectors);
         real4 x = in_cell(at, home, cell.vectors);
         x.w = with_type(type[number], real(0));
-        if (abs(home.a) > 1 || abs(home.b) > 1 || abs(home.c) > 1) state->strayed = 1;
+        if (unsigned(home.a + 1) > 2 || unsigned(home.b + 1) > 2 || unsigned(home.c + 1) > 2) state->strayed = 1;
         s.sorted[to] = home;
         s.position[to] = x;
         s.reference[to] = real4{real(at.x), real(at.y), real(at.z), x.w};
@@ -230,7 +230,8 @@ struct Row {
 
 __device__ __forceinline__ Row row_of(int lane, const real4& low, const real4& high, const Cell& cell, const Grid& grid) {
     Row row = {0, 1, 0, 0, 0};
-    if (lane >= LAYERS * ROWS_A_LAYER) return row;
+    const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z;  // not if no member's coordinates are numbers
+    if (lane >= LAYERS * ROWS_A_LAYER || !somewhere) return row;
     const double* v = cell.vectors;
     const real radius = real(cell.radius);
     const int z = cell_along(low.z, grid.edge_z, grid.nz) + lane / ROWS_A_LAYER - LAYERS / 2;

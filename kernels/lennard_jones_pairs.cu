@@ -231,6 +231,7 @@ __device__ __forceinline__ void all_pairs(int entries, int masks, const Home* __
         c.fx[m] = c.fy[m] = c.fz[m] = 0;
         c.row[m] = TYPES * type_of(x.w);
         absent |= unsigned(at < 0) << m;
+        if (ENERGY && at >= 0) c.energy += 0 * (x.x + x.y + x.z);  // coordinates that are not numbers are in no pair
         if (lane / 3 == m) slot = at;
     }
     const All all = {sorted, home, number, position, cell, excluded, table, force, padded};

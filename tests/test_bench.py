@@ -1,5 +1,7 @@
 """``fmm-openmm bench``: every benchmark on tiny systems, what it writes, and the systems it measures on."""
 
+import argparse
+import gzip
 import json
 import sys
 from types import SimpleNamespace
@@ -14,14 +16,30 @@ from fmm_openmm.bench import md, nve, scaling, timing
 from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
 from fmm_openmm.bench.solver import Evaluation, Limits, compulsory_bytes, measure, near_pairs, relative_error
-from fmm_openmm.bench.systems import Size, nonbonded, scale_particles, tiled, tiled_charges, water
+from fmm_openmm.bench.systems import (
+    BOLTZMANN,
+    Size,
+    degrees_of_freedom,
+    nonbonded,
+    scaled,
+    tiled,
+    tiled_charges,
+    water,
+)
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.cli import main
+from fmm_openmm.cli.bench import md as md_command
 from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.convert.nonbonded import particle_parameters
+from fmm_openmm.integration import find_fmm
 from fmm_openmm.oracle import ewald_sum
+from tests.convert.small_water import FORCE_FIELD, small_water
+from tests.systems import PEPTIDE
 
 EDGE = 2.2
 COPIES = (1, 2, 1)
+CPU = openmm.Platform.getPlatformByName("CPU")
+PEPTIDE_BOX = ("--box", "4", "4", "4")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +51,6 @@ def base():
 def short(monkeypatch, tmp_path):
     monkeypatch.setattr(timing, "BUDGET", 0.01)
     monkeypatch.setattr(md, "BUDGET", 0.01)
-    monkeypatch.setattr(md, "REPEATS", (3, 3))
     monkeypatch.setattr(nve, "EQUILIBRATION", 1.0)
     monkeypatch.setattr(nve, "RELAXATION", 0.1)
     monkeypatch.chdir(tmp_path)
@@ -91,14 +108,21 @@ def test_tiled_charges_have_the_forces_of_the_box(base):
     assert relative_error(found, sheared.exact) < 1e-9
 
 
-def test_scaled_particles(base):
-    many = tiled(base.sample, COPIES)
-    force = nonbonded(many.system)
-    scale_particles(force, base.sample, charge=0.0, epsilon=0.5)
-    last = force.getNumParticles() - 3
-    charge, sigma, epsilon = force.getParticleParameters(last)
-    original = nonbonded(base.sample.system).getParticleParameters(0)
-    assert (charge._value, sigma, epsilon) == (0.0, original[1], 0.5 * original[2])
+def test_scaled():
+    """Also exceptions, but not exclusions; and everything comes back."""
+    force = openmm.NonbondedForce()
+    for parameters in ((0.5, 0.3, 0.7), (-0.25, 0.2, 0.1), (0.1, 0.4, 0.0)):
+        force.addParticle(*parameters)
+    for pair in ((0, 1, 0.0, 1.0, 0.0), (0, 2, -0.2, 0.3, 0.4)):
+        force.addException(*pair)
+    before = openmm.XmlSerializer.serialize(force)
+    with scaled(force, charge=0.0):
+        assert [value._value for value in force.getParticleParameters(1)] == [0.0, 0.2, 0.1]
+        assert force.getExceptionParameters(1)[2]._value == -0.2
+    with scaled(force, epsilon=0.0, exceptions=0.0):
+        assert [value._value for value in force.getParticleParameters(0)] == [0.5, 0.3, 0.0]
+        assert [value._value for value in force.getExceptionParameters(1)[2:]] == [0.0, 0.3, 0.0]
+    assert openmm.XmlSerializer.serialize(force) == before
 
 
 def test_sizes():
@@ -201,55 +225,200 @@ def test_solver_with_given_parameters(bench):
 
 
 def test_md(bench):
-    table, result = bench("md", *SIZES, "--tolerance", "5e-4", "--smoothing", "auto", "0", "--platform", "CPU")
-    assert [row["method"] for row in table[:2]] == ["charges zero", "PME"]
-    rows = {(row["atoms"], row["method"]): row for row in result["rows"]}
-    assert len(rows) == len(table)
-    atoms = max(rows)[0]
-    for name in ("bridge", "bridge, smoothing 0"):
-        named, equal = (rows[atoms, f"FMM, {md.bridges()[0]} {name}{at}"] for at in ("", ", PME's error"))
-        assert named["force_error"] < equal["force_error"] <= 1.01 * rows[atoms, "PME"]["force_error"]
-        assert equal["fmm_options"]["tolerance"] > named["fmm_options"]["tolerance"] == 5e-4
-    for (atoms, method), row in rows.items():
-        assert "failure" not in row
-        assert row["step_seconds"] > 0
-        if method == "charges zero":
-            continue
-        assert row["marginal_seconds"] == pytest.approx(row["step_seconds"] - rows[atoms, "charges zero"]["step_seconds"])
-        assert row["force_error"] < (1e-3 if "PME" in method else 5e-4)
+    """Rows, their order, and what follows from the time of a step."""
+    options = "--tolerance", "5e-4", "5e-5", "--smoothing", "auto", "0", "0.03", "--platform", "CPU"
+    table, result = bench("md", *SIZES, *options)
+    methods = [row["method"] for row in result["rows"]]
+    assert methods == 4 * ["PME", "FMM", "FMM, smoothing 0", "FMM, smoothing 0.03", "charges zero"]
+    assert [row["method"].removesuffix(", host bridge") for row in table] == methods
+    assert [row["tolerance"] for row in result["rows"]] == 2 * (5 * [5e-4] + 5 * [5e-5])
+    for first in range(0, 20, 5):
+        pme, *fmm, neutral = result["rows"][first : first + 5]
+        for row in (pme, *fmm, neutral):
+            assert row["ns_per_day"] * row["step_seconds"] == pytest.approx(86400 * 2e-6)
+            assert row["over_pme"] == pytest.approx(row["step_seconds"] / pme["step_seconds"])
+            assert (row["steps"] >= 10, row["cutoff"], row["over_best_pme"]) == (True, 0.9, None)
+            assert row["marginal_seconds"] == pytest.approx(row["step_seconds"] - neutral["step_seconds"])
+            assert row["marginal_over_pme"] == pytest.approx(row["marginal_seconds"] / pme["marginal_seconds"])
+        for row in (pme, *fmm):
+            assert 1e-3 < row["force_error"] / row["tolerance"] < (2 if row is pme else 1)
+        assert "force_error" not in neutral and pme["marginal_seconds"] != 0
+        assert [row["smoothing"] for row in fmm[1:]] == [0.0, 0.03]
+        assert all((row["bridge"], row["lennard_jones"]) == ("host", "openmm") and row["order"] > 1 for row in fmm)
 
 
-def test_the_tolerance_that_matches_the_error_of_pme():
-    charges, exact = water(EDGE).charges, water(EDGE).exact
+def test_md_of_water_whose_every_atom_is_a_site(bench):
+    """And without force errors."""
+    chosen = "--sizes", str(EDGE), "--tolerance", "5e-4", "--platform", "CPU", "--every-atom", "--no-errors"
+    (pme, *_), result = bench("md", *chosen)
+    assert result["system"] == "rigid TIP3P water, every atom a Lennard-Jones site"
+    assert pme["force error"] == "-" and not any("force_error" in row for row in result["rows"])
+    usual, other = (md.Case.from_size(Size(EDGE), every_atom=chosen).sample.system for chosen in (False, True))
+    usual, other = (particle_parameters(nonbonded(system)) for system in (usual, other))
+    assert np.array_equal(other[::3], usual[::3])
+    assert len(other) == len(usual) and (other[1::3] == [0.417, 0.04, 0.192]).all() and (other[2::3] == other[1::3]).all()
 
-    def error(tolerance):
-        return relative_error(Evaluation(charges, tolerance=tolerance).forces, exact)
 
-    allowed = 1.01 * error(1.6e-4)
-    found = md.matching_tolerance(charges, exact, 1e-4, allowed)
-    assert 1.25e-4 <= found <= 4e-4 and error(found) <= allowed
-    assert md.matching_tolerance(charges, exact, 1e-4, 1.0) == pytest.approx(3.896e-4, rel=1e-4)
-    assert md.matching_tolerance(charges, exact, 1e-4, 1e-7) is None
+def test_md_of_files(bench, tmp_path):
+    """Also of one that has bonded forces, and exceptions that are no exclusions."""
+    (tmp_path / "peptide.pdb.gz").write_bytes(gzip.compress(PEPTIDE.read_bytes()))
+    _, result = bench("md", "--system", "peptide.pdb.gz", *PEPTIDE_BOX, "--tolerance", "5e-4", "--platform", "CPU")
+    pme, fmm, _ = result["rows"]
+    assert (result["system"], result["timestep"], pme["atoms"]) == ("peptide.pdb.gz", 0.004, 113)
+    assert pme["ns_per_day"] * pme["step_seconds"] == pytest.approx(86400 * 4e-6)
+    assert fmm["force_error"] < 5e-4 < 2e-3 > pme["force_error"]
 
 
-def test_md_takes_the_best_cutoff_of_pme(monkeypatch):
+def test_files_are_set_up_as_in_the_benchmark_of_openmm():
+    (case,) = cases_of("--system", str(PEPTIDE), *PEPTIDE_BOX)
+    system, topology = case.sample.system, app.PDBFile(str(PEPTIDE)).topology
+    assert {system.getParticleMass(atom.index)._value for atom in topology.atoms() if atom.element.symbol == "H"} == {1.5}
+    assert system.getNumConstraints() == sum("H" in (a.element.symbol, b.element.symbol) for a, b in topology.bonds())
+    assert nonbonded(system).getCutoffDistance()._value == 0.9
+    assert 250 < 2 * kinetic_energy(case) / degrees_of_freedom(system) / BOLTZMANN < 350
+
+
+def test_files_of_amber_are_minimised(tmp_path):
+    parmed = pytest.importorskip("parmed")
+    topology, system, positions = small_water()
+    structure = parmed.openmm.load_topology(topology, system, positions * unit.nanometer)
+    with open("water.pdb", "w") as file:
+        app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
+    for name in ("water.prmtop", "water.rst7"):
+        structure.save(name)
+    (as_read,) = cases_of("--system", "water.pdb", "--forcefield", FORCE_FIELD)
+    (minimised,) = cases_of("--system", "water.prmtop", "water.rst7")
+    assert as_read.sample.positions == pytest.approx(positions, abs=1e-6)
+    energies = [potential_energy(case.sample.system, case.sample.positions) for case in (as_read, minimised)]
+    assert energies[1] < energies[0] - 1000
+
+
+def cases_of(*argv):
+    """What ``bench md`` measures, without exact forces."""
+    parser = argparse.ArgumentParser()
+    md_command.add_arguments(parser)
+    return [make() for make in md_command.chosen_cases(parser.parse_args([*argv, "--no-errors"]), on_gpu=False)[2].values()]
+
+
+def kinetic_energy(case):
+    masses = [case.sample.system.getParticleMass(i)._value for i in range(len(case.sample.positions))]
+    return 0.5 * np.array(masses) @ (case.sample.velocities**2).sum(1)
+
+
+class Clockwork:
+    """A Context whose steps take ``seconds`` each, and waiting 1/64 s, on a clock of its own. Notes what it is told."""
+
+    def __init__(self, seconds, properties):
+        self.seconds, self.properties, self.now, self.told = seconds, properties, 0.0, []
+
+    def getPlatform(self):
+        return SimpleNamespace(getPropertyNames=lambda: self.properties)
+
+    def getIntegrator(self):
+        return self
+
+    def setPositions(self, _):
+        self.told.append("positions")
+
+    def setVelocities(self, _):
+        self.told.append("velocities")
+
+    def step(self, steps):
+        self.told.append(steps)
+        self.now += steps * self.seconds
+
+    def getState(self, **_):
+        self.now += 1 / 64
+
+
+@pytest.mark.parametrize(
+    ("properties", "atoms", "seconds", "expected"),
+    [
+        (("Precision",), 1000, 1 / 1024, [307, 3072]),  # as many as fill the budget
+        (("Precision",), 1000, 1 / 64, [200, 2000]),  # the fewest
+        (("Precision",), 300_000, 1 / 64, [100, 500]),
+        (("Threads",), 1000, 1 / 16, [4, 48]),
+        (("Threads",), 1000, 2, [1, 10]),
+    ],
+)
+def test_md_times_one_long_run(properties, atoms, seconds, expected, monkeypatch):
+    context = Clockwork(seconds, properties)
+    monkeypatch.setattr(md, "BUDGET", 3.0)
+    monkeypatch.setattr(md, "time", SimpleNamespace(perf_counter=lambda: context.now))
+    found = md.timed_steps(context, SimpleNamespace(positions=range(atoms), velocities=None))
+    assert found == (seconds, expected[1])
+    assert context.told == ["positions", "velocities", 1, 5, *expected]
+
+
+def test_precisions():
+    cpu, gpu = openmm.Platform.getPlatformByName("CPU"), SimpleNamespace(getPropertyNames=lambda: ("Precision",))
+    assert [md.precision_of(gpu, tolerance) for tolerance in (5e-4, 1e-6)] == ["mixed", "double"]
+    assert [md.precision_of(gpu, 1e-6, "single"), md.precision_of(cpu, 1e-5)] == ["single", None]
+
+
+@pytest.mark.parametrize(("accepted", "slower", "best"), [(3.0, -1, 0.95), (3.0, 1, None), (0.1, 1, 0.95)])
+def test_md_takes_the_best_cutoff_of_pme(accepted, slower, best, monkeypatch):
+    """The fastest, or, if the force errors are too large, the most accurate."""
+
+    def timed(context, sample):
+        context.setPositions(sample.positions)
+        return nonbonded(context.getSystem()).getCutoffDistance()._value ** slower, 10
+
+    errors = iter((2e-5, 1e-5, 3e-6))
     monkeypatch.setattr(md, "CUTOFFS", (0.9, 0.95, 1.5))
-    comparison = md.Comparison(Size(EDGE), openmm.Platform.getPlatformByName("CPU"))
-    (row,) = [row for row in comparison.rows(5e-5) if row["method"] == "PME"]
-    tried = row["cutoffs_seconds_and_errors"]
-    assert set(tried) == {0.9, 0.95}
-    assert tried[row["cutoff"]] == [row["step_seconds"], row["force_error"]]
-    assert row["step_seconds"] == min(seconds for seconds, _ in tried.values())
-    assert max(error for _, error in tried.values()) < 1.5e-4
+    monkeypatch.setattr(md, "ACCEPTED", accepted)
+    monkeypatch.setattr(md, "timed_steps", timed)
+    monkeypatch.setattr(md.Comparison, "_force_error", lambda *_: next(errors))
+    rows = list(md.Comparison(md.Case.from_size(Size(EDGE)), CPU).rows(5e-5, None))
+    assert [row["method"] for row in rows] == ["PME", *["PME, best cutoff"] * (best is not None), "FMM", "charges zero"]
+    assert rows[0]["cutoff"] == rows[-2]["cutoff"] == rows[-1]["cutoff"] == 0.9
+    if best is not None:
+        assert rows[1]["cutoff"] == best
+        assert rows[1]["cutoffs_seconds_and_errors"] == {0.9: [0.9**slower, 2e-5], 0.95: [0.95**slower, 1e-5]}
+        assert rows[1]["over_pme"] == pytest.approx((best / 0.9) ** slower)
+        assert rows[2]["over_best_pme"] == pytest.approx((0.9 / best) ** slower)
 
 
-def test_md_reports_a_failure(bench, monkeypatch):
-    def broken(*_, **__):
-        raise openmm.OpenMMException("no memory left")
+def test_md_also_has_openmm_compute_lennard_jones(monkeypatch):
+    """Where the plugin does otherwise."""
+    usual = md.Comparison._fmm
 
-    monkeypatch.setattr(md.Comparison, "_fmm", broken)
+    def with_sites(comparison, precision, **options):
+        return usual(comparison, precision, **options) | {"lennard_jones": options.get("lennard_jones", "sites")}
+
+    monkeypatch.setattr(md.Comparison, "_fmm", with_sites)
+    rows = md.Comparison(md.Case.from_size(Size(EDGE)), CPU).rows(5e-4, None)
+    found = [(row["method"], row.get("lennard_jones")) for row in rows]
+    assert found[1:3] == [("FMM", "sites"), ("FMM, LJ by OpenMM", "openmm")]
+
+
+def test_md_leaves_the_system_as_it_was():
+    comparison = md.Comparison(md.Case.from_size(Size(EDGE)), CPU)
+    before = openmm.XmlSerializer.serialize(comparison._system)
+    assert len(list(comparison.rows(5e-4, None))) == 3
+    assert openmm.XmlSerializer.serialize(comparison._system) == before
+
+
+@pytest.mark.parametrize("broken", ["FMM", "PME"])
+def test_md_reports_a_failure(broken, bench, monkeypatch):
+    usual = md.timed_steps
+
+    def timed(context, sample):
+        system = context.getSystem()
+        is_pme = nonbonded(system).getNonbondedMethod() == openmm.NonbondedForce.PME
+        if (broken == "FMM" and find_fmm(system)) or (broken == "PME" and is_pme):
+            raise openmm.OpenMMException("no memory\nleft")
+        return usual(context, sample)
+
+    monkeypatch.setattr(md, "timed_steps", timed)
     table, result = bench("md", "--sizes", str(EDGE), "--tolerance", "5e-4", "--platform", "CPU")
-    assert result["rows"][-1]["failure"] == table[-1]["cutoff, nm"] == "no memory left"
+    for row, shown in zip(result["rows"], table, strict=True):
+        if row["method"] == broken:
+            assert (row["failure"], shown["cutoff, nm"]) == ("no memory\nleft", "no memory left")
+            assert "step_seconds" not in row and shown["step, ms"] == "-"
+        else:
+            assert row["step_seconds"] > 0
+            assert (row["over_pme"] is None) == (broken == "PME")
 
 
 def test_nve(bench):
@@ -359,6 +528,13 @@ def test_json_alone(capsys):
         (["solver", "--cells", "sphere"], "invalid choice: 'sphere'"),
         (["md", "--platform", "Abacus"], "--platform must be one of"),
         (["md", "--platform", "CPU", "--tolerance", "1e-6"], "needs double precision, which the CPU platform lacks"),
+        (["md", "--platform", "CPU", "--precision", "mixed"], "the CPU platform has one precision only: leave out --precision"),
+        (["md", "--platform", "CPU", "--forcefield", "x.xml"], "--forcefield says nothing without --system: leave it out"),
+        (["md", "--platform", "CPU", "--box", "3", "3", "3"], "--box says nothing without --system: leave it out"),
+        (["md", "--platform", "CPU", "--system", "x.pdb", "--every-atom"], "--sizes and --every-atom are for water"),
+        (["md", "--platform", "CPU", "--system", "x.pdb"], "no such file: x.pdb"),
+        (["md", "--platform", "CPU", "--system", str(PEPTIDE)], "the System must use PME, in a periodic box"),
+        (["md", "--platform", "CPU", "--timestep", "2"], "`timestep` must lie between 0.0001 and 0.01, got 2"),
         (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
         (["scaling", "--max-atoms", "1e4"], "--max-atoms must be at least 10002, got 10000"),
         (["open", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),

@@ -1,6 +1,7 @@
 """The command line: exit codes, JSON, every kind of input, and errors in one line."""
 
 import csv
+import gzip
 import json
 import pickle
 import re
@@ -27,6 +28,7 @@ def folder(tmp_path_factory):
     for name, writer in (("water.pdb", app.PDBFile), ("water.cif", app.PDBxFile)):
         with open(path / name, "w") as file:
             writer.writeFile(topology, quantity, file)
+    (path / "water.cif.gz").write_bytes(gzip.compress((path / "water.cif").read_bytes()))
     (path / "system.xml").write_text(openmm.XmlSerializer.serialize(system))
     fmm.use_fmm(system)
     (path / "converted.xml").write_text(openmm.XmlSerializer.serialize(system))
@@ -256,6 +258,7 @@ def test_check_fails_where_the_fmm_does(succeed, monkeypatch):
     [
         WATER,
         ("water.cif", "--forcefield", FORCE_FIELD),
+        ("water.cif.gz", "--forcefield", FORCE_FIELD),
         ("system.xml", "water.pdb"),
         ("water.pdb", "converted.xml"),
         ("water.prmtop", "water.rst7"),

@@ -1,6 +1,9 @@
 """The kernels of the Lennard-Jones interaction on the host, through ``tests/emulator``, against NumPy. Needs no GPU."""
 
+import re
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,12 +237,25 @@ def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder):
     check(emulated.evaluate(wrapped), problem.evaluate(wrapped), 1e-9)
     assert emulated.builds == 4
     assert not emulated.buffers["state"][6]
-    now[7] = np.nan
-    energy, forces = emulated.evaluate(now)
-    assert emulated.builds == 5
-    assert np.isfinite(energy)
-    assert np.isfinite(np.delete(forces, 7, axis=0)).all()
+    for lost in ([7], slice(None)):
+        now[lost] = np.nan
+        energy, forces = emulated.evaluate(now)
+        assert np.isnan(energy)
+        assert np.isfinite(np.delete(forces, lost, axis=0)).all()
+    assert emulated.builds == 6
     check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
+
+
+def test_constants_of_the_kernels():
+    text = (Path(str(resources.files("fmm_openmm.kernels"))) / "common" / "sites.cuh").read_text(encoding="utf-8")
+    for name in ("CLUSTER", "SITE_BITS"):
+        assert re.search(rf"^#define {name} (\d+)", text, re.MULTILINE)[1] == str(getattr(lennard_jones, name))
+
+
+def test_too_many_sites_for_an_entry():
+    sites = Sites(2**25 + 1, 1, 0, None, None, None, 0.0, False, 0, 0, 64)
+    with pytest.raises(ValueError, match="33,554,433 sites are more than a list"):
+        lennard_jones.build(sites, Device(1, 48 * 1024), Interface("mixed", 2**26))
 
 
 @pytest.mark.parametrize("stretch", [np.diag([1.02, 1.02, 1.02]), np.array([[1.1, 0, 0], [0.1, 0.97, 0], [-0.1, 0.05, 1.0]])])

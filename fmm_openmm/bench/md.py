@@ -1,13 +1,17 @@
-"""Time of an MD step in OpenMM with all charges zero, with PME, with FMM at PME's tolerance and at PME's measured force error.
+"""Time of whole MD steps in OpenMM with PME and with FMM, and what Coulomb adds to a step.
 
-Langevin steps of 2 fs, again and again from one equilibrated state and never far from it: without charges water heats up, and
-faster atoms want new neighbour lists more often. The marginal cost of Coulomb is the time of a step less that with all charges
-zero, at the same Lennard-Jones cutoff and precision.
+Each time is the wall time of one stretch of Langevin dynamics at 300 K, which begins at a sample's state and is not set back:
+neighbour lists are built and particles reordered as often as in a simulation, and the work of the host is in it.
+
+The marginal cost of Coulomb is the time of a step less that with all charges zero, at the same precision and the user's cutoff.
+Where Lennard-Jones pairs are computed among their sites, the time that this saves is taken off the marginal cost of the FMM.
+Without charges water heats up to 490 K within 0.1 ps, and faster atoms need a new neighbour list more often: 32 times in 100
+steps of 2 fs in place of 26. With :data:`NEUTRAL_FRICTION` the temperature stays near 300 K and the number at 26, but the
+structure is no longer that of water.
 """
 
 import time
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,226 +20,274 @@ import openmm
 from openmm import unit
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.bench.solver import Evaluation, relative_error
+from fmm_openmm.bench.solver import relative_error
 from fmm_openmm.bench.systems import (
-    CUTOFF,
     Sample,
     Size,
+    equilibrated,
+    exact_forces,
     nonbonded,
-    scale_particles,
+    scaled,
     tiled,
-    tiled_charges,
     water,
+    with_every_atom_a_site,
     with_smoothing,
 )
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration import FMMForce, use_fmm
+from fmm_openmm.convert.openmm_system import nonbonded_force
+from fmm_openmm.integration import restore_pme, use_fmm
 from fmm_openmm.parameters import SINGLE_FLOOR
 
 TIGHT = 1e-4
-"""Below this tolerance PME takes the best of several cutoffs, and FMM the fastest bridge only."""
+"""Below this tolerance PME is also measured at the best of several cutoffs."""
 
 CUTOFFS = (0.9, 1.05, 1.2)
-"""Those, nm. A longer one costs Lennard-Jones pairs as well, which the choice takes into account."""
+"""Those, nm, beside the user's. A longer one costs Lennard-Jones pairs as well, which the choice takes into account."""
 
 WIDEST = 0.45
-"""Largest cutoff over the width of the box."""
+"""Largest of these cutoffs over the width of the box."""
 
 ACCEPTED = 3.0
 """PME's force error over its tolerance up to which a cutoff may be the best: 1.4 is usual."""
 
-LOOSER = tuple(1.12**k for k in range(12, 0, -1))
-"""Multiples of the tolerance at which FMM may be as inaccurate as PME: the largest that is not more so is taken."""
+BUDGET = 3.0
+"""Seconds that the timed steps of a run fill, if they are no fewer than these numbers."""
 
-STEPS = (10, 50)
-"""Fewest and most steps timed at once; with a tenth of them before as warm-up, at most 0.11 ps from the start."""
+STEPS, STEPS_OF_LARGE, LARGE = 2000, 500, 300_000
+"""Fewest timed steps on a GPU, below and from this number of atoms."""
 
-REPEATS = (5, 15)
-BUDGET = 1.0
-"""Fewest and most repeats, and seconds for all of them as far as the fewest allow."""
+STEPS_OF_SLOW = 10
+"""Fewest timed steps on other platforms."""
 
+WARM_UP = 100
+"""Fewest steps on a GPU before those that are timed, a tenth as many."""
 
-@dataclass(frozen=True)
-class Timed:
-    """A step's time in seconds, Coulomb forces (n, 3) in kJ/mol/nm, bytes of device memory the Context took."""
+TRIAL = 5
+"""Steps that tell how many fill the budget."""
 
-    seconds: float
-    forces: np.ndarray
-    memory: int | None
+FRICTION, NEUTRAL_FRICTION = 1.0, 50.0
+"""Of the Langevin thermostat, 1/ps: with charges, and with all charges zero."""
 
+MINIMIZATION = 100
+"""Most steps of minimisation."""
 
-def bridges() -> list[str]:
-    """Ways of FMMForce into OpenMM that are there, the fastest first."""
-    found = []
-    for name in ("native", "host"):
-        try:
-            FMMForce(bridge=name)
-        except UnsupportedError:
-            continue
-        found.append(name)
-    return found
+SEED = 1
+
+NONBONDED_GROUP, FMM_GROUP = 30, 31
+"""Force groups of the NonbondedForce and the FMMForce, so that forces can be had of one alone."""
+
+CHOSEN = ("bridge", "lennard_jones", "order", "near_radius", "smoothing", "grid")
+"""What is told of the parameters of a Context with FMM."""
 
 
-def precision_of(platform: openmm.Platform, tolerance: float) -> str | None:
-    """ "mixed" or, for tolerances beyond single precision, "double"; None where the platform has no choice.
+def on_gpu(platform: openmm.Platform) -> bool:
+    """Whether a platform is a GPU's."""
+    return "Precision" in platform.getPropertyNames()
+
+
+def precision_of(platform: openmm.Platform, tolerance: float, asked: str | None = None) -> str | None:
+    """What was asked for, else "mixed" or, for tolerances beyond single precision, "double"; None where the platform has no
+    choice.
 
     Raises:
-        ValueError: beyond single precision on the CPU platform.
+        ValueError: beyond single precision on the CPU platform, or asked for where there is no choice.
     """
-    if "Precision" in platform.getPropertyNames():
-        return "double" if tolerance < SINGLE_FLOOR else "mixed"
+    if on_gpu(platform):
+        return asked or ("double" if tolerance < SINGLE_FLOOR else "mixed")
+    if asked:
+        raise ValueError(f"the {platform.getName()} platform has one precision only: leave out --precision {asked}")
     if tolerance < SINGLE_FLOOR and platform.getName() == "CPU":
         raise ValueError(f"a tolerance below {SINGLE_FLOOR:g} needs double precision, which the CPU platform lacks")
     return None
 
 
-def matching_tolerance(charges: ChargeSystem, exact: np.ndarray, tolerance: float, error: float, **options) -> float | None:
-    """The tolerance, larger than that given, at which FMM is nearly as inaccurate as PME; None if there is none.
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A system to measure steps of.
 
-    PME's error usually exceeds its tolerance, FMM's is about half of it: at equal tolerances they do different work.
-
-    Args:
-        exact: forces of the charges, or of the first of several copies, shape (n, 3), kJ/mol/nm.
-        error: PME's relative RMS force error.
-        options: of the solver.
+    Attributes:
+        sample: with PME at the user's cutoff.
+        timestep: ps.
+        exact: converged Coulomb forces of the sample, or of the first of the copies that it is made of, shape (n, 3),
+            kJ/mol/nm; None to measure no force errors.
     """
 
-    def serves(looser: float) -> bool:
-        return relative_error(Evaluation(charges, tolerance=looser * tolerance, **options).forces, exact) <= error
+    sample: Sample
+    timestep: float
+    exact: np.ndarray | None
 
-    found = bisect_left(LOOSER, True, key=serves)
-    return LOOSER[found] * tolerance if found < len(LOOSER) else None
+    @classmethod
+    def from_size(cls, size: Size, timestep: float = 0.002, every_atom: bool = False, errors: bool = True) -> "Case":
+        """Rigid TIP3P water, equilibrated; with ``every_atom`` its hydrogens are Lennard-Jones sites as well."""
+        base = water(size.edge)
+        sample = with_every_atom_a_site(base.sample) if every_atom else base.sample
+        return cls(tiled(sample, size.copies), timestep, base.exact if errors else None)
+
+    @classmethod
+    def from_system(
+        cls, system: openmm.System, positions: np.ndarray, timestep: float = 0.004, minimize: bool = False, errors: bool = True
+    ) -> "Case":
+        """A System at these positions, shape (n, 3), nm, or after a short minimisation, with velocities of 300 K.
+
+        Raises:
+            ValueError: it does not use PME.
+        """
+        if nonbonded_force(system).getNonbondedMethod() != openmm.NonbondedForce.PME:
+            raise ValueError("the System must use PME, in a periodic box")
+        sample = equilibrated(system, positions, 0.0, SEED, MINIMIZATION if minimize else 0)
+        exact = exact_forces(ChargeSystem.from_openmm(system, sample.positions)) if errors else None
+        return cls(sample, timestep, exact)
 
 
 class Comparison:
-    """All measurements at one size on one platform."""
+    """All measurements of one case on one platform. Its System is changed for each, and changed back."""
 
-    def __init__(self, size: Size, platform: openmm.Platform):
-        base = water(size.edge)
-        self._unit, self._copies, self._exact = base.sample, size.copies, base.exact
-        self._sample, self._platform = tiled(base.sample, size.copies), platform
-        self._charges = tiled_charges(base.charges, size.copies)
-        self._width = size.edge * min(size.copies)
-        self._without_charges = cache(self._time_without_charges)
+    def __init__(self, case: Case, platform: openmm.Platform):
+        self._case, self._platform = case, platform
+        self._system, self._force = case.sample.system, nonbonded(case.sample.system)
+        self._cutoff = self._force.getCutoffDistance()
+        self._width = min(vector[k]._value for k, vector in enumerate(self._system.getDefaultPeriodicBoxVectors()))
+        self._force.setForceGroup(NONBONDED_GROUP)
+        self._force.setReciprocalSpaceForceGroup(-1)
+        self._neutral = cache(self._measure_neutral)
 
-    def rows(self, tolerance: float, smoothings=(None,)) -> Iterator[dict]:
-        """Rows for all charges zero, PME, and FMM with each of ``smoothings`` at the same tolerance and at PME's measured force
-        error: step and marginal cost in seconds, force error, memory. On the fastest bridge; from :data:`TIGHT` on also on the
-        others, whose copies cost the same at any tolerance.
+    def rows(self, tolerance: float, precision: str | None, smoothings=()) -> Iterator[dict]:
+        """Rows for PME at the user's cutoff and, below :data:`TIGHT`, at the best one if that is another; FMM, also with OpenMM
+        computing Lennard-Jones pairs where it would not, and with each of ``smoothings``; all charges zero.
 
-        A row whose Context fails has ``failure`` instead. OpenMM 8.6.1 gets the forces of PME wrong on grids of more than 2^31
-        bytes.
+        A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 gets the forces of PME wrong on grids of more
+        than 2^31 bytes.
         """
-        precision = precision_of(self._platform, tolerance)
-        neutral = self._without_charges(precision)
-        common = {"atoms": len(self._sample.positions), "tolerance": tolerance, "precision": precision}
-        yield common | {"method": "charges zero", "step_seconds": neutral.seconds, "memory": neutral.memory}
+        neutral = self._neutral(precision)
+        pme = self._pme(tolerance, precision, self._cutoff)
+        best = self._best_pme(tolerance, precision, pme) if tolerance < TIGHT else None
 
-        def row(method: str, pme: dict | None, measure, *arguments) -> dict:
-            try:
-                timed, settings = measure(*arguments, precision)
-            except openmm.OpenMMException as error:
-                return common | {"method": method, "failure": str(error)}
-            marginal = timed.seconds - neutral.seconds
-            return {
-                **common,
-                **settings,
-                "method": method,
-                "step_seconds": timed.seconds,
-                "marginal_seconds": marginal,
-                "over_pme": marginal / pme["marginal_seconds"] if pme and "marginal_seconds" in pme else None,
-                "force_error": relative_error(timed.forces, self._exact),
-                "memory": timed.memory,
-            }
+        def row(method: str, found: dict) -> dict:
+            first = {"atoms": len(self._case.sample.positions), "tolerance": tolerance, "precision": precision}
+            return first | {"method": method} | found | compared(found, neutral, pme, best)
 
-        pme = row("PME", None, self._pme, tolerance)
-        yield pme
-        first, *others = bridges()
+        yield row("PME", pme)
+        if best:
+            yield row("PME, best cutoff", best)
+        fmm = self._fmm(precision, tolerance=tolerance)
+        yield row("FMM", fmm)
+        if fmm.get("lennard_jones") == "sites":
+            yield row("FMM, LJ by OpenMM", self._fmm(precision, tolerance=tolerance, lennard_jones="openmm"))
         for smoothing in smoothings:
-            name = with_smoothing(f"FMM, {first} bridge", smoothing)
-            options = {"bridge": first, "smoothing": smoothing}
-            yield row(name, pme, self._fmm, options | {"tolerance": tolerance})
-            if not pme.get("force_error", np.inf) < 1:  # it failed, or its forces are wrong
-                continue
-            looser = matching_tolerance(self._charges, self._exact, tolerance, pme["force_error"], smoothing=smoothing)
-            if looser:
-                yield row(f"{name}, PME's error", pme, self._fmm, options | {"tolerance": looser})
-        for bridge in others if tolerance >= TIGHT else ():
-            yield row(f"FMM, {bridge} bridge", pme, self._fmm, {"bridge": bridge, "tolerance": tolerance})
+            if smoothing is not None:
+                yield row(with_smoothing("FMM", smoothing), self._fmm(precision, tolerance=tolerance, smoothing=smoothing))
+        yield row("charges zero", neutral)
 
-    def _time_without_charges(self, precision: str | None) -> Timed:
-        force = nonbonded(self._sample.system)
-        force.setCutoffDistance(CUTOFF)
-        force.setNonbondedMethod(force.CutoffPeriodic)
-        scale_particles(force, self._unit, charge=0.0, epsilon=1.0)
-        timed = self._time(self._sample.system, precision)
-        force.setNonbondedMethod(force.PME)
-        scale_particles(force, self._unit, charge=1.0, epsilon=1.0)
-        return timed
-
-    def _pme(self, tolerance: float, precision: str | None) -> tuple[Timed, dict]:
-        """The fastest cutoff among those with a decent error, or the most accurate if there is none."""
-        force = nonbonded(self._sample.system)
+    def _pme(self, tolerance: float, precision: str | None, cutoff) -> dict:
+        force = self._force
         force.setEwaldErrorTolerance(tolerance)
-        found = {}
-        for cutoff in CUTOFFS if tolerance < TIGHT else (CUTOFF,):
-            if cutoff <= WIDEST * self._width:
-                force.setCutoffDistance(cutoff)
-                found[cutoff] = self._time(self._sample.system, precision, charge=1.0)
-        errors = {cutoff: relative_error(timed.forces, self._exact) for cutoff, timed in found.items()}
-        decent = [cutoff for cutoff in found if errors[cutoff] <= ACCEPTED * tolerance] or [min(errors, key=errors.get)]
-        best = min(decent, key=lambda cutoff: found[cutoff].seconds)
-        tried = {cutoff: [timed.seconds, errors[cutoff]] for cutoff, timed in found.items()}
-        return found[best], {"cutoff": best, "cutoffs_seconds_and_errors": tried}
+        force.setCutoffDistance(cutoff)
 
-    def _fmm(self, options: dict, precision: str | None) -> tuple[Timed, dict]:
-        system = tiled(self._unit, self._copies).system
-        use_fmm(system, **options)
-        return self._time(system, precision), {"cutoff": CUTOFF, "fmm_options": options}
+        def describe(context: openmm.Context) -> dict:
+            if self._case.exact is None:
+                return {}
+            with scaled(force, epsilon=0.0, exceptions=0.0):
+                force.updateParametersInContext(context)
+                return {"force_error": self._force_error(context, NONBONDED_GROUP)}
 
-    def _time(self, system: openmm.System, precision: str | None, charge: float = 0.0) -> Timed:
-        """Time a System; its NonbondedForce holds this multiple of the charges."""
+        found = self._measured(precision, describe)
+        force.setCutoffDistance(self._cutoff)
+        return found
+
+    def _best_pme(self, tolerance: float, precision: str | None, usual: dict) -> dict | None:
+        """PME at the fastest cutoff of those with a decent error, or at the most accurate if there is none; None if that is the
+        user's."""
+        others = [c for c in CUTOFFS if c <= WIDEST * self._width and not np.isclose(c, usual["cutoff"])]
+        found = [usual, *(self._pme(tolerance, precision, cutoff) for cutoff in others)]
+        found = [each for each in found if "failure" not in each]
+        decent = [each for each in found if each.get("force_error", 0.0) <= ACCEPTED * tolerance]
+        decent = decent or sorted(found, key=lambda each: each["force_error"])[:1]
+        best = min(decent, key=lambda each: each["step_seconds"], default=usual)
+        tried = {each["cutoff"]: [each["step_seconds"], each.get("force_error")] for each in found}
+        return None if best is usual else best | {"cutoffs_seconds_and_errors": tried}
+
+    def _fmm(self, precision: str | None, **options) -> dict:
+        force = use_fmm(self._system, **options)
+        force.setForceGroup(FMM_GROUP)
+
+        def describe(context: openmm.Context) -> dict:
+            used = force.getFMMParametersInContext(context)
+            error = {} if self._case.exact is None else {"force_error": self._force_error(context, FMM_GROUP)}
+            return error | {name: used[name] for name in CHOSEN}
+
+        try:
+            return self._measured(precision, describe)
+        finally:
+            restore_pme(self._system)
+
+    def _measure_neutral(self, precision: str | None) -> dict:
+        self._force.setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
+        with scaled(self._force, charge=0.0):
+            found = self._measured(precision, lambda context: {}, NEUTRAL_FRICTION)
+        self._force.setNonbondedMethod(openmm.NonbondedForce.PME)
+        return found
+
+    def _measured(self, precision: str | None, describe: Callable[[openmm.Context], dict], friction: float = FRICTION) -> dict:
+        """Times of the System as it is, and what ``describe`` tells of its Context; or ``failure``."""
+        first = {"cutoff": self._force.getCutoffDistance()._value}
+        integrator = openmm.LangevinMiddleIntegrator(300.0, friction, self._case.timestep)
+        integrator.setRandomNumberSeed(SEED)
         free = _free_bytes(self._platform)
-        integrator = openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002)
-        properties = {"Precision": precision} if precision else {}
-        context = openmm.Context(system, integrator, self._platform, properties)
-        seconds = _step_seconds(context, self._sample)
-        memory = None if free is None else free - _free_bytes(self._platform)
+        try:
+            context = openmm.Context(self._system, integrator, self._platform, {"Precision": precision} if precision else {})
+            seconds, steps = timed_steps(context, self._case.sample)
+            return first | {
+                "step_seconds": seconds,
+                "ns_per_day": 86.4 * self._case.timestep / seconds,
+                "steps": steps,
+                "memory": None if free is None else free - _free_bytes(self._platform),
+                **describe(context),
+            }
+        except openmm.OpenMMException as error:
+            return first | {"failure": str(error)}
 
-        force = nonbonded(system)
-        scale_particles(force, self._unit, charge, epsilon=0.0)
-        force.updateParametersInContext(context)
-        scale_particles(force, self._unit, charge, epsilon=1.0)
-        context.setPositions(self._sample.positions)
-        forces = context.getState(forces=True).getForces(asNumpy=True)
-        return Timed(seconds, forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), memory)
+    def _force_error(self, context: openmm.Context, group: int) -> float:
+        """Relative RMS error of the forces of a group, at the sample's positions."""
+        context.setPositions(self._case.sample.positions)
+        forces = context.getState(forces=True, groups={group}).getForces(asNumpy=True)
+        return relative_error(forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), self._case.exact)
 
 
-def _step_seconds(context: openmm.Context, sample: Sample) -> float:
-    """Median time of a step from the sample's state. The call that waits for the device is timed alone and taken off."""
+def compared(found: dict, neutral: dict, pme: dict, best: dict | None) -> dict:
+    """A row's whole step over those of PME at the user's and at the best cutoff, its marginal cost in seconds and that over
+    PME's; None where one of them is not known."""
+    step, without, usual, fastest = ((each or {}).get("step_seconds") for each in (found, neutral, pme, best))
+    if step is None:
+        return {}
+    marginal, of_pme = (None if None in (seconds, without) else seconds - without for seconds in (step, usual))
+    return {
+        "over_pme": step / usual if usual else None,
+        "over_best_pme": step / fastest if fastest else None,
+        "marginal_seconds": marginal,
+        "marginal_over_pme": marginal / of_pme if of_pme else None,
+    }
 
-    def run(steps: int) -> float:
-        begin = time.perf_counter()
-        context.getIntegrator().step(steps)
-        context.getState(energy=True)
-        end = time.perf_counter()
-        context.getState(energy=True)
-        return (end - begin - (time.perf_counter() - end)) / steps
 
-    def start() -> None:
-        context.setPositions(sample.positions)
-        context.setVelocities(sample.velocities)
+def timed_steps(context: openmm.Context, sample: Sample) -> tuple[float, int]:
+    """Mean wall time of a step, s, in a run from the sample's state, and the number of steps of which it is the mean."""
+    gpu = on_gpu(context.getPlatform())
+    fewest = (STEPS if len(sample.positions) < LARGE else STEPS_OF_LARGE) if gpu else STEPS_OF_SLOW
+    context.setPositions(sample.positions)
+    context.setVelocities(sample.velocities)
+    _seconds(context, 1)
+    steps = max(fewest, int(BUDGET * TRIAL / _seconds(context, TRIAL)))
+    _seconds(context, max(steps // 10, WARM_UP if gpu else 1))
+    return _seconds(context, steps) / steps, steps
 
-    start()
-    run(1)
-    steps = int(np.clip(BUDGET / REPEATS[0] / run(STEPS[0]), *STEPS))
-    times = []
-    while len(times) < REPEATS[0] or (len(times) < REPEATS[1] and sum(times) * steps < BUDGET):
-        start()
-        run(steps // 10)
-        times.append(run(steps))
-    return float(np.median(times))
+
+def _seconds(context: openmm.Context, steps: int) -> float:
+    """Wall time of so many steps. The call that waits for the device is timed alone and taken off."""
+    begin = time.perf_counter()
+    context.getIntegrator().step(steps)
+    context.getState(velocities=True)
+    end = time.perf_counter()
+    context.getState(velocities=True)
+    return end - begin - (time.perf_counter() - end)
 
 
 def _free_bytes(platform: openmm.Platform) -> int | None:

@@ -1,7 +1,9 @@
 """Systems to measure on: water boxes built from what ``openmm.app`` ships, and copies of them side by side."""
 
+import copy
 import re
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -9,7 +11,7 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.convert.openmm_system import particle_parameters
+from fmm_openmm.convert.nonbonded import particle_parameters, set_particle_parameters
 from fmm_openmm.oracle import ewald_sum
 
 CUTOFF = 0.9
@@ -17,6 +19,9 @@ CUTOFF = 0.9
 
 DENSITY, SITES = 99.4, 3
 """Of water: atoms in a cubic nm, and in a molecule."""
+
+HYDROGEN_SITE = (0.04, 0.192)
+"""Lennard-Jones sigma (nm) and epsilon (kJ/mol) of hydrogen in CHARMM's TIP3P, doi:10.1021/jp973084f."""
 
 BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
 """kJ/mol/K."""
@@ -79,8 +84,7 @@ class Water:
 
     @cached_property
     def exact(self) -> np.ndarray:
-        c = self.charges
-        return ewald_sum(c.positions, c.charges, c.box_vectors, c.exclusions).forces
+        return exact_forces(self.charges)
 
 
 def cell_of(size: Size, shape: str) -> np.ndarray:
@@ -133,6 +137,21 @@ def equilibrated(system: openmm.System, positions: np.ndarray, picoseconds: floa
     )
 
 
+def exact_forces(charges: ChargeSystem) -> np.ndarray:
+    """Forces of charges in a periodic cell, from a converged Ewald sum, shape (n, 3), kJ/mol/nm."""
+    c = charges
+    return ewald_sum(c.positions, c.charges, c.box_vectors, c.exclusions, c.exclusions_periodic).forces
+
+
+def with_every_atom_a_site(sample: Sample) -> Sample:
+    """The sample with a Lennard-Jones interaction, that of the hydrogens of CHARMM's TIP3P, on the atoms that have none."""
+    system = copy.deepcopy(sample.system)
+    parameters = particle_parameters(nonbonded(system))
+    parameters[parameters[:, 2] == 0, 1:] = HYDROGEN_SITE
+    set_particle_parameters(nonbonded(system), parameters)
+    return replace(sample, system=system)
+
+
 def tiled(sample: Sample, copies) -> Sample:
     """Copies of a sample along its box vectors, in one periodic cell and a System of their own."""
     count = int(np.prod(copies))
@@ -173,18 +192,39 @@ def degrees_of_freedom(system: openmm.System) -> int:
     return 3 * massive - system.getNumConstraints() - 3 * held
 
 
-def scale_particles(force: openmm.NonbondedForce, sample: Sample, charge: float, epsilon: float) -> None:
-    """Give the particles of :func:`tiled` copies of a sample these multiples of its charges and well depths."""
-    particles = particle_parameters(nonbonded(sample.system)).tolist()
-    for first in range(0, force.getNumParticles(), len(particles)):
-        for i, (q, sigma, depth) in enumerate(particles, first):
-            force.setParticleParameters(i, charge * q, sigma, epsilon * depth)
+@contextmanager
+def scaled(force: openmm.NonbondedForce, charge: float = 1.0, epsilon: float = 1.0, exceptions: float = 1.0):
+    """Give a NonbondedForce, for a ``with`` block, these multiples of its particles' charges and well depths, and of both in
+    its exceptions."""
+    particles = particle_parameters(force)
+    pairs = _interacting_exceptions(force) if exceptions != 1 else []
+
+    def give(charge: float, epsilon: float, exceptions: float) -> None:
+        set_particle_parameters(force, particles * [charge, 1.0, epsilon])
+        for k, i, j, product, sigma, depth in pairs:
+            force.setExceptionParameters(k, i, j, exceptions * product, sigma, exceptions * depth)
+
+    give(charge, epsilon, exceptions)
+    try:
+        yield
+    finally:
+        give(1.0, 1.0, 1.0)
 
 
 def fastest_platform() -> openmm.Platform:
     """The fastest platform OpenMM has on this machine."""
     platforms = [openmm.Platform.getPlatform(i) for i in range(openmm.Platform.getNumPlatforms())]
     return max(platforms, key=lambda platform: platform.getSpeed())
+
+
+def _interacting_exceptions(force: openmm.NonbondedForce) -> list[tuple]:
+    """Index, particles, charge product, sigma and epsilon of the exceptions that are not mere exclusions; e, nm, kJ/mol."""
+    exceptions = ((k, *force.getExceptionParameters(k)) for k in range(force.getNumExceptions()))
+    return [
+        (k, i, j, product._value, sigma._value, epsilon._value)
+        for k, i, j, product, sigma, epsilon in exceptions
+        if product._value or epsilon._value
+    ]
 
 
 def _repeated(force: openmm.NonbondedForce, count: int) -> openmm.NonbondedForce:

@@ -1,5 +1,6 @@
 """Molecular systems from files, whatever ``openmm.app`` reads."""
 
+import gzip
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from fmm_openmm.convert.cells import is_no_cell
 
 FILES = """\
 FILE is one of
-  structure.pdb or .cif  with --forcefield XML ...
+  structure.pdb or .cif  with --forcefield XML ...       (these also as .pdb.gz or .cif.gz)
   system.xml + structure.pdb or .cif           (an openmm.System, with PME or converted by
                                                           use_fmm; the structure gives positions and box)
   topology.prmtop + coordinates.inpcrd or .rst7          (AMBER)
@@ -28,6 +29,8 @@ KINDS = {
     ".cif": "structure",
     ".pdbx": "structure",
     ".mmcif": "structure",
+    ".pdb.gz": "structure",
+    ".cif.gz": "structure",
     ".xml": "system",
     ".prmtop": "amber",
     ".parm7": "amber",
@@ -61,12 +64,23 @@ class Molecules:
     topology: app.Topology
 
 
-def add_arguments(parser) -> None:
-    """FILE and everything that says how to read it."""
+def add_arguments(
+    parser, option: str | None = None, hydrogen_mass: float | None = None, forcefield: list[str] | None = None
+) -> None:
+    """FILE and everything that says how to read it.
+
+    Args:
+        option: of this name in place of positional arguments, and not required.
+        hydrogen_mass: of hydrogens outside rigid water, amu, taken from the heavy atom; None leaves masses as they are.
+        forcefield: what a structure is read with where ``--forcefield`` is not given.
+    """
     parser.epilog = FILES
+    parser.set_defaults(hydrogen_mass=hydrogen_mass, usual_forcefield=forcefield)
     group = parser.add_argument_group("input")
-    group.add_argument("files", nargs="+", metavar="FILE", help="see below")
-    group.add_argument("--forcefield", nargs="+", action="extend", metavar="XML", help="OpenMM force field files")
+    named = {"dest": "files"} if option else {}
+    usual = f" (default: {' '.join(forcefield)})" if forcefield else ""
+    group.add_argument(option or "files", nargs="+", metavar="FILE", help="see below", **named)
+    group.add_argument("--forcefield", nargs="+", action="extend", metavar="XML", help=f"OpenMM force field files{usual}")
     group.add_argument("--parameters", nargs="+", action="extend", metavar="FILE", help="CHARMM parameter files")
     group.add_argument("--include", metavar="DIR", help="where GROMACS force field files are")
     group.add_argument(
@@ -91,7 +105,7 @@ def load(args) -> Molecules:
     for path in map(Path, args.files):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
-        kind = _kind(path)
+        kind = kind_of(path)
         if kind in found:
             raise ValueError(f"{found[kind]} and {path} are of the same kind: give one of them")
         found[kind] = path
@@ -112,8 +126,9 @@ def load(args) -> Molecules:
     return molecules
 
 
-def _kind(path: Path) -> str:
-    kind = KINDS.get(path.suffix.lower())
+def kind_of(path: Path) -> str:
+    """One of the values of :data:`KINDS`."""
+    kind = next((kind for ending, kind in KINDS.items() if path.name.lower().endswith(ending)), None)
     if kind is None:
         raise ValueError(f"{path}: unknown kind of file {path.suffix!r}, expected one of {', '.join(KINDS)}")
     if kind == "gromacs" and path.read_bytes().lstrip()[:1] == b"%":  # AMBER uses .top too
@@ -152,11 +167,12 @@ def _box(args, own):
 
 def _method(args, box) -> dict:
     """The arguments of every ``createSystem``."""
-    constraints = CONSTRAINTS[args.constraints or "hbonds"]
+    mass = None if args.hydrogen_mass is None else args.hydrogen_mass * unit.amu
+    common = {"constraints": CONSTRAINTS[args.constraints or "hbonds"], "hydrogenMass": mass}
     if box is None:
-        return {"nonbondedMethod": app.NoCutoff, "constraints": constraints}
+        return common | {"nonbondedMethod": app.NoCutoff}
     cutoff = args.cutoff if args.cutoff is not None else min(LONGEST_CUTOFF, 0.49 * np.diag(np.array(box)).min())
-    return {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer, "constraints": constraints}
+    return common | {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer}
 
 
 def _molecules(system, positions, topology, box) -> Molecules:
@@ -167,20 +183,23 @@ def _molecules(system, positions, topology, box) -> Molecules:
 
 
 def _structure_file(path: Path):
-    with reading(path):
-        return app.PDBFile(str(path)) if path.suffix.lower() in (".pdb", ".ent") else app.PDBxFile(str(path))
+    name = path.name.lower()
+    reader = app.PDBFile if name.removesuffix(".gz").endswith((".pdb", ".ent")) else app.PDBxFile
+    with reading(path), gzip.open(path, "rt") if name.endswith(".gz") else open(path) as file:
+        return reader(file)
 
 
 def _read_structure(found, args):
-    if not args.forcefield:
+    names = args.forcefield or args.usual_forcefield
+    if not names:
         raise ValueError(f"{found['structure']} needs --forcefield, for example amber14-all.xml amber14/tip3p.xml")
     structure = _structure_file(found["structure"])
     box = _box(args, structure.topology.getPeriodicBoxVectors())
     if box is not None:
         structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
-    with reading(*args.forcefield):
-        forcefield = app.ForceField(*args.forcefield)
-    with reading(found["structure"], *args.forcefield):
+    with reading(*names):
+        forcefield = app.ForceField(*names)
+    with reading(found["structure"], *names):
         system = forcefield.createSystem(structure.topology, **_method(args, box))
     return _molecules(system, structure.positions, structure.topology, box)
 

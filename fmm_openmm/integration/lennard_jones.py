@@ -30,7 +30,7 @@ class Pairs(ctypes.Structure):
         ("sizes", ctypes.POINTER(ctypes.c_int64)),
         ("count", ctypes.c_int),
         ("force", ctypes.c_char_p),
-        *((name, ctypes.c_int) for name in ("particles", "sites", "types", "limited")),
+        *((name, ctypes.c_int) for name in ("particles", "sites", "limited")),
         ("obstacle", ctypes.c_char_p),
         ("companion", ctypes.c_char_p),
     )
@@ -74,10 +74,6 @@ def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
         pairs: the facts.
     """
     force, obstacle = pairs.force.decode(), pairs.obstacle.decode()
-    if not obstacle and pairs.sites > lennard_jones.MOST_SITES:
-        obstacle = f"it has more than {lennard_jones.MOST_SITES:,} sites"
-    if not obstacle and pairs.types > lennard_jones.MOST_TYPES:
-        obstacle = f"its sites are of more than {lennard_jones.MOST_TYPES:,} types"
     if choice == "openmm":
         return False, "it was asked for"
     if obstacle:

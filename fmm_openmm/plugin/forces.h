@@ -9,6 +9,8 @@
 
 namespace fmm {
 
+static const int MAX_TYPES = 2048;     // of sites: every pair of them has coefficients
+
 // Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile, and all run on
 // OpenMM's current stream.
 bool addsByAtomics(const OpenMM::Force& force);
@@ -16,8 +18,10 @@ bool addsByAtomics(const OpenMM::Force& force);
 // Why the Lennard-Jones pairs of a NonbondedForce cannot be computed among its sites, or nothing.
 std::string obstacleOf(const OpenMM::NonbondedForce& force);
 
-// The same of a CustomNonbondedForce. If there is none: its interaction, and the type of every particle, sites or not.
-std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, Interaction& interaction, std::vector<int>& types);
+// The same of a CustomNonbondedForce. If there is none: its interaction, and the type of every particle, -1 for no site.
+std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, Interaction& interaction, std::vector<int>& typeOfParticle);
+
+std::vector<std::pair<int, int>> exclusionsOf(const OpenMM::CustomNonbondedForce& force);
 
 // A force of the Context, or its integrator, which has OpenMM list all pairs of particles near each other whoever computes
 // those of `force`; nothing if there is none.

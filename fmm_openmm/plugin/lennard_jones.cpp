@@ -11,12 +11,12 @@ namespace fmm {
 // Of State in kernels/common/sites.cuh.
 enum { BUILT, SORTED, BUILDS, ENTRIES, MASKED, TOO_LONG, STRAYED, STATE_INTS = 8 };
 
-static const double FIRST_BUFFER = 0.1;                        // nm
-static const double LEAST_BUFFER = 0.03, MOST_BUFFER = 0.25;   // nm, and of the cutoff
+static const double FIRST_BUFFER = 0.1, MIN_BUFFER = 0.03;     // nm
+static const double MAX_BUFFER_SHARE = 0.25;                   // of the cutoff
+static const double MIN_BUFFER_CHANGE = 1.1;                   // as a factor
 static const double LIST_COST = 3.5;                           // of making a list, over that of its pairs
-static const double CHANGE = 1.1;                              // what the buffer changes by, at least
-static const int REPORT = 128, ANSWER = 32;                     // evaluations from one report to the next, and until it is read
-static const double ANOTHER_BOX = 1.2;                         // by how much wider the box may be than what there is room for
+static const int REPORT_INTERVAL = 128, REPORT_DELAY = 32;     // evaluations between reports, and until one is read
+static const double MAX_BOX_CHANGE = 1.2;                      // factor by which an edge may differ from that there is room for
 
 template <class T>
 static std::string bytesOf(const std::vector<T>& values) {
@@ -50,7 +50,7 @@ void Interaction::setSites(const std::vector<int>& typeOfParticle, const std::ve
 }
 
 LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
-    : cuda(cuda), interaction(interaction), buffer(std::min(FIRST_BUFFER, MOST_BUFFER * interaction.cutoff)) {
+    : cuda(cuda), interaction(interaction), buffer(std::min(FIRST_BUFFER, MAX_BUFFER_SHARE * interaction.cutoff)) {
     try {
         check(cuMemHostAlloc((void**) &state, STATE_INTS * sizeof(int), 0), "allocating pinned memory");
         check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
@@ -104,7 +104,7 @@ void LennardJones::build() {
     executor.reset(new Executor(cuda, inbox.items[PROGRAM]));
     forced = 0;
     upload();
-    fresh = true;
+    roomUnknown = true;
 }
 
 // The sites and what they are like; a list is made anew.
@@ -136,9 +136,16 @@ void LennardJones::update(const Interaction& other) {
                       other.switching == interaction.switching && other.periodic == interaction.periodic;
     const bool moved = other.type != interaction.type;  // sites from one type to another
     interaction = other;
+    if (!executor) return;
     if (!same) build();
     else if (moved) upload();
     else uploadTable();
+}
+
+void LennardJones::setTable(const Interaction& other) {
+    interaction.repulsion = other.repulsion;
+    interaction.attraction = other.attraction;
+    if (executor) uploadTable();
 }
 
 // The radius holds for coordinates that are rounded: those in the cell by half a unit in the last place, for both sites, when the
@@ -160,15 +167,14 @@ void LennardJones::execute(bool forces, bool energy) {
     double before[9];
     std::copy(box, box + 9, before);
     readBox();
-    if (!std::equal(box, box + 9, before)) {
-        bool fits = true;
-        for (int i = 0; i < 9; i += 4) fits = fits && box[i] < ANOTHER_BOX * builtFor[i] && builtFor[i] < ANOTHER_BOX * box[i];
-        if (fits) placeSites();
-        else build();
-    }
+    bool fits = executor != nullptr;
+    for (int i = 0; i < 9; i += 4)
+        fits = fits && box[i] <= MAX_BOX_CHANGE * builtFor[i] && builtFor[i] <= MAX_BOX_CHANGE * box[i];
+    if (!fits) build();
+    else if (!std::equal(box, box + 9, before)) placeSites();
     executor->run(Step::LIST, stream);
-    if (fresh && interaction.cutoff > 0) makeRoom(stream);
-    fresh = false;
+    if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
+    roomUnknown = false;
     executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
     if (interaction.cutoff > 0) report(stream);
 }
@@ -195,11 +201,11 @@ void LennardJones::grow() {
 // The device's state is copied now and read some evaluations later, so that nobody waits for it; always after the same number,
 // so that what follows from it does not depend on who is faster.
 void LennardJones::report(CUstream stream) {
-    const int since = ++evaluations % REPORT;
+    const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
         check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
         check(cuEventRecord(reported, stream), "recording an event");
-    } else if (since == ANSWER && evaluations > REPORT) {
+    } else if (since == REPORT_DELAY && evaluations > REPORT_INTERVAL) {
         check(cuEventSynchronize(reported), "computing");
         strayed = state[STRAYED];
         if (state[TOO_LONG]) grow();
@@ -216,10 +222,10 @@ void LennardJones::adaptBuffer() {
     const int lists = state[BUILDS] - builds - forced;
     builds = state[BUILDS];
     forced = 0;
-    const double speed = LIST_COST * std::max(0, lists) * buffer / REPORT;
+    const double speed = LIST_COST * std::max(0, lists) * buffer / REPORT_INTERVAL;
     double wanted = (std::sqrt(speed * speed + 3 * speed * interaction.cutoff) - speed) / 3;
-    wanted = std::min(std::max(wanted, LEAST_BUFFER), MOST_BUFFER * interaction.cutoff);
-    if (wanted < CHANGE * buffer && buffer < CHANGE * wanted) return;
+    wanted = std::min(std::max(wanted, MIN_BUFFER), MAX_BUFFER_SHARE * interaction.cutoff);
+    if (wanted < MIN_BUFFER_CHANGE * buffer && buffer < MIN_BUFFER_CHANGE * wanted) return;
     buffer = wanted;
     placeSites();
 }

@@ -30,8 +30,11 @@ public:
     ~LennardJones();
     LennardJones(const LennardJones&) = delete;
 
-    // Go on with other parameters; other sites take as long as a new object.
+    // Go on with other parameters; other sites take as long as a new object. What fails is tried again by execute().
     void update(const Interaction& interaction);
+
+    // The same if only coefficients differ.
+    void setTable(const Interaction& interaction);
 
     // Queue adding forces and energy to OpenMM's, on its current stream.
     void execute(bool forces, bool energy);
@@ -57,12 +60,12 @@ private:
     double box[9] = {};
     double builtFor[9] = {};       // the box that the program has room for
     int entries = 0, masked = 0;   // longest lists so far
-    bool fresh = true;             // whether nobody knows if there is room
+    bool roomUnknown = true;       // whether the program's room for lists has not been tried
     bool strayed = false;
     int evaluations = 0, forced = 0, builds = 0;
     int* state = nullptr;          // pinned: what the device reported last
     CUevent reported = nullptr;
-    std::unique_ptr<Executor> executor;
+    std::unique_ptr<Executor> executor;    // none if it could not be made
 };
 
 }  // namespace fmm

@@ -17,10 +17,10 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// Steps since OpenMM reordered atoms after which it is told that it did so just now. It does that on the host every 250 steps, for
-// the sake of its list of pairs, and moves molecules into the box; only the second is wanted, when they have left it behind: else
-// coordinates grow coarse.
-static const int REORDERED = 200;
+// OpenMM reorders atoms on the host every 250 steps, for the sake of its list of pairs, and moves molecules into the box. Without
+// that list only the second is wanted, now and then, so that coordinates do not grow coarse and one that is not a number is noticed:
+// after DELAY_AFTER steps OpenMM is told that it did so just now, MAX_DELAYS times.
+static const int DELAY_AFTER = 200, MAX_DELAYS = 50;
 
 // Coulomb and Lennard-Jones interaction of a pair: k q q', sigma, 4 epsilon.
 static const char* EXCEPTION_SOURCE = R"(
@@ -44,23 +44,71 @@ static void makeOwn(std::unique_ptr<Kernel>& delegate, Kernel& kernel, ContextIm
     delegate.reset(static_cast<Kernel*>(CudaKernelFactory().createKernelImpl(kernel.getName(), kernel.getPlatform(), context)));
 }
 
-// Has OpenMM reorder atoms and check the size of the box as if it listed pairs within this cutoff. Whether it may wait with the first.
-static bool addReordering(CudaContext& cuda, ContextImpl& context, const Force& force, const Interaction& interaction) {
-    if (interaction.cutoff == 0) return false;
-    cuda.getNonbondedUtilities().addInteraction(true, interaction.periodic, false, interaction.cutoff, {}, "",
-                                                force.getForceGroup(), false);
-    return forceWithList(context, force).empty();
+// Forgets how often reordering was put off once it has happened.
+class DelayCounter : public ComputeContext::ReorderListener {
+public:
+    explicit DelayCounter(std::shared_ptr<int> delays) : delays(delays) {}
+    void execute() override { *delays = 0; }
+
+private:
+    std::shared_ptr<int> delays;
+};
+
+SitePairs::SitePairs(ContextImpl& context) : context(context), cuda(firstOf(context)) {}
+
+SitePairs::~SitePairs() {
+    ContextSelector selector(cuda);
+    engine.reset();
 }
 
-static void delayReordering(CudaContext& cuda, const LennardJones* pairs) {
-    const int steps = cuda.getStepsSinceReorder();
-    if (pairs && !pairs->hasStrayed() && steps > REORDERED && steps < 2 * REORDERED) cuda.setStepsSinceReorder(0);
+void SitePairs::start(const Force& force, const Interaction& interaction) {
+    sites = interaction;
+    if (!sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
+    // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces, as if there were such pairs
+    const bool limited = sites.cutoff > 0;
+    cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {}, "", force.getForceGroup(), false);
+    if (!limited || !forceWithList(context, force).empty()) return;
+    delays = std::make_shared<int>(0);
+    cuda.addReorderListener(new DelayCounter(delays));
 }
 
-static double volumeOf(CudaContext& cuda) {
+void SitePairs::setIdentities(const Identities& other) {
+    if (identities) {
+        *identities = other;
+        cuda.invalidateMolecules(identities);
+    } else {
+        identities = new Identities(other);
+        cuda.addForce(identities);
+    }
+}
+
+void SitePairs::update(const Interaction& interaction) {
+    sites = interaction;
+    if (sites.slot.empty()) engine.reset();
+    else if (engine) engine->update(sites);
+}
+
+void SitePairs::setTable(const Interaction& interaction) {
+    sites = interaction;
+    if (engine) engine->setTable(sites);
+}
+
+double SitePairs::execute(bool forces, bool energy) {
+    if (!engine && !sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
+    delayReordering();
+    if (engine) engine->execute(forces, energy);
+    if (dispersion == 0) return 0;
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
-    return a[0] * b[1] * c[2];
+    return dispersion / (a[0] * b[1] * c[2]);
+}
+
+void SitePairs::delayReordering() {
+    if (!delays || !engine || engine->hasStrayed() || *delays == MAX_DELAYS) return;
+    const int steps = cuda.getStepsSinceReorder();
+    if (steps <= DELAY_AFTER || steps >= 2 * DELAY_AFTER) return;
+    cuda.setStepsSinceReorder(0);
+    ++*delays;
 }
 
 Claim::~Claim() {
@@ -81,7 +129,7 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
     const std::string why = several ? "the Context is on several devices" : obstacle, companion = forceWithList(context, force);
     const std::string name = force.getName();
     const Pairs pairs = {&context.getOwner(), pickled.data(), sizes.data(), (int) pickled.size(), name.c_str(),
-                         system.getNumParticles(), (int) interaction.slot.size(), interaction.types, interaction.cutoff > 0,
+                         system.getNumParticles(), (int) interaction.slot.size(), interaction.cutoff > 0,
                          why.c_str(), companion.c_str()};
     Inbox inbox;
     asked = true;
@@ -110,16 +158,19 @@ std::vector<double> NonbondedParameters::Own::all() const {
     return found;
 }
 
-NonbondedParameters::NonbondedParameters(const NonbondedForce& force) {
+NonbondedParameters::NonbondedParameters(const NonbondedForce& force, const NonbondedParameters& before) {
     readParticles(force);
-    readExceptions(force);
+    readExceptions(force, before);
     const auto method = force.getNonbondedMethod();
     interaction.periodic = method == NonbondedForce::CutoffPeriodic;
     interaction.cutoff = method == NonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
     interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
     interaction.types = types.size();
     interaction.setSites(typeOfParticle, excluded);
-    combine();
+}
+
+std::string NonbondedParameters::obstacle() const {
+    return types.size() > MAX_TYPES ? "its sites are of more than " + std::to_string(MAX_TYPES) + " types" : "";
 }
 
 int NonbondedParameters::numberOf(const std::string& parameter) {
@@ -155,7 +206,7 @@ void NonbondedParameters::readParticles(const NonbondedForce& force) {
     }
 }
 
-void NonbondedParameters::readExceptions(const NonbondedForce& force) {
+void NonbondedParameters::readExceptions(const NonbondedForce& force, const NonbondedParameters& before) {
     std::map<int, std::vector<Offset>> offsets;
     for (int k = 0; k < force.getNumExceptionParameterOffsets(); k++) {
         std::string parameter;
@@ -172,7 +223,8 @@ void NonbondedParameters::readExceptions(const NonbondedForce& force) {
         force.getExceptionParameters(k, first, second, own.charge, own.sigma, own.epsilon);
         const auto found = offsets.find(k);
         if (found != offsets.end()) own.offsets = found->second;
-        const bool counts = own.charge != 0 || own.epsilon != 0 || !own.offsets.empty();
+        const bool counted = k < (int) before.exceptionKinds.size() && before.exceptionKinds[k] >= 0;
+        const bool counts = counted || own.charge != 0 || own.epsilon != 0 || !own.offsets.empty();
         excluded.emplace_back(first, second);
         exceptionKinds.push_back(counts ? numbering.of(own.all()) : -1);
         if (!counts) continue;
@@ -181,14 +233,17 @@ void NonbondedParameters::readExceptions(const NonbondedForce& force) {
     }
 }
 
-bool NonbondedParameters::setValues(const std::vector<double>& now) {
-    if (now == values) return false;
+bool NonbondedParameters::setValues(ContextImpl& context) {
+    std::vector<double> now;
+    for (const auto& name : names) now.push_back(context.getParameter(name));
+    if (combined && now == values) return false;
     values = now;
     combine();
+    combined = true;
     return true;
 }
 
-// Pairs of types, as Lorentz and Berthelot say.
+// Pairs of types, by the rule of Lorentz and Berthelot.
 void NonbondedParameters::combine() {
     interaction.repulsion.clear();
     interaction.attraction.clear();
@@ -212,16 +267,14 @@ std::vector<double> NonbondedParameters::exceptionData() const {
 }
 
 NonbondedKernel::NonbondedKernel(const std::string& name, const Platform& platform, ContextImpl& context)
-    : CalcNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context) {}
-
-NonbondedKernel::~NonbondedKernel() {
-    ContextSelector selector(cuda);
-    pairs.reset();
-}
+    : CalcNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context), pairs(context) {}
 
 void NonbondedKernel::initialize(const System& system, const NonbondedForce& force) {
-    const std::string obstacle = obstacleOf(force);
-    if (obstacle.empty()) parameters = NonbondedParameters(force);
+    std::string obstacle = obstacleOf(force);
+    if (obstacle.empty()) {
+        parameters = NonbondedParameters(force, {});
+        obstacle = parameters.obstacle();
+    }
     if (claim.ask(force, parameters.interaction, obstacle)) try {
         make(system, force);
         return;
@@ -234,15 +287,18 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
     delegate->initialize(system, force);
 }
 
-// What can fail comes first: after it OpenMM is told of what is to come.
 void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
     ContextSelector selector(cuda);
-    if (!parameters.interaction.slot.empty()) pairs.reset(new LennardJones(cuda, parameters.interaction));
+    parameters.setValues(context);
+    pairs.start(force, parameters.interaction);
     addExceptions(force);
-    waits = addReordering(cuda, context, force, parameters.interaction);
-    if (force.getUseDispersionCorrection()) dispersion = NonbondedForceImpl::calcDispersionCorrection(system, force);
-    identities = new Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds);
-    cuda.addForce(identities);
+    describe(system, force);
+}
+
+// What OpenMM and the energy need beside the pairs.
+void NonbondedKernel::describe(const System& system, const NonbondedForce& force) {
+    if (force.getUseDispersionCorrection()) pairs.dispersion = NonbondedForceImpl::calcDispersionCorrection(system, force);
+    pairs.setIdentities(Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds));
 }
 
 void NonbondedKernel::addExceptions(const NonbondedForce& force) {
@@ -263,23 +319,19 @@ void NonbondedKernel::uploadExceptions() {
     if (!exceptionParameters.isInitialized()) return;
     const std::vector<double> data = parameters.exceptionData();
     const std::vector<float> rounded(data.begin(), data.end());
-    exceptionParameters.upload(cuda.getUseDoublePrecision() ? (const void*) data.data() : (const void*) rounded.data());
+    // not at once, but in the order of the stream that OpenMM computes on
+    exceptionParameters.upload(cuda.getUseDoublePrecision() ? (const void*) data.data() : (const void*) rounded.data(), false);
 }
 
 double NonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy, bool includeDirect,
                                 bool includeReciprocal) {
     if (delegate) return delegate->execute(context, includeForces, includeEnergy, includeDirect, includeReciprocal);
     ContextSelector selector(cuda);
-    std::vector<double> values;
-    for (const auto& name : parameters.names) values.push_back(context.getParameter(name));
-    if (parameters.setValues(values)) {
-        if (pairs) pairs->update(parameters.interaction);
+    if (parameters.setValues(context)) {
+        pairs.setTable(parameters.interaction);
         uploadExceptions();
     }
-    if (waits) delayReordering(cuda, pairs.get());
-    if (!includeDirect) return 0;
-    if (pairs) pairs->execute(includeForces, includeEnergy);
-    return dispersion == 0 ? 0 : dispersion / volumeOf(cuda);
+    return includeDirect ? pairs.execute(includeForces, includeEnergy) : 0;
 }
 
 void NonbondedKernel::copyParametersToContext(ContextImpl& context, const NonbondedForce& force, int firstParticle, int lastParticle,
@@ -290,27 +342,25 @@ void NonbondedKernel::copyParametersToContext(ContextImpl& context, const Nonbon
     }
     if (force.getNumParticles() != cuda.getNumAtoms())
         throw OpenMMException("updateParametersInContext: The number of particles has changed");
-    const std::string obstacle = obstacleOf(force);
+    std::string obstacle = obstacleOf(force);
+    NonbondedParameters now;
+    if (obstacle.empty()) {
+        now = NonbondedParameters(force, parameters);
+        obstacle = now.obstacle();
+    }
     if (!obstacle.empty())
         throw OpenMMException("updateParametersInContext: the Context was made for a NonbondedForce without charges whose "
                               "Lennard-Jones pairs fmm_openmm computes, but now " + obstacle);
-    NonbondedParameters now(force);
     if (now.exceptionPairs != parameters.exceptionPairs)
         throw OpenMMException("updateParametersInContext: The set of non-excluded exceptions has changed");
     if (now.names != parameters.names)
         throw OpenMMException("updateParametersInContext: The parameter of a parameter offset has changed");
-    parameters = now;
-    std::vector<double> values;
-    for (const auto& name : parameters.names) values.push_back(context.getParameter(name));
-    parameters.setValues(values);
     ContextSelector selector(cuda);
-    if (parameters.interaction.slot.empty()) pairs.reset();
-    else if (pairs) pairs->update(parameters.interaction);
-    else pairs.reset(new LennardJones(cuda, parameters.interaction));
+    parameters = now;
+    parameters.setValues(context);
     uploadExceptions();
-    if (force.getUseDispersionCorrection()) dispersion = NonbondedForceImpl::calcDispersionCorrection(context.getSystem(), force);
-    *identities = Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds);
-    cuda.invalidateMolecules(identities);
+    describe(context.getSystem(), force);
+    pairs.update(parameters.interaction);
 }
 
 void NonbondedKernel::getPMEParameters(double& alpha, int& nx, int& ny, int& nz) const {
@@ -354,24 +404,17 @@ static double dispersionOf(const CustomNonbondedForce& force, const Interaction&
     return 2 * M_PI * n * n * sum / (n * (n + 1) / 2);
 }
 
-static std::vector<std::pair<int, int>> exclusionsOf(const CustomNonbondedForce& force) {
-    std::vector<std::pair<int, int>> excluded(force.getNumExclusions());
-    for (int k = 0; k < (int) excluded.size(); k++) force.getExclusionParticles(k, excluded[k].first, excluded[k].second);
-    return excluded;
-}
-
 CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Platform& platform, ContextImpl& context)
-    : CalcCustomNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context) {}
-
-CustomNonbondedKernel::~CustomNonbondedKernel() {
-    ContextSelector selector(cuda);
-    pairs.reset();
-}
+    : CalcCustomNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context), pairs(context) {}
 
 void CustomNonbondedKernel::initialize(const System& system, const CustomNonbondedForce& force) {
+    Interaction interaction;
+    std::vector<int> typeOfParticle;
     const std::string obstacle = obstacleOf(force, interaction, typeOfParticle);
     if (claim.ask(force, interaction, obstacle)) try {
-        make(force);
+        ContextSelector selector(cuda);
+        pairs.start(force, interaction);
+        describe(force, interaction, typeOfParticle);
         return;
     } catch (const Interrupted&) {
         throw;
@@ -382,21 +425,16 @@ void CustomNonbondedKernel::initialize(const System& system, const CustomNonbond
     delegate->initialize(system, force);
 }
 
-void CustomNonbondedKernel::make(const CustomNonbondedForce& force) {
-    ContextSelector selector(cuda);
-    if (!interaction.slot.empty()) pairs.reset(new LennardJones(cuda, interaction));
-    waits = addReordering(cuda, context, force, interaction);
-    dispersion = dispersionOf(force, interaction);
-    identities = new Identities(typeOfParticle, exclusionsOf(force), {});
-    cuda.addForce(identities);
+void CustomNonbondedKernel::describe(const CustomNonbondedForce& force, const Interaction& interaction,
+                                     const std::vector<int>& typeOfParticle) {
+    pairs.dispersion = dispersionOf(force, interaction);
+    pairs.setIdentities(Identities(typeOfParticle, exclusionsOf(force), {}));
 }
 
 double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
     if (delegate) return delegate->execute(context, includeForces, includeEnergy);
     ContextSelector selector(cuda);
-    if (waits) delayReordering(cuda, pairs.get());
-    if (pairs) pairs->execute(includeForces, includeEnergy);
-    return dispersion == 0 ? 0 : dispersion / volumeOf(cuda);
+    return pairs.execute(includeForces, includeEnergy);
 }
 
 void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context, const CustomNonbondedForce& force, int firstParticle,
@@ -407,21 +445,15 @@ void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context, const 
     }
     if (force.getNumParticles() != cuda.getNumAtoms())
         throw OpenMMException("updateParametersInContext: The number of particles has changed");
-    Interaction now;
-    std::vector<int> types;
-    const std::string obstacle = obstacleOf(force, now, types);
+    Interaction interaction;
+    std::vector<int> typeOfParticle;
+    const std::string obstacle = obstacleOf(force, interaction, typeOfParticle);
     if (!obstacle.empty())
         throw OpenMMException("updateParametersInContext: the Context was made for a CustomNonbondedForce whose Lennard-Jones "
                               "pairs fmm_openmm computes, but now " + obstacle);
-    interaction = now;
-    typeOfParticle = types;
     ContextSelector selector(cuda);
-    if (interaction.slot.empty()) pairs.reset();
-    else if (pairs) pairs->update(interaction);
-    else pairs.reset(new LennardJones(cuda, interaction));
-    dispersion = dispersionOf(force, interaction);
-    *identities = Identities(typeOfParticle, exclusionsOf(force), {});
-    cuda.invalidateMolecules(identities);
+    describe(force, interaction, typeOfParticle);
+    pairs.update(interaction);
 }
 
 }  // namespace fmm

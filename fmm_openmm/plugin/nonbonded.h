@@ -56,14 +56,53 @@ private:
     std::map<std::vector<double>, int> numbers;
 };
 
+// Pairs of sites in a Context, and what OpenMM has to know of them. They need OpenMM's context to be current.
+class SitePairs {
+public:
+    explicit SitePairs(OpenMM::ContextImpl& context);
+    ~SitePairs();
+
+    // Once, when the Context is made. What fails throws before OpenMM knows of anything, or as OpenMM's own kernel would.
+    void start(const OpenMM::Force& force, const Interaction& interaction);
+
+    // Which particles OpenMM may exchange when it reorders atoms.
+    void setIdentities(const Identities& other);
+
+    // Go on with others; what fails is tried again at the next evaluation.
+    void update(const Interaction& interaction);
+
+    // The same if only coefficients differ.
+    void setTable(const Interaction& interaction);
+
+    // Queue adding forces and energy to OpenMM's. Returns the energy of the dispersion correction.
+    double execute(bool forces, bool energy);
+
+    double dispersion = 0;                         // kJ/mol nm^3
+
+private:
+    void delayReordering();
+
+    OpenMM::ContextImpl& context;
+    OpenMM::CudaContext& cuda;
+    Interaction sites;
+    std::unique_ptr<LennardJones> engine;          // none without sites
+    Identities* identities = nullptr;              // OpenMM's, once it has been told of them
+    std::shared_ptr<int> delays;                   // of OpenMM's reordering, none if it may not wait
+};
+
 // What a NonbondedForce without charges holds.
 class NonbondedParameters {
 public:
     NonbondedParameters() {}
-    explicit NonbondedParameters(const OpenMM::NonbondedForce& force);
 
-    // Sets values of the global parameters that offsets use; false if they are as before.
-    bool setValues(const std::vector<double>& now);
+    // Exceptions that counted before count still, though they may be zero now.
+    NonbondedParameters(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
+
+    // Why such a force cannot be computed among its sites, or nothing.
+    std::string obstacle() const;
+
+    // Takes the values of the global parameters that offsets use, and makes the table of types; false if they are as before.
+    bool setValues(OpenMM::ContextImpl& context);
 
     // k q q', sigma and 4 epsilon of every exception at these values, with a 0 behind them.
     std::vector<double> exceptionData() const;
@@ -91,11 +130,12 @@ private:
     };
 
     void readParticles(const OpenMM::NonbondedForce& force);
-    void readExceptions(const OpenMM::NonbondedForce& force);
+    void readExceptions(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
     int numberOf(const std::string& parameter);
     void combine();
 
     std::vector<double> values;
+    bool combined = false;                         // whether there is a table
     std::vector<Own> types;                        // of sites
     std::vector<Own> exceptions;                   // those that are not merely excluded
 };
@@ -103,7 +143,6 @@ private:
 class NonbondedKernel : public OpenMM::CalcNonbondedForceKernel {
 public:
     NonbondedKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
-    ~NonbondedKernel();
     void initialize(const OpenMM::System& system, const OpenMM::NonbondedForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy, bool includeDirect,
                    bool includeReciprocal) override;
@@ -114,6 +153,7 @@ public:
 
 private:
     void make(const OpenMM::System& system, const OpenMM::NonbondedForce& force);
+    void describe(const OpenMM::System& system, const OpenMM::NonbondedForce& force);
     void addExceptions(const OpenMM::NonbondedForce& force);
     void uploadExceptions();
 
@@ -122,35 +162,27 @@ private:
     Claim claim;
     std::unique_ptr<OpenMM::CalcNonbondedForceKernel> delegate;
     NonbondedParameters parameters;
-    Identities* identities = nullptr;              // OpenMM's, once it has been told of them
     OpenMM::CudaArray exceptionParameters;
-    std::unique_ptr<LennardJones> pairs;           // none without sites
-    bool waits = false;                            // whether OpenMM's reordering of atoms may wait
-    double dispersion = 0;                         // kJ/mol nm^3
+    SitePairs pairs;
 };
 
 class CustomNonbondedKernel : public OpenMM::CalcCustomNonbondedForceKernel {
 public:
     CustomNonbondedKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
-    ~CustomNonbondedKernel();
     void initialize(const OpenMM::System& system, const OpenMM::CustomNonbondedForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
     void copyParametersToContext(OpenMM::ContextImpl& context, const OpenMM::CustomNonbondedForce& force, int firstParticle,
                                  int lastParticle) override;
 
 private:
-    void make(const OpenMM::CustomNonbondedForce& force);
+    void describe(const OpenMM::CustomNonbondedForce& force, const Interaction& interaction,
+                  const std::vector<int>& typeOfParticle);
 
     OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
     Claim claim;
     std::unique_ptr<OpenMM::CalcCustomNonbondedForceKernel> delegate;
-    Identities* identities = nullptr;              // OpenMM's, once it has been told of them
-    std::vector<int> typeOfParticle;
-    Interaction interaction;
-    std::unique_ptr<LennardJones> pairs;
-    bool waits = false;                            // whether OpenMM's reordering of atoms may wait
-    double dispersion = 0;                         // kJ/mol nm^3
+    SitePairs pairs;
 };
 
 }  // namespace fmm

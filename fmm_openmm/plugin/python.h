@@ -46,7 +46,7 @@ struct Pairs {
     const int64_t* sizes;
     int count;
     const char* force;             // its name
-    int particles, sites, types;
+    int particles, sites;
     int limited;                   // whether it has a cutoff
     const char* obstacle;          // why its pairs cannot be computed here, or empty
     const char* companion;         // another force, which has OpenMM list all pairs near each other anyway, or empty

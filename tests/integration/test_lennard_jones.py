@@ -385,6 +385,13 @@ def test_what_is_left_to_openmm(chains, water):
         "its dispersion is LJPME's": copy.deepcopy(chains),
     }
     cases["its dispersion is LJPME's"].nonbonded.setNonbondedMethod(openmm.NonbondedForce.LJPME)
+    cases["its switching function begins at 0"] = from_zero = switched(copy.deepcopy(chains))
+    from_zero.nonbonded.setSwitchingDistance(0.0)
+    cases["its sites are of more than 2,048 types"] = many = copy.deepcopy(water)
+    for i in range(2100):
+        many.system.addParticle(1.0)
+        many.nonbonded.addParticle(0.0, 0.1 + 1e-5 * i, 1e-6)
+    many.positions = np.concatenate([water.positions, np.random.default_rng(1).uniform(size=(2100, 3)) @ water.cell])
     for reason, box in cases.items():
         mine, force = prepared(box, "auto")
         told = force.getFMMParametersInContext(context_of(mine))
@@ -405,6 +412,99 @@ def test_what_is_left_to_openmm(chains, water):
     assert told["lennard_jones"] == "openmm"
     pairs = {choice: context_of(prepared(water, choice)[0]) for choice in ("auto", "openmm")}
     agree(pairs_of(pairs["auto"]), pairs_of(pairs["openmm"]), ROUNDING["mixed"])
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    "change",
+    [
+        "+ 5*exp(-((r-0.5)/0.03)^2)",
+        "+ bump(r)",
+        "* (1 - step(r-1.05)*step(1.5-r))",
+        "* step(r-0.05)",
+        "+ min(0, 1e9-r)",
+        "+ 1e-7*r^2",
+    ],
+)
+def test_energies_that_differ_between_distances(water, change):
+    """Each is, or may be, A/r^12 - B/r^6 at any few distances."""
+    force = openmm.CustomNonbondedForce(f"(1e-6/r^12 - 1e-3/r^6) {change}")
+    force.addTabulatedFunction("bump", openmm.Continuous1DFunction([0, 1, 1, 0], 0.34, 0.7))
+    for _ in water.positions:
+        force.addParticle([])
+    for k in range(water.nonbonded.getNumExceptions()):
+        force.addExclusion(*water.nonbonded.getExceptionParameters(k)[:2])
+    force.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
+    force.setCutoffDistance(water.nonbonded.getCutoffDistance())
+    water.system.addForce(force)
+    mine, added = prepared(water, "auto")
+    told = added.getFMMParametersInContext(context_of(mine))
+    assert told["lennard_jones"] == "openmm"
+    assert "its energy is not A/r^12 - B/r^6" in told["lennard_jones_reason"]
+
+
+@on_gpu
+def test_an_exception_that_vanishes(chains):
+    """And returns; only new ones are refused."""
+    box, _ = prepared(chains, "sites")
+    force, context = box.nonbonded, context_of(box)
+    before = pairs_of(context)[0]
+    k = next(k for k in range(force.getNumExceptions()) if force.getExceptionParameters(k)[4]._value != 0)
+    kept = force.getExceptionParameters(k)
+    for values in ((*kept[:2], 0.0, 0.2, 0.0), kept):
+        force.setExceptionParameters(k, *values)
+        force.updateParametersInContext(context)
+        agree(pairs_of(context), pairs_of(context_of(box)), ROUNDING["mixed"])
+    assert pairs_of(context)[0] == pytest.approx(before, rel=1e-6)
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("particles", [3, slice(None)], ids=["one", "all"])
+def test_coordinates_that_are_no_numbers(water, particles, precision):
+    """Never a finite energy; and the Context goes on with good ones."""
+    box, _ = prepared(all_sites(water), "sites")
+    context = context_of(box, precision)
+    before = pairs_of(context)[0]
+    lost = box.positions.copy()
+    lost[particles] = np.nan
+    context.setPositions(lost)
+    assert np.isnan(energy_of(context, groups={GROUP}))
+    context.setPositions(box.positions)
+    assert pairs_of(context)[0] == pytest.approx(before, rel=1e-6)
+
+
+@on_gpu
+def test_a_program_that_could_not_be_made_is_made_later(water, monkeypatch):
+    box, _ = prepared(all_sites(water), "sites")
+    context = context_of(box)
+    before = pairs_of(context)[0]
+    build = lennard_jones.program
+
+    def fails(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(lennard_jones, "program", fails)
+    context.setPeriodicBoxVectors(*(1.4 * box.cell))
+    with pytest.raises(openmm.OpenMMException, match="no room"):
+        pairs_of(context)
+    monkeypatch.setattr(lennard_jones, "program", build)
+    larger = pairs_of(context)[0]
+    assert larger != pytest.approx(before, rel=1e-3)
+    context.setPeriodicBoxVectors(*box.cell)
+    assert pairs_of(context)[0] == pytest.approx(before, rel=1e-6)
+
+
+@on_gpu
+def test_openmm_reorders_now_and_then(water):
+    """So that it notices a particle at NaN which nothing else asks for."""
+    water.system.addParticle(1.0)
+    water.nonbonded.addParticle(0.0, 1.0, 0.0)
+    water.positions = np.vstack([water.positions, [np.nan] * 3])
+    box, _ = prepared(water, "sites")
+    context = context_of(box, "mixed", openmm.LangevinMiddleIntegrator(300, 1, 0.001))
+    with pytest.raises(openmm.OpenMMException, match="NaN"):
+        context.getIntegrator().step(12_000)
 
 
 @on_gpu
@@ -433,7 +533,7 @@ def test_no_sites(water):
 
 def pairs_with(bridge, **changes):
     """What the plugin would tell of a Context with this bridge, or none."""
-    values = {"particles": 900, "sites": 300, "types": 1, "limited": 1, "obstacle": b"", "companion": b"", "force": b"LJ"}
+    values = {"particles": 900, "sites": 300, "limited": 1, "obstacle": b"", "companion": b"", "force": b"LJ"}
     pairs = lennard_jones.Pairs(**values | changes)
     pairs.bridge = lambda: bridge
     return pairs
@@ -451,8 +551,6 @@ def pairs_with(bridge, **changes):
         ("auto", {"limited": 0}, True, "300 of 900 particles are sites"),
         ("auto", {"limited": 0, "sites": 800}, False, "without a cutoff, too many of its particles are sites"),
         ("sites", {"limited": 0, "sites": 800}, True, "800 of 900 particles are sites"),
-        ("auto", {"sites": 2**25}, False, "more than 32,505,856 sites"),
-        ("auto", {"types": 5000}, False, "its sites are of more than 2,048 types"),
     ],
 )
 def test_decisions(choice, facts, among_sites, reason):

@@ -26,8 +26,8 @@ from fmm_openmm.backends.cuda.source import real_type
 CLUSTER = 4
 """Sites of a cluster: ``CLUSTER`` of ``kernels/common/sites.cuh``."""
 
-MOST_SITES, MOST_TYPES = 2**25 - 2**20, 2048
-"""What an entry of a list has bits for, with room for rows that are filled up; and a table of which is kept in caches."""
+SITE_BITS = 25
+"""Bits of an entry of a list for its site: ``SITE_BITS`` of ``kernels/common/sites.cuh``."""
 
 FEW = 10_000
 """Sites up to which 32 lanes share a cluster instead of 16."""
@@ -113,7 +113,12 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         device: the device's facts.
         interface: OpenMM's arrays.
         blocks: that make a list together; None for as many as are fastest.
+
+    Raises:
+        ValueError: too many sites for an entry of a list.
     """
+    if sites.capacity > 1 << SITE_BITS:
+        raise ValueError(f"{sites.number:,} sites are more than a list of Lennard-Jones pairs can hold")
     double = interface.precision == "double"
     real = np.dtype(np.float64 if double else np.float32)
     resident = 2 if double else (3 if sites.box_vectors is None else 4)  # as registers allow
