@@ -107,15 +107,16 @@ def claim(kernel: int, pairs: Pairs) -> bool:
 
 
 def status(context) -> tuple[str, str]:
-    """ "sites" or "openmm" in a Context with an FMMForce, and why."""
+    """ "sites" if all pairs of a Context with an FMMForce are computed among their sites, else "openmm"; and why."""
     name = context.getPlatform().getName()
     if name != "CUDA":
         return "openmm", f"the Context is on the {name} platform"
     found = [decision for decision in list(_decisions.values()) if decision.context == int(context.this)]
     if not found:
         return "openmm", "the Context has no Lennard-Jones interaction that the plugin knows"
-    decision = min(found, key=lambda each: each.among_sites)
-    return "sites" if decision.among_sites else "openmm", decision.reason
+    left = [decision for decision in found if not decision.among_sites]
+    reasons = dict.fromkeys(decision.reason for decision in left or found)
+    return "openmm" if left else "sites", "; ".join(reasons)
 
 
 def program(sites: Sites, place: Place) -> bytes:

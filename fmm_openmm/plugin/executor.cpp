@@ -126,6 +126,16 @@ void Executor::compile() {
             check(cuFuncSetAttribute(functions.back(), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared),
                   "setting the shared memory of " + kernel.name);
     }
+    for (auto& step : program.steps) {
+        if (!step.cooperative) continue;  // all blocks of such a launch have to be on the device at once
+        const auto& kernel = program.kernels[step.kernel];
+        int processors, blocks;
+        check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context.getDevice()), "asking the device");
+        check(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, functions[step.kernel], step.block, kernel.shared),
+              "asking for room for " + kernel.name);
+        if (blocks == 0) throw OpenMMException("FMMForce: no multiprocessor has room for a block of " + kernel.name);
+        step.grid[0] = std::min(step.grid[0], processors * blocks);
+    }
 }
 
 // Addresses of the buffers that are OpenMM's, or the host's.

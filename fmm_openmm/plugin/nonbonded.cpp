@@ -236,10 +236,10 @@ void NonbondedParameters::readExceptions(const NonbondedForce& force, const Nonb
 bool NonbondedParameters::setValues(ContextImpl& context) {
     std::vector<double> now;
     for (const auto& name : names) now.push_back(context.getParameter(name));
-    if (combined && now == values) return false;
+    if (known && now == values) return false;
     values = now;
+    known = true;
     combine();
-    combined = true;
     return true;
 }
 
@@ -289,7 +289,7 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
 
 void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
     ContextSelector selector(cuda);
-    parameters.setValues(context);
+    parameters.combine();  // the Context has no parameters yet
     pairs.start(force, parameters.interaction);
     addExceptions(force);
     describe(system, force);

@@ -101,8 +101,11 @@ public:
     // Why such a force cannot be computed among its sites, or nothing.
     std::string obstacle() const;
 
-    // Takes the values of the global parameters that offsets use, and makes the table of types; false if they are as before.
+    // Takes the values of the global parameters that offsets use; false if they are as before.
     bool setValues(OpenMM::ContextImpl& context);
+
+    // Makes the table of pairs of types at these values, or at zero before there are any.
+    void combine();
 
     // k q q', sigma and 4 epsilon of every exception at these values, with a 0 behind them.
     std::vector<double> exceptionData() const;
@@ -132,10 +135,9 @@ private:
     void readParticles(const OpenMM::NonbondedForce& force);
     void readExceptions(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
     int numberOf(const std::string& parameter);
-    void combine();
 
     std::vector<double> values;
-    bool combined = false;                         // whether there is a table
+    bool known = false;                            // whether these are a Context's
     std::vector<Own> types;                        // of sites
     std::vector<Own> exceptions;                   // those that are not merely excluded
 };

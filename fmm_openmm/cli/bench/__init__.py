@@ -1,7 +1,7 @@
 """Measure speed, accuracy and energy conservation on this machine.
 
 solver: an evaluation and its stages, against what the device can do.
-md: steps in OpenMM with charges zero, with PME and with FMM.
+md: whole MD steps in OpenMM with PME and with FMM, of water or of a system from files.
 scaling: growth of an evaluation's time with the number of atoms.
 open: direct sum, treecode and FMM in empty space; with --cell, the FMM in a periodic cube that is nearly empty.
 nve: drift and residual of the total energy, PME and FMM.
@@ -9,7 +9,8 @@ tune: the fastest parameters on this GPU, for later runs to use.
 operators: M2L of one level by each operator against order and depth, on a GPU.
 layouts: P2P with indexed and with replicated sources against density, on a GPU.
 
-All but tune, operators and layouts on water; all but nve and tune with the error beside the time. Tables are Markdown.
+All but tune, operators, layouts and md --system on water; all but nve and tune with the error beside the time. Tables are
+Markdown.
 A size is the edge of a box in nm, or this and the copies of the box that make
 the system: 6 or 6:3x3x5.
 """
