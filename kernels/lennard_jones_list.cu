@@ -98,7 +98,7 @@ __device__ __forceinline__ double within(double x, double width) {
     return x - floor(x / width) * width;
 }
 
-// A coordinate's cell along an axis; whatever it is, also nothing that can be told, a cell that exists.
+// A coordinate's cell along an axis: one that exists, also for a coordinate that is not a number.
 __device__ __forceinline__ int cell_along(real x, real edge, int n) {
     return min(max(int(x / edge), 0), n - 1);
 }
@@ -393,11 +393,13 @@ extern "C" __global__ void fetch_sites(int capacity, const Posq* __restrict__ po
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, LIST_BLOCKS)
-list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (padded) nm */, const int* __restrict__ type /* (sites) */, const int* __restrict__ partner_start /* (sites + 1) */,
-     const int* __restrict__ partner /* (pairs) */, const Cell* __restrict__ parameters, Home* home, Home* sorted,
-     real4* reference, real4* position, int* number, int* number_before, Place* place, int* count /* (cells) zeroed */,
-     int* start /* (rows + cells) */, unsigned* entry /* (clusters, entries) */, uint2* masked /* (clusters, masks) */,
-     Length* length /* (clusters) */, int entries, int masks, State* state /* zeroed */) {
+list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (padded) nm */,
+           const int* __restrict__ type /* (sites) */, const int* __restrict__ partner_start /* (sites + 1) */,
+           const int* __restrict__ partner /* (pairs) */, const Cell* __restrict__ parameters, Home* home, Home* sorted,
+           real4* reference, real4* position, int* number, int* number_before, Place* place,
+           int* count /* (cells) zeroed */, int* start /* (rows + cells) */, unsigned* entry /* (clusters, entries) */,
+           uint2* masked /* (clusters, masks) */, Length* length /* (clusters) */, int entries, int masks,
+           State* state /* zeroed */) {
     if (state->built) return;
     const Cell cell = *parameters;
     __shared__ Grid shared_grid;

@@ -119,12 +119,14 @@ struct All {
 
 #if LIMITED
 
-// A site of which the list is longer than there is room for, with the nearest image of every other; slow. Returns its energy.
+// A site of which the list is longer than there is room for, with the nearest image of every other; slow. Forces are summed as
+// integers, since the order of sites in memory is another each time. Returns the energy.
 template <bool FORCES, bool ENERGY>
 __device__ __noinline__ real meet_without_list(int at, int lane, const All& all) {
     const real4 own = all.position[at];
     const int row = TYPES * type_of(own.w), slot = all.home[at].slot;
-    real energy = 0, fx = 0, fy = 0, fz = 0;
+    real energy = 0;
+    uint64 fx = 0, fy = 0, fz = 0;
     if (slot < 0) return 0;
     for (int j = lane; j < all.sorted; j += PAIR_LANES) {
         if (j == at || all.home[j].slot < 0) continue;
@@ -148,15 +150,17 @@ __device__ __noinline__ real meet_without_list(int at, int lane, const All& all)
         if (!counts) continue;
 #endif
         const Pair pair = pair_at<ENERGY>(square, all.table.of(row, type_of(x.w)));
-        fx += pair.force * dx;
-        fy += pair.force * dy;
-        fz += pair.force * dz;
+        if (FORCES) {
+            fx += fixed_point(pair.force * dx);
+            fy += fixed_point(pair.force * dy);
+            fz += fixed_point(pair.force * dz);
+        }
         energy += pair.energy;
     }
     if (FORCES) {
-        atomicAdd(&all.force[slot], fixed_point(fx));
-        atomicAdd(&all.force[slot + all.padded], fixed_point(fy));
-        atomicAdd(&all.force[slot + 2 * all.padded], fixed_point(fz));
+        atomicAdd(&all.force[slot], fx);
+        atomicAdd(&all.force[slot + all.padded], fy);
+        atomicAdd(&all.force[slot + 2 * all.padded], fz);
     }
     return energy;
 }
@@ -265,8 +269,10 @@ __device__ __forceinline__ void all_pairs(int entries, int masks, const Home* __
     }
 }
 
+#define RESIDENT(ENERGY) (sizeof(real) == 8 ? 4 : (ENERGY || !LIMITED ? 6 : 8))    // blocks a multiprocessor, at least
+
 #define ENTRY(name, FORCES, ENERGY)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(real) == 8 ? 4 : (ENERGY || !LIMITED ? 6 : 8))                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT(ENERGY))                                                  \
     name(int entries, int masks, const Home* __restrict__ home, const real4* __restrict__ position,                          \
          const int* __restrict__ number, const unsigned* __restrict__ entry, const uint2* __restrict__ masked,               \
          const Length* __restrict__ length, const real2* __restrict__ pairs, const Cell* __restrict__ cell,                    \

@@ -181,16 +181,24 @@ int NonbondedParameters::numberOf(const std::string& parameter) {
     return names.size() - 1;
 }
 
-void NonbondedParameters::readParticles(const NonbondedForce& force) {
-    std::map<int, std::vector<Offset>> offsets;
-    for (int k = 0; k < force.getNumParticleParameterOffsets(); k++) {
+template <class Read>
+std::map<int, std::vector<NonbondedParameters::Offset>> NonbondedParameters::readOffsets(int count, Read read) {
+    std::map<int, std::vector<Offset>> found;
+    for (int k = 0; k < count; k++) {
         std::string parameter;
-        int particle;
+        int index;
         Offset offset;
-        force.getParticleParameterOffset(k, parameter, particle, offset.charge, offset.sigma, offset.epsilon);
+        read(k, parameter, index, offset);
         offset.parameter = numberOf(parameter);
-        offsets[particle].push_back(offset);
+        found[index].push_back(offset);
     }
+    return found;
+}
+
+void NonbondedParameters::readParticles(const NonbondedForce& force) {
+    const auto offsets = readOffsets(force.getNumParticleParameterOffsets(), [&](int k, std::string& name, int& i, Offset& offset) {
+        force.getParticleParameterOffset(k, name, i, offset.charge, offset.sigma, offset.epsilon);
+    });
     Numbering numbering;
     for (int i = 0; i < force.getNumParticles(); i++) {
         Own own;
@@ -207,15 +215,9 @@ void NonbondedParameters::readParticles(const NonbondedForce& force) {
 }
 
 void NonbondedParameters::readExceptions(const NonbondedForce& force, const NonbondedParameters& before) {
-    std::map<int, std::vector<Offset>> offsets;
-    for (int k = 0; k < force.getNumExceptionParameterOffsets(); k++) {
-        std::string parameter;
-        int exception;
-        Offset offset;
-        force.getExceptionParameterOffset(k, parameter, exception, offset.charge, offset.sigma, offset.epsilon);
-        offset.parameter = numberOf(parameter);
-        offsets[exception].push_back(offset);
-    }
+    const auto offsets = readOffsets(force.getNumExceptionParameterOffsets(), [&](int k, std::string& name, int& i, Offset& offset) {
+        force.getExceptionParameterOffset(k, name, i, offset.charge, offset.sigma, offset.epsilon);
+    });
     Numbering numbering;
     for (int k = 0; k < force.getNumExceptions(); k++) {
         int first, second;

@@ -136,6 +136,10 @@ private:
     void readExceptions(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
     int numberOf(const std::string& parameter);
 
+    // Offsets of particles or exceptions, by their index; `read` tells the k-th.
+    template <class Read>
+    std::map<int, std::vector<Offset>> readOffsets(int count, Read read);
+
     std::vector<double> values;
     bool known = false;                            // whether these are a Context's
     std::vector<Own> types;                        // of sites
