@@ -14,6 +14,7 @@ __version__ = VERSION
 _LAZY = {
     "ChargeSystem": "fmm_openmm.convert",
     "FMMForce": "fmm_openmm.integration",
+    "check_system": "fmm_openmm.integration",
     "find_fmm": "fmm_openmm.integration",
     "use_fmm": "fmm_openmm.integration",
     "restore_pme": "fmm_openmm.integration",

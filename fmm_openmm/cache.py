@@ -1,17 +1,23 @@
 """The user's cache folder: what it costs time to find or to build, and may be deleted at any time.
 
-Files of entries are replaced as a whole, so that whoever reads sees all of the old or all of the new one.
+Files of entries are replaced as a whole, so that whoever reads sees all of the old or all of the new one. The folder is made
+with mode 0700, and code in it is loaded only if nobody but the user and root can have written it (:func:`why_unsafe`).
 """
 
+import atexit
+import functools
 import json
 import os
+import shutil
+import stat
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from fmm_openmm.errors import warn
 
 try:
     import fcntl
@@ -39,6 +45,46 @@ def cache_folder() -> Path | None:
     except RuntimeError:  # a user without a home
         return None
     return Path(base) / "fmm_openmm"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it; a new one belongs to the user alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+@functools.cache
+def private_folder() -> Path:
+    """A folder of mode 0700 for this process, which removes it at exit.
+
+    Raises:
+        OSError: there is no folder for temporary files.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fmm_openmm-")).resolve()
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not a process that was forked
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def why_unsafe(path: Path) -> str | None:
+    """Why code in a file or folder may be another user's; None if only the user and root can have written it.
+
+    Windows has no such modes and is not checked.
+
+    Raises:
+        OSError: there is no such file or folder.
+    """
+    if os.name != "posix":
+        return None
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {status.st_uid}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
 
 
 @dataclass(frozen=True)
@@ -81,7 +127,7 @@ class Entries:
             if path not in _told:
                 _told.add(path)
                 reason = f"{type(error).__name__}: {error}"
-                warnings.warn(f"{path} is ignored ({reason}): delete it, or {self.remedy}", stacklevel=2)
+                warn(f"{path} is ignored ({reason}): delete it, or {self.remedy}")
             return {}
 
     def store(self, entries: dict) -> Path:
@@ -93,7 +139,7 @@ class Entries:
         path = self.path
         if path is None:
             raise OSError(f"there is no folder to keep {self.kind} in: {ENVIRONMENT} is {os.environ.get(ENVIRONMENT)!r}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with _alone(path.parent):
             everything = {name: self.plain(entry) for name, entry in sorted({**self.read(), **entries}.items())}
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)

@@ -1,4 +1,16 @@
-"""The exceptions the package raises beyond ``ValueError`` and ``TypeError``."""
+"""The exceptions the package raises beyond ``ValueError`` and ``TypeError``, and the one way in which it warns."""
+
+import logging
+import sys
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+PASSED_THROUGH = {"fmm_openmm", "openmm", "functools", "contextlib"}
+"""Packages that are not the user's: what stands between the line that made us warn and the warning."""
+
+_log = logging.getLogger("fmm_openmm")
+_in_callback: ContextVar[bool] = ContextVar("in_callback", default=False)
 
 
 class UnsupportedError(Exception):
@@ -6,3 +18,32 @@ class UnsupportedError(Exception):
 
     The message names the force or option and says what to do instead. Raised before anything has changed.
     """
+
+
+@contextmanager
+def openmm_callback():
+    """Mark a ``with`` block as code that OpenMM calls: no warning of ours becomes an exception there, which would end a run."""
+    token = _in_callback.set(True)
+    try:
+        yield
+    finally:
+        _in_callback.reset(token)
+
+
+def warn(message: str) -> None:
+    """Issue a ``UserWarning`` that points at the user's line: the innermost one outside of :data:`PASSED_THROUGH`.
+
+    Where filters make warnings errors, code that OpenMM calls (:func:`openmm_callback`) logs the message instead, to the
+    logger ``fmm_openmm`` at level WARNING.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_THROUGH:
+        frame = frame.f_back
+    names = frame.f_globals
+    registry = names.setdefault("__warningregistry__", {})
+    try:
+        warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, names.get("__name__"), registry)
+    except UserWarning:
+        if not _in_callback.get():
+            raise
+        _log.warning("%s", message)

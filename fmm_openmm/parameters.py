@@ -4,7 +4,6 @@ Both are separate on purpose: the estimate (``expansions/error.py``) knows geome
 backend: times, and how well float32 is used.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ import numpy as np
 
 from fmm_openmm.box import DISTANT, BoxLattice, choose_counts, counts_matrix, deformation
 from fmm_openmm.checks import check_choice, check_integer, check_number
+from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import (
     charged_fraction,
     estimate_error,
@@ -328,8 +328,21 @@ def choose_parameters(request: Request, cell: np.ndarray, load: Load, cost: Cost
 def candidates(request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST) -> list[FMMParameters]:
     """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius and smoothing the lowest order
     that keeps what :meth:`Request.promises` tells, or as much of it as is possible. If no estimated error meets the request,
-    the most accurate alone, with a warning unless the order was given."""
-    return [chosen for _, chosen in ranked(request, cell, load, cost)]
+    the most accurate alone, with a warning."""
+    found = [chosen for _, chosen in ranked(request, cell, load, cost)]
+    tell_if_missed(request, found[0].expected_error)
+    return found
+
+
+def tell_if_missed(request: Request, expected_error: float, case: str = "this cell") -> None:
+    """Warn if the least error that is expected of a case exceeds the tolerance; names what the request fixes."""
+    if expected_error <= request.tolerance:
+        return
+    names = ("order", "grid", "near_radius", "smoothing", "levels")
+    given = [f"`{name}`" for name in names if getattr(request, name) is not None]
+    if given:
+        case += f" with the {' and '.join(', '.join(given).rsplit(', ', 1))} given"
+    warn(f"`tolerance={request.tolerance:g}` is out of reach for {case}: the best expected error is {expected_error:.1e}")
 
 
 def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> list[tuple[float, FMMParameters]]:
@@ -392,12 +405,6 @@ def search(request: Request, grids: Iterable[Grid], load: Load, cost: CostModel)
         if request.near_radius is not None:
             what, given = "`near_radius` must be larger with `levels`", request.near_radius
         raise ValueError(f"{what} for boxes of this shape, got {given!r}: near boxes must have near parents")
-    if not found and request.order is None:
-        warnings.warn(
-            f"`tolerance={request.tolerance:g}` is out of reach for this cell and the parameters given: "
-            f"the best expected error is {best[1].expected_error:.1e}",
-            stacklevel=2,
-        )
     return sorted(found or [best], key=lambda each: each[0])
 
 
@@ -451,14 +458,19 @@ def adapt_parameters(
     """Parameters for a cell of another shape than the one ``chosen`` was made for.
 
     The grid stays while its boxes are nearly cubes, and so do order and near radius while the estimate allows them: a
-    function of ``chosen`` and the present cell only, whatever the cell was in between.
+    function of ``chosen`` and the present cell only, whatever the cell was in between. Warns if these miss the tolerance and
+    ``chosen`` did not.
     """
     counts = chosen.grid
     if request.grid is None and deformation(cell, np.array(counts)) > DEFORMATION_LIMIT:
-        return choose_parameters(request, cell, load, cost)
-    kept = {name: getattr(chosen, name) for name in ("precision", "order", "near_radius", "smoothing")}
-    fixed = replace(request, grid=counts, **kept)
-    same = choose_parameters(fixed, cell, load, cost)
-    if same.expected_error <= max(request.tolerance, chosen.expected_error):
-        return same
-    return choose_parameters(replace(request, grid=counts), cell, load, cost)
+        attempts = [request]
+    else:
+        kept = {name: getattr(chosen, name) for name in ("precision", "order", "near_radius", "smoothing")}
+        attempts = [replace(request, grid=counts, **kept), replace(request, grid=counts)]
+    for attempt in attempts:
+        found = ranked(attempt, cell, load, cost)[0][1]
+        if found.expected_error <= max(request.tolerance, chosen.expected_error):
+            return found
+    if chosen.expected_error <= request.tolerance:
+        tell_if_missed(request, found.expected_error)
+    return found

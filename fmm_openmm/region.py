@@ -10,13 +10,13 @@ nearest are left to the lattice operator. That takes boxes over at most half of 
 cost model finds them cheaper than boxes over the whole cell.
 """
 
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 
 from fmm_openmm.box import DISTANT, EMPTY_SPACE, ORIGIN, BoxLattice, OpenLattice, box_width
+from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import leaders
 from fmm_openmm.parameters import (
     CPU_COST,
@@ -30,6 +30,7 @@ from fmm_openmm.parameters import (
     filled_fraction,
     ranked,
     search,
+    tell_if_missed,
 )
 from fmm_openmm.tuning import choose_tuned
 
@@ -222,22 +223,23 @@ class Placement:
             if precision == "double":
                 return seconds, found, 0.0
             width, per_box = widths[found.grid]
-            rounding = _rounding(width, longest / 2, per_box, found.smoothing, load.net)
-            return seconds, replace(found, expected_error=float(np.hypot(found.expected_error, rounding))), rounding
+            return seconds, found, _rounding(width, longest / 2, per_box, found.smoothing, load.net)
 
-        seconds, chosen, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
+        seconds, found, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
         if request.precision == "auto" and rounding > 0.5 * request.tolerance:
-            seconds, chosen, rounding = cheapest("double")
+            seconds, found, rounding = cheapest("double")
+        chosen = replace(found, expected_error=float(np.hypot(found.expected_error, rounding)))
         if cell is not None:
             limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
             if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
                 return None
         if rounding > request.tolerance:
-            warnings.warn(
+            warn(
                 f"`tolerance={request.tolerance:g}` is out of reach in single precision for particles this far apart: rounding "
-                f"alone makes an error of {rounding:.1e}",
-                stacklevel=2,
+                f"alone makes an error of {rounding:.1e}"
             )
+        else:
+            tell_if_missed(request, found.expected_error, "these particles")
         (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
         corner = _corner(low, high, span, width)
         filled = min(1.0, len(positions) / (per_box * span.prod()))

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, open_sum, warn_of_fallback
+from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.parameters import CPU_COST, CUDA_COST, GPU_M2L, TOLERANCE, FMMParameters, Load, Request
 from fmm_openmm.region import Filling, Placement, Region
 from fmm_openmm.stages import Stages
@@ -66,7 +66,7 @@ class CoulombSolver:
         precision: "single", "double", or "auto": single for tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, among bare
             ions down to 1.2e-5 and 2.7e-5.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
-            else "cpu", with one warning that says why.
+            else "cpu". A warning says why; without an NVIDIA GPU it is a line of the log (``fmm_openmm``, level INFO).
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see :class:`FMMParameters`. With an open
             boundary the grid follows the particles and cannot be given. The operators "p4_dynamic", "p4_symmetric"
             and "p4_parity" are on the GPU only, the latter two for rectangular boxes.
@@ -266,7 +266,7 @@ class CoulombSolver:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
         if self._backend != "cuda" or not self._automatic or self._placement.request.m2l in GPU_M2L:
             raise fault
-        warn_of_fallback(fault, stacklevel=3)
+        warn(fallback(fault))
         self._use("cpu")
 
     def _use(self, backend: str) -> None:

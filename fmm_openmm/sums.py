@@ -6,7 +6,7 @@ import numpy as np
 
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import single_noise
-from fmm_openmm.parameters import Load, Request
+from fmm_openmm.parameters import Load, Request, tell_if_missed
 
 METHODS = ("fmm", "direct", "treecode")
 
@@ -57,7 +57,8 @@ def treecode_error(order: int, theta: float) -> float:
 def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     """The cheapest parameters whose estimated error meets the request.
 
-    The treecode evaluates about ``(p + 1)^2 / theta^3`` terms a particle. An explicit order is obeyed.
+    The treecode evaluates about ``(p + 1)^2 / theta^3`` terms a particle. An explicit order is obeyed,
+    with a warning if it cannot meet the tolerance.
 
     Raises:
         UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond ``ORDERS``.
@@ -77,4 +78,5 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     found = [(float(np.hypot(treecode_error(p, theta), rounding)), p, theta) for p in orders for theta in THETAS]
     enough = [each for each in found if each[0] <= request.tolerance] or [min(found)]
     error, order, theta = min(enough, key=lambda each: (each[1] + 1) ** 2 / each[2] ** 3)
+    tell_if_missed(request, error, f"a treecode in {precision} precision")
     return SumParameters(method, order, theta, precision, error)

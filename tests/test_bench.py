@@ -97,6 +97,7 @@ def test_tiles_have_the_energy_of_so_many_boxes(base):
     assert potential_energy(many.system, many.positions) == pytest.approx(2 * one, rel=2e-5)
 
 
+@pytest.mark.slow
 def test_tiled_charges_have_the_forces_of_the_box(base):
     charges = tiled_charges(base.charges, COPIES)
     found = ewald_sum(charges.positions, charges.charges, charges.box_vectors, charges.exclusions).forces
@@ -186,6 +187,7 @@ def test_stages_of_levels_are_timed_on_a_gpu(base):
     assert evaluation.stage_seconds() == single | {"m2m": ["m2m"], "m2l": ["m2l1", "m2l2"], "l2l": ["l2l1", "l2l2"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance", "instructions"), [("single", 1e-3, 14), ("double", 1e-6, 18)])
 def test_share_of_the_limits(monkeypatch, precision, tolerance, instructions):
     monkeypatch.setattr("fmm_openmm.bench.solver.limits", lambda *_: Limits(1e12, 1e10))
@@ -217,6 +219,7 @@ def test_solver_in_another_cell(bench):
     assert result["rows"][0]["force_error"] < 1e-3
 
 
+@pytest.mark.slow
 def test_solver_with_given_parameters(bench):
     fixed = "--order", "6", "--grid", "4", "3", "4", "--near-radius", "2.5"
     (shown,), result = bench("solver", "--sizes", "2.6", "--tolerance", "0.1", "--smoothing", "0", "--backend", "cpu", *fixed)
@@ -421,6 +424,7 @@ def test_md_reports_a_failure(broken, bench, monkeypatch):
             assert (row["over_pme"] is None) == (broken == "PME")
 
 
+@pytest.mark.slow
 def test_nve(bench):
     table, result = bench("nve", *SIZES, "--time", "0.1", "--smoothing", "auto", "0.01", "--platform", "CPU")
     assert [row["method"] for row in table] == 2 * ["PME", "FMM", "FMM, smoothing 0.01"]

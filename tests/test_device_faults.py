@@ -1,21 +1,23 @@
 """What a GPU that is missing, or too small, does to ``CoulombSolver``. Needs no GPU: the faults are played."""
 
+import logging
 import re
 import sys
 import warnings
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fmm_openmm import CoulombSolver, UnsupportedError, backends
+from fmm_openmm import CoulombSolver, UnsupportedError, backends, errors
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.parameters import CPU_COST
 
 CELL = 2 * np.eye(3)
 X = np.random.default_rng(0).uniform(0, 2, (20, 3))
 Q = np.resize([1.0, -1.0], 20)
-OPTIONS = {"order": 2, "near_radius": 1.87, "grid": (3, 3, 3), "precision": "double"}
+OPTIONS = {"order": 6, "near_radius": 1.87, "grid": (3, 3, 3), "precision": "double", "tolerance": 0.1}
 
 
 class SmallDevice(ReferenceStages):
@@ -133,18 +135,98 @@ def test_kernels_that_do_not_compile(device):
     assert automatic.backend == "cpu"
 
 
-def test_without_a_gpu_it_is_said_once(monkeypatch):
+@pytest.fixture
+def unusable(monkeypatch):
+    """No usable GPU, which nobody has been told yet."""
+
     def missing():
         raise UnsupportedError("`backend='cuda'` needs an NVIDIA GPU and its driver:\n none found")
 
     monkeypatch.setattr(backends, "_cuda", missing)
     monkeypatch.setattr(backends, "_told", False)
-    with pytest.warns(UserWarning) as told:
+    return monkeypatch
+
+
+FALLBACK = "backend 'auto' means 'cpu' here: `backend='cuda'` needs an NVIDIA GPU and its driver: none found"
+
+
+def test_a_gpu_that_cannot_be_used_is_warned_of_once(unusable, caplog):
+    unusable.setattr(backends, "has_gpu", lambda: True)
+    with caplog.at_level("INFO", "fmm_openmm"), pytest.warns(UserWarning) as told:
         assert solver("auto").backend == solver("auto").backend == "cpu"
     (warning,) = told
-    assert str(warning.message) == (
-        "backend 'auto' means 'cpu' here: `backend='cuda'` needs an NVIDIA GPU and its driver: none found"
-    )
+    assert str(warning.message) == FALLBACK
+    assert warning.filename == __file__
+    assert not caplog.records
+
+
+def test_without_a_gpu_it_is_logged_once(unusable, caplog):
+    unusable.setattr(backends, "has_gpu", lambda: False)
+    with caplog.at_level("INFO", "fmm_openmm"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert solver("auto").backend == solver("auto").backend == "cpu"
+    assert caplog.record_tuples == [("fmm_openmm", logging.INFO, FALLBACK)]
+
+
+@pytest.mark.parametrize(
+    ("files", "visible", "found"),
+    [
+        (["nvidia0", "nvidiactl"], None, True),
+        (["nvidia12"], "1,3", True),
+        (["nvidia0"], "GPU-8932f937", True),
+        (["nvidia0"], "", False),
+        (["nvidia0"], "-1", False),
+        (["nvidia0"], "NoDevFiles", False),
+        (["nvidiactl", "nvidia-uvm"], None, False),
+        ([], "0", False),
+    ],
+)
+def test_a_gpu_is_found_by_its_device_file(monkeypatch, tmp_path, files, visible, found):
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(backends, "GPU_FILES", (str(tmp_path / "nvidia[0-9]*"),))
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert backends.has_gpu() is found
+
+
+# warnings
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_never_ends_a_run(device, caplog):
+    """Made an error it is raised where Python calls, and logged where OpenMM does."""
+    with pytest.raises(UserWarning, match="needs 1,000 bytes"):
+        solver("auto").compute(X)
+    with errors.openmm_callback():
+        found = solver("auto").compute(X)
+    ((name, level, text),) = caplog.record_tuples
+    assert (name, level) == ("fmm_openmm", logging.WARNING)
+    assert text.startswith("backend 'auto' means 'cpu' here: `backend='cuda'` needs 1,000 bytes")
+    assert found.energy == solver("cpu").compute(X).energy
+    with pytest.raises(UserWarning):  # no longer in the block
+        errors.warn("told")
+
+
+def test_a_warning_in_a_callback_is_a_warning(caplog):
+    with errors.openmm_callback(), pytest.warns(UserWarning, match="^told$") as told:
+        errors.warn("told")
+    assert told[0].filename == __file__
+    assert not caplog.records
+
+
+def test_warnings_point_past_openmm(monkeypatch):
+    """At the line that calls a step, not at OpenMM's own; each line is told once."""
+    code = compile("def step(act):\n    act()", "openmm.py", "exec")
+    scope = {"__name__": "openmm.openmm"}
+    exec(code, scope)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            scope["step"](partial(errors.warn, "told"))
+    (warning,) = told
     assert warning.filename == __file__
 
 

@@ -62,6 +62,7 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
     check(lattice, width, *charges_in(-2, 3), order, smoothing, minimum_image, dtype, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["cuboid", "skewed"])
 def test_with_little_shared_memory(cell, folder):
     """Grids are transformed plane by plane and column by column, as large ones are; the operator is read where it lies."""
@@ -95,6 +96,7 @@ def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
     check(lattice, width, positions, charges + 0.2, pairs, 3, smoothing, False, dtype, folder, levels=levels, m2l=m2l)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])
 @pytest.mark.parametrize("span", SPANS)
 def test_agrees_in_empty_space(span, dtype, smoothing, folder):
@@ -103,6 +105,7 @@ def test_agrees_in_empty_space(span, dtype, smoothing, folder):
     check(lattice, 1.0, *system, 4, smoothing, False, dtype, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])
 @pytest.mark.parametrize("cell", ["cuboid", "skewed"])
 def test_agrees_in_a_cell_that_is_nearly_empty(cell, dtype, smoothing, folder):
@@ -113,6 +116,7 @@ def test_agrees_in_a_cell_that_is_nearly_empty(cell, dtype, smoothing, folder):
     check(lattice, 1.0, positions, charges + 0.3, pairs, 4, smoothing, False, dtype, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_crowd_in_one_box(dtype, folder):
     """More particles than a list, a batch or a window holds."""
@@ -184,6 +188,7 @@ def between_openmm(stages, positions) -> np.ndarray:
     return index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "precision", "minimum_image"),
     [("empty space", "mixed", False), ("cuboid", None, True), ("skewed", "double", False), ("skewed", None, False)],

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "units": [],
     "errors": [],
     "version": [],
-    "cache": [],
+    "cache": ["errors"],
     "openmp": [],
     "checks": BASE,
     "box": [*BASE, "checks"],

@@ -258,6 +258,7 @@ def test_too_many_sites_for_an_entry():
         lennard_jones.build(sites, Device(1, 48 * 1024), Interface("mixed", 2**26))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stretch", [np.diag([1.02, 1.02, 1.02]), np.array([[1.1, 0, 0], [0.1, 0.97, 0], [-0.1, 0.05, 1.0]])])
 def test_another_cell(stretch, folder):
     positions, problem = system(CELLS["cube"])

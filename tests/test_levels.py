@@ -129,6 +129,7 @@ def test_single_precision(m2l):
         assert relative(found, expected) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boxes", BOXES)
 @pytest.mark.parametrize("root", ROOTS)
 def test_levels_equal_one_level_to_truncation(root, boxes):
@@ -176,6 +177,7 @@ def test_classical_octree(grid):
     assert solver.backend == "cpu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_cell_shape(shape):
     cell = SHAPES[shape] * 2.0 / np.cbrt(np.linalg.det(SHAPES[shape]))

@@ -274,6 +274,7 @@ def test_forces_are_the_gradient_of_the_energy():
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_boxes_follow_the_particles(monkeypatch):
     """Vibrations and drift keep the stages, at any place; growth and collapse make new ones; the two last are kept."""
     (x, q, pairs), expected = exact("droplet")

@@ -96,6 +96,7 @@ def test_few_particles_get_parameters(name, particles):
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:`tolerance=0.0005` is out of reach")
 def test_explicit_values_are_obeyed(options, expected):
     parameters = choose_parameters(Request(**options), cell_for("cube", 2000), Load(2000, 1.0, 0.0))
     assert {name: getattr(parameters, name) for name in expected} == expected
@@ -103,7 +104,8 @@ def test_explicit_values_are_obeyed(options, expected):
 
 def test_explicit_values_that_miss_the_tolerance_say_so():
     request = Request(1e-6, order=2, near_radius=1.75, grid=(8, 8, 8))
-    assert choose_parameters(request, 3 * np.eye(3), Load(2700, 1.0, 0.0)).expected_error > 1e-3
+    with pytest.warns(UserWarning, match=r"the best expected error is 2\.1e-01$"):
+        assert choose_parameters(request, 3 * np.eye(3), Load(2700, 1.0, 0.0)).expected_error > 1e-3
 
 
 def test_what_is_not_given_is_chosen_for_the_rest():
@@ -236,15 +238,51 @@ def test_a_crowd_in_one_place_is_not_taken_for_a_droplet():
 
 
 def test_a_tolerance_out_of_reach_is_told():
-    """Unless the order is given, which is obeyed whatever comes of it."""
+    """By whatever is given; what is given is obeyed all the same."""
     request, load = Request(1e-9, near_radius=1.87), Load(20000, 1.0, 0.0)
     with pytest.warns(UserWarning, match=r"^`tolerance=1e-09` is out of reach .*: the best expected error is \d\.\de-0\d$"):
         found = choose_parameters(request, 6 * np.eye(3), load)
     assert found.expected_error > 1e-9
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose_parameters(replace(request, order=4), 6 * np.eye(3), load)
         choose_parameters(replace(request, near_radius=None), 6 * np.eye(3), load)
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"order": 3}, "`order`"),
+        ({"grid": (6, 6, 6), "order": 3}, "`order` and `grid`"),
+        ({"grid": (6, 6, 6), "order": 3, "near_radius": 1.87}, "`order`, `grid` and `near_radius`"),
+        ({"near_radius": 1.87, "smoothing": 0.0}, "`near_radius` and `smoothing`"),
+    ],
+)
+def test_what_was_given_is_named(options, given):
+    with pytest.warns(UserWarning) as told:
+        found = choose_parameters(Request(1e-9, **options), 6 * np.eye(3), Load(20000, 1.0, 0.0))
+    (warning,) = told
+    assert str(warning.message) == (
+        f"`tolerance=1e-09` is out of reach for this cell with the {given} given: "
+        f"the best expected error is {found.expected_error:.1e}"
+    )
+    assert warning.filename == __file__
+
+
+def test_attempts_that_are_given_up_are_not_told():
+    """For a deformed cell the order is held at first, whatever it expects. Told is what is chosen, and what is news."""
+    load, cell = Load(2000, 1.0, 0.0), 2.7 * np.eye(3)
+    deformed = cell * [[1.0], [1.0], [1.1]]
+    chosen = choose_parameters(Request(), cell, load)
+    request = Request(1.001 * chosen.expected_error, smoothing=chosen.smoothing)
+    fixed = replace(request, grid=chosen.grid, order=chosen.order, near_radius=chosen.near_radius)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert adapt_parameters(chosen, request, deformed, load).expected_error <= request.tolerance
+    with pytest.warns(UserWarning, match="with the `order`, `grid`, `near_radius` and `smoothing` given"):
+        missed = adapt_parameters(chosen, fixed, deformed, load)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapt_parameters(missed, fixed, cell * [[1.0], [1.0], [1.15]], load)
 
 
 def test_few_particles_fill_their_cell():

@@ -110,9 +110,7 @@ def test_orders_beyond_the_range_of_floats_are_refused():
     """Irregular harmonics of degree 36 are 1.7e40 at distance 2."""
     options = {"order": 18, "grid": (4, 4, 4), "near_radius": 1.87, "precision": "single", "backend": "cpu"}
     solver = CoulombSolver([1.0, -1.0], 3 * np.eye(3), **options)
-    with pytest.raises(
-        fmm.UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"
-    ):
+    with pytest.raises(fmm.UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"):
         solver.compute([[0.1, 0.2, 0.3], [1.4, 1.5, 1.6]])
 
 
@@ -143,6 +141,41 @@ def test_cuda_is_refused_without_a_gpu(scattered):
     with pytest.raises(fmm.UnsupportedError, match=r"^`backend='cuda'` needs "):
         CoulombSolver(scattered[1], SKEWED, backend="cuda")
     assert CoulombSolver(scattered[1], SKEWED).backend == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "told"),
+    [
+        (SKEWED, {"order": 3}, "this cell with the `order` given"),
+        (SKEWED, {"order": 3, "grid": (4, 4, 4)}, "this cell with the `order` and `grid` given"),
+        (
+            None,
+            {"order": 1, "levels": 2, "near_radius": 1.87},
+            "these particles with the `order`, `near_radius` and `levels` given",
+        ),
+        (None, {"order": 1, "method": "treecode"}, "a treecode in single precision with the `order` given"),
+        (
+            None,
+            {"order": 1, "method": "treecode", "precision": "double"},
+            "a treecode in double precision with the `order` given",
+        ),
+    ],
+    ids=str,
+)
+def test_a_tolerance_out_of_reach_is_told_once(scattered, cell, options, told):
+    """At the user's line, and no other."""
+    x, q = scattered
+    boundary = "open" if cell is None else "periodic"
+    with pytest.warns(UserWarning) as caught:
+        solver = CoulombSolver(q, cell, boundary=boundary, tolerance=2e-4, backend="cpu", **options)
+        solver.compute(x)
+        solver.compute(x)
+    (warning,) = caught
+    expected = (
+        f"`tolerance=0.0002` is out of reach for {told}: the best expected error is {solver.parameters.expected_error:.1e}"
+    )
+    assert str(warning.message) == expected
+    assert warning.filename == __file__
 
 
 # Particles in the same place
@@ -284,6 +317,7 @@ def memory_in_arrays():
     return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= 1024)
 
 
+@pytest.mark.filterwarnings("ignore:`tolerance=0.0005` is out of reach")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_create_and_compute_in_a_loop(backend):
     """Flat memory, with a box change and an error each time."""

@@ -100,6 +100,7 @@ def test_promise(name, tolerance):
         assert np.diag(solver.parameters.counts).min() > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["net charge", "skewed, net charge"])
 def test_potentials_and_fields(name):
     """The background counts, and no constant is lost."""
@@ -231,6 +232,7 @@ def test_molecules_leave_in_a_huge_cell(leaving):
     assert solver.parameters.counts.max() < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["over a corner", "skewed, net charge"])
 def test_the_cell_changes(name, monkeypatch):
     """A uniform scaling keeps the stages, another shape does not."""

@@ -64,6 +64,7 @@ def test_a_copy_may_be_changed():
     assert second.positions.any()
 
 
+@pytest.mark.slow
 def test_building_again_gives_the_same():
     built = build("droplet")
     system, positions, box, topology = SYSTEMS["droplet"]()

@@ -51,7 +51,8 @@ def test_candidates_are_sorted_and_meet_the_tolerance():
     assert found[0] == choose_parameters(REQUEST, CELL, LOAD, CUDA_COST)
     assert max(each.expected_error for each in found) <= REQUEST.tolerance
     out_of_reach = Request(1e-6, order=2, near_radius=1.87)
-    (best,) = candidates(out_of_reach, CELL, LOAD, CUDA_COST)
+    with pytest.warns(UserWarning, match="with the `order` and `near_radius` given"):
+        (best,) = candidates(out_of_reach, CELL, LOAD, CUDA_COST)
     assert best.expected_error > 1e-6
 
 
@@ -145,6 +146,7 @@ def test_killed_while_writing(file, monkeypatch):
     assert [path.name for path in file.parent.iterdir()] == ["tuning.json"]
 
 
+@pytest.mark.slow
 def test_several_writers_at_once(file):
     code = "import sys; from fmm_openmm.tuning import KEPT, Winner\n"
     code += "for k in range(30): KEPT.store({f'{sys.argv[1]} {k}': Winner(5, 2.64, 0.05, 7.5, 1e-4)})"

@@ -1,14 +1,21 @@
 """The implementations of the stages. The GPU's is imported, and CuPy with it, only when it is asked for."""
 
-import warnings
+import logging
+import os
+import re
+from glob import glob
 from importlib import import_module
 
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.stages import OpenSum, Stages
 
 BACKENDS = ("auto", "cuda", "cpu", "reference")
 """Names a user may give."""
 
+GPU_FILES = ("/dev/nvidia[0-9]*", "/usr/lib/wsl/lib/libcuda.so.1", "C:/Windows/System32/nvcuda.dll")
+"""Some of these are there where a driver serves an NVIDIA GPU: on Linux, on WSL, on Windows."""
+
+_log = logging.getLogger("fmm_openmm")
 _told = False
 _OPEN_SUMS = {"direct": "DirectSum", "treecode": "Treecode"}
 
@@ -41,7 +48,10 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
 
 
 def choose_backend(name: str = "auto") -> str:
-    """The backend of that name; for "auto" "cuda" where it is usable, else "cpu", and one warning why not."""
+    """The backend of that name; for "auto" "cuda" where it is usable, else "cpu".
+
+    Once it is said why not: in a warning where there is an NVIDIA GPU, else in a line of the log at level INFO.
+    """
     global _told
     if name != "auto":
         return name
@@ -50,14 +60,22 @@ def choose_backend(name: str = "auto") -> str:
     except UnsupportedError as reason:
         if not _told:
             _told = True
-            warn_of_fallback(reason, stacklevel=3)
+            (warn if has_gpu() else _log.info)(fallback(reason))
         return "cpu"
     return "cuda"
 
 
-def warn_of_fallback(reason: Exception, stacklevel: int) -> None:
-    """Say, in one line, why "auto" means "cpu"."""
-    warnings.warn(f"backend 'auto' means 'cpu' here: {' '.join(str(reason).split())}", stacklevel=stacklevel + 1)
+def fallback(reason: Exception) -> str:
+    """Why "auto" means "cpu", in one line."""
+    return f"backend 'auto' means 'cpu' here: {' '.join(str(reason).split())}"
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU that ``CUDA_VISIBLE_DEVICES`` does not hide; CUDA itself is not asked, since a
+    process that has initialised it cannot be forked."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = visible is not None and not re.match(r"\s*(\d|GPU-|MIG-)", visible)
+    return not hidden and any(map(glob, GPU_FILES))
 
 
 def _cuda() -> type[Stages]:

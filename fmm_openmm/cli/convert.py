@@ -5,7 +5,7 @@ The file is what fmm_openmm.ChargeSystem.load reads.
 
 import numpy as np
 
-from fmm_openmm.cli import inputs
+from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.terminal import Outcome, check_folder
 from fmm_openmm.convert import ChargeSystem
 
@@ -24,6 +24,7 @@ def run(args, terminal) -> Outcome:
     with terminal.progress("reading"):
         molecules = inputs.load(args)
         system = ChargeSystem.from_openmm(molecules.system, molecules.positions)
+    noted = notes.look(args, molecules, terminal)
     system.save(args.output)
     result = {
         "file": args.output,
@@ -31,6 +32,7 @@ def run(args, terminal) -> Outcome:
         "total_charge": float(system.charges.sum()),
         "exclusions": len(system.exclusions),
         "box_vectors": system.box_vectors,
+        **noted,
     }
     box = "none" if system.box_vectors is None else np.array2string(system.box_vectors, precision=4).replace("\n", "")
     terminal.pairs(
@@ -38,6 +40,7 @@ def run(args, terminal) -> Outcome:
             ("particles", str(len(system))),
             ("total charge", f"{system.charges.sum():.6g} e"),
             ("exclusions", str(len(system.exclusions))),
+            ("boundary", noted["boundary"]),
             ("box vectors", box if system.box_vectors is None else f"{box} nm"),
             ("written to", args.output),
         ]

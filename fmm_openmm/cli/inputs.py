@@ -165,13 +165,18 @@ def _box(args, own):
         raise ValueError(f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}") from error
 
 
+def usual_cutoff(box: np.ndarray) -> float:
+    """The cutoff, nm, where ``--cutoff`` is not given, in box vectors of shape (3, 3), nm."""
+    return min(LONGEST_CUTOFF, 0.49 * float(np.diag(box).min()))
+
+
 def _method(args, box) -> dict:
     """The arguments of every ``createSystem``."""
     mass = None if args.hydrogen_mass is None else args.hydrogen_mass * unit.amu
     common = {"constraints": CONSTRAINTS[args.constraints or "hbonds"], "hydrogenMass": mass}
     if box is None:
         return common | {"nonbondedMethod": app.NoCutoff}
-    cutoff = args.cutoff if args.cutoff is not None else min(LONGEST_CUTOFF, 0.49 * np.diag(np.array(box)).min())
+    cutoff = args.cutoff if args.cutoff is not None else usual_cutoff(np.array(box))
     return common | {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer}
 
 

@@ -14,7 +14,7 @@ from openmm import app, unit
 
 from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
 from fmm_openmm.bench.systems import BOLTZMANN, degrees_of_freedom
-from fmm_openmm.cli import inputs
+from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
 
@@ -70,13 +70,14 @@ def run(args, terminal) -> Outcome:
             raise ValueError("--ensemble npt needs a periodic box: give one with --box")
         replaced = without_baths(molecules.system)
         force = converted(molecules.system, fmm_options(args))
+        noted = notes.look(args, molecules, terminal)
         advance(description="preparing")
         simulation = prepared(args, molecules)
     if replaced:
         terminal.say(f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n")
     parameters = force.getFMMParametersInContext(simulation.context)
     samples, seconds = simulate(args, simulation, terminal)
-    result = summary(args, simulation, samples, seconds) | {"fmm": parameters}
+    result = summary(args, simulation, samples, seconds) | noted | {"fmm": parameters}
     terminal.pairs(described(result), title=f"{args.ensemble.upper()}, {args.steps} steps of {args.timestep:g} ps")
     if drawing:
         draw(drawing, samples)
@@ -258,6 +259,7 @@ def described(result: dict) -> list[tuple[str, str]]:
     expansions = f"order {fmm['order']}, near radius {fmm['near_radius']:g}"
     rows = [
         ("particles", str(result["particles"])),
+        ("boundary", result["boundary"]),
         ("platform", result["platform"]),
         ("FMM", f"{expansions}, {fmm['precision']} precision, {fmm['backend']} backend"),
         ("Lennard-Jones", f"{fmm['lennard_jones']}: {fmm['lennard_jones_reason']}"),

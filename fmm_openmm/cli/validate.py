@@ -11,7 +11,7 @@ from dataclasses import asdict
 import numpy as np
 
 from fmm_openmm import find_fmm, validate
-from fmm_openmm.cli import inputs
+from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.convert.openmm_system import nonbonded_force
@@ -50,13 +50,15 @@ def run(args, terminal) -> Outcome:
             reference = "ewald" if len(molecules.positions) <= EWALD_LIMIT else "pme"
         elif reference == "auto":
             reference = "direct"
+        noted = notes.look(args, molecules, terminal)
         advance(description=f"FMM and the reference ({reference})")
         report = validate(molecules.system, molecules.positions, reference=reference, **fmm_options(args))
+    terminal.pairs([("boundary", noted["boundary"])])
     terminal.say(report.summary())
     if drawing:
         draw(drawing, report)
         drawing.savefig(args.plot)
-    return Outcome({**asdict(report), "passed": report.passed}, report.passed)
+    return Outcome({**asdict(report), "passed": report.passed, **noted}, report.passed)
 
 
 def draw(drawing, report) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
 from fmm_openmm.convert import cells, openmm_system, packages, storage
+from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.solver import CoulombSolver
 
 KIND = "fmm_openmm ChargeSystem"
@@ -68,10 +69,16 @@ class ChargeSystem:
             f"{', no positions' if self.positions is None else ''})"
         )
 
+    @suggests_keywords(like=CoulombSolver, without=("charges", "box_vectors", "exclusions"))
     def solver(self, **options) -> CoulombSolver:
-        """A :class:`fmm_openmm.CoulombSolver` for this system; ``options`` are its keyword arguments.
+        """A :class:`fmm_openmm.CoulombSolver` for this system.
 
-        The boundary follows the box unless ``options`` names one: periodic with a box, open without.
+        Args:
+            options: its keyword arguments. The boundary follows the box unless it is given: periodic with a box, open without.
+
+        Raises:
+            TypeError: an unknown keyword.
+            ValueError, UnsupportedError: as :class:`fmm_openmm.CoulombSolver`.
         """
         options.setdefault("boundary", "open" if self.box_vectors is None else "periodic")
         options.setdefault("exclusions_periodic", self.exclusions_periodic)

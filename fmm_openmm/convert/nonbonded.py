@@ -6,7 +6,8 @@ numbers, and check types and indices alike, in a tenth of the time.
 """
 
 from collections import deque
-from itertools import chain, repeat
+from itertools import chain, compress, count, repeat
+from operator import itemgetter
 
 import numpy as np
 import openmm
@@ -27,28 +28,34 @@ def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray
     Raises:
         ValueError: not one row for each particle of the force. Nothing has changed then.
     """
-    count = force.getNumParticles()
-    if parameters.shape != (count, 3):
-        raise ValueError(f"`parameters` must have shape (n, 3) with n = {count} (from `force`), got {parameters.shape}")
-    deque(_calls(force, "setParticleParameters", count, *parameters.T.tolist()), maxlen=0)
+    particles = force.getNumParticles()
+    if parameters.shape != (particles, 3):
+        raise ValueError(f"`parameters` must have shape (n, 3) with n = {particles} (from `force`), got {parameters.shape}")
+    deque(_calls(force, "setParticleParameters", particles, *parameters.T.tolist()), maxlen=0)
 
 
 def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
     """The particles of every exception, shape (m, 2), int64."""
-    # float64 holds every index exactly
-    return _read(force, "getExceptionParameters", force.getNumExceptions(), 5)[:, :2].astype(np.int64)
+    rows = map(itemgetter(0, 1), _calls(force, "getExceptionParameters", force.getNumExceptions()))
+    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 2)
 
 
-def _read(force: openmm.NonbondedForce, name: str, count: int, width: int) -> np.ndarray:
-    """What the method ``name`` returns for each index below ``count``, shape (count, width), float64."""
+def first_charged(force: openmm.NonbondedForce) -> int | None:
+    """The first particle that has a charge; None if there is none. Parameter offsets do not count."""
+    charges = map(itemgetter(0), _calls(force, "getParticleParameters", force.getNumParticles()))
+    return next(compress(count(), charges), None)
+
+
+def _read(force: openmm.NonbondedForce, name: str, number: int, width: int) -> np.ndarray:
+    """What the method ``name`` returns for each index below ``number``, shape (number, width), float64."""
     # row by row: a list of millions of lists would be gone through by the garbage collector again and again
-    return np.fromiter(chain.from_iterable(_calls(force, name, count)), np.float64).reshape(count, width)
+    return np.fromiter(chain.from_iterable(_calls(force, name, number)), np.float64).reshape(number, width)
 
 
-def _calls(force: openmm.NonbondedForce, name: str, count: int, *columns: list):
-    """Call the method ``name`` for each index below ``count`` and its entries of ``columns``; an iterator over the results."""
+def _calls(force: openmm.NonbondedForce, name: str, number: int, *columns: list):
+    """Call the method ``name`` for each index below ``number`` and its entries of ``columns``; an iterator over the results."""
     function = getattr(getattr(openmm, "_openmm", None), f"NonbondedForce_{name}", None)
     if function is None:  # an OpenMM whose extension module is another
         method = getattr(force, name)
-        return map(lambda *arguments: strip_units(method(*arguments)), range(count), *columns)
-    return map(function, repeat(force.this), range(count), *columns)
+        return map(lambda *arguments: strip_units(method(*arguments)), range(number), *columns)
+    return map(function, repeat(force.this), range(number), *columns)

@@ -7,8 +7,12 @@ _REQUIRED = (8, 5, 2)  # earlier ones lack PythonForce, or crash with it under t
 if tuple(map(int, openmm.version.short_version.split(".")[:3])) < _REQUIRED:
     raise ImportError(f"fmm_openmm needs OpenMM 8.5.2 or newer, found {openmm.version.short_version}")
 
+from fmm_openmm.integration import contexts  # noqa: E402
+from fmm_openmm.integration.edits import check_system  # noqa: E402
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
 from fmm_openmm.integration.system import restore_pme, use_fmm  # noqa: E402
 from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
-__all__ = ["FMMForce", "ValidationReport", "find_fmm", "restore_pme", "use_fmm", "validate"]
+__all__ = ["FMMForce", "ValidationReport", "check_system", "find_fmm", "restore_pme", "use_fmm", "validate"]
+
+contexts.install()

@@ -20,7 +20,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import openmm
 
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.errors import UnsupportedError, openmm_callback
 from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.parameters import FMMParameters
@@ -106,11 +106,12 @@ class HostBridge:
             is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             if self.definition.options.native_only:
                 self._require_session()
-            result = self.evaluate(
-                state.getPositions(asNumpy=True)._value,
-                None if is_open else state.getPeriodicBoxVectors(asNumpy=True)._value,
-                dict(state.getParameters()),
-            )
+            with openmm_callback():
+                result = self.evaluate(
+                    state.getPositions(asNumpy=True)._value,
+                    None if is_open else state.getPeriodicBoxVectors(asNumpy=True)._value,
+                    dict(state.getParameters()),
+                )
         except (ValueError, UnsupportedError) as error:
             return f"FMMForce: {error}"
         except KeyboardInterrupt:

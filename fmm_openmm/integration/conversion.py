@@ -7,6 +7,10 @@ import openmm
 
 from fmm_openmm.convert.nonbonded import set_particle_parameters
 from fmm_openmm.integration.table import Table
+from fmm_openmm.units import strip_units
+
+CHARGE_NAMES = ("charge", "charges", "q")
+"""What tools call the charge among the parameters of a custom force."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +21,16 @@ class Original:
         method: its nonbonded method.
         charges: shape (n,), e.
         charge_scales: of its particle parameter offsets, shape (k,).
+        charged_by_zeros: how many forces of the System had a charge of 0 for every particle then, as in
+            :func:`charged_by_zeros`.
+        exceptions: how many exceptions the force had.
     """
 
     method: int
     charges: np.ndarray
     charge_scales: np.ndarray
+    charged_by_zeros: int = 0
+    exceptions: int = 0
 
     @classmethod
     def of(cls, force: openmm.NonbondedForce, charges: np.ndarray) -> "Original":
@@ -78,6 +87,8 @@ class Original:
             "method": self.method,
             "charges": Table(np.float64, 1, self.charges).pack(),
             "charge_scales": Table(np.float64, 1, self.charge_scales).pack(),
+            "charged_by_zeros": self.charged_by_zeros,
+            "exceptions": self.exceptions,
         }
 
     @classmethod
@@ -87,4 +98,28 @@ class Original:
             packed["method"],
             Table.unpack(np.float64, 1, packed["charges"]).rows[:, 0].copy(),
             Table.unpack(np.float64, 1, packed["charge_scales"]).rows[:, 0].copy(),
+            packed.get("charged_by_zeros", 0),  # which version 0.1 did not write
+            packed.get("exceptions", 0),
         )
+
+
+def charged_by_zeros(forces: list[openmm.Force]) -> list[openmm.Force]:
+    """The custom pair forces and implicit solvents among ``forces`` that have a charge for each particle, and 0 for all.
+
+    A tool that makes such a force of the charges of a converted NonbondedForce finds zeros there.
+    """
+    return [force for force in forces if _is_charged_by_zeros(force)]
+
+
+def _is_charged_by_zeros(force: openmm.Force) -> bool:
+    if isinstance(force, openmm.GBSAOBCForce):
+        place = 0
+    elif isinstance(force, openmm.CustomNonbondedForce | openmm.CustomGBForce):
+        names = [force.getPerParticleParameterName(index).lower() for index in range(force.getNumPerParticleParameters())]
+        place = next((index for index, name in enumerate(names) if name in CHARGE_NAMES), None)
+    else:
+        return False
+    particles = range(force.getNumParticles())
+    if place is None or not particles:
+        return False
+    return not any(strip_units(force.getParticleParameters(index)[place]) for index in particles)

@@ -3,12 +3,14 @@
 import operator
 import pickle
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
 import openmm
 from openmm import unit
 
+from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
@@ -53,9 +55,11 @@ class FMMForce(openmm.PythonForce):
 
     Args:
         tolerance: relative RMS force error to meet.
-        order, grid, near_radius, smoothing, levels, precision, backend: see :class:`fmm_openmm.CoulombSolver`. A
-            PythonForce does not learn its Context's precision, so "auto" goes by the tolerance; on the native bridge it
-            is double in Contexts of double precision.
+        order, grid, near_radius, smoothing, levels: as in :class:`fmm_openmm.CoulombSolver`; ``near_radius`` and ``smoothing``
+            have its units. None leaves the choice to the tolerance.
+        precision: "single", "double" or "auto". A PythonForce does not learn its Context's precision, so "auto" goes by the
+            tolerance; on the native bridge it is double in Contexts of double precision.
+        backend: "auto", "cuda", "cpu" or "reference".
         bridge: "native" computes inside OpenMM's CUDA platform, "host" copies through the host and works everywhere;
             "auto" is native where it can be.
         lennard_jones: who computes the Lennard-Jones pairs of the System on the native bridge. "sites": the plugin, among the
@@ -67,11 +71,13 @@ class FMMForce(openmm.PythonForce):
         UnsupportedError: an option that is not available on this computer.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         tolerance: float = TOLERANCE,
+        *,
         order: int | None = None,
-        grid=None,
+        grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
         near_radius: float | None = None,
         smoothing: float | None = None,
         levels: int | None = None,
@@ -133,6 +139,7 @@ class FMMForce(openmm.PythonForce):
         name, group = self.getName(), self.getForceGroup()
         handles, bridge = list(self._bridge.handles), HostBridge(self._definition)
         system.removeForce(index)
+        self._definition.original = None
         for handle in handles:
             handle.__dict__.pop("this", None)
             handle._start(bridge, name, group)
@@ -473,7 +480,22 @@ class FMMForce(openmm.PythonForce):
         return made
 
     @classmethod
-    def from_nonbonded(cls, nonbonded_force: openmm.NonbondedForce, **options) -> "FMMForce":
+    @suggests_keywords
+    def from_nonbonded(
+        cls,
+        nonbonded_force: openmm.NonbondedForce,
+        tolerance: float = TOLERANCE,
+        *,
+        order: int | None = None,
+        grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
+        near_radius: float | None = None,
+        smoothing: float | None = None,
+        levels: int | None = None,
+        precision: str = "auto",
+        backend: str = "auto",
+        bridge: str = "auto",
+        lennard_jones: str = "auto",
+    ) -> "FMMForce":
         """A force with the charges, charge offsets and boundary of a NonbondedForce; every exception becomes an exclusion.
 
         The NonbondedForce is left as it is. It must evaluate its exceptions itself, and nothing else of Coulomb:
@@ -481,7 +503,8 @@ class FMMForce(openmm.PythonForce):
 
         Args:
             nonbonded_force: the source.
-            options: those of :class:`FMMForce`.
+            tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge, lennard_jones: as in
+                :class:`FMMForce`.
 
         Raises:
             TypeError: not a NonbondedForce.
@@ -489,7 +512,18 @@ class FMMForce(openmm.PythonForce):
         """
         if not isinstance(nonbonded_force, openmm.NonbondedForce):
             raise TypeError(f"`nonbonded_force` must be an openmm.NonbondedForce, got {type(nonbonded_force).__name__}")
-        made = cls(**options)
+        made = cls(
+            tolerance,
+            order=order,
+            grid=grid,
+            near_radius=near_radius,
+            smoothing=smoothing,
+            levels=levels,
+            precision=precision,
+            backend=backend,
+            bridge=bridge,
+            lennard_jones=lennard_jones,
+        )
         made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
         return made
 

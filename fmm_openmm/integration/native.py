@@ -21,6 +21,7 @@ from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
+from fmm_openmm.errors import openmm_callback
 from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure, pair_set
@@ -240,7 +241,8 @@ def _answering(function):
 
     @functools.wraps(function)
     def answer(*args):
-        function(*args)
+        with openmm_callback():
+            function(*args)
         _deliver(args[-1], DONE, b"")
 
     return answer

@@ -4,9 +4,9 @@ It is built at first use on a computer with OpenMM's CUDA platform, not by ``pip
 own, without the OpenMM that the library must match, which later may be upgraded as well. What it needs came with OpenMM's own
 packages: its headers, and those of the CUDA runtime; beside them only a C++ compiler. The library is kept in
 ``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources, OpenMM and the compiler.
+It is loaded from there only if no other user can have written it. Where it cannot be kept, it is built for the process alone.
 """
 
-import atexit
 import ctypes
 import functools
 import hashlib
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import openmm
 
-from fmm_openmm.cache import cache_folder
+from fmm_openmm.cache import cache_folder, make_folder, private_folder, why_unsafe
 from fmm_openmm.errors import UnsupportedError
 
 _log = logging.getLogger("fmm_openmm")
@@ -47,13 +47,23 @@ def load() -> ctypes.CDLL | str:
 
 def _load() -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(build()))
+        library = build()
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError as error:
+            if not str(error).startswith(str(library)) or "undefined symbol" in str(error):
+                raise  # it is whole, but not what it needs
+            _log.warning("%s: building the native plugin anew", error)
+        return ctypes.CDLL(str(build(anew=True)))
     except OSError as error:
         raise UnsupportedError(f"the native plugin cannot be loaded: {error}") from error
 
 
-def build() -> Path:
+def build(anew: bool = False) -> Path:
     """The library's file, compiled unless it is there.
+
+    Args:
+        anew: compile it even so.
 
     Raises:
         UnsupportedError: no compiler, no headers, or the compiler's complaint.
@@ -62,22 +72,44 @@ def build() -> Path:
     digest = hashlib.sha256(repr((compiler, options, openmm.version.full_version)).encode())
     for path in sorted(_folder().glob("*.*")):
         digest.update(path.read_bytes())
-    target = _kept() / f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
-    if target.exists():
-        return target
-    _log.info("building the native plugin, once")
+    name = f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder) / target.name
-            full = [*compiler, *sources(), "-o", str(made), *options]
-            done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
-            if done.returncode:
-                first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
-                raise UnsupportedError(f"the native plugin does not compile: {first}")
-            os.replace(made, target)  # whole or not at all, whoever else builds it
+        target = _kept() / name
+        if not anew and target.exists():
+            reason = why_unsafe(target)
+            if reason is None:
+                return target
+            _log.warning("%s is not loaded, since %s: building the native plugin anew", target, reason)
+        else:
+            _log.info("building the native plugin, once")
+        made = private_folder() / name
+        _compile(made, compiler, options)
+        return made if target == made else _store(made, target)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnsupportedError(f"the native plugin cannot be built: {error}") from error
+
+
+def _compile(made: Path, compiler: list[str], options: list[str]) -> None:
+    full = [*compiler, *sources(), "-o", str(made), *options]
+    done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
+        raise UnsupportedError(f"the native plugin does not compile: {first}")
+    made.chmod(made.stat().st_mode & 0o755)  # whatever the umask, or the next process would not load it
+
+
+def _store(made: Path, target: Path) -> Path:
+    """Move the library to the cache folder; returns where it is, which is where it was if that folder cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            copy = Path(shutil.copy(made, folder))
+            with open(copy, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(copy, target)  # whole or not at all, whoever else builds it
+    except OSError as error:
+        _log.warning("the native plugin is not kept in %s (%s): it is built for this process alone", target.parent, error)
+        return made
+    made.unlink()
     return target
 
 
@@ -139,11 +171,18 @@ def _folder() -> Path:
     return Path(str(resources.files("fmm_openmm"))) / "plugin"
 
 
-@functools.cache
 def _kept() -> Path:
-    """Where the plugin is kept: for this process only if there is no cache folder."""
+    """Where the library is kept: the cache folder, or this process's own if there is none, or others can write to it."""
     folder = cache_folder()
     if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="fmm_openmm-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+        return private_folder()
+    try:
+        make_folder(folder)
+        folder = folder.resolve()  # what is checked is what is used, whoever may change a link
+        reason = why_unsafe(folder)
+    except OSError as error:
+        reason = str(error)
+    if reason is None:
+        return folder
+    _log.warning("the native plugin is not kept in %s, since %s: it is built for this process alone", folder, reason)
+    return private_folder()

@@ -1,13 +1,16 @@
 """``use_fmm`` and ``restore_pme``: FMM in place of PME or NoCutoff in a System, and back."""
 
-import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 
 import openmm
 
+from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.convert.nonbonded import particle_parameters
-from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.conversion import Original
+from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.integration.conversion import Original, charged_by_zeros
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.parameters import TOLERANCE
 
 _REACTION_FIELD = (openmm.NonbondedForce.CutoffPeriodic, openmm.NonbondedForce.CutoffNonPeriodic)
 _METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
@@ -19,7 +22,22 @@ _OTHER_ELECTROSTATICS = (
 )
 
 
-def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **options) -> FMMForce:
+@suggests_keywords
+def use_fmm(
+    system: openmm.System,
+    tolerance: float = TOLERANCE,
+    *,
+    order: int | None = None,
+    grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
+    near_radius: float | None = None,
+    smoothing: float | None = None,
+    levels: int | None = None,
+    precision: str = "auto",
+    backend: str = "auto",
+    bridge: str = "auto",
+    lennard_jones: str = "auto",
+    allow_reaction_field: bool = False,
+) -> FMMForce:
     """Replace PME, or the sum over all pairs of NoCutoff, by the fast multipole method, in place.
 
     The charges of the System's NonbondedForce and the charge part of its particle parameter offsets move to a new
@@ -27,11 +45,24 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
     stay where they are; PME and Ewald become CutoffPeriodic, LJPME stays for its dispersion, and NoCutoff for its
     Lennard-Jones interaction. A Context made before sees the change after ``context.reinitialize()``.
 
+    Convert last: whatever edits the NonbondedForce afterwards, be it an alchemical factory, a machine-learning potential or a
+    script, finds charges of zero there. Such a System is refused when a Context is made of it, see
+    :func:`fmm_openmm.check_system`. For an edit call :func:`restore_pme` before it and this function after it.
+
     Args:
         system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff.
+        tolerance: relative RMS force error to meet.
+        order: of the expansions. This and the next four are chosen where they are None.
+        grid: numbers of boxes along a, b and c, or the 3 x 3 integer matrix of the box lattice.
+        near_radius: near boxes have their centres within so many box widths.
+        smoothing: width of the transition from box to box, in box widths; 0 for none.
+        levels: of an octree below the grid.
+        precision: "single", "double" or "auto"; see :class:`FMMForce`.
+        backend: "auto", "cuda", "cpu" or "reference".
+        bridge: "auto", "native" or "host"; see :class:`FMMForce`.
+        lennard_jones: "auto", "sites" or "openmm"; see :class:`FMMForce`.
         allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic, whose reaction field is replaced by the full
             Coulomb interaction, periodic or in empty space: another physics. Lennard-Jones stays cut off.
-        options: those of :class:`FMMForce`, such as ``tolerance=5e-4``.
 
     Returns:
         The force that was added.
@@ -45,10 +76,24 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
         UserWarning: the NonbondedForce has its reciprocal space in a force group of its own.
     """
     nonbonded = _convertible_force(system, allow_reaction_field)
-    force = FMMForce(**options)
+    force = FMMForce(
+        tolerance,
+        order=order,
+        grid=grid,
+        near_radius=near_radius,
+        smoothing=smoothing,
+        levels=levels,
+        precision=precision,
+        backend=backend,
+        bridge=bridge,
+        lennard_jones=lennard_jones,
+    )
     parameters = particle_parameters(nonbonded)
     force._fill(nonbonded, parameters[:, 0])
     original = Original.of(nonbonded, force._definition.parameters.base)
+    original = replace(
+        original, charged_by_zeros=len(charged_by_zeros(system.getForces())), exceptions=force.getNumExclusions()
+    )
     force._definition.original = original.pack()
     forces = system.getNumForces()
     try:
@@ -60,11 +105,10 @@ def use_fmm(system: openmm.System, *, allow_reaction_field: bool = False, **opti
         original.apply(nonbonded, parameters)
         raise
     if nonbonded.getReciprocalSpaceForceGroup() not in (-1, force.getForceGroup()):
-        warnings.warn(
+        warn(
             "an FMM has no reciprocal space, which the NonbondedForce has in force group "
             f"{nonbonded.getReciprocalSpaceForceGroup()}: all of the FMMForce is in group {force.getForceGroup()}; "
-            "force.setForceGroup() sets another",
-            stacklevel=2,
+            "force.setForceGroup() sets another"
         )
     return force
 

@@ -3,16 +3,17 @@
 In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this package's own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import openmm
 
 from fmm_openmm.checks import check_choice, check_positions
-from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
+from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.conversion import Original
-from fmm_openmm.integration.definition import Definition, Options, pair_set
+from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.edits import check_system
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import ewald_sum
@@ -148,7 +149,21 @@ class ValidationReport:
         return "\n".join(lines)
 
 
-def validate(system: openmm.System, positions, reference: str | None = None, **fmm_options) -> ValidationReport:
+@suggests_keywords
+def validate(
+    system: openmm.System,
+    positions,
+    reference: str | None = None,
+    *,
+    tolerance: float | None = None,
+    order: int | None = None,
+    grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
+    near_radius: float | None = None,
+    smoothing: float | None = None,
+    levels: int | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+) -> ValidationReport:
     """Compare FMM, as a :class:`fmm_openmm.CoulombSolver` computes it, and PME with a converged sum.
 
     The charges and the boundary are those of the System's FMMForce, or else of its NonbondedForce, with parameter offsets
@@ -161,18 +176,16 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged to rounding (about half a
             minute for 50,000 particles on two cores), or "pme", the Reference platform's PME at a tight tolerance; without
             them "direct" (the default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
-        fmm_options: those of :class:`fmm_openmm.FMMForce` but ``bridge`` and ``lennard_jones``, which only a Context has.
-            Without any, those of the System's FMMForce.
+        tolerance, order, grid, near_radius, smoothing, levels, precision, backend: as in :class:`fmm_openmm.FMMForce`, with its
+            defaults for what is None. Without any, those of the System's FMMForce. Its ``bridge`` and ``lennard_jones`` say
+            nothing here: a :class:`fmm_openmm.CoulombSolver` is measured, not the FMM inside a Context.
 
     Raises:
         ValueError, TypeError: bad input.
-        UnsupportedError: the System has no single force to read charges from.
+        UnsupportedError: the System has no single force to read charges from, or :func:`fmm_openmm.check_system` refuses it.
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    for name in ("bridge", "lennard_jones"):
-        if name in fmm_options:
-            raise TypeError(f"`{name}` says nothing here: a CoulombSolver is measured, not the FMM inside a Context")
     check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")
     definition, nonbonded = _source(system)
     boundary = definition.boundary
@@ -180,7 +193,18 @@ def validate(system: openmm.System, positions, reference: str | None = None, **f
     if reference not in REFERENCES[boundary]:
         names = " or ".join(map(repr, REFERENCES[boundary]))
         raise ValueError(f"`reference` must be {names} with the {boundary} boundary of this System, got {reference!r}")
-    options = Options(**fmm_options) if fmm_options else definition.options
+    given = {
+        "tolerance": tolerance,
+        "order": order,
+        "grid": grid,
+        "near_radius": near_radius,
+        "smoothing": smoothing,
+        "levels": levels,
+        "precision": precision,
+        "backend": backend,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    options = Options(**given) if given else definition.options
     charges, structure = definition.default_charges, definition.structure
     positions = check_positions(positions, structure.particles)
     cell = structure.cell(np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()]))
@@ -235,28 +259,14 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     converted = find_fmm(system)
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     if len(converted) == 1:
-        definition = converted[0]._definition
-        if definition.original is not None and nonbonded:
-            Original.check_without_charges(nonbonded[0], particle_parameters(nonbonded[0])[:, 0])
-            _check_exceptions(nonbonded[0], definition.structure.exclusions)
-        return definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
+        check_system(system)
+        return converted[0]._definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
     if not converted and len(nonbonded) == 1:
         return FMMForce.from_nonbonded(nonbonded[0])._definition, nonbonded[0]
     raise UnsupportedError(
         f"`system` must hold one FMMForce, or one NonbondedForce, to read charges from; it holds {len(converted)} "
         f"FMMForces and {len(nonbonded)} NonbondedForces"
     )
-
-
-def _check_exceptions(nonbonded: openmm.NonbondedForce, exclusions: np.ndarray) -> None:
-    """Refuse exceptions that came after use_fmm(): the FMM does not leave these pairs out."""
-    late = sorted(pair_set(excepted_pairs(nonbonded)) - pair_set(exclusions))
-    if late:
-        first, second = late[0]
-        raise ValueError(
-            f"the NonbondedForce has an exception for particles {first} and {second}, which the FMMForce does not exclude: "
-            "call restore_pme() and use_fmm() again, or addExclusion()"
-        )
 
 
 def _by_openmm(

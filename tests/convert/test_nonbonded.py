@@ -8,7 +8,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.convert import nonbonded
-from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters, set_particle_parameters
+from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged, particle_parameters, set_particle_parameters
 
 PARTICLES = 50
 
@@ -66,6 +66,18 @@ def test_a_force_without_particles(route):
     assert particle_parameters(force).shape == (0, 3)
     assert excepted_pairs(force).shape == (0, 2)
     set_particle_parameters(force, np.empty((0, 3)))
+
+
+@pytest.mark.parametrize("charge", [0.5, -5e-324, np.nan])
+def test_the_first_charge(force, route, charge):
+    assert first_charged(force) == 0
+    set_particle_parameters(force, particle_parameters(force) * [0, 1, 1])
+    force.setParticleParameters(4, -0.0, 1, 1)
+    assert first_charged(force) is None
+    for particle in (PARTICLES - 1, 7):
+        force.setParticleParameters(particle, charge, 1, 1)
+        assert first_charged(force) == particle
+    assert first_charged(openmm.NonbondedForce()) is None
 
 
 def test_writing(force, route):

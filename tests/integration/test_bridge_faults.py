@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -257,3 +258,12 @@ def test_an_error_in_one_context_leaves_the_others(ions, platform):
     with pytest.raises(openmm.OpenMMException):
         energy_of(bad)
     assert energy_of(good) == before
+
+
+def test_a_warning_does_not_end_a_run(water, caplog):
+    """Even where warnings are errors: it is logged then."""
+    fmm.use_fmm(water.system, order=2, bridge="host")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        energy_of(water.context("Reference"))
+    assert "is out of reach for this cell with the `order` given" in caplog.text

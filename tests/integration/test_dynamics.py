@@ -35,6 +35,7 @@ def barostats():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["isotropic", "anisotropic", "membrane", "flexible"])
 def test_barostats_leave_the_energy_of_a_fresh_context(water, platform, kind):
     """After trial moves, accepted or not, nothing of an earlier box is left."""
@@ -61,6 +62,7 @@ def test_barostats_leave_the_energy_of_a_fresh_context(water, platform, kind):
     assert (len(shapes) > 1) == (kind == "flexible")
 
 
+@pytest.mark.slow
 def test_box_of_a_context_can_change_and_return(water, platform):
     """Of the FMM alone: OpenMM's CPU platform gets Lennard-Jones wrong where a rectangular box has become a triclinic one."""
     fmm.use_fmm(water.system, tolerance=1e-6).setForceGroup(1)
@@ -82,6 +84,7 @@ def test_box_of_a_context_can_change_and_return(water, platform):
         assert coulomb(context) == pytest.approx(before, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, sites", [("tip4pew", 1), ("tip5p", 2)])
 def test_virtual_sites_pass_their_force_on(name, sites, platform, request):
     """Forces are those of PME, and nothing is lost on the way to the parents."""
@@ -127,6 +130,7 @@ def test_force_groups_add_up(water, platform):
     assert energy_of(context, groups={0}) == 0
 
 
+@pytest.mark.slow
 def test_multiple_time_steps(flexible_water, platform):
     """The slow group holds the FMM; the trajectory stays that of the single time step for a while."""
     fmm.use_fmm(flexible_water.system, tolerance=1e-5).setForceGroup(1)

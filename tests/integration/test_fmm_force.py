@@ -11,7 +11,7 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import pickled
+from fmm_openmm.integration import contexts, pickled
 from fmm_openmm.oracle.ewald import ewald_sum
 from tests.integration.boxes import Box, energy_of
 
@@ -292,8 +292,15 @@ def test_other_forces_are_not_taken_for_ours():
 def test_wrong_number_of_particles_is_named():
     force = pair_force()
     force.addParticle(0.0)
-    with pytest.raises(openmm.OpenMMException, match=r"FMMForce has 3 particles, but the System has 2"):
-        energy_of(pair_box(force).context())
+    box = pair_box(force)
+    with pytest.raises(fmm.UnsupportedError, match=r"particle for each of the System's 2, got 3\. Call its addParticle\(\)"):
+        box.context()
+    contexts.remove()  # as for a Context that OpenMM makes itself
+    try:
+        with pytest.raises(openmm.OpenMMException, match=r"FMMForce has 3 particles, but the System has 2"):
+            energy_of(box.context())
+    finally:
+        contexts.install()
 
 
 def test_an_exclusion_of_nobody_is_named():

@@ -41,6 +41,7 @@ def alchemical(chains) -> Box:
     return chains
 
 
+@pytest.mark.slow
 def test_offsets_follow_the_context_like_those_of_pme(alchemical, platform):
     reference = copy.deepcopy(alchemical)
     close = 5e-4 if platform == "Reference" else 0.05
@@ -209,7 +210,13 @@ def test_structure_is_fixed_once_used(ions, change):
     with pytest.raises(ValueError, match=r"updateParametersInContext: .* must not change"):
         force.updateParametersInContext(context)
     assert energy_of(context) == energy
-    context.reinitialize(preserveState=True)
+    if force.getNumParticles() != 4:
+        with pytest.raises(
+            fmm.UnsupportedError, match="FMMForce 'FMMForce' must have one particle for each of the System's 4, got 5"
+        ):
+            context.reinitialize(preserveState=True)
+    else:
+        context.reinitialize(preserveState=True)
     assert energy_of(context) == energy
 
 
@@ -234,8 +241,10 @@ def test_late_particles_need_a_copy(ions):
     energy_of(ions.context())
     ions.system.addParticle(1.0)
     ions.positions = np.vstack([ions.positions, [0.1, 0.2, 0.3]])
-    with pytest.raises(openmm.OpenMMException, match="FMMForce has 4 particles, but the System has 5: add one"):
-        energy_of(ions.context())
+    with pytest.raises(
+        fmm.UnsupportedError, match=r"one particle for each of the System's 5, got 4\. Call its addParticle\(\)"
+    ):
+        ions.context()
     force.addParticle(0.5)
     with pytest.raises(openmm.OpenMMException, match=r"other particles after .* make a Context of copy.deepcopy\(system\)"):
         energy_of(ions.context())

@@ -20,6 +20,7 @@ from tests.integration.native_contexts import droplet_in_a_cell, session_of
 from tests.test_program import Reader
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_particles", [False, True], ids=["", "where PythonForces act on all particles"])
 def test_the_plugin_compiles(tmp_path, all_particles):
     try:

@@ -69,7 +69,9 @@ def test_exceptions_that_came_too_late(ions):
     """Their Coulomb interaction would be in the FMM as well."""
     force = fmm.use_fmm(ions.system)
     ions.nonbonded.addException(2, 0, 0.0, 0.3, 0.0)
-    with pytest.raises(ValueError, match=r"has an exception for particles 0 and 2, which the FMMForce does not exclude: call"):
+    with pytest.raises(
+        fmm.UnsupportedError, match=r"has an exception for particles 0 and 2, which the FMMForce does not exclude"
+    ):
         fmm.validate(ions.system, ions.positions)
     force.addExclusion(0, 2)
     assert fmm.validate(ions.system, ions.positions).passed
@@ -91,7 +93,7 @@ def test_bad_input(ions):
     with pytest.raises(ValueError, match=r"`tolerance`"):
         fmm.validate(ions.system, ions.positions, tolerance=0)
     for option, value in (("bridge", "host"), ("lennard_jones", "openmm")):
-        with pytest.raises(TypeError, match=f"`{option}` says nothing here"):
+        with pytest.raises(TypeError, match=rf"validate\(\) got an unexpected keyword argument '{option}': its keywords are"):
             fmm.validate(ions.system, ions.positions, **{option: value})
     with pytest.raises(TypeError, match=r"`system` must be an openmm.System"):
         fmm.validate(None, ions.positions)

@@ -1,0 +1,73 @@
+"""What is unusual about the physics of an input, and legal: said before the work begins, never a reason to fail."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fmm_openmm import ChargeSystem, UnsupportedError, find_fmm
+from fmm_openmm.cli import inputs
+from fmm_openmm.convert.openmm_system import nonbonded_force
+
+DENSITIES = (1.0, 300.0)
+"""Atoms per nm^3 beyond which the unit of the box is asked for. Liquids and solids have 20 to 200, water 100, diamond 176."""
+
+
+def look(args, molecules: inputs.Molecules, terminal) -> dict:
+    """Print what is unusual; returns ``boundary`` and ``notes`` for the results.
+
+    Args:
+        args: the parsed command line.
+        molecules: what was read from its files, converted to FMM or not.
+
+    Raises:
+        UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce.
+    """
+    system = molecules.system
+    forces = find_fmm(system) or [nonbonded_force(system)]
+    periodic = forces[0].usesPeriodicBoundaryConditions()
+    notes = _box_notes(args, system) if periodic else [_no_box(args)]
+    if _is_uncharged(system):
+        notes.append("all charges are zero: there is no Coulomb interaction")
+    for note in notes:
+        terminal.say(note)
+    if notes:
+        terminal.say()
+    return {"boundary": "periodic" if periodic else "free space", "notes": notes}
+
+
+def _is_uncharged(system) -> bool:
+    """Whether every charge is zero, with parameter offsets at the parameters' defaults."""
+    try:
+        return not ChargeSystem.from_openmm(system).charges.any()
+    except UnsupportedError:  # charges of several forces, which do not add up
+        return False
+
+
+def _system_files(args) -> list[str]:
+    return [name for name in args.files if inputs.kind_of(Path(name)) == "system"]
+
+
+def _no_box(args) -> str:
+    if named := _system_files(args):
+        return f"no periodic boundary in {named[0]}: free space"
+    return f"no periodic box in {' and '.join(args.files)}: free space; --box to set one"
+
+
+def _box_notes(args, system) -> list[str]:
+    """About the size of a periodic box."""
+    box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+    narrowest, volume = np.diag(box).min(), np.prod(np.diag(box))
+    atoms = sum(not system.isVirtualSite(i) for i in range(system.getNumParticles()))
+    density, notes = atoms / volume, []
+    if not DENSITIES[0] <= density <= DENSITIES[1]:
+        notes.append(
+            f"{atoms:,} atom{'' if atoms == 1 else 's'} in {volume:.4g} nm^3: {density:.3g} atoms per nm^3, where liquids and "
+            "solids have 20 to 200: is the box in nm?"
+        )
+    cutoff = inputs.usual_cutoff(box)
+    if args.cutoff is None and not _system_files(args) and cutoff < inputs.LONGEST_CUTOFF:
+        notes.append(
+            f"cutoff shortened to {cutoff:.3g} nm, from {inputs.LONGEST_CUTOFF:g} nm: it must be less than half of the "
+            f"smallest box width, {narrowest:.4g} nm"
+        )
+    return notes

@@ -1,0 +1,27 @@
+"""Which tests run: plain ``pytest`` takes the first case of every test that is not marked slow, ``pytest --all`` every case, as
+CI does. Where files or tests are named, all their cases run.
+"""
+
+from pytest import Config
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run every case of every test, not only the first of quick ones")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--all") or config.args_source is Config.ArgsSource.ARGS or config.getoption("keyword"):
+        return
+    seen, kept, left = set(), [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        (left if name in seen or item.get_closest_marker("slow") else kept).append(item)
+        seen.add(name)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    left = len(terminalreporter.stats.get("deselected", ()))
+    if left and not config.getoption("keyword"):
+        terminalreporter.write_line(f"{left} more cases run with: pytest --all --numprocesses auto")

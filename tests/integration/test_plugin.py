@@ -1,0 +1,168 @@
+"""Where the native plugin's library is kept, and when it is loaded from there; needs neither OpenMM's headers nor a GPU."""
+
+import logging
+import os
+import re
+import stat
+import sys
+
+import pytest
+
+from fmm_openmm import UnsupportedError, cache
+from fmm_openmm.integration import plugin
+from tests.test_cache import disown
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes, and no plugin")
+
+COMPILER = """
+import os, shutil, sys, _ctypes
+with open(os.environ["LOG"], "a") as log:
+    print("compiled", file=log)
+os.umask(0o002)
+shutil.copyfile(_ctypes.__file__, sys.argv[sys.argv.index("-o") + 1])
+"""
+"""Stands for the compiler: what it makes is a library that can be loaded."""
+
+
+class Builds:
+    """How often the plugin was compiled."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __len__(self):
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The cache folder, which is not there yet."""
+    monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def builds(tmp_path, monkeypatch, caplog):
+    """Counts what is compiled."""
+    import _ctypes
+
+    if not hasattr(_ctypes, "__file__"):
+        pytest.skip("needs a Python whose `_ctypes` is a library")
+    own = tmp_path / "temporary"
+    own.mkdir(mode=0o700)
+    monkeypatch.setattr(plugin, "private_folder", lambda: own)
+    monkeypatch.setattr(plugin, "command", lambda: ([sys.executable, "-c", COMPILER], ["an option"]))
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    caplog.set_level(logging.WARNING, "fmm_openmm")
+    return Builds(tmp_path / "log")
+
+
+def told(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_the_library_is_the_users_alone(folder, builds, caplog, tmp_path):
+    for _ in range(2):
+        library = plugin.build()
+        assert library.parent == folder
+    assert plugin._load()
+    assert len(builds) == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert cache.why_unsafe(library) is None  # whatever the compiler's umask was
+    assert [path.name for path in folder.iterdir()] == [library.name]
+    assert not list((tmp_path / "temporary").iterdir())
+    assert not caplog.records
+
+
+def test_a_link_to_a_folder_of_the_user_is_followed(folder, tmp_path):
+    (tmp_path / "scratch").mkdir(mode=0o755)
+    folder.symlink_to(tmp_path / "scratch")
+    assert plugin.build().parent == tmp_path / "scratch"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_a_folder_that_others_can_write_is_refused(folder, builds, caplog, tmp_path, mode):
+    trap = plugin.build()
+    folder.chmod(mode)
+    assert plugin.build() == tmp_path / "temporary" / trap.name
+    assert told(caplog) == [
+        f"the native plugin is not kept in {folder}, since other users can write to it (mode {mode:04o}): "
+        "it is built for this process alone"
+    ]
+    assert len(builds) == 2
+    plugin.build()
+    assert len(builds) == 2  # once a process
+
+
+def test_a_folder_of_another_user_is_refused(folder, caplog, tmp_path, monkeypatch):
+    plugin.build()
+    disown(folder, monkeypatch)
+    if os.geteuid() == 0:  # else the private folder would be another user's as well
+        assert plugin.build().parent == tmp_path / "temporary"
+    else:
+        assert plugin._kept() == tmp_path / "temporary"
+    owner = folder.stat().st_uid
+    assert told(caplog) == [
+        f"the native plugin is not kept in {folder}, since it belongs to user {owner}: it is built for this process alone"
+    ]
+
+
+def test_a_library_that_others_can_write_is_replaced(folder, builds, caplog):
+    library = plugin.build()
+    library.write_bytes(b"a trap")
+    library.chmod(0o666)
+    assert plugin.build() == library
+    assert library.read_bytes() != b"a trap"
+    assert cache.why_unsafe(library) is None
+    assert told(caplog) == [
+        f"{library} is not loaded, since other users can write to it (mode 0666): building the native plugin anew"
+    ]
+    assert len(builds) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library\n" * 1000])
+def test_a_damaged_library_is_named_and_built_anew(folder, builds, caplog, content):
+    library = plugin.build()
+    library.write_bytes(content)
+    assert plugin._load()
+    (line,) = told(caplog)
+    assert re.match(rf"{re.escape(str(library))}: .*: building the native plugin anew$", line)
+    assert len(builds) == 2
+
+
+@pytest.mark.parametrize("reason", ["libcuda.so.1: cannot open shared object file", "{library}: undefined symbol: f"])
+def test_what_the_library_lacks_does_not_build_it_anew(folder, builds, monkeypatch, reason):
+    def failing(path):
+        raise OSError(reason.format(library=path))
+
+    monkeypatch.setattr(plugin.ctypes, "CDLL", failing)
+    with pytest.raises(UnsupportedError, match="the native plugin cannot be loaded: "):
+        plugin._load()
+    assert len(builds) == 1
+
+
+def test_where_the_folder_cannot_be_made(folder, builds, caplog, tmp_path):
+    folder.write_text("a file")
+    assert plugin.build().parent == tmp_path / "temporary"
+    (line,) = told(caplog)
+    assert line.startswith(f"the native plugin is not kept in {folder}, since [Errno 17] File exists: ")
+
+
+def test_where_the_folder_cannot_be_written(folder, builds, caplog, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plugin.shutil, "copy", full)
+    assert plugin.build().parent == tmp_path / "temporary"
+    assert plugin._load()
+    assert told(caplog)[:1] == [
+        f"the native plugin is not kept in {folder} ([Errno 28] No space left on device): it is built for this process alone"
+    ]
+    assert not list(folder.iterdir())
+
+
+def test_without_a_cache_folder(builds, caplog, tmp_path, monkeypatch):
+    monkeypatch.setenv("FMM_OPENMM_CACHE", "off")
+    assert {plugin.build().parent for _ in range(2)} == {tmp_path / "temporary"}
+    assert len(builds) == 1
+    assert not caplog.records
