@@ -5,6 +5,7 @@ import gzip
 import json
 import pickle
 import re
+import signal
 import subprocess
 import sys
 
@@ -140,6 +141,27 @@ def test_interrupt(monkeypatch):
 
     monkeypatch.setattr(check, "run", interrupted)
     assert main(["check"]) == 130
+
+
+def test_a_run_that_is_interrupted_tells_what_it_has(succeed, monkeypatch, tmp_path):
+    """Ctrl-C during the second interval of a hundred; after it the signal acts as before."""
+    step, plot, log = app.Simulation.step, tmp_path / "run.png", tmp_path / "run.csv"
+
+    def interrupted(simulation, steps):
+        if simulation.currentStep == 30:
+            signal.raise_signal(signal.SIGINT)
+        step(simulation, steps)
+
+    monkeypatch.setattr(app.Simulation, "step", interrupted)
+    usual = signal.getsignal(signal.SIGINT)
+    argv = ("run", *WATER, "--steps", "2000", "--interval", "20", "--timestep", "0.0005", "--minimize", "10")
+    result = succeed(*argv, "--plot", str(plot), "--log", str(log), "--json", code=130)
+    assert result["interrupted"]
+    assert result["steps"] == 40
+    assert result["ms_per_step"] > 0
+    assert plot.exists()
+    assert log.read_text().splitlines()[-1].startswith("40,")
+    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_no_progress_without_a_terminal(monkeypatch, capsys):

@@ -72,4 +72,6 @@ def main(argv=None) -> int:
         return 2
     finally:
         warnings.formatwarning = usual
+    if outcome.interrupted:
+        return 130
     return 0 if outcome.passed else 1

@@ -4,6 +4,8 @@ Prints the speed and, for NVE, the drift of the total energy.
 """
 
 import csv
+import signal
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields
@@ -19,6 +21,10 @@ from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
 
 BAROSTAT_INTERVAL = 25
+
+STEPS_AT_ONCE = 10
+"""Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""
+
 TRAJECTORIES = {".dcd": app.DCDReporter, ".xtc": app.XTCReporter, ".pdb": app.PDBReporter, ".cif": app.PDBxReporter}
 
 
@@ -76,13 +82,16 @@ def run(args, terminal) -> Outcome:
     if replaced:
         terminal.say(f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n")
     parameters = force.getFMMParametersInContext(simulation.context)
-    samples, seconds = simulate(args, simulation, terminal)
-    result = summary(args, simulation, samples, seconds) | noted | {"fmm": parameters}
-    terminal.pairs(described(result), title=f"{args.ensemble.upper()}, {args.steps} steps of {args.timestep:g} ps")
+    with first_interrupt() as interrupt:
+        samples, seconds = simulate(args, simulation, terminal, interrupt)
+    if interrupt.came:
+        terminal.say(f"Interrupted after {simulation.currentStep} of {args.steps} steps\n")
+    result = summary(args, simulation, samples, seconds) | noted | {"fmm": parameters, "interrupted": interrupt.came}
+    terminal.pairs(described(result), title=f"{args.ensemble.upper()}, {simulation.currentStep} steps of {args.timestep:g} ps")
     if drawing:
         draw(drawing, samples)
         drawing.savefig(args.plot)
-    return Outcome(result)
+    return Outcome(result, interrupted=interrupt.came)
 
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
@@ -160,6 +169,33 @@ def prepared(args, molecules) -> app.Simulation:
     return simulation
 
 
+@dataclass
+class Interrupt:
+    """Whether Ctrl-C was pressed."""
+
+    came: bool = False
+
+
+@contextmanager
+def first_interrupt():
+    """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a ``KeyboardInterrupt``, which
+    OpenMM would make an error of its own; a second one acts as usual. In threads other than the main one nothing changes."""
+    interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
+
+    def take_note(*_):
+        interrupt.came = True
+        signal.signal(signal.SIGINT, usual)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread:
+        signal.signal(signal.SIGINT, take_note)
+    try:
+        yield interrupt
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGINT, usual)
+
+
 @contextmanager
 def simulation_errors(simulation: app.Simulation):
     """Says of an error inside a ``with`` block at which step it came."""
@@ -172,13 +208,16 @@ def simulation_errors(simulation: app.Simulation):
         ) from error
 
 
-def simulate(args, simulation: app.Simulation, terminal) -> tuple[list[Sample], float]:
-    """The run itself.
+def simulate(args, simulation: app.Simulation, terminal, interrupt: Interrupt) -> tuple[list[Sample], float]:
+    """The run itself, to the end or until an interrupt came.
 
     Returns:
         samples: the start and every interval.
         seconds: wall time of a step, with its share of sampling and of writing the trajectory, without the first interval if
             there are more.
+
+    Raises:
+        KeyboardInterrupt: the interrupt came before the first step.
     """
     dof = degrees_of_freedom(simulation.system)
     samples, walls = [sample(simulation, dof)], []
@@ -192,15 +231,19 @@ def simulate(args, simulation: app.Simulation, terminal) -> tuple[list[Sample], 
             simulation.reporters.append(TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval))
         advance = stack.enter_context(terminal.progress("simulating", total=args.steps))
         stack.enter_context(simulation_errors(simulation))
-        while simulation.currentStep < args.steps:
-            steps = min(args.interval, args.steps - simulation.currentStep)
-            start = time.perf_counter()
-            simulation.step(steps)
+        while simulation.currentStep < args.steps and not interrupt.came:
+            before, start = simulation.currentStep, time.perf_counter()
+            end = min(before + args.interval, args.steps)
+            while simulation.currentStep < end and not interrupt.came:
+                simulation.step(min(STEPS_AT_ONCE, end - simulation.currentStep))
+            steps = simulation.currentStep - before
             samples.append(sample(simulation, dof))
             walls.append((steps, time.perf_counter() - start))
             if log:
                 log.writerow(astuple(samples[-1]))
             advance(steps)
+    if not walls:
+        raise KeyboardInterrupt
     counted = walls[1:] or walls
     return samples, sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
 
@@ -236,7 +279,7 @@ def summary(args, simulation: app.Simulation, samples: list[Sample], seconds_per
         "particles": simulation.system.getNumParticles(),
         "platform": simulation.context.getPlatform().getName(),
         "ensemble": args.ensemble,
-        "steps": args.steps,
+        "steps": simulation.currentStep,
         "ms_per_step": 1e3 * seconds_per_step,
         "ns_per_day": 86.4 * args.timestep / seconds_per_step,
         "mean_temperature": float(temperature[1:].mean()),

@@ -21,10 +21,12 @@ class Outcome:
     Attributes:
         result: for ``--json``.
         passed: whether every check did.
+        interrupted: whether it is what was found until Ctrl-C.
     """
 
     result: dict
     passed: bool = True
+    interrupted: bool = False
 
 
 class Terminal:
