@@ -314,7 +314,7 @@ def test_excluded_sites_may_coincide(folder):
 
 
 def test_other_parameters(folder):
-    """Of types, by the table; of sites, once the list is made anew."""
+    """The table of types serves at once, other types of sites from the next list on."""
     positions, problem = system(CELLS["cube"])
     emulated = Emulated(problem, "double", folder)
     emulated.evaluate(positions)

@@ -66,7 +66,7 @@ TRIAL = 5
 """Steps that tell how many fill the budget."""
 
 FRICTION, NEUTRAL_FRICTION = 1.0, 50.0
-"""Of the Langevin thermostat, 1/ps: with charges, and with all charges zero."""
+"""Friction of the Langevin thermostat with charges, and with all charges zero, 1/ps."""
 
 MINIMIZATION = 100
 """Most steps of minimisation."""

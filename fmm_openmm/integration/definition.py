@@ -40,18 +40,6 @@ def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
     return set(map(tuple, np.sort(pairs, axis=1).tolist()))
 
 
-def first_in_one_only(pairs: np.ndarray, others: np.ndarray) -> tuple[int, int] | None:
-    """The first of ``pairs``, shape (k, 2), that is not among ``others``, shape (m, 2), in either order; None if there is none.
-
-    The smaller number of the pair comes first.
-    """
-    if np.array_equal(pairs, others):
-        return None
-    pairs, others = (np.sort(np.asarray(one, np.int64), axis=1) for one in (pairs, others))
-    missing = ~np.isin(pairs[:, 0] << 32 | pairs[:, 1], others[:, 0] << 32 | others[:, 1])
-    return tuple(pairs[np.argmax(missing)].tolist()) if missing.any() else None
-
-
 @dataclass(frozen=True)
 class Options:
     """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Values are checked on creation.

@@ -9,7 +9,6 @@ import openmm
 from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion import Original, charged_by_zeros
-from fmm_openmm.integration.definition import first_in_one_only
 from fmm_openmm.integration.force import FMMForce, find_fmm
 
 REMEDY = "Call fmm.restore_pme(system) before the edit and fmm.use_fmm(system) after it: convert last."
@@ -91,6 +90,18 @@ def _check_exceptions(nonbonded: openmm.NonbondedForce, name: str, exclusions: n
         raise UnsupportedError(
             f"{name} has no exception for particles {removed[0]} and {removed[1]}, which the FMMForce excludes. {REMEDY}"
         )
+
+
+def first_in_one_only(pairs: np.ndarray, others: np.ndarray) -> tuple[int, int] | None:
+    """The first of ``pairs``, shape (k, 2), that is not among ``others``, shape (m, 2), in either order; None if there is none.
+
+    The smaller number of the pair comes first.
+    """
+    if np.array_equal(pairs, others):
+        return None
+    pairs, others = (np.sort(np.asarray(one, np.int64), axis=1) for one in (pairs, others))
+    missing = ~np.isin(pairs[:, 0] << 32 | pairs[:, 1], others[:, 0] << 32 | others[:, 1])
+    return tuple(pairs[np.argmax(missing)].tolist()) if missing.any() else None
 
 
 def _check_particles(force: openmm.Force, kind: str, count: int, system: openmm.System) -> None:

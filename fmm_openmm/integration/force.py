@@ -480,22 +480,8 @@ class FMMForce(openmm.PythonForce):
         return made
 
     @classmethod
-    @suggests_keywords
-    def from_nonbonded(
-        cls,
-        nonbonded_force: openmm.NonbondedForce,
-        tolerance: float = TOLERANCE,
-        *,
-        order: int | None = None,
-        grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
-        near_radius: float | None = None,
-        smoothing: float | None = None,
-        levels: int | None = None,
-        precision: str = "auto",
-        backend: str = "auto",
-        bridge: str = "auto",
-        lennard_jones: str = "auto",
-    ) -> "FMMForce":
+    @suggests_keywords(like=__init__, without=("self",))
+    def from_nonbonded(cls, nonbonded_force: openmm.NonbondedForce, **options) -> "FMMForce":
         """A force with the charges, charge offsets and boundary of a NonbondedForce; every exception becomes an exclusion.
 
         The NonbondedForce is left as it is. It must evaluate its exceptions itself, and nothing else of Coulomb:
@@ -503,7 +489,7 @@ class FMMForce(openmm.PythonForce):
 
         Args:
             nonbonded_force: the source.
-            tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge, lennard_jones: as in
+            options: tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge and lennard_jones of
                 :class:`FMMForce`.
 
         Raises:
@@ -512,18 +498,7 @@ class FMMForce(openmm.PythonForce):
         """
         if not isinstance(nonbonded_force, openmm.NonbondedForce):
             raise TypeError(f"`nonbonded_force` must be an openmm.NonbondedForce, got {type(nonbonded_force).__name__}")
-        made = cls(
-            tolerance,
-            order=order,
-            grid=grid,
-            near_radius=near_radius,
-            smoothing=smoothing,
-            levels=levels,
-            precision=precision,
-            backend=backend,
-            bridge=bridge,
-            lennard_jones=lennard_jones,
-        )
+        made = cls(**options)
         made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
         return made
 

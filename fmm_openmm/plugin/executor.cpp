@@ -156,10 +156,6 @@ void Executor::findArrays() {
     }
 }
 
-void Executor::setUp(CUstream stream) {
-    queue(Step::SETUP, stream);
-}
-
 void Executor::run(Step::Phase phase, CUstream stream) {
     if (!complete) findArrays();
     queue(phase, stream);

@@ -26,10 +26,8 @@ public:
     ~Executor();
     Executor(const Executor&) = delete;
 
-    // Queue what depends on the shape of the cell in the parameter block: before the first evaluation, and for every new shape.
-    void setUp(CUstream stream);
-
-    // Queue the steps of one phase.
+    // Queue the steps of one phase. Step::SETUP is what depends on the shape of the cell in the parameter block: it comes before the
+    // first evaluation, and for every new shape.
     void run(Step::Phase phase, CUstream stream);
 
     // Queue an evaluation of OpenMM's positions, and what ends it: Step::EXPORT adds the forces to OpenMM's, Step::GATHER leaves them

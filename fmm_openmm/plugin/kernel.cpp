@@ -336,7 +336,7 @@ void NativeKernel::readBox() {
             const bool other = &shape != &shapes[0];
             if (other) std::swap(shape, shapes[0]);
             resize(shapes[0]);
-            if (other) executor->setUp(stream);
+            if (other) executor->run(Step::SETUP, stream);
             return;
         }
     auto answer = requestWithPositions(executor ? PARAMETERS : PROGRAM);
@@ -383,7 +383,7 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
     shapes.insert(shapes.begin(), shape);
     if (shapes.size() > SHAPES_KEPT) shapes.pop_back();
     resize(shapes[0]);
-    executor->setUp(stream);
+    executor->run(Step::SETUP, stream);
 }
 
 // The parameter block (kernels/common/parameters.cuh) for the present size of the box.

@@ -54,20 +54,20 @@ private:
     std::shared_ptr<int> delays;
 };
 
-SitePairs::SitePairs(ContextImpl& context) : context(context), cuda(firstOf(context)) {}
+SitePairs::SitePairs(ContextImpl& context) : cuda(firstOf(context)) {}
 
 SitePairs::~SitePairs() {
     ContextSelector selector(cuda);
     engine.reset();
 }
 
-void SitePairs::start(const Force& force, const Interaction& interaction) {
+void SitePairs::start(const Force& force, const Interaction& interaction, bool alone) {
     sites = interaction;
     if (!sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
     // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces, as if there were such pairs
     const bool limited = sites.cutoff > 0;
     cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {}, "", force.getForceGroup(), false);
-    if (!limited || !forceWithList(context, force).empty()) return;
+    if (!limited || !alone) return;
     delays = std::make_shared<int>(0);
     cuda.addReorderListener(new DelayCounter(delays));
 }
@@ -89,7 +89,8 @@ void SitePairs::update(const Interaction& interaction) {
 }
 
 void SitePairs::setTable(const Interaction& interaction) {
-    sites = interaction;
+    sites.repulsion = interaction.repulsion;
+    sites.attraction = interaction.attraction;
     if (engine) engine->setTable(sites);
 }
 
@@ -126,7 +127,8 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
         }
     if (pickled.empty()) return false;
     const bool several = firstOf(context).getPlatformData().contexts.size() > 1;
-    const std::string why = several ? "the Context is on several devices" : obstacle, companion = forceWithList(context, force);
+    const std::string why = several ? "the Context is on several devices" : obstacle;
+    companion = forceWithList(context, force);
     const std::string name = force.getName();
     const Pairs pairs = {&context.getOwner(), pickled.data(), sizes.data(), (int) pickled.size(), name.c_str(),
                          system.getNumParticles(), (int) interaction.slot.size(), interaction.cutoff > 0,
@@ -292,7 +294,7 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
 void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
     ContextSelector selector(cuda);
     parameters.combine();  // the Context has no parameters yet
-    pairs.start(force, parameters.interaction);
+    pairs.start(force, parameters.interaction, claim.isAlone());
     addExceptions(force);
     describe(system, force);
 }
@@ -415,7 +417,7 @@ void CustomNonbondedKernel::initialize(const System& system, const CustomNonbond
     const std::string obstacle = obstacleOf(force, interaction, typeOfParticle);
     if (claim.ask(force, interaction, obstacle)) try {
         ContextSelector selector(cuda);
-        pairs.start(force, interaction);
+        pairs.start(force, interaction, claim.isAlone());
         describe(force, interaction, typeOfParticle);
         return;
     } catch (const Interrupted&) {

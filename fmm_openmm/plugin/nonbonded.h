@@ -23,9 +23,13 @@ public:
     // `obstacle` says why that is not possible, or is empty.
     bool ask(const OpenMM::Force& force, const Interaction& interaction, const std::string& obstacle);
 
+    // Whether nothing else has OpenMM list all pairs of particles near each other, once it was asked.
+    bool isAlone() const { return companion.empty(); }
+
 private:
     OpenMM::ContextImpl& context;
     bool asked = false;
+    std::string companion;
 };
 
 // Particles are identical if they are of the same type, groups of them if they are of the same kind.
@@ -63,7 +67,7 @@ public:
     ~SitePairs();
 
     // Once, when the Context is made. What fails throws before OpenMM knows of anything, or as OpenMM's own kernel would.
-    void start(const OpenMM::Force& force, const Interaction& interaction);
+    void start(const OpenMM::Force& force, const Interaction& interaction, bool alone);
 
     // Which particles OpenMM may exchange when it reorders atoms.
     void setIdentities(const Identities& other);
@@ -82,7 +86,6 @@ public:
 private:
     void delayReordering();
 
-    OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
     Interaction sites;
     std::unique_ptr<LennardJones> engine;          // none without sites

@@ -10,7 +10,7 @@ from openmm import app
 
 import fmm_openmm as fmm
 from fmm_openmm.integration import contexts
-from fmm_openmm.integration.definition import first_in_one_only
+from fmm_openmm.integration.edits import first_in_one_only
 from tests.integration.boxes import energy_of
 
 REMEDY = r"Call fmm\.restore_pme\(system\) before the edit and fmm\.use_fmm\(system\) after it: convert last\."

@@ -140,16 +140,16 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     )
     _buffers(b, sites, interface, real)
     capacity = np.int32(sites.capacity)
-    threads = sites.capacity // 128 + 1
+    site_blocks = sites.capacity // PAIR_THREADS + 1  # of a thread a site
     b.stage(SETUP, "lennard_jones_list", begin_sites=0)
     for buffer in ("state", "count"):
         b.memset(buffer)
     b.launch(
-        "begin_sites", threads, 128, capacity, np.int32(sites.number), "slot", "type", "home", "number", "reference",
-        "position", "state",
+        "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type", "home", "number",
+        "reference", "position", "state",
     )  # fmt: skip
     b.stage("list", "lennard_jones_list", fetch_sites=0)
-    b.launch("fetch_sites", threads, 128, capacity, "posq", "cell", "home", "reference", "position", "state")
+    b.launch("fetch_sites", site_blocks, PAIR_THREADS, capacity, "posq", "cell", "home", "reference", "position", "state")
     if sites.cutoff is not None:
         b.stage("list", "lennard_jones_list", list_sites=0)
         lengths = np.int32(sites.list_length), np.int32(sites.masked_length)

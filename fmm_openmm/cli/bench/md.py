@@ -19,7 +19,7 @@ COLUMNS = {
     "force error": ("force_error", ".1e", 1.0),
     "memory, MB": ("memory", ".0f", 1e-6),
 }
-"""Of the table, after atoms, tolerance, precision and method: what of a row they show, how, and in which unit."""
+"""Columns of the table after atoms, tolerance, precision and method: the key of the row, its format, the factor to its unit."""
 
 
 def add_arguments(parser) -> None:
