@@ -224,7 +224,7 @@ def test_the_native_bridge_alone_needs_a_context_on_cuda(ions, monkeypatch):
     """Beside one on CUDA others may be: OpenMM's minimiser makes one where forces are too large for a GPU."""
     fmm.use_fmm(ions.system)
     expected = energy_of(ions.context())
-    monkeypatch.setattr(plugin, "load", lambda: None)
+    monkeypatch.setattr(plugin, "load", lambda: SimpleNamespace(fmm_changed=lambda: None))
     system = from_elsewhere(ions.system, bridge="native")
     context = Box(system, ions.positions).context()
     with pytest.raises(openmm.OpenMMException, match="FMMForce: `bridge='native'` needs a Context on the CUDA platform"):
