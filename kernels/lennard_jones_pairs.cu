@@ -1,7 +1,4 @@
-// lennard_jones_pairs: Lennard-Jones interaction of the sites within the cutoff, of types s and t:
-//
-//     U(r) = A_st / r^12 - B_st / r^6,   with a switching function times 1 - 10 u^3 + 15 u^4 - 6 u^5, u from 0 where it begins
-//                                        to 1 at the cutoff
+// lennard_jones_pairs: Lennard-Jones interaction of the sites within the cutoff (common/pair.cuh).
 //
 // PAIR_LANES lanes own a cluster: each goes through every PAIR_LANES-th entry of its list and lets it meet all sites of the
 // cluster, which stay in registers, 17 instructions a pair. Forces are summed over the lanes and added to OpenMM's; no two
@@ -12,6 +9,7 @@
 //
 // Bound by instruction issue.
 #include "common/fixed_point.cuh"
+#include "common/pair.cuh"
 #include "common/reduce.cuh"
 #include "common/sites.cuh"
 
@@ -22,43 +20,11 @@
 #define SQUARE real(double(CUTOFF) * double(CUTOFF))
 #endif
 
-// 12 A and 6 B of a pair of types.
-struct Table {
-    const real2* __restrict__ pairs;   // (TYPES, TYPES)
-
-    __device__ __forceinline__ real2 of(int row, int type) const { return TYPES == 1 ? pairs[0] : pairs[row + type]; }
-};
-
 struct Cluster {
     real x[CLUSTER], y[CLUSTER], z[CLUSTER], fx[CLUSTER], fy[CLUSTER], fz[CLUSTER];
     int row[CLUSTER];          // of the table
     double energy;
 };
-
-__device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.0f, x); }
-__device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
-
-// Of a pair: force over distance, energy.
-struct Pair {
-    real force, energy;
-};
-
-template <bool ENERGY>
-__device__ __forceinline__ Pair pair_at(real square, const real2& ab) {
-    const real inverse2 = reciprocal(square), inverse6 = inverse2 * inverse2 * inverse2;
-    Pair pair = {(ab.x * inverse6 - ab.y) * (inverse6 * inverse2), 0};
-    if (ENERGY || SWITCHED) pair.energy = (ab.x * real(1.0 / 12) * inverse6 - ab.y * real(1.0 / 6)) * inverse6;
-#if SWITCHED
-    if (square > real(double(SWITCHING) * double(SWITCHING))) {
-        const real inverse = inverse_root(square), width = real(CUTOFF - SWITCHING);
-        const real t = (square * inverse - real(SWITCHING)) / width;
-        const real share = 1 - t * t * t * (10 - t * (15 - 6 * t)), rate = -30 * t * t * (1 - t) * (1 - t) / width;
-        pair.force = pair.force * share - pair.energy * rate * inverse;
-        pair.energy *= share;
-    }
-#endif
-    return pair;
-}
 
 // An entry with all sites of the cluster, less those of the mask.
 template <bool FORCES, bool ENERGY, bool MASKED, bool IMAGED>

@@ -132,6 +132,7 @@ inline unsigned __brev(unsigned x) {
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __saturatef(float x) { return x > 0 ? fminf(x, 1.0f) : 0.0f; }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
