@@ -2,8 +2,10 @@
 
 import argparse
 import gzip
+import io
 import json
 import sys
+from itertools import groupby
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,12 +14,14 @@ import pytest
 from openmm import app, unit
 
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.bench import md, nve, scaling, timing
+from fmm_openmm.bench import md, nve, scaling, systems, timing
 from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
 from fmm_openmm.bench.solver import Evaluation, Limits, compulsory_bytes, measure, near_pairs, relative_error
 from fmm_openmm.bench.systems import (
     BOLTZMANN,
+    TERMS,
+    Sample,
     Size,
     degrees_of_freedom,
     nonbonded,
@@ -27,8 +31,9 @@ from fmm_openmm.bench.systems import (
     water,
 )
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.cli import main
+from fmm_openmm.cli import inputs, main
 from fmm_openmm.cli.bench import md as md_command
+from fmm_openmm.cli.bench.presets import BILAYERS, FORCE_FIELDS, PRESETS, Preset
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.nonbonded import particle_parameters
 from fmm_openmm.integration import find_fmm
@@ -51,6 +56,8 @@ def base():
 def short(monkeypatch, tmp_path):
     monkeypatch.setattr(timing, "BUDGET", 0.01)
     monkeypatch.setattr(md, "BUDGET", 0.01)
+    monkeypatch.setattr(md, "MINIMIZATION", 50)
+    monkeypatch.setattr(md, "RELAXATION", 0.02)
     monkeypatch.setattr(nve, "EQUILIBRATION", 1.0)
     monkeypatch.setattr(nve, "RELAXATION", 0.1)
     monkeypatch.chdir(tmp_path)
@@ -95,6 +102,72 @@ def test_tiles_have_the_energy_of_so_many_boxes(base):
         nonbonded(system).setEwaldErrorTolerance(1e-6)
     one = potential_energy(base.sample.system, base.sample.positions)
     assert potential_energy(many.system, many.positions) == pytest.approx(2 * one, rel=2e-5)
+
+
+def test_tiles_repeat_every_term():
+    sample = with_every_term()
+    assert {type(force) for force in sample.system.getForces()} == TERMS.keys() - {openmm.MonteCarloMembraneBarostat}
+    many = tiled(sample, (1, 2, 2))
+    one = potential_energy(sample.system, sample.positions)
+    assert potential_energy(many.system, many.positions) == pytest.approx(4 * one, rel=1e-5)
+
+
+def with_every_term():
+    """Particles with a term of every kind that can be repeated, and with parameters."""
+    rng = np.random.default_rng(3)
+    edge, map_size = 2.5, 4
+    positions = edge / 2 + 0.25 * np.stack(np.unravel_index(np.arange(8), (2, 2, 2)), axis=1) + rng.uniform(0, 0.05, (8, 3))
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*edge * np.eye(3))
+    for _ in range(8):
+        system.addParticle(10.0)
+    forces = {kind.__name__: kind() for kind in TERMS if not kind.__name__.startswith(("Custom", "MonteCarlo"))}
+    for name in ("Bond", "Angle", "Torsion"):
+        kind = f"Custom{name}Force"
+        forces[kind] = getattr(openmm, kind)({"Bond": "k*r^2", "Angle": "k*theta^2", "Torsion": "k*cos(theta)"}[name])
+        getattr(forces[kind], f"addPer{name}Parameter")("k")
+    pairs = forces["CustomNonbondedForce"] = openmm.CustomNonbondedForce("a1*a2/r^6")
+    pairs.addPerParticleParameter("a")
+    pairs.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
+    forces["MonteCarloBarostat"] = openmm.MonteCarloBarostat(1.0, 300.0)
+    forces["NonbondedForce"].setNonbondedMethod(openmm.NonbondedForce.PME)
+    forces["NonbondedForce"].setEwaldErrorTolerance(1e-6)
+    forces["HarmonicBondForce"].addBond(0, 1, 0.1, 1000.0)
+    forces["HarmonicAngleForce"].addAngle(1, 2, 3, 1.0, 100.0)
+    forces["PeriodicTorsionForce"].addTorsion(0, 1, 2, 3, 3, 0.5, 10.0)
+    forces["RBTorsionForce"].addTorsion(1, 2, 3, 4, *rng.normal(size=6))
+    forces["CMAPTorsionForce"].addMap(map_size, rng.normal(size=map_size**2))
+    forces["CMAPTorsionForce"].addTorsion(0, 0, 1, 2, 3, 4, 5, 6, 7)
+    forces["CustomBondForce"].addBond(5, 6, [20.0])
+    forces["CustomAngleForce"].addAngle(5, 6, 7, [30.0])
+    forces["CustomTorsionForce"].addTorsion(4, 5, 6, 7, [40.0])
+    for k in range(8):
+        forces["NonbondedForce"].addParticle((-1) ** k * 0.4, 0.2, 0.5)
+        pairs.addParticle([1e-3 * k])
+    for i, j in ((0, 1), (2, 3)):
+        forces["NonbondedForce"].addException(i, j, 0.1 * i, 0.2, 0.3)
+        pairs.addExclusion(i, j)
+    for force in forces.values():
+        system.addForce(force)
+    return Sample(system, positions, np.zeros((8, 3)))
+
+
+def test_what_cannot_be_tiled_is_refused():
+    def refusal(change):
+        sample = with_every_term()
+        change(sample.system, nonbonded(sample.system))
+        with pytest.raises(ValueError) as error:
+            tiled(sample, COPIES)
+        return str(error.value)
+
+    def add_offset(_, force):
+        force.addGlobalParameter("scale", 1.0)
+        force.addParticleParameterOffset("scale", 0, 0.1, 0.0, 0.0)
+
+    site = openmm.TwoParticleAverageSite(0, 1, 0.5, 0.5)
+    assert refusal(lambda system, _: system.setVirtualSite(7, site)) == "cannot repeat a System with virtual sites"
+    assert refusal(lambda system, _: system.addForce(openmm.GBSAOBCForce())) == "cannot repeat a System with a GBSAOBCForce"
+    assert refusal(add_offset) == "cannot repeat a NonbondedForce with a ParticleParameterOffset"
 
 
 @pytest.mark.slow
@@ -263,16 +336,18 @@ def test_md_of_water_whose_every_atom_is_a_site(bench):
 
 
 def test_md_of_files(bench, tmp_path):
-    """Also of one that has bonded forces, and exceptions that are no exclusions."""
+    """Also of one that has bonded forces, and exceptions that are no exclusions. Marginal costs are left out."""
     (tmp_path / "peptide.pdb.gz").write_bytes(gzip.compress(PEPTIDE.read_bytes()))
-    _, result = bench("md", "--system", "peptide.pdb.gz", *PEPTIDE_BOX, "--tolerance", "5e-4", "--platform", "CPU")
-    pme, fmm, _ = result["rows"]
+    table, result = bench("md", "--system", "peptide.pdb.gz", *PEPTIDE_BOX, "--tolerance", "5e-4", "--platform", "CPU")
+    pme, fmm = result["rows"]
     assert (result["system"], result["timestep"], pme["atoms"]) == ("peptide.pdb.gz", 0.004, 113)
+    assert (pme["marginal_seconds"], "marginal, ms" in table[0], table[1]["system"]) == (None, False, "peptide.pdb.gz")
     assert pme["ns_per_day"] * pme["step_seconds"] == pytest.approx(86400 * 4e-6)
     assert fmm["force_error"] < 5e-4 < 2e-3 > pme["force_error"]
 
 
-def test_files_are_set_up_as_in_the_benchmark_of_openmm():
+def test_files_are_set_up_as_in_the_benchmark_of_openmm(monkeypatch):
+    monkeypatch.setattr(md, "RELAXATION", 2.0)
     (case,) = cases_of("--system", str(PEPTIDE), *PEPTIDE_BOX)
     system, topology = case.sample.system, app.PDBFile(str(PEPTIDE)).topology
     assert {system.getParticleMass(atom.index)._value for atom in topology.atoms() if atom.element.symbol == "H"} == {1.5}
@@ -281,26 +356,125 @@ def test_files_are_set_up_as_in_the_benchmark_of_openmm():
     assert 250 < 2 * kinetic_energy(case) / degrees_of_freedom(system) / BOLTZMANN < 350
 
 
-def test_files_of_amber_are_minimised(tmp_path):
-    parmed = pytest.importorskip("parmed")
-    topology, system, positions = small_water()
-    structure = parmed.openmm.load_topology(topology, system, positions * unit.nanometer)
-    with open("water.pdb", "w") as file:
+def test_hydrogens_are_heavy_in_long_time_steps_only():
+    (case,) = cases_of("--system", str(PEPTIDE), *PEPTIDE_BOX, "--timestep", "0.002")
+    assert min(case.sample.system.getParticleMass(i)._value for i in range(113)) == pytest.approx(1.008, abs=1e-3)
+
+
+@pytest.fixture
+def small_preset(monkeypatch, tmp_path):
+    """A preset named "small": water whose Lennard-Jones interaction is truncated. Its positions, which are not relaxed."""
+    topology, _, positions = small_water()
+    with open(tmp_path / "small.pdb", "w") as file:
         app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
-    for name in ("water.prmtop", "water.rst7"):
-        structure.save(name)
-    (as_read,) = cases_of("--system", "water.pdb", "--forcefield", FORCE_FIELD)
-    (minimised,) = cases_of("--system", "water.prmtop", "water.rst7")
-    assert as_read.sample.positions == pytest.approx(positions, abs=1e-6)
-    energies = [potential_energy(case.sample.system, case.sample.positions) for case in (as_read, minimised)]
-    assert energies[1] < energies[0] - 1000
+    monkeypatch.setitem(PRESETS, "small", Preset(tmp_path / "small.pdb", (FORCE_FIELD,), 0.8))
+    monkeypatch.setattr(md, "CUTOFFS", (0.8, 0.85))
+    return positions
+
+
+def test_md_of_presets(bench, small_preset, monkeypatch):
+    """Each relaxed once for all its tiles."""
+    relaxed, usual = [], md.equilibrated
+    monkeypatch.setattr(md, "equilibrated", lambda *args: relaxed.append(args) or usual(*args))
+    monkeypatch.setattr(systems, "BAROSTAT_INTERVAL", 5)
+    options = "--preset", "small", "--tile", "1x1", "2x1", "--ensemble", "npt", "--platform", "CPU"
+    table, result = bench("md", *options, "--tolerance", "5e-4", "5e-5")
+    assert len(relaxed) == 1
+    assert (result["system"], result["ensemble"]) == (f"small ({FORCE_FIELD}, cutoff 0.8 nm)", "npt")
+    assert (result["timestep"], {row["system"] for row in table}) == (0.002, {"small"})
+    assert [row["atoms"] for row in result["rows"]] == sorted(row["atoms"] for row in result["rows"])
+    methods = {(row["atoms"], row["tolerance"], row["method"]) for row in result["rows"]}
+    always = {(n, t, method) for n in (768, 1536) for t in (5e-4, 5e-5) for method in ("PME", "FMM")}
+    assert always <= methods <= always | {(n, 5e-5, "PME, best cutoff") for n in (768, 1536)}
+    assert all(row["force_error"] < 3 * row["tolerance"] and row["over_pme"] > 0 for row in result["rows"])
+
+
+def test_md_keeps_the_cutoff_of_a_force_field(small_preset, capsys):
+    """At which Lennard-Jones is switched off."""
+    options = "--preset", "small", "--switch", "0.7", "--tolerance", "5e-5", "--platform", "CPU", "--no-errors"
+    assert main(["bench", "md", *options]) == 0
+    text = capsys.readouterr().out
+    assert f"small ({FORCE_FIELD}, cutoff 0.8 nm, switched off from 0.7 nm)" in text
+    assert text.splitlines()[-1] == "PME at no other cutoff, a parameter of the force field: small"
+    methods = [line.split("|")[5].strip() for line in text.splitlines() if line.startswith("| small")]
+    assert methods == ["PME", "FMM, host bridge"]
+
+
+def test_presets_and_files_are_relaxed(small_preset, monkeypatch, tmp_path):
+    monkeypatch.setattr(md, "RELAXATION", 0.5)
+    for argv in (("--preset", "small"), ("--system", str(tmp_path / "small.pdb"), "--forcefield", FORCE_FIELD)):
+        (case,) = cases_of(*argv)
+        before, after = (potential_energy(case.sample.system, x) for x in (small_preset, case.sample.positions))
+        assert after < before - 1000
+        assert 250 < 2 * kinetic_energy(case) / degrees_of_freedom(case.sample.system) / BOLTZMANN < 350
+
+
+@pytest.mark.parametrize("ensemble", ["nvt", "npt"])
+def test_ensembles(ensemble, small_preset, tmp_path):
+    """In place of the baths that a System from a file has."""
+    _, system, _ = small_water()
+    system.addForce(openmm.AndersenThermostat(300.0, 1.0))
+    (tmp_path / "system.xml").write_text(openmm.XmlSerializer.serialize(system))
+    expected = {
+        ("--preset", "small"): "MonteCarloMembraneBarostat",
+        ("--system", "system.xml", "small.pdb"): "MonteCarloBarostat",
+        ("--sizes", str(EDGE)): "MonteCarloBarostat",
+    }
+    for argv, kind in expected.items():
+        (case,) = cases_of(*argv, "--ensemble", ensemble)
+        baths = [force for force in case.sample.system.getForces() if type(force).__name__.endswith("stat")]
+        assert [type(force).__name__ for force in baths] == [kind] * (ensemble == "npt")
+        assert [force.getFrequency() for force in baths] == [25] * (ensemble == "npt")
+        for force in baths[: kind == "MonteCarloMembraneBarostat"]:
+            assert (force.getXYMode(), force.getZMode()) == (force.XYIsotropic, force.ZFree)
+            assert (force.getDefaultPressure()._value, force.getDefaultSurfaceTension()._value) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["dlpc", pytest.param("dlpc-charmm36", marks=pytest.mark.slow)])
+def test_presets(name):
+    molecules = inputs.load(PRESETS[name].arguments(arguments("--preset", name)))
+    system, force = molecules.system, nonbonded(molecules.system)
+    assert system.getNumParticles() == 25_088
+    assert md.has_own_cutoff(system) == force.getUseSwitchingFunction() == name.endswith("charmm36")
+    expected = (1.2, 1.0) if name.endswith("charmm36") else (0.9, force.getSwitchingDistance()._value)
+    assert (force.getCutoffDistance()._value, force.getSwitchingDistance()._value) == expected
+    hydrogens = [atom.element.symbol == "H" for atom in molecules.topology.atoms()]
+    assert system.getNumConstraints() == sum(hydrogens) + sum(r.name == "HOH" for r in molecules.topology.residues())
+
+
+def test_options_come_before_the_numbers_of_a_preset():
+    found = PRESETS["dlpc-charmm36"].arguments(arguments("--preset", "dlpc-charmm36", "--cutoff", "1.1"))
+    assert (found.cutoff, found.switch, found.forcefield) == (1.1, 1.0, ["charmm36.xml", "charmm36/water.xml"])
+
+
+@pytest.mark.parametrize("bilayer", BILAYERS)
+def test_force_fields_have_the_residues_of_every_preset(bilayer):
+    """Tried on the first of each kind."""
+    lines = PRESETS[bilayer.lower()].structure.read_text().splitlines()
+    atoms, first = (line for line in lines if line.startswith(("ATOM", "HETATM"))), {}
+    for residue, its_atoms in groupby(atoms, lambda line: line[17:27]):  # name, chain and number
+        first.setdefault(residue[:3], list(its_atoms))
+    atoms = [line for its_atoms in first.values() for line in its_atoms]
+    serials = {line[6:11] for line in atoms}
+    bonds = [line for line in lines if line.startswith("CONECT") and line[6:11] in serials]
+    box = [line for line in lines if line.startswith("CRYST1")]
+    topology = app.PDBFile(io.StringIO("\n".join([*box, *atoms, *bonds]))).topology
+    assert topology.getPeriodicBoxVectors() is not None and topology.getNumResidues() == 2
+    for ending in FORCE_FIELDS:
+        system = app.ForceField(*PRESETS[bilayer.lower() + ending].forcefield).createSystem(topology)
+        assert system.getNumParticles() == len(atoms)
 
 
 def cases_of(*argv):
     """What ``bench md`` measures, without exact forces."""
+    return [make() for make in md_command.chosen_cases(arguments(*argv, "--no-errors"), on_gpu=False)[2].values()]
+
+
+def arguments(*argv):
+    """The parsed command line of ``bench md``."""
     parser = argparse.ArgumentParser()
     md_command.add_arguments(parser)
-    return [make() for make in md_command.chosen_cases(parser.parse_args([*argv, "--no-errors"]), on_gpu=False)[2].values()]
+    return parser.parse_args(argv)
 
 
 def kinetic_energy(case):
@@ -536,6 +710,12 @@ def test_json_alone(capsys):
         (["md", "--platform", "CPU", "--forcefield", "x.xml"], "--forcefield says nothing without --system: leave it out"),
         (["md", "--platform", "CPU", "--box", "3", "3", "3"], "--box says nothing without --system: leave it out"),
         (["md", "--platform", "CPU", "--system", "x.pdb", "--every-atom"], "--sizes and --every-atom are for water"),
+        (["md", "--platform", "CPU", "--preset", "popc", "--sizes", "3"], "--sizes and --every-atom are for water"),
+        (["md", "--platform", "CPU", "--preset", "popc", "--system", "x.pdb"], "--preset and --system: give one of them"),
+        (["md", "--platform", "CPU", "--preset", "popc", "--box", "3", "3", "3"], "--box says nothing without --system"),
+        (["md", "--platform", "CPU", "--tile", "2x2"], "--tile says nothing without --system or --preset: leave it out"),
+        (["md", "--preset", "butter"], "invalid choice: 'butter'"),
+        (["md", "--tile", "2x0"], "a tile is copies along a, b (and c), as 2x2 or 2x2x3, got 2x0"),
         (["md", "--platform", "CPU", "--system", "x.pdb"], "no such file: x.pdb"),
         (["md", "--platform", "CPU", "--system", str(PEPTIDE)], "the System must use PME, in a periodic box"),
         (["md", "--platform", "CPU", "--timestep", "2"], "`timestep` must lie between 0.0001 and 0.01, got 2"),

@@ -333,6 +333,9 @@ def test_box_with_angles(succeed, tmp_path):
         ([*WATER, "--box", "2", "2", "2", "90", "90", "180"], "--box 2 2 2 90 90 180 is no cell"),
         ([*WATER, "--cutoff", "-1"], "fmm-openmm: --cutoff must be finite and above 0 (nm), got -1"),
         ([*WATER, "--cutoff", "nan"], "fmm-openmm: --cutoff must be finite and above 0 (nm), got nan"),
+        ([*WATER, "--switch", "0.9"], "fmm-openmm: --switch must lie between 0 and the cutoff, 0.9 nm, got 0.9"),
+        ([*WATER, "--cutoff", "0.8", "--switch", "0"], "--switch must lie between 0 and the cutoff, 0.8 nm, got 0.0"),
+        (["system.xml", "water.pdb", "--switch", "0.7"], "--switch says nothing about system.xml and water.pdb"),
         ([*WATER, "--include", "folder"], "--include says nothing about water.pdb: leave it out"),
         ([*WATER, "--parameters", "x.prm"], "--parameters says nothing about water.pdb"),
         (["system.xml", "water.pdb", "--constraints", "none"], "--constraints says nothing about system.xml and water.pdb"),
@@ -393,6 +396,7 @@ def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp
     assert (result["reference"], result["passed"], result["pme"]) == ("the sum over all pairs", True, None)
     assert "`reference` must be 'direct' or 'nocutoff'" in fail("validate", *argv, "--reference", "pme")
     assert "--cutoff says nothing in empty space" in fail("convert", *argv, "--cutoff", "0.8", "-o", str(tmp_path / "out.npz"))
+    assert "--switch says nothing in empty space" in fail("convert", *argv, "--switch", "0.8", "-o", str(tmp_path / "out.npz"))
     assert "--pme-tolerance says nothing in empty space" in fail("validate", *argv, "--pme-tolerance", "1e-5")
 
 

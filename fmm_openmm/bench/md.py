@@ -1,7 +1,8 @@
 """Time of whole MD steps in OpenMM with PME and with FMM, and what Coulomb adds to a step.
 
 Each time is the wall time of one stretch of Langevin dynamics at 300 K, which begins at a sample's state and is not set back:
-neighbour lists are built and particles reordered as often as in a simulation, and the work of the host is in it.
+neighbour lists are built, particles reordered and the box scaled by a barostat as often as in a simulation, and the work of the
+host is in it.
 
 The marginal cost of Coulomb is the time of a step less that with all charges zero, at the same precision and the user's cutoff.
 Where Lennard-Jones pairs are computed among their sites, the time that this saves is taken off the marginal cost of the FMM.
@@ -12,7 +13,7 @@ structure is no longer that of water.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -22,6 +23,7 @@ from openmm import unit
 from fmm_openmm.backends import choose_backend
 from fmm_openmm.bench.solver import relative_error
 from fmm_openmm.bench.systems import (
+    TEMPERATURE,
     Sample,
     Size,
     equilibrated,
@@ -42,7 +44,8 @@ TIGHT = 1e-4
 """Below this tolerance PME is also measured at the best of several cutoffs."""
 
 CUTOFFS = (0.9, 1.05, 1.2)
-"""Those, nm, beside the user's. A longer one costs Lennard-Jones pairs as well, which the choice takes into account."""
+"""Those, nm, beside the user's. A longer one costs Lennard-Jones pairs as well, which the choice takes into account. Where the
+cutoff belongs to the force field (:func:`has_own_cutoff`), PME is measured at the user's alone."""
 
 WIDEST = 0.45
 """Largest of these cutoffs over the width of the box."""
@@ -68,8 +71,8 @@ TRIAL = 5
 FRICTION, NEUTRAL_FRICTION = 1.0, 50.0
 """Friction of the Langevin thermostat with charges, and with all charges zero, 1/ps."""
 
-MINIMIZATION = 100
-"""Most steps of minimisation."""
+MINIMIZATION, RELAXATION = 200, 4.0
+"""Most steps of minimisation, and ps of dynamics with PME, of a System before its steps are timed."""
 
 SEED = 1
 
@@ -106,12 +109,14 @@ class Case:
     """A system to measure steps of.
 
     Attributes:
+        name: what the sample is of.
         sample: with PME at the user's cutoff.
         timestep: ps.
         exact: converged Coulomb forces of the sample, or of the first of the copies that it is made of, shape (n, 3),
             kJ/mol/nm; None to measure no force errors.
     """
 
+    name: str
     sample: Sample
     timestep: float
     exact: np.ndarray | None
@@ -121,22 +126,26 @@ class Case:
         """Rigid TIP3P water, equilibrated; with ``every_atom`` its hydrogens are Lennard-Jones sites as well."""
         base = water(size.edge)
         sample = with_every_atom_a_site(base.sample) if every_atom else base.sample
-        return cls(tiled(sample, size.copies), timestep, base.exact if errors else None)
+        return cls("water", tiled(sample, size.copies), timestep, base.exact if errors else None)
 
     @classmethod
     def from_system(
-        cls, system: openmm.System, positions: np.ndarray, timestep: float = 0.004, minimize: bool = False, errors: bool = True
+        cls, name: str, system: openmm.System, positions: np.ndarray, timestep: float = 0.002, errors: bool = True
     ) -> "Case":
-        """A System at these positions, shape (n, 3), nm, or after a short minimisation, with velocities of 300 K.
+        """A System, relaxed from these positions, shape (n, 3), nm.
 
         Raises:
             ValueError: it does not use PME.
         """
         if nonbonded_force(system).getNonbondedMethod() != openmm.NonbondedForce.PME:
             raise ValueError("the System must use PME, in a periodic box")
-        sample = equilibrated(system, positions, 0.0, SEED, MINIMIZATION if minimize else 0)
+        sample = equilibrated(system, positions, RELAXATION, SEED, MINIMIZATION)
         exact = exact_forces(ChargeSystem.from_openmm(system, sample.positions)) if errors else None
-        return cls(sample, timestep, exact)
+        return cls(name, sample, timestep, exact)
+
+    def tiled(self, copies: tuple[int, int, int]) -> "Case":
+        """Copies side by side, see :func:`fmm_openmm.bench.systems.tiled`."""
+        return self if copies == (1, 1, 1) else replace(self, sample=tiled(self.sample, copies))
 
 
 class Comparison:
@@ -146,37 +155,41 @@ class Comparison:
         self._case, self._platform = case, platform
         self._system, self._force = case.sample.system, nonbonded(case.sample.system)
         self._cutoff = self._force.getCutoffDistance()
+        self._own_cutoff = has_own_cutoff(self._system)
         self._width = min(vector[k]._value for k, vector in enumerate(self._system.getDefaultPeriodicBoxVectors()))
         self._force.setForceGroup(NONBONDED_GROUP)
         self._force.setReciprocalSpaceForceGroup(-1)
         self._neutral = cache(self._measure_neutral)
 
-    def rows(self, tolerance: float, precision: str | None, smoothings=()) -> Iterator[dict]:
-        """Rows for PME at the user's cutoff and, below :data:`TIGHT`, at the best one if that is another; FMM, also with OpenMM
-        computing Lennard-Jones pairs where it would not, and with each of ``smoothings``; all charges zero.
+    def rows(self, tolerance: float, precision: str | None, smoothings=(), marginal: bool = True) -> Iterator[dict]:
+        """Rows for PME at the user's cutoff and, below :data:`TIGHT`, at the best one if that is another; for FMM, also with
+        each of ``smoothings``; with ``marginal`` for FMM with OpenMM computing Lennard-Jones pairs where it would not, and for
+        all charges zero.
 
         A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 gets the forces of PME wrong on grids of more
         than 2^31 bytes.
         """
-        neutral = self._neutral(precision)
+        neutral = self._neutral(precision) if marginal else None
         pme = self._pme(tolerance, precision, self._cutoff)
-        best = self._best_pme(tolerance, precision, pme) if tolerance < TIGHT else None
+        best = self._best_pme(tolerance, precision, pme) if tolerance < TIGHT and not self._own_cutoff else None
 
         def row(method: str, found: dict) -> dict:
-            first = {"atoms": len(self._case.sample.positions), "tolerance": tolerance, "precision": precision}
-            return first | {"method": method} | found | compared(found, neutral, pme, best)
+            first = {"system": self._case.name, "atoms": len(self._case.sample.positions), "own_cutoff": self._own_cutoff}
+            asked = {"tolerance": tolerance, "precision": precision, "method": method}
+            return first | asked | found | compared(found, neutral, pme, best)
 
         yield row("PME", pme)
         if best:
             yield row("PME, best cutoff", best)
         fmm = self._fmm(precision, tolerance=tolerance)
         yield row("FMM", fmm)
-        if fmm.get("lennard_jones") == "sites":
+        if marginal and fmm.get("lennard_jones") == "sites":
             yield row("FMM, LJ by OpenMM", self._fmm(precision, tolerance=tolerance, lennard_jones="openmm"))
         for smoothing in smoothings:
             if smoothing is not None:
                 yield row(with_smoothing("FMM", smoothing), self._fmm(precision, tolerance=tolerance, smoothing=smoothing))
-        yield row("charges zero", neutral)
+        if marginal:
+            yield row("charges zero", neutral)
 
     def _pme(self, tolerance: float, precision: str | None, cutoff) -> dict:
         force = self._force
@@ -230,7 +243,7 @@ class Comparison:
     def _measured(self, precision: str | None, describe: Callable[[openmm.Context], dict], friction: float = FRICTION) -> dict:
         """Times of the System as it is, and what ``describe`` tells of its Context; or ``failure``."""
         first = {"cutoff": self._force.getCutoffDistance()._value}
-        integrator = openmm.LangevinMiddleIntegrator(300.0, friction, self._case.timestep)
+        integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, friction, self._case.timestep)
         integrator.setRandomNumberSeed(SEED)
         free = _free_bytes(self._platform)
         try:
@@ -247,13 +260,21 @@ class Comparison:
             return first | {"failure": str(error)}
 
     def _force_error(self, context: openmm.Context, group: int) -> float:
-        """Relative RMS error of the forces of a group, at the sample's positions."""
+        """Relative RMS error of the forces of a group, at the sample's positions in its box."""
+        context.setPeriodicBoxVectors(*self._system.getDefaultPeriodicBoxVectors())
         context.setPositions(self._case.sample.positions)
         forces = context.getState(forces=True, groups={group}).getForces(asNumpy=True)
         return relative_error(forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), self._case.exact)
 
 
-def compared(found: dict, neutral: dict, pme: dict, best: dict | None) -> dict:
+def has_own_cutoff(system: openmm.System) -> bool:
+    """Whether the cutoff is a parameter of the force field: its Lennard-Jones interaction is switched off there, or has a force
+    of its own, as in CHARMM36."""
+    own = any(isinstance(force, openmm.CustomNonbondedForce) for force in system.getForces())
+    return own or nonbonded(system).getUseSwitchingFunction()
+
+
+def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) -> dict:
     """A row's whole step over those of PME at the user's and at the best cutoff, its marginal cost in seconds and that over
     PME's; None where one of them is not known."""
     step, without, usual, fastest = ((each or {}).get("step_seconds") for each in (found, neutral, pme, best))

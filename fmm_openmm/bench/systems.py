@@ -1,4 +1,4 @@
-"""Systems to measure on: water boxes built from what ``openmm.app`` ships, and copies of them side by side."""
+"""Systems to measure on: equilibrated water boxes, relaxed systems of any kind, and copies of them side by side."""
 
 import copy
 import re
@@ -26,6 +26,12 @@ HYDROGEN_SITE = (0.04, 0.192)
 BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
 """kJ/mol/K."""
 
+TEMPERATURE = 300.0
+"""K, of every run."""
+
+BAROSTAT_INTERVAL = 25
+"""Steps between two trial moves of a barostat."""
+
 SHAPES = {  # rows a, b, c; only the shape counts
     "cube": np.eye(3),
     "dodecahedron": np.array([[1.0, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]]),
@@ -37,6 +43,28 @@ SHAPES = {  # rows a, b, c; only the shape counts
 def with_smoothing(method: str, smoothing: float | None) -> str:
     """The name of a method that was asked for this smoothing; None for none."""
     return method if smoothing is None else f"{method}, smoothing {smoothing:g}"
+
+
+TERMS = {
+    openmm.HarmonicBondForce: (("Bond", 0, 2),),
+    openmm.HarmonicAngleForce: (("Angle", 0, 3),),
+    openmm.PeriodicTorsionForce: (("Torsion", 0, 4),),
+    openmm.RBTorsionForce: (("Torsion", 0, 4),),
+    openmm.CMAPTorsionForce: (("Torsion", 1, 9),),
+    openmm.CustomBondForce: (("Bond", 0, 2),),
+    openmm.CustomAngleForce: (("Angle", 0, 3),),
+    openmm.CustomTorsionForce: (("Torsion", 0, 4),),
+    openmm.NonbondedForce: (("Particle", 0, 0), ("Exception", 0, 2)),
+    openmm.CustomNonbondedForce: (("Particle", 0, 0), ("Exclusion", 0, 2)),
+    openmm.CMMotionRemover: (),
+    openmm.MonteCarloBarostat: (),
+    openmm.MonteCarloMembraneBarostat: (),
+}
+"""Terms of the forces that :func:`tiled` can repeat: the name in OpenMM's methods, and the first of a term's arguments that are
+particles and one past the last."""
+
+NOT_REPEATED = ("ParticleParameterOffset", "ExceptionParameterOffset", "InteractionGroup")
+"""Terms that :func:`tiled` cannot repeat."""
 
 
 @dataclass(frozen=True)
@@ -120,21 +148,35 @@ def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: i
 
 
 def equilibrated(system: openmm.System, positions: np.ndarray, picoseconds: float, seed: int = 1, minimize: int = 0) -> Sample:
-    """The sample after at most so many steps of minimisation, new velocities and a Langevin run at 300 K."""
-    integrator = openmm.LangevinMiddleIntegrator(300.0, 5.0, 0.002)
+    """The sample after at most so many steps of minimisation, new velocities and a Langevin run at 300 K. Its box, which a
+    barostat may have changed, becomes the System's default."""
+    integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, 5.0, 0.002)
     integrator.setRandomNumberSeed(seed)
     context = openmm.Context(system, integrator, fastest_platform())
     context.setPositions(positions)
     if minimize:
         openmm.LocalEnergyMinimizer.minimize(context, maxIterations=minimize)
-    context.setVelocitiesToTemperature(300.0, seed)
+    context.setVelocitiesToTemperature(TEMPERATURE, seed)
     integrator.step(round(picoseconds / 0.002))
     state = context.getState(positions=True, velocities=True)
+    system.setDefaultPeriodicBoxVectors(*state.getPeriodicBoxVectors())
     return Sample(
         system,
         state.getPositions(asNumpy=True).value_in_unit(unit.nanometer),
         state.getVelocities(asNumpy=True).value_in_unit(unit.nanometer / unit.picosecond),
     )
+
+
+def barostat(temperature: float = TEMPERATURE, pressure: float = 1.0, seed: int = 1, membrane: bool = False) -> openmm.Force:
+    """A Monte Carlo barostat of this pressure, bar; with ``membrane`` for a bilayer in the xy plane without surface tension:
+    x and y change together, z independently."""
+    if membrane:
+        plane, normal = openmm.MonteCarloMembraneBarostat.XYIsotropic, openmm.MonteCarloMembraneBarostat.ZFree
+        result = openmm.MonteCarloMembraneBarostat(pressure, 0.0, temperature, plane, normal, BAROSTAT_INTERVAL)
+    else:
+        result = openmm.MonteCarloBarostat(pressure, temperature, BAROSTAT_INTERVAL)
+    result.setRandomNumberSeed(seed)
+    return result
 
 
 def exact_forces(charges: ChargeSystem) -> np.ndarray:
@@ -153,7 +195,13 @@ def with_every_atom_a_site(sample: Sample) -> Sample:
 
 
 def tiled(sample: Sample, copies) -> Sample:
-    """Copies of a sample along its box vectors, in one periodic cell and a System of their own."""
+    """Copies of a sample along its box vectors, in one periodic cell and a System of their own.
+
+    Raises:
+        ValueError: the System has virtual sites or a force that is not in :data:`TERMS`.
+    """
+    if any(sample.system.isVirtualSite(i) for i in range(sample.system.getNumParticles())):
+        raise ValueError("cannot repeat a System with virtual sites")
     count = int(np.prod(copies))
     box = _box(sample.system)
     system = openmm.System()
@@ -167,7 +215,8 @@ def tiled(sample: Sample, copies) -> Sample:
             system.addParticle(mass)
         for i, j, distance in constraints:
             system.addConstraint(first + i, first + j, distance)
-    system.addForce(_repeated(nonbonded(sample.system), count))
+    for force in sample.system.getForces():
+        system.addForce(_repeated(force, n, count))
     return Sample(system, _shifted(sample.positions, box, copies), np.tile(sample.velocities, (count, 1)))
 
 
@@ -227,19 +276,25 @@ def _interacting_exceptions(force: openmm.NonbondedForce) -> list[tuple]:
     ]
 
 
-def _repeated(force: openmm.NonbondedForce, count: int) -> openmm.NonbondedForce:
-    n, result = force.getNumParticles(), openmm.NonbondedForce()
-    result.setNonbondedMethod(force.getNonbondedMethod())
-    result.setCutoffDistance(force.getCutoffDistance())
-    result.setUseDispersionCorrection(force.getUseDispersionCorrection())
-    particles = particle_parameters(force).tolist()
-    exceptions = [force.getExceptionParameters(k) for k in range(force.getNumExceptions())]
-    exceptions = [(i, j, *(value._value for value in values)) for i, j, *values in exceptions]
-    for first in range(0, n * count, n):
-        for parameters in particles:
-            result.addParticle(*parameters)
-        for i, j, *parameters in exceptions:
-            result.addException(first + i, first + j, *parameters)
+def _repeated(force: openmm.Force, n: int, count: int) -> openmm.Force:
+    """A force whose terms act on ``count`` copies of the n particles."""
+    kind = type(force)
+    if kind not in TERMS:
+        raise ValueError(f"cannot repeat a System with a {kind.__name__}")
+    for term in NOT_REPEATED:
+        if getattr(force, f"getNum{term}s", int)():
+            raise ValueError(f"cannot repeat a {kind.__name__} with a {term}")
+    result = copy.deepcopy(force)
+    for term, begin, end in TERMS[kind]:
+        get = getattr(force, f"get{term}Particles" if term == "Exclusion" else f"get{term}Parameters")
+        entries = [get(k) for k in range(getattr(force, f"getNum{term}s")())]
+        if (kind, term) == (openmm.CustomNonbondedForce, "Particle"):  # its parameters are one argument
+            entries = [[parameters] for parameters in entries]
+        entries = [[getattr(value, "_value", value) for value in entry] for entry in entries]
+        add = getattr(result, f"add{term}")
+        for first in range(n, n * count, n):
+            for entry in entries:
+                add(*entry[:begin], *(first + i for i in entry[begin:end]), *entry[end:])
     return result
 
 

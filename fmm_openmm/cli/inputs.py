@@ -64,18 +64,15 @@ class Molecules:
     topology: app.Topology
 
 
-def add_arguments(
-    parser, option: str | None = None, hydrogen_mass: float | None = None, forcefield: list[str] | None = None
-) -> None:
+def add_arguments(parser, option: str | None = None, forcefield: list[str] | None = None) -> None:
     """FILE and everything that says how to read it.
 
     Args:
         option: of this name in place of positional arguments, and not required.
-        hydrogen_mass: of hydrogens outside rigid water, amu, taken from the heavy atom; None leaves masses as they are.
         forcefield: what a structure is read with where ``--forcefield`` is not given.
     """
     parser.epilog = FILES
-    parser.set_defaults(hydrogen_mass=hydrogen_mass, usual_forcefield=forcefield)
+    parser.set_defaults(hydrogen_mass=None, usual_forcefield=forcefield)
     group = parser.add_argument_group("input")
     named = {"dest": "files"} if option else {}
     usual = f" (default: {' '.join(forcefield)})" if forcefield else ""
@@ -91,11 +88,14 @@ def add_arguments(
         help="periodic box in place of the files' own: three lengths in nm, or these and three angles in degrees",
     )
     group.add_argument("--cutoff", type=float, help="nm (default: 0.9, or less in a small box)")
+    group.add_argument("--switch", type=float, help="nm, where the Lennard-Jones interaction begins to be switched off")
     group.add_argument("--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water")
 
 
 def load(args) -> Molecules:
     """The system that the parsed command line names.
+
+    Hydrogens outside rigid water get a mass of ``args.hydrogen_mass``, amu, taken from the heavy atom, unless that is None.
 
     Raises:
         FileNotFoundError, ValueError: a file that is missing, of unknown kind, unreadable, or one that does not fit the
@@ -117,6 +117,9 @@ def load(args) -> Molecules:
             raise ValueError(f"--{name} says nothing about {' and '.join(args.files)}: leave it out")
     if args.cutoff is not None and not 0 < args.cutoff < np.inf:
         raise ValueError(f"--cutoff must be finite and above 0 (nm), got {args.cutoff}")
+    cutoff = LONGEST_CUTOFF if args.cutoff is None else args.cutoff
+    if args.switch is not None and not 0 < args.switch < cutoff:
+        raise ValueError(f"--switch must lie between 0 and the cutoff, {cutoff:g} nm, got {args.switch}")
     molecules = reader(found, args)
     if len(molecules.positions) != molecules.system.getNumParticles():
         raise ValueError(
@@ -153,8 +156,9 @@ def _box(args, own):
         box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
         if not is_no_cell(box):
             return box
-        if args.cutoff is not None:
-            raise ValueError("--cutoff says nothing in empty space: leave it out, or give a box with --box")
+        for name in ("cutoff", "switch"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name} says nothing in empty space: leave it out, or give a box with --box")
         return None
     if len(args.box) not in (3, 6) or min(args.box) <= 0:
         raise ValueError(f"--box takes three positive lengths in nm, or these and three angles, got {args.box}")
@@ -177,6 +181,8 @@ def _method(args, box) -> dict:
     if box is None:
         return common | {"nonbondedMethod": app.NoCutoff}
     cutoff = args.cutoff if args.cutoff is not None else usual_cutoff(np.array(box))
+    if args.switch is not None:
+        common["switchDistance"] = args.switch * unit.nanometer
     return common | {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer}
 
 
@@ -287,6 +293,7 @@ USED_BY = {
     "parameters": (_read_charmm,),
     "include": (_read_gromacs,),
     "cutoff": ALONE,
+    "switch": ALONE,
     "constraints": ALONE,
 }
 """Options by the readers that they are for: a System comes with its own."""

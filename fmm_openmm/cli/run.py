@@ -15,12 +15,10 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
-from fmm_openmm.bench.systems import BOLTZMANN, degrees_of_freedom
+from fmm_openmm.bench.systems import BOLTZMANN, barostat, degrees_of_freedom
 from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
-
-BAROSTAT_INTERVAL = 25
 
 STEPS_AT_ONCE = 10
 """Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""
@@ -143,9 +141,7 @@ def prepared(args, molecules) -> app.Simulation:
     """A Simulation at its starting point: minimised, equilibrated, with velocities."""
     system = molecules.system
     if args.ensemble == "npt":
-        barostat = openmm.MonteCarloBarostat(args.pressure * unit.bar, args.temperature, BAROSTAT_INTERVAL)
-        barostat.setRandomNumberSeed(args.seed)
-        system.addForce(barostat)
+        system.addForce(barostat(args.temperature, args.pressure, args.seed))
     thermostat = openmm.LangevinMiddleIntegrator(args.temperature, args.friction, args.timestep)
     thermostat.setRandomNumberSeed(args.seed)
     verlet = openmm.VerletIntegrator(args.timestep)
