@@ -8,7 +8,7 @@ convolution. Rows of boxes are the last cycle where they split off; the rest fol
 ``U counts V = diag(d)``, and as Z_mn is Z_m x Z_n for coprime m and n, long and thin groups become as compact as they can be.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, product
 from math import gcd
@@ -56,6 +56,32 @@ random, which multiplies the truncation error by ten and more. An eighth is fart
 DISTANT = 2.0
 """Box widths beyond the near radius from which boxes add nothing to the error that nearer ones have not: periodic images that
 are no boxes of the lattice must lie there."""
+
+
+MAX_STRAIN = 0.02
+"""Largest :func:`strain` of a cell in which its boxes keep their near stencil, and all that was chosen for them.
+
+Lengths then change by less than 4.8 %: the spectral norm of a lower triangular matrix is at most 2.25 times its largest
+component.
+"""
+
+
+SAME_SHAPE = 1e-12
+"""Components of box vectors, over their width, and of strains that are rounding."""
+
+
+def strain(cell: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Strain by which one cell becomes another, apart from a uniform scaling: ``other = f cell (1 + e)``, ``f^3`` the ratio of
+    their volumes. Cells of one shape have none, and those that differ by the choice of their periodic vectors a large one.
+
+    Args:
+        cell, other: lower triangular, rows are vectors, shape (3, 3), in any unit.
+
+    Returns:
+        e, lower triangular, shape (3, 3).
+    """
+    deformation = np.linalg.solve(cell, other)
+    return np.tril(deformation / np.cbrt(np.prod(np.diag(deformation)))) - np.eye(3)
 
 
 def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
@@ -295,12 +321,14 @@ class BoxLattice:
         boxes: box vectors over the mean box width, shape (3, 3) float64, determinant 1.
         near_radius: near means box centres within this many box widths.
         filled: fraction of the boxes that hold particles, roughly: nothing but speed depends on it.
+        strained_from: boxes of another shape whose near stencil these keep; None: it is their own.
     """
 
     counts: np.ndarray
     boxes: np.ndarray
     near_radius: float
     filled: float = 1.0
+    strained_from: "BoxLattice | None" = None
 
     @classmethod
     def from_cell(cls, cell: np.ndarray, counts: np.ndarray, near_radius: float, filled: float = 1.0) -> "BoxLattice":
@@ -308,12 +336,38 @@ class BoxLattice:
 
     def same_shape(self, cell: np.ndarray) -> bool:
         """Whether the boxes of ``cell`` differ from these by a uniform scaling only."""
-        other = BoxLattice.from_cell(cell, self.counts, self.near_radius)
-        return bool(np.abs(other.boxes - self.boxes).max() < 1e-12)
+        return self._have_shape_of(BoxLattice.from_cell(cell, self.counts, self.near_radius).boxes)
+
+    def _have_shape_of(self, boxes: np.ndarray) -> bool:
+        return bool(np.abs(boxes - self.boxes).max() < SAME_SHAPE)
+
+    @property
+    def unstrained(self) -> "BoxLattice":
+        """The boxes that the near stencil was chosen for: these themselves, or those that they are strained from."""
+        return self.strained_from or self
+
+    def strained(self, cell: np.ndarray) -> "BoxLattice | None":
+        """These boxes in another cell, with the same near stencil; None if it strains :attr:`unstrained` by more than
+        :data:`MAX_STRAIN`, so that boxes and parameters are to be chosen for it."""
+        boxes = BoxLattice.from_cell(cell, self.counts, self.near_radius).boxes
+        for known in (self, self.unstrained):
+            if known._have_shape_of(boxes):
+                return known
+        return replace(self, boxes=boxes, strained_from=self.unstrained) if self.unstrained.is_strained_to(boxes) else None
+
+    def is_strained_to(self, boxes: np.ndarray) -> bool:
+        """Whether box vectors, shape (3, 3), are strained from these by :data:`MAX_STRAIN` at most."""
+        return bool(np.abs(strain(self.boxes, boxes)).max() <= MAX_STRAIN)
+
+    @property
+    def are_cuboids(self) -> bool:
+        """Whether the boxes are cuboids, and their near stencil is one of cuboids: symmetric under mirroring x, y and z."""
+        return not np.tril(self.boxes, -1).any() and not np.tril(self.unstrained.boxes, -1).any()
 
     def coarsened(self, levels: int) -> "BoxLattice":
         """The lattice of boxes ``2^levels`` times as wide, of which the counts must be multiples; its unit is their width."""
-        return BoxLattice(self.counts >> levels, self.boxes, self.near_radius)
+        strained_from = self.strained_from and self.strained_from.coarsened(levels)
+        return BoxLattice(self.counts >> levels, self.boxes, self.near_radius, strained_from=strained_from)
 
     @property
     def size(self) -> int:
@@ -347,11 +401,13 @@ class BoxLattice:
     @cached_property
     def near(self) -> np.ndarray:
         """Offsets of the near stencil, shape (m, 3) int64, first axis fastest."""
-        return near_stencil(self.boxes, self.near_radius)
+        return self.strained_from.near if self.strained_from else near_stencil(self.boxes, self.near_radius)
 
     @cached_property
     def far(self) -> np.ndarray:
         """Offsets of the first boxes beyond the near stencil: up to `DISTANT` box widths more, shape (m, 3) int64."""
+        if self.strained_from:
+            return self.strained_from.far
         wider = near_stencil(self.boxes, self.near_radius + DISTANT)
         return wider[~self.is_near(wider)]
 
@@ -369,7 +425,7 @@ class BoxLattice:
     @cached_property
     def cycles(self) -> tuple[np.ndarray, np.ndarray]:
         """V (3, 3) and d (3,), see :func:`group_cycles`. In a rectangular cell slots are box numbers."""
-        return group_cycles(self.counts)
+        return self.strained_from.cycles if self.strained_from else group_cycles(self.counts)
 
     @cached_property
     def in_rows(self) -> bool:

@@ -45,7 +45,7 @@ SINGLE_FLOOR = 5e-6
 
 NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes which are a few percent off a cube
-have the same near stencil, and a barostat does not make it flicker."""
+have the same near stencil."""
 
 ORDER_LIMIT = (6.0, 3.2)
 """Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs in facing corners of boxes

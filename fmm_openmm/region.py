@@ -8,6 +8,10 @@ that moves as a whole takes its boxes along; only one that outgrows them, or shr
 In a periodic cell molecules are moved by cell vectors to where they lie side by side (:func:`gathered`), and all images but the
 nearest are left to the lattice operator. That takes boxes over at most half of the cell along x, y and z, and pays where the
 cost model finds them cheaper than boxes over the whole cell.
+
+Boxes over a whole cell follow it. A uniform scaling changes nothing; a strain of at most :data:`fmm_openmm.box.MAX_STRAIN` from
+the cell they were chosen for keeps grid, parameters and near stencil, so that a barostat's trial moves change only the lattice
+operator; a larger one has them chosen anew, for the cell that asked for it. So there is no border near which they alternate.
 """
 
 from dataclasses import dataclass, replace
@@ -130,7 +134,10 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Filling:
-    """Boxes over a whole periodic cell; parameters, lattice, width and origin as of a :class:`Region`."""
+    """Boxes over a whole periodic cell; parameters, lattice, width and origin as of a :class:`Region`.
+
+    They serve every cell of their shape, and those that are strained by at most :data:`fmm_openmm.box.MAX_STRAIN`.
+    """
 
     parameters: FMMParameters
     lattice: BoxLattice
@@ -140,6 +147,11 @@ class Filling:
     def scaled(self, cell: np.ndarray) -> "Filling | None":
         """These boxes in a cell of the same shape, however large; None if its shape is another."""
         return replace(self, width=box_width(cell, self.lattice.counts)) if self.lattice.same_shape(cell) else None
+
+    def strained(self, cell: np.ndarray) -> "Filling | None":
+        """These boxes in a cell of another shape, with their parameters and near stencil; None if it is strained too much."""
+        lattice = self.lattice.strained(cell)
+        return lattice and replace(self, lattice=lattice, width=box_width(cell, lattice.counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,15 +190,24 @@ class Placement:
         """Of boxes over the whole cell."""
         return choose_tuned(self.device, self.request, self.cell, self.load, self.cost)
 
-    def parameters_for(self, cell: np.ndarray) -> FMMParameters:
-        """The same while the boxes keep their shape in another cell, shape (3, 3), nm; else adapted."""
-        if BoxLattice.from_cell(self.cell, self.parameters.counts, 1.0).same_shape(cell):
-            return self.parameters
-        return adapt_parameters(self.parameters, self.request, cell, self.load, self.cost)
+    def filling(self, cell: np.ndarray, kept: Filling | None = None) -> Filling:
+        """Boxes over the whole of a cell, shape (3, 3), nm: the first of those in use and those of :attr:`parameters` that
+        serve it, else others, chosen for it.
 
-    def filling(self, cell: np.ndarray) -> Filling:
-        """Boxes over the whole of a cell, shape (3, 3), nm."""
-        p = self.parameters_for(cell)
+        Args:
+            kept: boxes in use.
+        """
+        for boxes in filter(None, (kept, self._chosen)):
+            found = boxes.strained(cell)
+            if found:
+                return found
+        return self._filling(adapt_parameters(self.parameters, self.request, cell, self.load, self.cost), cell)
+
+    @cached_property
+    def _chosen(self) -> Filling:
+        return self._filling(self.parameters, self.cell)
+
+    def _filling(self, p: FMMParameters, cell: np.ndarray) -> Filling:
         lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius, self.load.filled)
         return Filling(p, lattice, box_width(cell, p.counts))
 

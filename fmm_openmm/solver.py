@@ -182,8 +182,9 @@ class CoulombSolver:
                 waits for the device, and instead of errors there are NaNs. With an open boundary, or in a nearly empty cell,
                 the energy is read back, which tells whether the boxes cover the particles; bad positions are errors.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
-                another shape rebuilds the lattice operator. With an open boundary None. Particles that leave the space that
-                the boxes cover rebuild it.
+                another shape rebuilds the lattice operator, and one that is strained by more than two percent has grid and
+                parameters chosen anew. With an open boundary None. Particles that leave the space that the boxes cover
+                rebuild the operator.
 
         Raises:
             MemoryError: with backend "cuda", device memory does not suffice. Nothing is kept there; the solver stays usable.
@@ -284,9 +285,10 @@ class CoulombSolver:
         self._placement = placement
 
     def parameters_for(self, box_vectors) -> FMMParameters:
-        """What is used for the given box vectors: the choice made at creation while the boxes keep their shape, or nearly."""
+        """What is used for the given box vectors: what is in use, or was chosen at creation, while the boxes keep their shape,
+        or nearly."""
         cell = self._cell(box_vectors)
-        return self.parameters if self._placement.follows else self._placement.parameters_for(cell)
+        return self.parameters if self._placement.follows else self._filling(cell).parameters
 
     @property
     def _stages(self) -> list[Stages]:
@@ -330,7 +332,11 @@ class CoulombSolver:
                 return region
             self._kept = []
             self._plan(self._placement.over_cell(positions, cell))
-        return self._placement.filling(cell)
+        return self._filling(cell)
+
+    def _filling(self, cell: np.ndarray) -> Filling:
+        """Boxes over the whole of a cell: those used last while they serve it."""
+        return self._placement.filling(cell, self._kept[0][1] if self._kept else None)
 
     def _made(self, boxes: Region | Filling) -> Stages:
         """Stages for the boxes: the older of those kept, if they can adopt them, else new ones."""

@@ -20,8 +20,8 @@
 //                     a row of offsets the phase turns by one complex product. A tile of weights lies in shared memory;
 //                     bound by reading it, 16 bytes for two multiply-adds.
 //
-// Macros, from fmm_openmm/backends/cuda/operator.py: ALPHA; CUT, the longest alias; OPERATOR_WAVES, wave vectors a block; OFFSET_TILE,
-// offsets a tile, with which a row starts anew; MIRRORED, whether the cell is rectangular.
+// Macros, from fmm_openmm/backends/cuda/operator.py: OPERATOR_WAVES, wave vectors a block; OFFSET_TILE, offsets a tile, with which a
+// row starts anew; MIRRORED, whether the cell is rectangular. Arguments: alpha, the splitting parameter; cut, the longest alias.
 //
 // All in double, for a float operator too: the halves of Ewald's sum cancel, in high degrees and for large near stencils.
 #include "common/types.cuh"
@@ -120,7 +120,8 @@ __device__ void shares(double a, bool near, double (&share)[TOP + 1]) {
 }
 
 extern "C" __global__ void
-operator_weights(int offset_count, int alias_count, const int4* __restrict__ offsets /* (offset_count): i, 1 near + 2 new row */,
+operator_weights(double alpha, int offset_count, int alias_count,
+                 const int4* __restrict__ offsets /* (offset_count): i, 1 near + 2 new row */,
                  const int4* __restrict__ aliases /* (alias_count) */, const int4* __restrict__ near /* (NEAR) */,
                  const Parameters* __restrict__ parameters,
                  double2* __restrict__ weights /* (COLUMNS, offset_count, SLOTS) */,
@@ -144,7 +145,7 @@ operator_weights(int offset_count, int alias_count, const int4* __restrict__ off
     const double x = i.x * b[0] + i.y * b[3] + i.z * b[6], y = i.y * b[4] + i.z * b[7], z = i.z * b[8];
     const double r2 = x * x + y * y + z * z;
     double share[TOP + 1];
-    shares(ALPHA * ALPHA * r2, i.w & 1, share);
+    shares(alpha * alpha * r2, i.w & 1, share);
 
     double2 diagonal = {0, 0};
     double z1 = 0, z2 = 0;                                            // Z times (2 l - 1)!! / (2 m - 1)!!, at r / r^2
@@ -170,7 +171,7 @@ operator_weights(int offset_count, int alias_count, const int4* __restrict__ off
 }
 
 extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES)
-operator_terms(int waves, int offset_count, int alias_count,
+operator_terms(double alpha, double cut, int waves, int offset_count, int alias_count,
                const int* __restrict__ group /* (15): V row by row, d, lengths of the half grid */,
                const int4* __restrict__ offsets, const double2* __restrict__ weights,
                const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters,
@@ -231,9 +232,9 @@ operator_terms(int waves, int offset_count, int alias_count,
         const double3 alias = alias_vectors[k];
         const double x = -base[0] - alias.x, y = -base[1] - alias.y, z = -base[2] - alias.z;
         const double r2 = x * x + y * y + z * z;
-        const bool inside = r2 < CUT * CUT && r2 > 1e-20;
+        const bool inside = r2 < cut * cut && r2 > 1e-20;
         if (!__any_sync(FULL, inside)) continue;
-        const double gauss = inside ? 4 * PI * exp(r2 * (-0.25 / (ALPHA * ALPHA))) / r2 : 0;
+        const double gauss = inside ? 4 * PI * exp(r2 * (-0.25 / (alpha * alpha))) / r2 : 0;
         double2 diagonal = product({gauss, 0}, power(x, y, columns.m));
         const double2 second = product({gauss, 0}, power(x, y, TOP - columns.m));
         double z1 = 1, z2 = 0;
@@ -254,7 +255,7 @@ operator_terms(int waves, int offset_count, int alias_count,
     if (wave >= waves) return;
 
     // what belongs to r = 0 and to G = 0
-    if (columns.m == 0) sum[0].x -= 2 * ALPHA / sqrt(PI) + (wave == 0 ? PI / (ALPHA * ALPHA) : 0);
+    if (columns.m == 0) sum[0].x -= 2 * alpha / sqrt(PI) + (wave == 0 ? PI / (alpha * alpha) : 0);
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
         if (!columns.used(slot)) continue;

@@ -10,6 +10,7 @@ from fmm_openmm.driver import evaluate
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
 from tests.emulator import COMPILER, NOTICES_READS, EmulatedStages
+from tests.test_strain import deformation
 
 if COMPILER is None:
     pytest.skip("needs a C++ compiler", allow_module_level=True)
@@ -60,6 +61,31 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     check(lattice, width, *charges_in(-2, 3), order, smoothing, minimum_image, dtype, folder)
+
+
+@pytest.mark.parametrize(("cell", "levels"), [("cuboid", 0), ("skewed", 0), ("skewed", 1)])
+def test_a_strained_cell_and_back(cell, levels, folder):
+    """By the program of another cell; what the setup made for that, kept beside, makes the setup needless there."""
+    vectors, grid = CELLS[cell]
+    counts = counts_matrix([[6, 0, 0], [2, 4, 0], [-2, 2, 6]] if levels else grid)
+    lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
+    positions, charges, pairs = charges_in(-2, 3)
+    stages = EmulatedStages(lattice, 3, 0.0, charges, pairs, False, np.float64, folder, levels=levels)
+    before = stages.evaluate(positions, width)
+    shaped = {name: stages.buffers[name].copy() for name in stages.emulator.program.shaped}
+    change = deformation(np.diag([1.0, -1, 1]) if cell == "cuboid" else np.array([[1.0, 0, 0], [1, -1, 0], [-1, 1, 1]]))
+    stages.lattice = lattice.strained(vectors @ change)
+    expected = evaluate(
+        ReferenceStages(stages.lattice, 3, 0.0, charges, pairs, False, levels=levels), positions @ change, width
+    )  # fmt: skip
+    for a, b in zip(stages.evaluate(positions @ change, width), expected, strict=True):
+        assert np.linalg.norm(a - b) <= 1e-12 * np.linalg.norm(b)
+    for name, content in shaped.items():
+        assert (stages.buffers[name] != content).any()
+        stages.buffers[name][...] = content
+    stages.lattice = lattice
+    for a, b in zip(stages.evaluate(positions, width, set_up=False), before, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow

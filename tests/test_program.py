@@ -156,6 +156,15 @@ def test_everything_is_written_before_it_is_read(built):
     assert written == set(built.buffers)
 
 
+def test_what_depends_on_the_shape_is_told(built):
+    """All that the setup writes and a stage reads: who keeps it can leave the setup out."""
+    setup = [step for step in built.steps_of(p.SETUP) if isinstance(step, p.Launch)]
+    written = set().union(*(accesses(built, step)[1] for step in setup))
+    later = [accesses(built, step) for step in built.steps if step.stage != p.SETUP]
+    assert set(built.shaped) == written & set().union(*(reads for reads, _ in later))
+    assert not set(built.shaped) & set().union(*(writes for _, writes in later))
+
+
 def test_streams_do_not_race(built):
     """Two steps that touch a buffer, one of them writing, are ordered by their stream or by events."""
     last, recorded, before, touched = {}, {}, [], []
@@ -230,9 +239,10 @@ def test_serialises(built):
     assert all(text == source_of(stage, built.macros) for stage, text in sources)
     kernels = [(reader.name(), *reader.integers(2)) for _ in range(reader.integer())]
     assert {name: p.Kernel(sources[file][0], shared) for name, file, shared in kernels} == built.kernels
-    buffers = [(reader.name(), reader.integer(), reader.block()) for _ in range(reader.integer())]
-    for (name, size, block), (expected, buffer) in zip(buffers, built.buffers.items(), strict=True):
+    buffers = [(reader.name(), *reader.integers(2), reader.block()) for _ in range(reader.integer())]
+    for (name, size, shaped, block), (expected, buffer) in zip(buffers, built.buffers.items(), strict=True):
         assert (name, size) == (expected, 0 if buffer.external else buffer.nbytes)
+        assert shaped == (name in built.shaped)
         assert block == (b"" if buffer.data is None else buffer.data.tobytes())
     streams, events, steps = reader.integers(3)
     assert streams == built.streams

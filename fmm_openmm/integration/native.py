@@ -3,8 +3,9 @@
 On the CUDA platform the plugin (``fmm_openmm/plugin``) creates the kernel of every PythonForce. It asks :func:`_open` whether
 the callable is a :class:`HostBridge` that it may serve; for others, and after any failure, OpenMM's own kernel does the work,
 which calls the callable. A :class:`Session` is one served force in one Context. It is asked for a program when the Context is
-made, when the shape of its box changes, and when particles have left boxes that cover these only; and for charges when a global
-parameter or the force's definition has changed: never in an ordinary step.
+made, when its cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and when particles have left boxes that cover
+these only; and for charges when a global parameter or the force's definition has changed: never in an ordinary step, nor for a
+barostat's trial moves.
 """
 
 import atexit
@@ -19,7 +20,7 @@ from scipy.spatial import cKDTree
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.box import BoxLattice, check_box_vectors
+from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback
 from fmm_openmm.integration import lennard_jones, plugin
@@ -27,7 +28,7 @@ from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Structure, pair_set
 from fmm_openmm.integration.place import Place
 from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load
-from fmm_openmm.region import Placement, Region
+from fmm_openmm.region import Filling, Placement, Region
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -64,18 +65,18 @@ class Session:
         self._open = bridge.fix_structure().boundary == "open"
         self.placement: Placement | None = None
         self._seen = False  # whether positions have told how much of a periodic cell is empty
-        self._region: Region | None = None  # the boxes, where these cover the particles only
+        self._boxes: Region | Filling | None = None  # in use
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
     def program(self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None) -> dict[int, bytes]:
-        """What serves box vectors, shape (3, 3), nm: their parameter block, and a program unless the last one will do. Nothing
-        where boxes cover the particles only and there are no positions yet.
+        """What serves box vectors, shape (3, 3), nm: the boxes as :func:`describe` tells of them, and a program unless the last
+        one will do. Nothing where boxes cover the particles only and there are no positions yet.
 
         Args:
             values: of the global parameters.
             positions: shape (n, 3), nm; needed where boxes cover the particles only.
         """
-        cell = self._checked(cell)
+        given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
         if self.placement is None:
             load, minimum_image = Load.of(charges, structure.exclusions), structure.periodic and not self._open
@@ -85,12 +86,13 @@ class Session:
                 return {}
             check_positions(positions, self.particles)
             kept = self._kept(positions, cell, Region.centred)
-            self._region = kept or self.placement.region(positions, cell, self._region)
-            if self._region is None:  # from now on
+            self._boxes = kept or self.placement.region(positions, cell, self._boxes)
+            if self._boxes is None:  # from now on
                 self.placement = replace(self.placement.over_cell(positions, cell), cell=cell)
-        boxes = self._region or self.placement.filling(cell)
-        p, lattice = boxes.parameters, boxes.lattice
-        found = {PARAMETERS: parameter_block(lattice, boxes.width, boxes.origin).tobytes()}
+        if not self.placement.follows:
+            self._boxes = self.placement.filling(cell, self._boxes)
+        boxes = self._boxes
+        p, lattice, found = boxes.parameters, boxes.lattice, {}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
             self.forget()  # should this fail
@@ -101,6 +103,7 @@ class Session:
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
+        found[PARAMETERS] = describe(self._made[0], boxes, given).tobytes()
         return found
 
     def charges(self, cell: np.ndarray, values: dict, positions: np.ndarray | None) -> dict[int, bytes]:
@@ -121,7 +124,7 @@ class Session:
             placement, self._seen = placement.seeing(positions, self._checked(cell)), True
         if fits and placement is self.placement:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
-        self.placement, self._region = replace(placement, cell=self._checked(cell)), None
+        self.placement, self._boxes = replace(placement, cell=self._checked(cell)), None
         self.forget()
         return self.program(cell, values, positions)
 
@@ -167,12 +170,13 @@ class Session:
     def parameters_for(self, cell: np.ndarray, positions: np.ndarray | None = None) -> FMMParameters:
         """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what would be for positions, shape
         (n, 3), nm."""
-        placement, cell = self.placement, self._checked(cell)
+        placement, kept, cell = self.placement, self._boxes, self._checked(cell)
         if positions is not None and not (self._open or self._seen):
             expected = placement.seeing(positions, cell)
-            placement = placement if expected is placement else replace(expected, cell=cell)
-        region = placement.follows and (self._region or placement.region(positions, cell))
-        return region.parameters if region else placement.parameters_for(cell)
+            if expected is not placement:
+                placement, kept = replace(expected, cell=cell), None
+        region = placement.follows and (kept or placement.region(positions, cell))
+        return (region or placement.filling(cell, kept)).parameters
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""
@@ -180,7 +184,7 @@ class Session:
 
     def _kept(self, positions: np.ndarray, cell: np.ndarray | None, follow) -> Region | None:
         """The boxes that cover the particles, as a method of ``Region`` has them follow these; None if they cannot."""
-        region = self._region and self._region.scaled(cell)
+        region = self._boxes and self._boxes.scaled(cell)
         x = self.placement.gathered(positions, cell)
         return region and follow(region, x.min(0), x.max(0))
 
@@ -189,6 +193,22 @@ class Session:
         if len(charges) != self.particles:
             raise ValueError(f"the FMMForce has {len(charges)} particles, but the System has {self.particles}")
         return check_charges(charges), structure
+
+
+def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) -> np.ndarray:
+    """What the plugin is told of the boxes of a program, with which it follows the cell by itself: ``Boxes`` of
+    ``fmm_openmm/plugin/cell.h``, shape (52,).
+
+    Args:
+        made_for: what the program was made for.
+        boxes: those in use.
+        cell: vectors as given, shape (3, 3), nm.
+    """
+    lattice = made_for.unstrained
+    if lattice.is_open:  # the boxes follow the particles, and their operator came with the program
+        return np.concatenate([[SAME_SHAPE, SAME_SHAPE], cell.ravel(), parameter_block(lattice, boxes.width, boxes.origin)])
+    limits = MAX_STRAIN, 0.0 if made_for.are_cuboids else MAX_STRAIN
+    return np.concatenate([limits, lattice.cell.ravel(), parameter_block(lattice, 1.0)])  # at a width of 1 nm
 
 
 _sessions: dict[int, Session] = {}

@@ -85,15 +85,23 @@ void Executor::release() {
     if (memory) cuMemFree(memory);
 }
 
-// One allocation for all buffers, each on a boundary of its own.
+// One allocation for all buffers, and a second place for those that depend on the shape of the cell, each on a boundary of its own.
 void Executor::allocate() {
     std::vector<size_t> offsets;
     size_t total = 0;
-    for (const auto& buffer : program.buffers) {
-        offsets.push_back(total);
-        total += (buffer.bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    }
+    auto reserve = [&total](int64_t bytes) {
+        const size_t offset = total;
+        total += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        return offset;
+    };
+    for (const auto& buffer : program.buffers) offsets.push_back(reserve(buffer.bytes));
+    for (size_t i = 0; i < program.buffers.size(); i++)
+        if (program.buffers[i].shaped) shaped.push_back({offsets[i], reserve(program.buffers[i].bytes), program.buffers[i].bytes});
     check(cuMemAlloc(&memory, total), "allocating " + std::to_string(total >> 20) + " MiB");
+    for (auto& kept : shaped) {
+        kept.buffer += memory;
+        kept.place += memory;
+    }
     for (size_t i = 0; i < offsets.size(); i++) {
         auto& buffer = program.buffers[i];
         addresses.push_back(buffer.bytes > 0 ? memory + offsets[i] : 0);
@@ -159,6 +167,16 @@ void Executor::findArrays() {
 void Executor::run(Step::Phase phase, CUstream stream) {
     if (!complete) findArrays();
     queue(phase, stream);
+}
+
+void Executor::keepShape(CUstream stream) {
+    for (const auto& kept : shaped)
+        check(cuMemcpyDtoDAsync(kept.place, kept.buffer, kept.bytes, stream), "keeping the lattice operator");
+}
+
+void Executor::restoreShape(CUstream stream) {
+    for (const auto& kept : shaped)
+        check(cuMemcpyDtoDAsync(kept.buffer, kept.place, kept.bytes, stream), "restoring the lattice operator");
 }
 
 void Executor::evaluate(CUstream stream, Step::Phase end, bool potentials) {

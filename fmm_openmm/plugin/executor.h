@@ -30,6 +30,10 @@ public:
     // first evaluation, and for every new shape.
     void run(Step::Phase phase, CUstream stream);
 
+    // Queue copying what these steps have left to a place beside, and from there back.
+    void keepShape(CUstream stream);
+    void restoreShape(CUstream stream);
+
     // Queue an evaluation of OpenMM's positions, and what ends it: Step::EXPORT adds the forces to OpenMM's, Step::GATHER leaves them
     // out, Step::NOTHING leaves either to exportForces. Potentials and the energy are computed if they are wanted.
     void evaluate(CUstream stream, Step::Phase end, bool potentials);
@@ -63,8 +67,15 @@ private:
 
     OpenMM::CudaContext& context;
     Program program;
+    // A buffer that depends on the shape of the cell, and a place for its contents.
+    struct Kept {
+        CUdeviceptr buffer, place;
+        int64_t bytes;
+    };
+
     CUdeviceptr memory = 0;
     std::vector<CUdeviceptr> addresses;
+    std::vector<Kept> shaped;
     std::vector<CUmodule> modules;
     std::vector<CUfunction> functions;
     std::vector<CUstream> side;

@@ -16,10 +16,9 @@ using namespace OpenMM;
 
 namespace fmm {
 
-static const size_t SHAPES_KEPT = 2;       // so that Python is not asked again after a rejected change of the box
+static const int CROWDED = 50000;          // particles from which p2p leaves OpenMM's kernels no room
 static const double SAME_SHAPE = 1e-12;
 static const int MOST_MOVES = 3;           // of the boxes to positions that stay the same: one is enough
-static const int CROWDED = 50000;          // particles from which p2p leaves OpenMM's kernels no room
 static const int EXAMINED = 10000;         // evaluations after which boxes that follow the particles may be too many
 
 Callbacks python;
@@ -76,13 +75,21 @@ static void copyBox(const Vec3& a, const Vec3& b, const Vec3& c, double* box) {
     }
 }
 
-// By how much `box` is larger than `other`, which has the same shape; 0 if it has another.
-static double scaleOf(const double* box, const double* other) {
-    const double factor = std::cbrt(box[0] * box[4] * box[8] / (other[0] * other[4] * other[8]));
-    const double largest = std::max({box[0], box[4], box[8]});
-    for (int i = 0; i < 9; i++)
-        if (!(std::fabs(box[i] - factor * other[i]) <= SAME_SHAPE * largest)) return 0;
-    return factor;
+static void copyBox(const Matrix& box, Matrix& copy) {
+    std::copy(box, box + 9, copy);
+}
+
+static void forget(Matrix& box) {
+    std::fill(box, box + 9, 0.0);
+}
+
+static bool isKnown(const Matrix& box) {
+    return box[0] > 0;
+}
+
+// Not if one is unknown.
+static bool haveOneShape(const Matrix& box, const Matrix& other) {
+    return Strain(other, box).within(SAME_SHAPE, SAME_SHAPE);
 }
 
 NativeKernel::NativeKernel(const std::string& name, const Platform& platform, ContextImpl& context)
@@ -329,16 +336,9 @@ void NativeKernel::readContext() {
     seen = latest;
 }
 
-// A known shape needs another parameter block only; otherwise Python decides.
+// Python is asked where the present boxes do not serve.
 void NativeKernel::readBox() {
-    for (auto& shape : shapes)
-        if (scaleOf(box, shape.box) != 0) {
-            const bool other = &shape != &shapes[0];
-            if (other) std::swap(shape, shapes[0]);
-            resize(shapes[0]);
-            if (other) executor->run(Step::SETUP, stream);
-            return;
-        }
+    if (executor && boxes.serve(box)) return enterBox(false);
     auto answer = requestWithPositions(executor ? PARAMETERS : PROGRAM);
     adopt(answer);
 }
@@ -360,7 +360,6 @@ std::map<int, std::string> NativeKernel::request(int what) {
     if (!inbox.items.count(DONE)) {  // whether Python's program is ours is not known: start anew
         synchronise();
         executor.reset();
-        shapes.clear();
     }
     inbox.check();
     if (inbox.items.count(BAD_INPUT)) throw BadInput(inbox.items[BAD_INPUT]);
@@ -368,36 +367,45 @@ std::map<int, std::string> NativeKernel::request(int what) {
     return std::move(inbox.items);
 }
 
-// Go on with what Python gave for the present box: the parameter block of another shape, or with it a new program.
+// Go on with what Python gave for the present box: boxes that serve it, and a program unless the last one has them.
 void NativeKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
         executor.reset();
-        shapes.clear();
         executor.reset(new Executor(cuda, answer[PROGRAM]));
     }
-    if (executor->follows()) shapes.clear();  // the same box may have another block
-    Shape shape;
-    std::copy(box, box + 9, shape.box);
-    shape.block = std::move(answer[PARAMETERS]);
-    shapes.insert(shapes.begin(), shape);
-    if (shapes.size() > SHAPES_KEPT) shapes.pop_back();
-    resize(shapes[0]);
-    executor->run(Step::SETUP, stream);
+    const std::string& told = answer[PARAMETERS];
+    if (told.size() != sizeof(Boxes)) throw OpenMMException("FMMForce: the plugin and the package are of different versions");
+    std::memcpy(&boxes, told.data(), sizeof(Boxes));
+    enterBox(answer.count(PROGRAM) || executor->follows());  // the same box may have been set up for others
 }
 
-// The parameter block (kernels/common/parameters.cuh) for the present size of the box.
-void NativeKernel::resize(const Shape& shape) {
-    static const int INVERSE = 0, POTENTIAL = 27, FIELD = 28, ORIGIN = 38;
-    std::string bytes = shape.block;
-    double* block = reinterpret_cast<double*>(&bytes[0]);
-    const double factor = 1 / scaleOf(box, shape.box);
-    for (int i = INVERSE; i < INVERSE + 9; i++) block[i] *= factor;
-    block[POTENTIAL] *= factor;
-    block[FIELD] *= factor * factor;
-    for (int i = ORIGIN; i < ORIGIN + 3; i++) block[i] /= factor;
-    executor->upload("parameters", bytes, stream);
-    std::copy(box, box + 9, current);
+// Have the parameter block of the present box on the device and, for another shape of it, the lattice operator: the one kept beside
+// that in use, as after a rejected trial move, or a new one. What is unknown after a failure is made again.
+void NativeKernel::enterBox(bool anew) {
+    forget(current);
+    const Parameters parameters = boxes.parametersIn(box);
+    executor->upload("parameters", std::string(reinterpret_cast<const char*>(&parameters), sizeof(Parameters)), stream);
+    if (anew) {
+        forget(shaped);
+        forget(kept);
+    }
+    if (!haveOneShape(box, shaped)) {
+        if (haveOneShape(box, kept)) {
+            forget(shaped);
+            executor->restoreShape(stream);
+        } else {
+            if (isKnown(shaped) && !haveOneShape(shaped, kept)) {
+                forget(kept);
+                executor->keepShape(stream);
+                copyBox(shaped, kept);
+            }
+            forget(shaped);
+            executor->run(Step::SETUP, stream);
+        }
+        copyBox(box, shaped);
+    }
+    copyBox(box, current);
 }
 
 void NativeKernel::readPositions() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cell.h"
 #include "executor.h"
 #include "python.h"
 #include "openmm/PythonForce.h"
@@ -25,11 +26,6 @@ private:
     class Start;
     class Finish;
     class ExcludedPairs;
-    // A shape of the cell, and the parameter block for one size of it. Other sizes differ in the parameter block only.
-    struct Shape {
-        double box[9];
-        std::string block;
-    };
 
     void prepare();
     void discard();
@@ -46,7 +42,7 @@ private:
     std::map<int, std::string> request(int what);
     std::map<int, std::string> requestWithPositions(int what);
     void adopt(std::map<int, std::string>& answer);
-    void resize(const Shape& shape);
+    void enterBox(bool anew);
     void follow();
     void explain();
     void useHostBridge(const std::string& reason);
@@ -71,11 +67,12 @@ private:
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;
-    double box[9];
+    Matrix box;
     int64_t seen = -1;
     std::unique_ptr<Executor> executor;
-    std::vector<Shape> shapes;     // known ones, the latest first
-    double current[9];             // box of the parameter block on the device
+    Boxes boxes;                   // of its program
+    Matrix current;                // box of the parameter block on the device
+    Matrix shaped, kept;           // those of the lattice operator in use and of the one kept beside it; zero: there is none
     std::vector<double> positions; // for Python, during a request
     CUstream stream = nullptr, urgent = nullptr;
     CUevent begun = nullptr, done = nullptr;

@@ -18,6 +18,7 @@ struct Kernel {
 struct Buffer {
     std::string name;
     int64_t bytes;        // 0: OpenMM's
+    bool shaped;          // depends on the shape of the cell, and on nothing else that changes
     std::string data;     // initial contents, or empty
 };
 
@@ -29,7 +30,7 @@ struct Argument {
 
 struct Step {
     enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
-    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD, GATHER, NOTHING, LIST, FORCES, ENERGY, BOTH };
+    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD, GATHER, NOTHING, LIST, FORCES, ENERGY, BOTH, SEARCH };
     int kind, phase, stream;
     int kernel, grid[3], block;
     bool cooperative;
@@ -76,7 +77,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 7) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 8) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler
@@ -92,6 +93,7 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
     for (auto& buffer : buffers) {
         buffer.name = block();
         buffer.bytes = integer();
+        buffer.shaped = integer();
         buffer.data = block();
     }
     streams = integer();

@@ -129,15 +129,18 @@ class EmulatedStages:
         self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 
-    def evaluate(self, positions: np.ndarray, width: float, origin=(0.0, 0.0, 0.0)) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(
+        self, positions: np.ndarray, width: float, origin=(0.0, 0.0, 0.0), set_up: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (n,) and fields (n, 3), as ``Stages.evaluate``; ``origin`` of open boxes."""
         self.buffers["positions"][...] = positions
-        self.run(width, origin)
+        self.run(width, origin, set_up)
         scale = width / COULOMB_CONSTANT
         return self.buffers["potentials"].astype(float) * scale, self.buffers["fields"].astype(float) * (scale * width)
 
-    def run(self, width: float, origin=(0.0, 0.0, 0.0)) -> None:
-        """All stages, for the positions that are in place."""
+    def run(self, width: float, origin=(0.0, 0.0, 0.0), set_up: bool = True) -> None:
+        """All stages, for the positions that are in place; without the setup if the shape of the cell is in place as well."""
         self.buffers["parameters"][...] = parameter_block(self.lattice, width, origin)
-        self.emulator.run([SETUP])
+        if set_up:
+            self.emulator.run([SETUP])
         self.emulator.run()

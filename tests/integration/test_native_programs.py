@@ -144,19 +144,34 @@ def test_why_the_host_bridge_is_used(ions):
 
 
 def test_a_program_is_asked_for_once(ions):
-    """Other shapes of the cell, as a barostat tries them, need a parameter block only; other charges need charges only."""
+    """Other shapes of the cell, as a barostat tries them, have the same boxes, until these are chosen anew; other charges need
+    charges only."""
     session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
     first = session.program(ions.cell, {})
     assert set(first) == {native.PROGRAM, native.PARAMETERS}
     assert first[native.PROGRAM].startswith(b"FMMprog")
-    other = session.program(ions.cell @ np.diag([1.001, 0.998, 1.0]), {})
-    assert set(other) == {native.PARAMETERS}
+    boxes = {native.PARAMETERS: first[native.PARAMETERS]}
+    for stretch in ([1.001, 0.998, 1.0], [1.02, 1.01, 0.99], [1.3, 1.3, 1.3], [1.0, 1.0, 1.0]):
+        assert session.program(ions.cell @ np.diag(stretch), {}) == boxes
+    other = session.program(ions.cell @ np.diag([1.0, 1.0, 1.04]), {})
+    assert set(other) == {native.PROGRAM, native.PARAMETERS}
     assert other[native.PARAMETERS] != first[native.PARAMETERS]
-    assert session.program(ions.cell, {}) == {native.PARAMETERS: first[native.PARAMETERS]}
+    assert set(session.program(ions.cell @ np.diag([1.0, 1.0, 1.02]), {})) == {native.PARAMETERS}
+    assert session.program(ions.cell @ np.diag([1.0, 1.0, 0.995]), {})[native.PARAMETERS] == first[native.PARAMETERS]
     charges = session.charges(ions.cell, {}, None)
     np.testing.assert_array_equal(np.frombuffer(charges[native.CHARGES], np.float32), [1, -1, 1, -1])
     session.forget()
     assert session.program(ions.cell, {}) == first
+
+
+def test_a_shear_of_a_rectangular_cell_takes_one_program(ions):
+    """That serves the rectangular cell as well: what the flexible barostat asks for, once."""
+    session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
+    session.program(ions.cell, {})
+    sheared = ions.cell + np.array([[0, 0, 0], [0.01, 0, 0], [-0.02, 0.02, 0]])
+    assert set(session.program(sheared, {})) == {native.PROGRAM, native.PARAMETERS}
+    for cell in (ions.cell, sheared, ions.cell @ np.diag([1.01, 1.0, 1.0])):
+        assert set(session.program(cell, {})) == {native.PARAMETERS}
 
 
 def test_precision_follows_the_context(ions):

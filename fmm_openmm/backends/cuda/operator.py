@@ -1,7 +1,7 @@
 """What ``kernels/operator.cu`` is given to build the lattice operator: how Ewald's sums are split, and their integer tables.
 
 Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all cells with the same counts
-and near stencil whose box vectors differ by up to `SLACK`.
+and near stencil that are strained by up to :data:`fmm_openmm.box.MAX_STRAIN`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.splitting import truncation_radii
 
 SLACK = 0.05
-"""Largest change of a component of the box vectors, in box widths, that the tables allow for."""
+"""Relative change of lengths that the tables allow for: more than a strain of :data:`fmm_openmm.box.MAX_STRAIN` makes."""
 
 OFFSET_TILE = 32
 """Offsets a tile of ``operator.cu``: a row of offsets starts anew with it."""
@@ -53,18 +53,19 @@ class OperatorTables:
 
     @classmethod
     def of(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
-        """Tables for the lattice, with sums truncated below ``accuracy`` of S at the nearest far boxes."""
-        images = 8 if mirrored(lattice) else 2
-        alpha, real_cut, cut = _split(2 * order, accuracy, lattice.nearest_far, images)
-        near_cut = np.linalg.norm(lattice.near @ lattice.boxes, axis=1).max() * (1 + 1e-9)
-        offsets = within(lattice.boxes, max(real_cut * (1 + SLACK), near_cut))
+        """Tables for the lattice and all that are strained from the same boxes, with sums truncated below ``accuracy`` of S at
+        the nearest far boxes of these."""
+        images, boxes = 8 if mirrored(lattice) else 2, lattice.unstrained.boxes
+        alpha, real_cut, cut = _split(2 * order, accuracy, lattice.unstrained.nearest_far, images)
+        near_cut = np.linalg.norm(lattice.near @ boxes, axis=1).max() * (1 + 1e-9)
+        offsets = within(boxes, max(real_cut * (1 + SLACK), near_cut))
         offsets = offsets[len(offsets) // 2 + 1 :]  # those after the origin: its opposites come before it
         if images == 8:
             offsets = offsets[(offsets >= 0).all(1)]
         place = np.arange(len(offsets))
         previous = np.roll(offsets, 1, 0) + np.array([1, 0, 0])
         start = (place % OFFSET_TILE == 0) | (offsets != previous).any(1)
-        reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
+        reciprocal = 2 * np.pi * np.linalg.inv(boxes).T
         corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
         aliases = within(reciprocal, (cut + corner) * (1 + SLACK))
         v, d = lattice.cycles
@@ -82,7 +83,7 @@ def mirrored(lattice: BoxLattice) -> bool:
 
     The operator is then the same at mirrored wave vectors, up to the signs in ``expansions/free_space.py``.
     """
-    return not any(np.tril(matrix, -1).any() for matrix in (lattice.counts, lattice.boxes, lattice.cell))
+    return lattice.are_cuboids and not any(np.tril(matrix, -1).any() for matrix in (lattice.counts, lattice.cell))
 
 
 def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
@@ -111,9 +112,9 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
         and made_for.is_open == lattice.is_open
         and np.array_equal(made_for.span, lattice.span)
         and (not lattice.is_open or np.array_equal(made_for.cell, lattice.cell))  # the table comes with the program
-        and mirrored(made_for) <= mirrored(lattice)
+        and made_for.are_cuboids <= lattice.are_cuboids  # what is mirrored, and operators of levels that need cuboids
         and np.array_equal(made_for.near, lattice.near)
-        and bool(np.abs(made_for.boxes - lattice.boxes).max() <= SLACK)
+        and made_for.unstrained.is_strained_to(lattice.boxes)
     )
 
 

@@ -30,10 +30,10 @@ OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the forces are added to OpenMM's,
 there are no fields, and the executor may set "potentials_wanted" to 0: then energy and potentials are left as they are."""
 
-PHASES = {"export": 1, SETUP: 2, "gather": 4, "list": 6, "forces": 7, "energy": 8, "both": 9}
+PHASES = {"export": 1, SETUP: 2, "gather": 4, "list": 6, "forces": 7, "energy": 8, "both": 9, "search": 10}
 """When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends, or 4 where forces are not
 wanted; 2 before the first evaluation and when ``parameters`` brings another shape. Those from 6 on are of programs for
-Lennard-Jones interactions (``lennard_jones.py``): the list, and after it what is wanted."""
+Lennard-Jones interactions (``lennard_jones.py``): the list, and after it what is wanted, or the search for neighbours alone."""
 
 AHEAD = 3
 """Phase of the stage sort, before phase 0, where the executor must learn early whether a particle is outside the boxes."""
@@ -158,6 +158,24 @@ class Program:
     def phase_of(self, step: Step) -> int:
         """When an executor queues a step, see :data:`PHASES` and :data:`AHEAD`."""
         return AHEAD if step.stage == "sort" and "outside" in self.buffers else PHASES.get(step.stage, 0)
+
+    @property
+    def shaped(self) -> list[str]:
+        """Buffers in which the steps of :data:`SETUP` leave what depends on the shape of the cell. An executor that keeps their
+        contents returns to a shape without these steps. None in programs that do not have ``parameters``."""
+        if "parameters" not in self.buffers:
+            return []
+        setup, later = (
+            {
+                argument.buffer
+                for step in self.steps
+                if isinstance(step, Launch) and (step.stage == SETUP) == is_setup
+                for argument in step.arguments
+                if isinstance(argument, At)
+            }
+            for is_setup in (True, False)
+        )
+        return [name for name, buffer in self.buffers.items() if name in setup & later - {*INPUTS} and buffer.data is None]
 
     @property
     def streams(self) -> int:

@@ -5,7 +5,7 @@ import struct
 from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
-MAGIC, VERSION = b"FMMprog\0", 7
+MAGIC, VERSION = b"FMMprog\0", 8
 """First bytes of a serialised program, and the version of its format."""
 
 
@@ -17,8 +17,8 @@ def serialise(program: Program) -> bytes:
         magic, version
         sources:  count, then for each the file's name and its complete text
         kernels:  count, then for each its name, the number of its source, bytes of dynamic shared memory
-        buffers:  count, then for each its name, bytes (0: the executor has it), and the block of its initial contents (empty:
-                  none)
+        buffers:  count, then for each its name, bytes (0: the executor has it), 1 if it depends on the shape of the cell, and
+                  the block of its initial contents (empty: none)
         streams, events:  counts
         steps:    count, then for each its kind, its phase, its stream and
                   0 launch     kernel, grid x, y, z, block, 1 if it is cooperative, argument count, then for each
@@ -27,7 +27,7 @@ def serialise(program: Program) -> bytes:
                   2 record     event
                   3 wait       event
 
-    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases.
+    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases, ``shaped`` what depends on the cell's shape.
     """
     out = [MAGIC]
 
@@ -40,7 +40,7 @@ def serialise(program: Program) -> bytes:
                 out.append(struct.pack("<q", value))
 
     sources = sorted({kernel.file for kernel in program.kernels.values()})
-    kernels, buffers = list(program.kernels), list(program.buffers)
+    kernels, buffers, shaped = list(program.kernels), list(program.buffers), program.shaped
     events = sorted({step.event for step in program.steps if isinstance(step, Record)})
     put(VERSION, len(sources))
     for stage in sources:
@@ -50,7 +50,8 @@ def serialise(program: Program) -> bytes:
         put(name.encode(), sources.index(kernel.file), kernel.shared)
     put(len(buffers))
     for name, buffer in program.buffers.items():
-        put(name.encode(), 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes())
+        size, data = 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes()
+        put(name.encode(), size, int(name in shaped), data)
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
         put((Launch, Memset, Record, Wait).index(type(step)), program.phase_of(step), step.stream)

@@ -41,8 +41,7 @@ def _periodic(b: Builder) -> None:
     tables = OperatorTables.of(b.root, b.order, 1e-5 if b.real == np.float32 else 1e-12)
     waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
     b.stage(SETUP, operator_weights=0, operator_terms=0)
-    b.macros(ALPHA=float(tables.alpha), CUT=float(tables.cut), OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE)
-    b.macros(MIRRORED=int(mirrored(b.root)))
+    b.macros(OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE, MIRRORED=int(mirrored(b.root)))
     b.table("operator_offsets", tables.offsets, np.int32)
     b.table("operator_aliases", tables.aliases, np.int32)
     b.table("operator_group", tables.group, np.int32)
@@ -51,14 +50,14 @@ def _periodic(b: Builder) -> None:
     b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.root)), b.real)
     b.buffer("shifts", (len(b.lattice.near), 4), b.real)
     threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
-    sizes = np.int32(offsets), np.int32(aliases)
+    alpha, cut, sizes = np.float64(tables.alpha), np.float64(tables.cut), (np.int32(offsets), np.int32(aliases))
     b.launch(
-        "operator_weights", -(-threads // 64), 64, *sizes, "operator_offsets", "operator_aliases", "offsets", "parameters",
-        "operator_weights", "operator_vectors", "shifts",
+        "operator_weights", -(-threads // 64), 64, alpha, *sizes, "operator_offsets", "operator_aliases", "offsets",
+        "parameters", "operator_weights", "operator_vectors", "shifts",
     )  # fmt: skip
     b.launch(
-        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, np.int32(waves), *sizes, "operator_group",
-        "operator_offsets", "operator_weights", "operator_vectors", "parameters", "operator",
+        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut, np.int32(waves), *sizes,
+        "operator_group", "operator_offsets", "operator_weights", "operator_vectors", "parameters", "operator",
     )  # fmt: skip
 
 

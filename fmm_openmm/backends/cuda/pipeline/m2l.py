@@ -114,7 +114,7 @@ class Mirrored:
     abreast: tuple[int, ...]
 
     def __init__(self, b: Builder, interactions: Interactions):
-        if np.tril(b.lattice.boxes, -1).any():
+        if not b.lattice.are_cuboids:
             raise UnsupportedError(f"`m2l='{self.name}'` needs rectangular boxes: use 'rotation'")
         self._shape = shape = mirrored_shape(b.order, b.real.itemsize, self.abreast)
         vectors, group, sources = interactions.mirrored
