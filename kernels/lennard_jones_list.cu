@@ -3,30 +3,17 @@
 //   begin_sites   once: the sites in the order in which they are given
 //   fetch_sites   a thread a site: its coordinates in the cell; tells if it has moved by more than half of the buffer since the
 //                 list was made
-//   list_sites    then makes another one, by blocks that wait for each other (all are resident):
+//   list_sites    then sorts them anew, by blocks that wait for each other (all are resident):
 //                   count    a thread a site: its cell
 //                   arrange  a warp a row of cells along x: where its cells begin; rows are filled up to whole clusters
 //                   sort     a thread a site: its place
-//                   search   a warp a cluster: lane k looks which part of row k of the neighbourhood is near enough, then
-//                            all lanes go through these parts. Entries of which a site of the cluster must leave out some
-//                            pair, itself or an excluded one, come in a list of their own, with a mask
+//                 Each cluster searches for its neighbours (common/search.cuh) when its pairs are computed next
+//   search_sites  a warp a cluster does so at once, so that the host learns how long lists are
 //
-// Cells are half as wide as the list's radius along y and z, so that 5 layers of 5 rows, 6 in a skewed cell, hold all
-// neighbours, and half of that again along x. Where there are no images they repeat, and what lies in the same cell of
-// another period is told apart by its distance. Edges grow where cells would be more than there is room for.
-//
-// The first is bound by memory, a list by the candidates of the search, about 600 a cluster in water.
-#include "common/sites.cuh"
+// Bound by memory, and the last by the candidates of the search, about 600 a cluster in water.
+#include "common/search.cuh"
 
 #define THREADS 256
-#define LAYERS 5
-#define ROWS_A_LAYER 6
-
-struct Grid {
-    int nx, ny, nz;
-    double x, y, z;                    // widths of the whole
-    real edge_x, edge_y, edge_z;
-};
 
 // What a site is listed by.
 struct Place {
@@ -46,13 +33,6 @@ struct Sites {
     int* start;            // (rows + cells): a row's cells, then its end
 };
 
-struct Lists {
-    unsigned* entry;       // (clusters, entries)
-    uint2* masked;         // (clusters, masks): entry, mask
-    Length* length;        // (clusters)
-    int entries, masks;
-};
-
 // Waits for all blocks; what they wrote before can be read then.
 __device__ __forceinline__ void wait_for_all(State* state) {
     __syncthreads();
@@ -63,52 +43,6 @@ __device__ __forceinline__ void wait_for_all(State* state) {
         __threadfence();
     }
     __syncthreads();
-}
-
-__device__ __forceinline__ int floor_div(int a, int b) {
-    const int q = a / b;
-    return q - (a - q * b < 0);
-}
-
-__device__ __forceinline__ Grid grid_of(const Cell& cell, int rows, int cells) {
-    Grid grid;
-    const double half = 0.5 * cell.radius;
-#if PERIODIC
-    grid.x = cell.vectors[0]; grid.y = cell.vectors[4]; grid.z = cell.vectors[8];
-    const double wanted = grid.x / half * 2 * (grid.y / half) * (grid.z / half);
-    const double wide = half * (wanted > cells ? cbrt(wanted / cells) : 1.0);
-    grid.nz = int(fmin(fmax(grid.z / wide, 1.0), double(rows)));
-    grid.ny = int(fmin(fmax(grid.y / wide, 1.0), double(rows)));
-    if ((long long)grid.ny * grid.nz > rows) {
-        const double shrunk = sqrt(rows / (double(grid.ny) * grid.nz));
-        grid.nz = max(1, int(grid.nz * shrunk));
-        grid.ny = max(1, min(grid.ny, rows / grid.nz));
-    }
-    grid.nx = int(fmin(fmax(2 * grid.x / wide, 1.0), double(cells / (grid.ny * grid.nz))));
-#else
-    grid.ny = grid.nz = max(ROWS_A_LAYER, int(fmin(cbrt(0.5 * cells), sqrt(double(rows)))));
-    grid.nx = max(1, cells / (grid.ny * grid.nz));
-    grid.x = grid.nx * 0.5 * half; grid.y = grid.ny * half; grid.z = grid.nz * half;
-#endif
-    grid.edge_x = real(grid.x / grid.nx); grid.edge_y = real(grid.y / grid.ny); grid.edge_z = real(grid.z / grid.nz);
-    return grid;
-}
-
-__device__ __forceinline__ double within(double x, double width) {
-    return x - floor(x / width) * width;
-}
-
-// A coordinate's cell along an axis: one that exists, also for a coordinate that is not a number.
-__device__ __forceinline__ int cell_along(real x, real edge, int n) {
-    return min(max(int(x / edge), 0), n - 1);
-}
-
-// Coordinates by which a site in the cell is put into the grid.
-__device__ __forceinline__ real4 in_grid(real4 x, const Grid& grid) {
-#if !PERIODIC
-    x.x = real(within(x.x, grid.x)); x.y = real(within(x.y, grid.y)); x.z = real(within(x.z, grid.z));
-#endif
-    return x;
 }
 
 // Coordinates in the cell of a place in OpenMM's arrays.
@@ -214,154 +148,6 @@ __device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict_
     }
 }
 
-// Parts of rows in which neighbours of a cluster may be, one a lane.
-struct Parts {
-    int end[32];           // candidates of this lane's part and those before
-    int to_site[32];       // from the number of a candidate to its place among the sorted sites
-    unsigned image[32];    // in the bits of an entry
-    real4 shift[32];
-    ClusterPartners partners;
-};
-
-// A lane's row of the neighbourhood: which of its cells are near, by their number unwrapped along x.
-struct Row {
-    int number, first, last, b, c;
-};
-
-__device__ __forceinline__ Row row_of(int lane, const real4& low, const real4& high, const Cell& cell, const Grid& grid) {
-    Row row = {0, 1, 0, 0, 0};
-    const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z;  // not if no member's coordinates are numbers
-    if (lane >= LAYERS * ROWS_A_LAYER || !somewhere) return row;
-    const double* v = cell.vectors;
-    const real radius = real(cell.radius);
-    const int z = cell_along(low.z, grid.edge_z, grid.nz) + lane / ROWS_A_LAYER - LAYERS / 2;
-    const real dz = fmax(fmax(z * grid.edge_z - high.z, low.z - (z + 1) * grid.edge_z), real(0));
-    real left = radius * radius - dz * dz;
-    if (left < 0) return row;
-    row.c = floor_div(z, grid.nz);
-    const real by_c = PERIODIC ? real(row.c * v[7]) : real(0);
-    const real reach_y = sqrt(left);
-    const int y = int(floor((low.y - reach_y - by_c) / grid.edge_y)) + lane % ROWS_A_LAYER;
-    const real dy = fmax(fmax(y * grid.edge_y + by_c - high.y, low.y - (y + 1) * grid.edge_y - by_c), real(0));
-    left -= dy * dy;
-    if (left < 0 || y * grid.edge_y + by_c > high.y + reach_y) return row;
-    row.b = floor_div(y, grid.ny);
-    const real by_bc = PERIODIC ? real(row.b * v[3] + row.c * v[6]) : real(0);
-    const real reach_x = sqrt(left);
-    row.number = (z - row.c * grid.nz) * grid.ny + y - row.b * grid.ny;
-    row.first = int(floor((low.x - reach_x - by_bc) / grid.edge_x));
-    row.last = int(floor((high.x + reach_x - by_bc) / grid.edge_x));
-#if !PERIODIC
-    row.last = min(row.last, row.first + grid.nx - 1);
-#endif
-    return row;
-}
-
-// Takes the next part of the row, as far as it is of one image. Returns how many candidates there are in all lanes.
-__device__ __forceinline__ int next_parts(Row& row, Parts& parts, int lane, const Sites& s, const Cell& cell,
-                                          const Grid& grid) {
-    int from = 0, length = 0;
-    if (row.first <= row.last) {
-        const int a = floor_div(row.first, grid.nx), last = min(row.last, (a + 1) * grid.nx - 1);
-        const int* start = s.start + row.number * (grid.nx + 1) - a * grid.nx;
-        from = start[row.first];
-        length = start[last + 1] - from;
-        row.first = last + 1;
-#if PERIODIC
-        const unsigned image = image_number(a, row.b, row.c);
-        parts.image[lane] = image << SITE_BITS;
-        parts.shift[lane] = translation(image, &cell);
-#endif
-    }
-    int end = length;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(FULL, end, d);
-        if (lane >= d) end += other;
-    }
-    parts.end[lane] = end;
-    parts.to_site[lane] = from - (end - length);
-    return __shfl_sync(FULL, end, 31);
-}
-
-__device__ __forceinline__ void search(int cluster, const Sites& s, const Lists& lists, const Exclusions& excluded,
-                                       int far_away, const Cell& cell, const Grid& grid, Parts& parts, Length& longest) {
-    const int lane = threadIdx.x % 32, base = CLUSTER * cluster;
-    real4 member[CLUSTER], low, high;
-#pragma unroll
-    for (int m = 0; m < CLUSTER; m++) {
-        member[m] = s.position[base + (s.sorted[base + m].slot < 0 ? 0 : m)];  // its first place is never empty
-        const real4 x = in_grid(member[m], grid);
-        if (m == 0) low = high = x;
-        low.x = fmin(low.x, x.x); low.y = fmin(low.y, x.y); low.z = fmin(low.z, x.z);
-        high.x = fmax(high.x, x.x); high.y = fmax(high.y, x.y); high.z = fmax(high.z, x.z);
-    }
-#if PARTNERS
-    int site[CLUSTER];
-#pragma unroll
-    for (int m = 0; m < CLUSTER; m++) site[m] = s.sorted[base + m].slot < 0 ? -1 : s.number[base + m];
-    __syncwarp();
-    if (lane == 0) parts.partners = partners_of(site, excluded);
-#endif
-    const real square = real(cell.radius * cell.radius);
-    unsigned* entry = lists.entry + cluster * (long long)lists.entries;
-    uint2* masked = lists.masked + cluster * (long long)lists.masks;
-    Row row = row_of(lane, low, high, cell, grid);
-    Length length = {0, 0};
-    bool imaged = false;
-    while (__any_sync(FULL, row.first <= row.last)) {
-        __syncwarp();
-        const int candidates = next_parts(row, parts, lane, s, cell, grid);
-        __syncwarp();
-        int part = 0;
-        for (int first = 0; first < candidates; first += 32) {
-            const int k = first + lane;
-            bool near = false;
-            unsigned found = 0, mask = 0;
-            if (k < candidates) {
-                while (k >= parts.end[part]) part++;
-                const int j = parts.to_site[part] + k;
-                real4 x = s.position[j];
-                found = j;
-#if PERIODIC
-                const real4 shift = parts.shift[part];
-                x.x += shift.x; x.y += shift.y; x.z += shift.z;
-                found |= parts.image[part];
-#endif
-#pragma unroll
-                for (int m = 0; m < CLUSTER; m++) {
-                    const real dx = member[m].x - x.x, dy = member[m].y - x.y, dz = member[m].z - x.z;
-                    near = near || dx * dx + dy * dy + dz * dz < square;
-                }
-                if (near) {
-                    imaged = imaged || found >> SITE_BITS;
-                    if (found - base < CLUSTER) mask = 1u << (found - base);
-#if PARTNERS
-                    mask |= mask_of(s.number[j], parts.partners, excluded);
-#endif
-                }
-            }
-            const unsigned before = (1u << lane) - 1, votes = __ballot_sync(FULL, near && mask == 0);
-            const int at = length.entries + __popc(votes & before);
-            if (near && mask == 0 && at < lists.entries) entry[at] = found;
-            length.entries += __popc(votes);
-            const unsigned votes_masked = __ballot_sync(FULL, mask != 0);
-            const int at_masked = length.masked + __popc(votes_masked & before);
-            if (mask != 0 && at_masked < lists.masks) masked[at_masked] = uint2{found, mask};
-            length.masked += __popc(votes_masked);
-        }
-    }
-    longest.entries = max(longest.entries, length.entries);
-    longest.masked = max(longest.masked, length.masked);
-    if (length.entries <= lists.entries) {
-        const int end = (length.entries + 2 * PAIR_LANES - 1) / (2 * PAIR_LANES) * (2 * PAIR_LANES);
-        for (int k = length.entries + lane; k < end; k += 32) entry[k] = far_away;
-        length.entries = end;
-    }
-    if (__any_sync(FULL, imaged)) length.masked |= HAS_IMAGES;
-    if (lane == 0) lists.length[cluster] = length;
-}
-
 extern "C" __global__ void begin_sites(int capacity, int sites, const int* __restrict__ slot /* (sites) in OpenMM's arrays */,
                                        const int* __restrict__ type /* (sites) */, Home* __restrict__ home /* (capacity) */,
                                        int* __restrict__ number /* (capacity) */, real4* __restrict__ reference /* (capacity) */,
@@ -394,23 +180,19 @@ extern "C" __global__ void fetch_sites(int capacity, const Posq* __restrict__ po
 
 extern "C" __global__ void __launch_bounds__(THREADS, LIST_BLOCKS)
 list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (padded) nm */,
-           const int* __restrict__ type /* (sites) */, const int* __restrict__ partner_start /* (sites + 1) */,
-           const int* __restrict__ partner /* (pairs) */, const Cell* __restrict__ parameters, Home* home, Home* sorted,
+           const int* __restrict__ type /* (sites) */, const Cell* __restrict__ parameters, Home* home, Home* sorted,
            real4* reference, real4* position, int* number, int* number_before, Place* place,
-           int* count /* (cells) zeroed */, int* start /* (rows + cells) */, unsigned* entry /* (clusters, entries) */,
-           uint2* masked /* (clusters, masks) */, Length* length /* (clusters) */, int entries, int masks,
-           State* state /* zeroed */) {
+           int* count /* (cells) zeroed */, int* start /* (rows + cells) */, Grid* grid_kept, State* state /* zeroed */) {
     if (state->built) return;
     const Cell cell = *parameters;
     __shared__ Grid shared_grid;
-    __shared__ Parts parts[THREADS / 32];
     const int thread = blockIdx.x * THREADS + threadIdx.x, threads = gridDim.x * THREADS;
     const Sites s = {home, sorted, reference, position, number, number_before, place, count, start};
-    const Lists lists = {entry, masked, length, entries, masks};
     if (threadIdx.x == 0) shared_grid = grid_of(cell, rows, cells);
     if (thread == 0) {
         state->sorted = state->strayed = 0;
         state->builds++;
+        *grid_kept = shared_grid;
     }
     __syncthreads();
     const Grid grid = shared_grid;
@@ -427,12 +209,16 @@ list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (
         home[k] = sorted[k];
         if (sorted[k].slot < 0) position[k] = real4{real(1e15), real(1e15), real(1e15), 0};
     }
-    Length longest = {0, 0};
-    for (int cluster = thread / 32; cluster < state->sorted / CLUSTER; cluster += threads / 32)
-        search(cluster, s, lists, {partner_start, partner}, capacity, cell, grid, parts[threadIdx.x / 32], longest);
-    if (threadIdx.x % 32 == 0) {
-        if (longest.entries > state->entries) atomicMax(&state->entries, longest.entries);
-        if (longest.masked > state->masked) atomicMax(&state->masked, longest.masked);
-        if (longest.entries > entries || longest.masked > masks) state->too_long = 1;
-    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+search_sites(int capacity, const Home* __restrict__ home, const real4* __restrict__ position, const int* __restrict__ number,
+             const int* __restrict__ start, const Grid* __restrict__ grid, const Cell* __restrict__ cell,
+             const int* __restrict__ partner_start, const int* __restrict__ partner, unsigned* entry, uint2* masked, Length* length,
+             int entries, int masks, State* state) {
+    __shared__ Parts parts[THREADS / 32];
+    const int warp = threadIdx.x / 32, cluster = blockIdx.x * (THREADS / 32) + warp;
+    if (cluster >= state->sorted / CLUSTER || length[cluster].build == state->builds) return;
+    search(cluster, {home, position, number, start, capacity}, {entry, masked, length, entries, masks}, {partner_start, partner},
+           *cell, *grid, parts[warp], state);
 }

@@ -1,8 +1,55 @@
 """The Lennard-Jones interaction of a few hundred sites, written down as it is defined: what the kernels are compared with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Functions:
+    """f and g of an energy a f(r) - b g(r), and their slopes, with source that defines them for ``kernels/common/pair.cuh``."""
+
+    f: Callable
+    f_slope: Callable
+    g: Callable
+    g_slope: Callable
+    source: str = ""
+
+
+PLAIN = Functions(lambda r: r**-12.0, lambda r: -12 * r**-13.0, lambda r: r**-6.0, lambda r: -6 * r**-7.0)
+
+
+FORCE_SWITCH = """
+    step(on-r)*(a*i6*i6 - b*i6 + b*i3on*i3off - a*i6on*i6off) + step(r-on)*step(off-r)*(aSlope*d6 - bSlope*d3)
+    - step(r-on)*step(on-r)*(aSlope*d6 - bSlope*d3);
+    aSlope = a*d6/(1 - i6off/i6on); bSlope = b*d3/(1 - i3off/i3on); d3 = i1*i2-i3off; d6 = i6-i6off;
+    i1 = sqrt(i2); i6 = i2*i2*i2; i2 = 1.0/s; s = r*r;
+    i6on = i3on*i3on; i6off = i3off*i3off; i3on = 1.0/(on*on*on); i3off = 1.0/(off*off*off);
+"""
+"""CHARMM's force switch of a/r^12 - b/r^6 as an energy function of OpenMM, with the operations of CHARMM-GUI's scripts."""
+
+
+def force_switch(on: float, off: float) -> Functions:
+    """CHARMM's force switch, doi:10.1002/jcc.540150702: up to ``on`` energies are shifted, at ``off`` forces vanish as well."""
+
+    def part(n):  # (r^-n - off^-n)^2 from `on` to `off`
+        k = 1 / (1 - (on / off) ** n)
+        return (
+            lambda r: np.where(r < on, r ** (-2.0 * n) - (on * off) ** -n, k * (r**-n - off**-n) ** 2),
+            lambda r: np.where(r < on, -2 * n * r ** (-2 * n - 1.0), -2 * n * k * (r**-n - off**-n) * r ** (-n - 1.0)),
+        )
+
+    def source(name, n):
+        power = "*".join(n * ["inverse"])
+        k, end, shift = 1 / (1 - (on / off) ** n), off**-n, (on * off) ** -n
+        return (
+            f"const real {name}n = {power}, {name}d = {name}n - real({end!r}); "
+            f"const real {name} = r < real({on}) ? {name}n*{name}n - real({shift!r}) : real({k!r})*{name}d*{name}d; "
+            f"const real {name}_slope = {-2 * n}*{name}n*inverse*(r < real({on}) ? {name}n : real({k!r})*{name}d); "
+        )
+
+    return Functions(*part(6.0), *part(3.0), source("f", 6) + source("g", 3))
 
 
 @dataclass(frozen=True, eq=False)
@@ -11,10 +58,11 @@ class LennardJones:
 
     Attributes:
         types: shape (n,).
-        a, b: coefficients of 1/r^12 and -1/r^6 for every pair of types, shape (types, types).
+        a, b: coefficients of 1/r^12 and -1/r^6, or of f and -g, for every pair of types, shape (types, types).
         excluded: pairs of sites, shape (m, 2).
         cutoff, switching: nm, or None.
         vectors: box vectors in rows, nm, or None.
+        functions: f and g.
     """
 
     types: np.ndarray
@@ -24,6 +72,7 @@ class LennardJones:
     cutoff: float | None = None
     switching: float | None = None
     vectors: np.ndarray | None = None
+    functions: Functions = PLAIN
 
     @classmethod
     def from_sigmas(cls, types, sigma, epsilon, excluded=(), **limits) -> "LennardJones":
@@ -56,7 +105,8 @@ class LennardJones:
         i, j, d = self.pairs(positions, np.inf if self.cutoff is None else self.cutoff)
         r = np.linalg.norm(d, axis=1)
         a, b = self.a[self.types[i], self.types[j]], self.b[self.types[i], self.types[j]]
-        energy, slope = a / r**12 - b / r**6, -12 * a / r**13 + 6 * b / r**7
+        of = self.functions
+        energy, slope = a * of.f(r) - b * of.g(r), a * of.f_slope(r) - b * of.g_slope(r)
         if self.switching is not None:
             u = np.clip((r - self.switching) / (self.cutoff - self.switching), 0, 1)
             share, rate = 1 - 10 * u**3 + 15 * u**4 - 6 * u**5, -30 * u**2 * (1 - u) ** 2 / (self.cutoff - self.switching)

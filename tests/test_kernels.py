@@ -16,6 +16,7 @@ from fmm_openmm.backends.cuda.pipeline.m2l import (
 )
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
 from tests import nvrtc
+from tests.lennard_jones import force_switch
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 ROTATION_SPILL_BUDGET = 512  # of m2l by rotation, whose registers hold as much as they can
@@ -40,14 +41,14 @@ VARIANTS = {
     "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 1, 4, 1),
 }
 WATER = {"LIMITED": 1, "PERIODIC": 1, "PARTNERS": 0, "SWITCHED": 0, "TYPES": 1, "PAIR_LANES": 16, "DETERMINISTIC": 0,
-         "LIST_BLOCKS": 4}
+         "LIST_BLOCKS": 4, "HALF": 0}
 WATER |= {"CUTOFF": 0.9, "SWITCHING": 0.8, "ENERGY_TYPE": "double"}
-PROTEIN = WATER | {"PARTNERS": 1, "SWITCHED": 1, "TYPES": 20, "PAIR_LANES": 32}
+PROTEIN = WATER | {"PARTNERS": 1, "SWITCHED": 1, "TYPES": 20, "PAIR_LANES": 32, "HALF": 1}
 LENNARD_JONES = {
     "float 5": WATER,
     "float 9 smoothed": PROTEIN,
     "float 7 open": WATER | {"LIMITED": 0, "PERIODIC": 0, "PARTNERS": 1, "TYPES": 50, "ENERGY_TYPE": "float", "LIST_BLOCKS": 3},
-    "double 12 smoothed": PROTEIN | {"DETERMINISTIC": 1, "POSQ": "double", "LIST_BLOCKS": 2},
+    "double 12 smoothed": PROTEIN | {"DETERMINISTIC": 1, "HALF": 0, "POSQ": "double", "LIST_BLOCKS": 2},
 }
 MIRRORED = {"m2l_matrices": (1,), "m2l_p4_symmetric": P4Symmetric.abreast, "m2l_p4_parity": P4Parity.abreast}
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
@@ -89,6 +90,12 @@ def check(cuda, architecture, stage, macros, budget, monkeypatch):
 def test_compiles(cuda, architecture, variant, stage, monkeypatch):
     budget = ROTATION_SPILL_BUDGET if stage == "m2l_rotation" else SPILL_BUDGET
     check(cuda, architecture, stage, macros_of(variant, stage), budget, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lennard_jones_of_other_functions(variant, monkeypatch):
+    macros = macros_of(variant, "lennard_jones_pairs") | {"PAIR_FUNCTIONS": force_switch(1.0, 1.2).source}
+    check(13, 90, "lennard_jones_pairs", macros, SPILL_BUDGET, monkeypatch)
 
 
 @pytest.mark.parametrize(("itemsize", "order"), [(size, row[0]) for size, rows in ROTATION_SHAPES.items() for row in rows])

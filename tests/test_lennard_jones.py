@@ -1,6 +1,7 @@
 """The kernels of the Lennard-Jones interaction on the host, through ``tests/emulator``, against NumPy. Needs no GPU."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -12,7 +13,7 @@ from fmm_openmm.backends.cuda import lennard_jones
 from fmm_openmm.backends.cuda.lennard_jones import Sites
 from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
 from tests.emulator import COMPILER, Emulator
-from tests.lennard_jones import LennardJones
+from tests.lennard_jones import Functions, LennardJones, force_switch
 
 if COMPILER is None:
     pytest.skip("needs a C++ compiler", allow_module_level=True)
@@ -44,7 +45,7 @@ class Emulated:
         both = both[np.lexsort((both[:, 1], both[:, 0]))]
         sites = Sites(
             n, len(problem.a), len(both), problem.cutoff, problem.switching, problem.vectors,
-            (problem.cutoff or 0.0) + buffer, False, 0, 0, 64,
+            (problem.cutoff or 0.0) + buffer, False, 0, 0, 64, problem.functions.source,
         )  # fmt: skip
         self.sites = replace(sites, **changes)
         program = lennard_jones.build(self.sites, Device(1, 48 * 1024), Interface(precision, padded), blocks=1)
@@ -53,7 +54,8 @@ class Emulated:
         buffers["slot"][:], buffers["type"][:] = self.slots, problem.types
         buffers["start"][:] = np.searchsorted(both[:, 0], np.arange(n + 1))
         buffers["partner"][: len(both)] = both[:, 1]
-        buffers["pairs"][...] = np.stack([12 * problem.a, 6 * problem.b], -1)
+        factors = (1, 1) if problem.functions.source else (12, 6)
+        buffers["pairs"][...] = np.stack([factors[0] * problem.a, factors[1] * problem.b], -1)
         buffers["posq"][...] = 0.5
         self.place(problem.vectors, buffer)
         self.emulator.run([SETUP])
@@ -62,7 +64,7 @@ class Emulated:
         cell = self.buffers["cell"]
         cell[:9] = 0 if vectors is None else vectors.ravel()
         cell[9:] = self.sites.radius, (0.49 * buffer) ** 2
-        self.buffers["state"][...] = 0
+        self.buffers["state"][0] = 0
 
     def evaluate(self, positions, wanted="both"):
         buffers = self.buffers
@@ -85,9 +87,9 @@ class Emulated:
         lanes, sorted_sites = self.sites.lanes, buffers["state"][1]
         number, home = buffers["number"], buffers["home"]
         for cluster in range(sorted_sites // 4):
-            entries, masked = buffers["length"][cluster]
+            entries, masked, _, build = buffers["length"][cluster]
             assert entries % (2 * lanes) == 0
-            masked &= (1 << 30) - 1
+            assert build == self.builds
             rows = [(e, 0) for e in buffers["entry"][cluster, :entries]]
             rows += [tuple(row) for row in buffers["masked"][cluster, :masked]]
             for entry, mask in rows:
@@ -151,6 +153,40 @@ def test_periodic(cell, precision, limits, folder):
     check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
 
 
+@pytest.fixture
+def pairs_once(monkeypatch):
+    """Lists hold every pair once, as where they are long."""
+    monkeypatch.setattr(lennard_jones, "LONG", -1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "limits"),
+    [
+        ("cube", {"switching": 0.7}),
+        ("small cube", {}),
+        ("long", {}),
+        ("dodecahedron", {}),
+        ("skewed", {"switching": 0.8}),
+        ("skewed, the other way", {}),
+        ("cube", {"vectors": None}),
+    ],
+)
+def test_every_pair_once(cell, limits, folder, pairs_once):
+    positions, problem = system(CELLS[cell], **limits)
+    if limits.get("vectors", True) is None:
+        positions = np.mod(positions, 2.3)
+    emulated = Emulated(problem, "mixed", folder, entries=200)
+    exact = problem.evaluate(positions)
+    for _ in range(2):  # what was collected is not added again
+        check(emulated.evaluate(positions), exact, ACCURACY["mixed"])
+    i, j, _ = problem.pairs(positions, emulated.sites.radius - 1e-3)
+    listed = emulated.listed()
+    assert set(listed.values()) == {1}
+    have = Counter(tuple(sorted(map(int, pair[:2]))) for pair in listed)
+    wanted = Counter(zip(np.minimum(i, j).tolist(), np.maximum(i, j).tolist(), strict=True))  # from both sides
+    assert not {pair for pair, times in wanted.items() if 2 * have[pair] < times}
+
+
 @pytest.mark.parametrize(("precision", "types"), [("mixed", 1), ("double", 40)])
 def test_free_space(precision, types, folder):
     """Some sites are far from all others, and very far; they may share a cell of the grid with sites that they do not meet."""
@@ -166,6 +202,29 @@ def test_without_a_cutoff(precision, folder):
     positions, problem = system(3.0 * np.eye(3), 150, cutoff=None, vectors=None)
     positions = np.mod(positions, 3.0)
     check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+@pytest.mark.parametrize(
+    "limits", [{}, {"switching": 0.8}, {"cutoff": None, "vectors": None}], ids=["", "switched", "no cutoff"]
+)
+def test_other_functions_of_the_distance(precision, limits, folder):
+    """Here CHARMM's force switch, alone and with a switching function besides."""
+    cell = CELLS["skewed"]
+    positions, problem = system(cell, functions=force_switch(0.6, 0.9), **limits)
+    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+
+
+@pytest.mark.parametrize("wanted", ["forces", "both"])
+@pytest.mark.parametrize("limits", [{}, {"switching": 0.8}], ids=["", "switched"])
+def test_functions_that_are_infinite_far_away(wanted, limits, folder):
+    source = "const real f = inverse*inverse, f_slope = -2*f*inverse, g4 = square*square, g = g4*g4, g_slope = 8*g*inverse;"
+    functions = Functions(lambda r: r**-2.0, lambda r: -2 * r**-3.0, lambda r: r**8, lambda r: 8 * r**7, source)
+    positions, problem = system(CELLS["cube"], functions=functions, **limits)
+    problem = replace(problem, a=problem.b, b=1e-3 * problem.b)
+    energy, forces = Emulated(problem, "mixed", folder).evaluate(positions, wanted)
+    expected = problem.evaluate(positions)
+    check((energy if wanted == "both" else expected[0], forces), expected, ACCURACY["mixed"])
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
@@ -273,25 +332,28 @@ def test_another_cell(stretch, folder):
 
 @pytest.mark.parametrize("limits", [{}, {"vectors": None}], ids=["periodic", "free"])
 @pytest.mark.parametrize("room", ["entries", "masked"])
-def test_lists_that_are_too_long(room, limits, folder, monkeypatch):
+@pytest.mark.parametrize(("precision", "long"), [("double", 400), ("mixed", -1)], ids=["twice", "once"])
+def test_lists_that_are_too_long(room, limits, precision, long, folder, monkeypatch):
     """No pair is missing where there is too little room, and the host is told how much is needed."""
+    monkeypatch.setattr(lennard_jones, "LONG", long)
     positions, problem = system(CELLS["cube"], **limits)
     if limits:
         positions = np.mod(positions, 2.3)
     name, length = {"entries": ("list_length", 64), "masked": ("masked_length", 5)}[room]
-    monkeypatch.setattr(Sites, name, length)
-    emulated = Emulated(problem, "double", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sites, name, length)
+        emulated = Emulated(problem, precision, folder)
+    expected, accuracy = problem.evaluate(positions), ACCURACY[precision]
     for wanted in ("both", "forces", "energy"):
         energy, forces = emulated.evaluate(positions, wanted)
-        expected = problem.evaluate(positions)
-        check((energy if wanted != "forces" else expected[0], forces if wanted != "energy" else expected[1]), expected, 1e-9)
+        found = energy if wanted != "forces" else expected[0], forces if wanted != "energy" else expected[1]
+        check(found, expected, accuracy)
     entries, masked, too_long = emulated.buffers["state"][3:6]
     assert too_long
     needed = {"entries": entries, "masked": masked}[room]
     assert needed > length
-    monkeypatch.undo()
-    larger = Emulated(problem, "double", folder, entries=int(entries), masked=int(masked))
-    check(larger.evaluate(positions), problem.evaluate(positions), 1e-9)
+    larger = Emulated(problem, precision, folder, entries=int(entries), masked=int(masked))
+    check(larger.evaluate(positions), expected, accuracy)
     assert larger.buffers["state"][3:6].tolist() == [entries, masked, 0]
 
 
@@ -321,7 +383,7 @@ def test_other_parameters(folder):
     other = replace(problem, a=1.3 * problem.a, b=0.7 * problem.b, types=problem.types[::-1])
     emulated.buffers["pairs"][...] = np.stack([12 * other.a, 6 * other.b], -1)
     emulated.buffers["type"][:] = other.types
-    emulated.buffers["state"][...] = 0
+    emulated.buffers["state"][0] = 0
     check(emulated.evaluate(positions), other.evaluate(positions), 1e-9)
 
 

@@ -48,6 +48,7 @@ class Sites(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("number", "types", "partners", "deterministic", "entries", "masked", "energies")),
         *((name, ctypes.c_double) for name in ("cutoff", "switching", "radius")),
         ("box", ctypes.c_double * 9),
+        ("functions", ctypes.c_char_p),
     )
 
 
@@ -134,5 +135,6 @@ def program(sites: Sites, place: Place) -> bytes:
         sites.entries,
         sites.masked,
         sites.energies,
+        (sites.functions or b"").decode(),
     )
     return serialise(lennard_jones.build(described, place.device, place.interface))

@@ -1,11 +1,12 @@
 // What the plugin knows of OpenMM's other forces.
 #pragma once
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "lennard_jones.h"
-#include "openmm/CustomNonbondedForce.h"
 #include "openmm/NonbondedForce.h"
 #include "openmm/internal/ContextImpl.h"
+#include "pair_energy.h"
 
 namespace fmm {
 
@@ -15,11 +16,14 @@ static const int MAX_TYPES = 2048;     // of sites: every pair of them has coeff
 // OpenMM's current stream.
 bool addsByAtomics(const OpenMM::Force& force);
 
+// Whether a force has terms that OpenMM computes together, in one kernel after all else.
+bool hasBondedTerms(const OpenMM::Force& force);
+
 // Why the Lennard-Jones pairs of a NonbondedForce cannot be computed among its sites, or nothing.
 std::string obstacleOf(const OpenMM::NonbondedForce& force);
 
-// The same of a CustomNonbondedForce. If there is none: its interaction, and the type of every particle, -1 for no site.
-std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, Interaction& interaction, std::vector<int>& typeOfParticle);
+// The same of a CustomNonbondedForce; its energy if there is none.
+std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, PairEnergy& energy);
 
 std::vector<std::pair<int, int>> exclusionsOf(const OpenMM::CustomNonbondedForce& force);
 

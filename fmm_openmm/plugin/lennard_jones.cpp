@@ -54,6 +54,8 @@ LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
     try {
         check(cuMemHostAlloc((void**) &state, STATE_INTS * sizeof(int), 0), "allocating pinned memory");
         check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
+        check(cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING), "making an event");
+        stream = cuda.getCurrentStream();
         readBox();
         build();
     } catch (...) {
@@ -68,7 +70,10 @@ LennardJones::~LennardJones() {
 }
 
 void LennardJones::release() {
+    if (own) cuStreamSynchronize(own);
     executor.reset();
+    if (own) cuStreamDestroy(own);
+    if (passed) cuEventDestroy(passed);
     if (reported) cuEventDestroy(reported);
     if (state) cuMemFreeHost(state);
 }
@@ -81,7 +86,7 @@ void LennardJones::readBox() {
 
 // Another program: for the box as it is, and with room for the longest lists that are known.
 void LennardJones::build() {
-    check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
+    check(cuStreamSynchronize(stream), "computing");
     executor.reset();
     Sites sites = {};
     sites.number = interaction.slot.size();
@@ -94,6 +99,7 @@ void LennardJones::build() {
     sites.cutoff = interaction.cutoff;
     sites.switching = interaction.switching;
     sites.radius = interaction.cutoff + buffer;
+    sites.functions = interaction.functions.c_str();
     std::copy(box, box + 9, sites.box);
     std::copy(box, box + 9, builtFor);
     DevicePlace place(cuda);
@@ -109,7 +115,6 @@ void LennardJones::build() {
 
 // The sites and what they are like; a list is made anew.
 void LennardJones::upload() {
-    const CUstream stream = cuda.getCurrentStream();
     executor->upload("slot", bytesOf(interaction.slot), stream);
     executor->upload("type", bytesOf(interaction.type), stream);
     executor->upload("start", bytesOf(interaction.start), stream);
@@ -121,21 +126,24 @@ void LennardJones::upload() {
 }
 
 void LennardJones::uploadTable() {
+    const bool plain = interaction.functions.empty();
     std::vector<double> table;
     for (size_t k = 0; k < interaction.repulsion.size(); k++) {
-        table.push_back(12 * interaction.repulsion[k]);
-        table.push_back(6 * interaction.attraction[k]);
+        table.push_back((plain ? 12 : 1) * interaction.repulsion[k]);
+        table.push_back((plain ? 6 : 1) * interaction.attraction[k]);
     }
     const std::vector<float> rounded(table.begin(), table.end());
-    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded), cuda.getCurrentStream());
+    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded), stream);
 }
 
 void LennardJones::update(const Interaction& other) {
     const bool same = other.types == interaction.types && other.slot == interaction.slot && other.start == interaction.start &&
                       other.partner == interaction.partner && other.cutoff == interaction.cutoff &&
-                      other.switching == interaction.switching && other.periodic == interaction.periodic;
+                      other.switching == interaction.switching && other.periodic == interaction.periodic &&
+                      other.functions == interaction.functions;
     const bool moved = other.type != interaction.type;  // sites from one type to another
     interaction = other;
+    stream = cuda.getCurrentStream();
     if (!executor) return;
     if (!same) build();
     else if (moved) upload();
@@ -145,6 +153,7 @@ void LennardJones::update(const Interaction& other) {
 void LennardJones::setTable(const Interaction& other) {
     interaction.repulsion = other.repulsion;
     interaction.attraction = other.attraction;
+    stream = cuda.getCurrentStream();
     if (executor) uploadTable();
 }
 
@@ -157,13 +166,29 @@ void LennardJones::placeSites() {
     std::vector<double> cell(box, box + 9);
     cell.push_back((interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding);
     cell.push_back(0.25 * buffer * buffer);
-    executor->upload("cell", bytesOf(cell), cuda.getCurrentStream());
-    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1, cuda.getCurrentStream()), "clearing");
+    executor->upload("cell", bytesOf(cell), stream);
+    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1, stream), "clearing");
     forced++;
 }
 
-void LennardJones::execute(bool forces, bool energy) {
-    const CUstream stream = cuda.getCurrentStream();
+// What is queued on a stream from now on waits for what has been queued on another.
+void LennardJones::letWait(CUstream later, CUstream earlier) {
+    check(cuEventRecord(passed, earlier), "recording an event");
+    check(cuStreamWaitEvent(later, passed, 0), "waiting for an event");
+}
+
+void LennardJones::execute(bool forces, bool energy, bool beside) {
+    stream = cuda.getCurrentStream();
+    if (beside) {
+        if (!own) {
+            int priority;
+            check(cuStreamGetPriority(stream, &priority), "making a stream");
+            check(cuStreamCreateWithPriority(&own, CU_STREAM_NON_BLOCKING, priority), "making a stream");
+        }
+        letWait(own, stream);
+        stream = own;
+        forked = true;
+    }
     double before[9];
     std::copy(box, box + 9, before);
     readBox();
@@ -173,15 +198,28 @@ void LennardJones::execute(bool forces, bool energy) {
     if (!fits) build();
     else if (!std::equal(box, box + 9, before)) placeSites();
     executor->run(Step::LIST, stream);
-    if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
+    if (roomUnknown && interaction.cutoff > 0) makeRoom();
     roomUnknown = false;
     executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
-    if (interaction.cutoff > 0) report(stream);
+    if (interaction.cutoff > 0) report();
+}
+
+void LennardJones::join() {
+    if (forked) letWait(cuda.getCurrentStream(), own);
+    forked = false;
+}
+
+bool LennardJones::discard() {
+    if (!forked) return false;
+    forked = false;
+    check(cuStreamSynchronize(own), "computing");
+    return true;
 }
 
 // Waits for the first list, to know how long the lists of clusters are.
-void LennardJones::makeRoom(CUstream stream) {
+void LennardJones::makeRoom() {
     for (;;) {
+        executor->run(Step::SEARCH, stream);
         check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
         check(cuStreamSynchronize(stream), "listing pairs");
         strayed = state[STRAYED];
@@ -200,7 +238,7 @@ void LennardJones::grow() {
 
 // The device's state is copied now and read some evaluations later, so that nobody waits for it; always after the same number,
 // so that what follows from it does not depend on who is faster.
-void LennardJones::report(CUstream stream) {
+void LennardJones::report() {
     const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
         check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");

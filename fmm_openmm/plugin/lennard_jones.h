@@ -2,6 +2,7 @@
 // kernels/lennard_jones_list.cu and kernels/lennard_jones_pairs.cu.
 #pragma once
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct Interaction {
     double cutoff = 0, switching = 0;              // nm; 0: none
     int types = 0;
     std::vector<int> slot, type;                   // of every site: its place in OpenMM's arrays, its type
-    std::vector<double> repulsion, attraction;     // of 1/r^12 and -1/r^6, (types, types)
+    std::vector<double> repulsion, attraction;     // of 1/r^12 and -1/r^6, or of f and -g, (types, types)
+    std::string functions;                         // source of f and g (pair_energy.h), empty: 1/r^12 and 1/r^6
     std::vector<int> start, partner;               // excluded partners of site s: partner[start[s]] onwards, ascending
 
     // The particles as sites that have a type, -1: none. Excluded pairs are of particles.
@@ -36,8 +38,13 @@ public:
     // The same if only coefficients differ.
     void setTable(const Interaction& interaction);
 
-    // Queue adding forces and energy to OpenMM's, on its current stream.
-    void execute(bool forces, bool energy);
+    // Queue adding forces and energy to OpenMM's, on its current stream; or `beside` it, and then let that stream wait for it by
+    // join() before the forces are used.
+    void execute(bool forces, bool energy, bool beside);
+    void join();
+
+    // After an error of another force nothing may be left that is beside OpenMM's stream. Whether there was.
+    bool discard();
 
     // Whether a site was beyond the cells beside the periodic one not long ago.
     bool hasStrayed() const { return strayed; }
@@ -49,10 +56,11 @@ private:
     void uploadTable();
     void readBox();
     void placeSites();
-    void makeRoom(CUstream stream);
+    void makeRoom();
     void grow();
-    void report(CUstream stream);
+    void report();
     void adaptBuffer();
+    void letWait(CUstream later, CUstream earlier);
 
     OpenMM::CudaContext& cuda;
     Interaction interaction;
@@ -65,6 +73,10 @@ private:
     int evaluations = 0, forced = 0, builds = 0;
     int* state = nullptr;          // pinned: what the device reported last
     CUevent reported = nullptr;
+    CUstream stream = nullptr;             // on which is queued what belongs to this evaluation
+    CUstream own = nullptr;                // beside OpenMM's
+    CUevent passed = nullptr;              // of one stream, for the other to wait for
+    bool forked = false;
     std::unique_ptr<Executor> executor;    // none if it could not be made
 };
 

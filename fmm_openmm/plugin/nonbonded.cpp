@@ -10,8 +10,11 @@
 #include "openmm/cuda/CudaKernelFactory.h"
 #include "openmm/cuda/CudaNonbondedUtilities.h"
 #include "openmm/internal/ContextImpl.h"
+#include "openmm/internal/CustomNonbondedForceImpl.h"
 #include "openmm/internal/NonbondedForceImpl.h"
+#include "openmm/internal/ThreadPool.h"
 #include "openmm/reference/SimTKOpenMMRealType.h"
+#include "separation.h"
 
 using namespace OpenMM;
 
@@ -54,7 +57,31 @@ private:
     std::shared_ptr<int> delays;
 };
 
-SitePairs::SitePairs(ContextImpl& context) : cuda(firstOf(context)) {}
+// What had been begun when another force failed may have added to the forces that OpenMM has cleared since. It starts again.
+class SitePairs::Begin : public ComputeContext::ForcePreComputation {
+public:
+    explicit Begin(SitePairs& owner) : owner(owner) {}
+    void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
+        if (owner.engine && owner.engine->discard()) owner.cuda.setForcesValid(false);
+    }
+
+private:
+    SitePairs& owner;
+};
+
+class SitePairs::End : public ComputeContext::ForcePostComputation {
+public:
+    explicit End(SitePairs& owner) : owner(owner) {}
+    double computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
+        if (owner.engine) owner.engine->join();
+        return 0;
+    }
+
+private:
+    SitePairs& owner;
+};
+
+SitePairs::SitePairs(ContextImpl& context) : context(context), cuda(firstOf(context)) {}
 
 SitePairs::~SitePairs() {
     ContextSelector selector(cuda);
@@ -67,6 +94,21 @@ void SitePairs::start(const Force& force, const Interaction& interaction, bool a
     // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces, as if there were such pairs
     const bool limited = sites.cutoff > 0;
     cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {}, "", force.getForceGroup(), false);
+    const System& system = context.getSystem();
+    int others = 0;  // that do not add by atomics
+    bool bonded = false;
+    for (int i = 0; i < system.getNumForces(); i++) {
+        const Force& other = system.getForce(i);
+        others += !addsByAtomics(other);
+        bonded = bonded || hasBondedTerms(other);
+    }
+    besideBonded = bonded && others == 1;
+    if (besideBonded) {
+        cuda.addPreComputation(new Begin(*this));
+        // the first, since the FMMForce, which is the other one, adds in such a computation if the host bridge serves it
+        auto& computations = cuda.getPostComputations();
+        computations.insert(computations.begin(), new End(*this));
+    }
     if (!limited || !alone) return;
     delays = std::make_shared<int>(0);
     cuda.addReorderListener(new DelayCounter(delays));
@@ -97,7 +139,8 @@ void SitePairs::setTable(const Interaction& interaction) {
 double SitePairs::execute(bool forces, bool energy) {
     if (!engine && !sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
     delayReordering();
-    if (engine) engine->execute(forces, energy);
+    // energies are not added by atomics in OpenMM's kernels
+    if (engine) engine->execute(forces, energy, besideBonded && !energy);
     if (dispersion == 0) return 0;
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
@@ -379,10 +422,39 @@ void NonbondedKernel::getLJPMEParameters(double& alpha, int& nx, int& ny, int& n
 
 // CustomNonbondedForce
 
+CustomParameters::CustomParameters(const CustomNonbondedForce& force, const PairEnergy& energy)
+    : typeOfParticle(energy.typeOfParticle), energy(energy) {
+    const auto method = force.getNonbondedMethod();
+    interaction.periodic = method == CustomNonbondedForce::CutoffPeriodic;
+    interaction.cutoff = method == CustomNonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
+    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
+    interaction.types = energy.types;
+    interaction.setSites(typeOfParticle, exclusionsOf(force));
+    std::vector<double> defaults;
+    for (int k = 0; k < force.getNumGlobalParameters(); k++) defaults.push_back(force.getGlobalParameterDefaultValue(k));
+    setValues(defaults);
+}
+
+bool CustomParameters::setValues(ContextImpl& context) {
+    std::vector<double> now;
+    for (const auto& name : energy.names) now.push_back(context.getParameter(name));
+    if (known && now == values) return false;
+    setValues(now);
+    known = true;
+    return true;
+}
+
+void CustomParameters::setValues(const std::vector<double>& now) {
+    PairTable table = energy.at(now);
+    interaction.repulsion.swap(table.a);
+    interaction.attraction.swap(table.b);
+    interaction.functions.swap(table.functions);
+    values = now;
+}
+
 // The correction for what is beyond the cutoff, and for what the switching function takes off: a mean over all pairs of particles,
 // each with itself included, as OpenMM's. Its integrals are exact here, OpenMM's to 1e-5.
 static double dispersionOf(const CustomNonbondedForce& force, const Interaction& interaction) {
-    if (!force.getUseLongRangeCorrection() || !interaction.periodic) return 0;
     const double cutoff = interaction.cutoff, from = interaction.switching;
     double twelfth = std::pow(cutoff, -9) / 9, sixth = std::pow(cutoff, -3) / 3;
     if (from > 0) {
@@ -412,32 +484,53 @@ CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Plat
     : CalcCustomNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context), pairs(context) {}
 
 void CustomNonbondedKernel::initialize(const System& system, const CustomNonbondedForce& force) {
-    Interaction interaction;
-    std::vector<int> typeOfParticle;
-    const std::string obstacle = obstacleOf(force, interaction, typeOfParticle);
-    if (claim.ask(force, interaction, obstacle)) try {
+    PairEnergy energy;
+    std::string obstacle = obstacleOf(force, energy);
+    if (obstacle.empty()) try {
+        parameters = CustomParameters(force, energy);
+    } catch (const NotSeparable& reason) {
+        obstacle = reason.what();
+    }
+    if (claim.ask(force, parameters.interaction, obstacle)) try {
         ContextSelector selector(cuda);
-        pairs.start(force, interaction, claim.isAlone());
-        describe(force, interaction, typeOfParticle);
+        pairs.start(force, parameters.interaction, claim.isAlone());
+        describe(force);
         return;
     } catch (const Interrupted&) {
         throw;
     } catch (const std::exception& error) {
-        claim.ask(force, interaction, error.what());
+        claim.ask(force, parameters.interaction, error.what());
     }
     makeOwn<CalcCustomNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
 }
 
-void CustomNonbondedKernel::describe(const CustomNonbondedForce& force, const Interaction& interaction,
-                                     const std::vector<int>& typeOfParticle) {
-    pairs.dispersion = dispersionOf(force, interaction);
-    pairs.setIdentities(Identities(typeOfParticle, exclusionsOf(force), {}));
+void CustomNonbondedKernel::describe(const CustomNonbondedForce& force) {
+    const bool corrects = force.getUseLongRangeCorrection() && parameters.interaction.periodic;
+    corrected.reset(corrects ? new CustomNonbondedForce(force) : nullptr);
+    pairs.setIdentities(Identities(parameters.typeOfParticle, exclusionsOf(force), {}));
+}
+
+double CustomNonbondedKernel::dispersion() {
+    if (!corrected) return 0;
+    if (parameters.interaction.functions.empty()) return dispersionOf(*corrected, parameters.interaction);
+    ThreadPool& threads = cuda.getThreadPool();
+    auto data = CustomNonbondedForceImpl::prepareLongRangeCorrection(*corrected, threads.getNumThreads());
+    double coefficient;
+    std::vector<double> derivatives;
+    CustomNonbondedForceImpl::calcLongRangeCorrection(*corrected, data, context.getOwner(), coefficient, derivatives, threads);
+    return coefficient;
 }
 
 double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
     if (delegate) return delegate->execute(context, includeForces, includeEnergy);
     ContextSelector selector(cuda);
+    outdated = parameters.setValues(context) || outdated;
+    if (outdated) {
+        pairs.update(parameters.interaction);
+        pairs.dispersion = dispersion();
+        outdated = false;
+    }
     return pairs.execute(includeForces, includeEnergy);
 }
 
@@ -449,15 +542,14 @@ void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context, const 
     }
     if (force.getNumParticles() != cuda.getNumAtoms())
         throw OpenMMException("updateParametersInContext: The number of particles has changed");
-    Interaction interaction;
-    std::vector<int> typeOfParticle;
-    const std::string obstacle = obstacleOf(force, interaction, typeOfParticle);
+    PairEnergy energy;
+    const std::string obstacle = obstacleOf(force, energy);
     if (!obstacle.empty())
-        throw OpenMMException("updateParametersInContext: the Context was made for a CustomNonbondedForce whose Lennard-Jones "
-                              "pairs fmm_openmm computes, but now " + obstacle);
+        throw OpenMMException("updateParametersInContext: the Context was made for a CustomNonbondedForce whose pairs fmm_openmm "
+                              "computes, but now " + obstacle);
     ContextSelector selector(cuda);
-    describe(force, interaction, typeOfParticle);
-    pairs.update(interaction);
+    parameters = CustomParameters(force, energy);  // followed by the Context's values at the next evaluation
+    describe(force);
 }
 
 }  // namespace fmm

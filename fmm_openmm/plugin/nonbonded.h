@@ -9,8 +9,10 @@
 
 #include "lennard_jones.h"
 #include "openmm/common/ComputeForceInfo.h"
+#include "openmm/CustomNonbondedForce.h"
 #include "openmm/cuda/CudaArray.h"
 #include "openmm/kernels.h"
+#include "pair_energy.h"
 
 namespace fmm {
 
@@ -84,9 +86,14 @@ public:
     double dispersion = 0;                         // kJ/mol nm^3
 
 private:
+    class Begin;
+    class End;
+
     void delayReordering();
 
+    OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
+    bool besideBonded = false;                     // whether forces are computed while OpenMM computes bonded ones
     Interaction sites;
     std::unique_ptr<LennardJones> engine;          // none without sites
     Identities* identities = nullptr;              // OpenMM's, once it has been told of them
@@ -175,6 +182,26 @@ private:
     SitePairs pairs;
 };
 
+// What a CustomNonbondedForce holds.
+class CustomParameters {
+public:
+    CustomParameters() {}
+    CustomParameters(const OpenMM::CustomNonbondedForce& force, const PairEnergy& energy);
+
+    // Takes the values of the global parameters; false if they are as before.
+    bool setValues(OpenMM::ContextImpl& context);
+
+    Interaction interaction;
+    std::vector<int> typeOfParticle;               // -1: no site
+
+private:
+    void setValues(const std::vector<double>& now);
+
+    PairEnergy energy;
+    std::vector<double> values;
+    bool known = false;                            // whether these are a Context's
+};
+
 class CustomNonbondedKernel : public OpenMM::CalcCustomNonbondedForceKernel {
 public:
     CustomNonbondedKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
@@ -184,13 +211,16 @@ public:
                                  int lastParticle) override;
 
 private:
-    void describe(const OpenMM::CustomNonbondedForce& force, const Interaction& interaction,
-                  const std::vector<int>& typeOfParticle);
+    void describe(const OpenMM::CustomNonbondedForce& force);
+    double dispersion();
 
     OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
     Claim claim;
     std::unique_ptr<OpenMM::CalcCustomNonbondedForceKernel> delegate;
+    CustomParameters parameters;
+    bool outdated = false;                         // whether pairs are not yet computed with these parameters
+    std::unique_ptr<OpenMM::CustomNonbondedForce> corrected;   // a copy of the force, if it has a long-range correction
     SitePairs pairs;
 };
 

@@ -57,14 +57,15 @@ struct Pairs {
 struct Sites {
     int number, types, partners, deterministic, entries, masked, energies;
     double cutoff, switching, radius, box[9];
+    const char* functions;         // source of f and g where they are not 1/r^12 and 1/r^6, or empty
 };
 
 // Python's side (fmm_openmm/integration/native.py), which answers by fmm_deliver() into the inbox before it returns, DONE last.
 struct Callbacks {
     // Is this force ours? Delivers EXCLUSIONS, pairs of int32, unless these are periodic; and CLAIM if it is to be served here.
     void (*open)(void* session, void* context, const char* pickled, int64_t size, const Place* place, Inbox* inbox);
-    // For a box and values of the global parameters. PROGRAM: a program and its parameter block. PARAMETERS: the block
-    // alone, if the latest program serves the shape as well; with positions for boxes that cover these, without them perhaps
+    // For a box and values of the global parameters. PROGRAM: a program and, as PARAMETERS, its Boxes (cell.h). PARAMETERS: these
+    // alone, if the latest program serves the box as well; with positions for boxes that cover these, without them perhaps
     // nothing. CHARGES: charges, or a program if these need another. FAILURE: why the energy is not a number. Instead of an
     // answer: BAD_INPUT, what the user must mend, or FAILURE.
     void (*request)(void* session, int what, const double* box, const double* positions, const char* const* names,

@@ -1,14 +1,16 @@
 // Sites: the particles with a Lennard-Jones interaction. What their neighbour list and their pairs share. Lengths are in nm.
 //
 // CLUSTER sites that follow each other in a row of cells are a cluster. Its list holds single sites, each with the periodic
-// image that is near, so that every pair comes up twice and each cluster adds forces to its own sites only.
+// image that is near: all of them, so that every pair comes up twice and each cluster adds forces to its own sites only; or, with
+// HALF, those that come after it, so that every pair comes up once and both its sites get their forces.
 //
 // Macros besides REAL:
 //   POSQ      type of OpenMM's positions            ENERGY_TYPE  of its energies
 //   LIMITED   whether there is a cutoff, CUTOFF     SWITCHED  whether the interaction is switched off from SWITCHING on
 //   PERIODIC  whether there are periodic images     PARTNERS  whether some pairs of sites are excluded
 //   TYPES     of sites, at most                     PAIR_LANES  lanes that share a cluster: 16 or 32
-//   LIST_BLOCKS  blocks a multiprocessor that make a list, at most
+//   HALF      whether a list holds every pair once
+//   LIST_BLOCKS  blocks a multiprocessor that sort sites, at most
 //   DETERMINISTIC  whether the order of sums may not depend on which thread comes first
 #pragma once
 #include "real.cuh"
@@ -16,6 +18,7 @@
 typedef unsigned long long uint64;
 
 #define CLUSTER 4
+#define ALL ((1u << CLUSTER) - 1)   // sites of a cluster, as a mask
 #define SITE_BITS 25           // of an entry of a list: the site's place among the sorted ones, and above it the image
 #define SITE_MASK ((1 << SITE_BITS) - 1)
 #define TRANSLATIONS 75        // translations by -1 to 1 cells along c, -2 to 2 along b and along a
@@ -50,17 +53,23 @@ struct State {
 
 // How many entries a cluster has, and how many with masks: those which there would be, also where there is less room. The first
 // are filled up with a site that is far from all.
-struct __align__(8) Length {
+struct __align__(16) Length {
     int entries, masked;
+    int imaged;        // whether some entry has an image
+    int build;         // the list's number, of State::builds, that they belong to
 };
-
-#define HAS_IMAGES (1 << 30)       // in `masked`: some entry has an image
 
 // The number of an image, 0 for the cell itself.
 __device__ __forceinline__ int image_number(int a, int b, int c) {
     const int number = (c + 1) * 25 + (b + 2) * 5 + a + 2, home = 25 + 2 * 5 + 2;
     return number == home ? 0 : (number < home ? number + 1 : number);
 }
+
+// Whether an image comes after the cell: one of every two that are opposite.
+__device__ __forceinline__ bool is_forward(unsigned number) { return number > 25 + 2 * 5 + 2; }
+
+// The site of an entry of a list.
+__device__ __forceinline__ int site_of(unsigned entry) { return PERIODIC ? entry & SITE_MASK : entry; }
 
 // The translation of an image.
 __device__ __forceinline__ real4 translation(int number, const Cell* __restrict__ cell) {
@@ -102,10 +111,15 @@ __device__ __forceinline__ ClusterPartners partners_of(const int* site, const Ex
 
 // A bit for every site of the cluster that excludes a site. Most are seen to be far from all partners.
 __device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& cluster, const Exclusions& excluded) {
+    bool perhaps = false;
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) perhaps |= unsigned(site - cluster.lowest[m]) <= cluster.range[m];
     unsigned mask = 0;
+    if (!perhaps) return mask;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
-        if (unsigned(site - cluster.lowest[m]) > cluster.range[m]) continue;
+        if (unsigned(site - cluster.lowest[m]) > cluster.range[m] || cluster.site[m] < 0) continue;
+#pragma unroll 1
         for (int k = excluded.start[cluster.site[m]], last = excluded.start[cluster.site[m] + 1]; k < last; k++)
             mask |= unsigned(excluded.partner[k] == site) << m;
     }

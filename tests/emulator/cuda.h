@@ -20,6 +20,7 @@
 
 struct uint3 { unsigned x, y, z; };
 struct int2 { int x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct int3 { int x, y, z; };
 struct alignas(16) int4 { int x, y, z, w; };

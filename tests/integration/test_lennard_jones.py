@@ -13,6 +13,7 @@ from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition, Options
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.native_contexts import context_of, converted, droplet_in_a_cell, on_gpu
+from tests.lennard_jones import FORCE_SWITCH
 
 GROUP = 5
 """Force group of what has Lennard-Jones pairs."""
@@ -381,7 +382,7 @@ def test_tables_of_types(request, name, form):
 def test_what_is_left_to_openmm(chains, water):
     """And why; asked for nevertheless, it is an error."""
     cases = {
-        "its energy is not A/r^12": typed(copy.deepcopy(chains), "12-6-4"),
+        "it takes more than two functions of the distance": typed(copy.deepcopy(chains), "12-6-4"),
         "its dispersion is LJPME's": copy.deepcopy(chains),
     }
     cases["its dispersion is LJPME's"].nonbonded.setNonbondedMethod(openmm.NonbondedForce.LJPME)
@@ -414,33 +415,141 @@ def test_what_is_left_to_openmm(chains, water):
     agree(pairs_of(pairs["auto"]), pairs_of(pairs["openmm"]), ROUNDING["mixed"])
 
 
+def alike(box, energy, corrected=False) -> Box:
+    """Every particle interacts with every other that it does not exclude, by this energy; it may be tabulated."""
+    force = openmm.CustomNonbondedForce(energy)
+    force.addTabulatedFunction("bump", openmm.Continuous1DFunction([0, 1, 1, 0], 0.34, 0.7))
+    for _ in box.positions:
+        force.addParticle([])
+    for k in range(box.nonbonded.getNumExceptions()):
+        force.addExclusion(*box.nonbonded.getExceptionParameters(k)[:2])
+    force.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
+    force.setCutoffDistance(box.nonbonded.getCutoffDistance())
+    force.setUseLongRangeCorrection(corrected)
+    box.system.addForce(force)
+    return box
+
+
 @on_gpu
 @pytest.mark.parametrize(
     "change",
     [
         "+ 5*exp(-((r-0.5)/0.03)^2)",
-        "+ bump(r)",
-        "* (1 - step(r-1.05)*step(1.5-r))",
-        "* step(r-0.05)",
-        "+ min(0, 1e9-r)",
+        "* (1 - step(r-0.5)*step(0.6-r))",
+        "* step(r-0.25)",
+        "+ min(0, 0.4-r)",
         "+ 1e-7*r^2",
     ],
 )
 def test_energies_that_differ_between_distances(water, change):
     """Each is, or may be, A/r^12 - B/r^6 at any few distances."""
-    force = openmm.CustomNonbondedForce(f"(1e-6/r^12 - 1e-3/r^6) {change}")
-    force.addTabulatedFunction("bump", openmm.Continuous1DFunction([0, 1, 1, 0], 0.34, 0.7))
-    for _ in water.positions:
-        force.addParticle([])
-    for k in range(water.nonbonded.getNumExceptions()):
-        force.addExclusion(*water.nonbonded.getExceptionParameters(k)[:2])
-    force.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
-    force.setCutoffDistance(water.nonbonded.getCutoffDistance())
-    water.system.addForce(force)
-    mine, added = prepared(water, "auto")
+    agree(*both(alike(water, f"(1e-6/r^12 - 1e-3/r^6) {change}"), "mixed"), ROUNDING["mixed"])
+
+
+@on_gpu
+def test_long_range_correction_of_other_energies(water):
+    """It is OpenMM's, as its global parameter changes."""
+    box = alike(water, "1e-6/r^12 - scale*(1e-3/r^6 + 1e-3/r^5)", corrected=True)
+    box.system.getForce(box.system.getNumForces() - 1).addGlobalParameter("scale", 1.0)
+    contexts = [context_of(prepared(box, choice)[0]) for choice in ("sites", "openmm")]
+    for scale in (1.0, 0.5):
+        for context in contexts:
+            context.setParameter("scale", scale)
+        (energy, _), (openmms, _) = map(pairs_of, contexts)
+        assert energy == pytest.approx(openmms, rel=3e-5)
+
+
+@on_gpu
+def test_tabulated_energies_are_left_to_openmm(water):
+    mine, added = prepared(alike(water, "1e-6/r^12 - 1e-3/r^6 + bump(r)"), "auto")
     told = added.getFMMParametersInContext(context_of(mine))
     assert told["lennard_jones"] == "openmm"
-    assert "its energy is not A/r^12 - B/r^6" in told["lennard_jones_reason"]
+    assert "its energy is not A f(r) - B g(r): `bump` takes the distance" in told["lennard_jones_reason"]
+
+
+def force_switched(box, form="") -> Box:
+    """Lennard-Jones moved into a CustomNonbondedForce as CHARMM-GUI does it; limits may be global parameters."""
+    source = box.nonbonded
+    off = source.getCutoffDistance()._value
+    energy = FORCE_SWITCH + "a = 4*epsilon*sigma^12; b = 4*epsilon*sigma^6; sigma = sigma1+sigma2; epsilon = epsilon1*epsilon2;"
+    force = openmm.CustomNonbondedForce(energy + ("" if form == "global" else f"on = {0.8 * off}; off = {off}"))
+    if form == "global":
+        force.addGlobalParameter("on", 0.8 * off)
+        force.addGlobalParameter("off", off)
+    for name in ("sigma", "epsilon"):
+        force.addPerParticleParameter(name)
+    for i in range(len(box.positions)):
+        charge, sigma, epsilon = source.getParticleParameters(i)
+        force.addParticle([0.5 * sigma._value, epsilon._value**0.5])
+        source.setParticleParameters(i, charge, 0.0, 0.0)
+    for k in range(source.getNumExceptions()):
+        i, j, product, *_ = source.getExceptionParameters(k)
+        force.addExclusion(i, j)
+        source.setExceptionParameters(k, i, j, product, 0.0, 0.0)
+    force.setNonbondedMethod(openmm.CustomNonbondedForce.CutoffPeriodic)
+    force.setCutoffDistance(off)
+    if form == "switched":
+        force.setUseSwitchingFunction(True)
+        force.setSwitchingDistance(0.9 * off)
+    box.system.addForce(force)
+    return box
+
+
+@on_gpu
+@pytest.mark.parametrize("form", ["", "global", "switched"])
+@pytest.mark.parametrize("name", ["chains", "water", "tip4pew"])
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_force_switch(request, name, form, precision):
+    """OpenMM holds parameters of particles as floats in double precision as well."""
+    box = force_switched(request.getfixturevalue(name), form)
+    found, openmms = both(box, precision)
+    agree(found, openmms, 3e-5 if precision == "mixed" else 2e-6)
+    exact = reference(box)
+    assert relative_difference(found[1], exact[1]) < 1.5 * relative_difference(openmms[1], exact[1]) + 1e-7
+    if precision == "double":
+        assert relative_difference(found[1], exact[1]) < 1e-10
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_force_switch_follows_parameters(chains, precision):
+    """Global ones as they change and return, and those of particles when they are updated."""
+    off = chains.nonbonded.getCutoffDistance()._value
+    contexts, boxes = [], []
+    for choice in ("sites", "openmm"):
+        boxes.append(prepared(force_switched(copy.deepcopy(chains), "global"), choice)[0])
+        contexts.append(context_of(boxes[-1], precision))
+    seen = []
+    for on, end in ((0.8, 1.0), (0.5, 1.0), (0.5, 0.9), (0.8, 1.0)):
+        for context in contexts:
+            context.setParameter("on", on * off)
+            context.setParameter("off", end * off)
+        found, openmms = map(pairs_of, contexts)
+        agree(found, openmms, 3e-5)
+        seen.append(found[0])
+    assert seen[0] == pytest.approx(seen[-1], rel=1e-9)
+    assert len({round(energy, 3) for energy in seen}) == 3
+    for box, context in zip(boxes, contexts, strict=True):
+        force = next(force for force in box.system.getForces() if isinstance(force, openmm.CustomNonbondedForce))
+        for i in range(0, 20, 2):
+            force.setParticleParameters(i, [0.14 + 0.001 * i, 0.5])
+        force.updateParametersInContext(context)
+    found, openmms = map(pairs_of, contexts)
+    agree(found, openmms, 3e-5)
+    assert found[0] != pytest.approx(seen[-1], rel=1e-4)
+
+
+@on_gpu
+def test_a_scaled_energy_is_compiled_once(water):
+    """A global parameter that scales Lennard-Jones changes the table of types alone."""
+    box = alike(water, "0.3*scale*(1e-6/r^12 - 1e-3/r^6)")
+    force = box.system.getForce(box.system.getNumForces() - 1)
+    force.addGlobalParameter("scale", 1.0)
+    contexts = [context_of(prepared(box, choice)[0]) for choice in ("sites", "openmm")]
+    for scale in (1.0, 0.25, 0.0, -1.0):
+        for context in contexts:
+            context.setParameter("scale", scale)
+        agree(*map(pairs_of, contexts), ROUNDING["mixed"])
 
 
 @on_gpu
@@ -591,6 +700,14 @@ def test_elsewhere_openmm_computes_the_pairs(ions):
     told = force.getFMMParametersInContext(ions.context("Reference"))
     assert told["lennard_jones"] == "openmm"
     assert told["lennard_jones_reason"] == "the Context is on the Reference platform"
+
+
+def test_a_system_of_charmm_gui_is_converted(ions):
+    """Its NonbondedForce holds charges alone, with sigma and epsilon zero."""
+    box = force_switched(ions)
+    before = energy_of(box.context())
+    fmm.use_fmm(box.system)
+    assert energy_of(box.context()) == pytest.approx(before, rel=1e-3)
 
 
 def test_programs_are_made_of_what_the_plugin_tells():

@@ -8,10 +8,11 @@ fills, before :data:`fmm_openmm.backends.cuda.program.SETUP` where nothing else 
 ``type``         (sites,) int32           its type
 ``start``        (sites + 1,) int32       excluded partners of site s, ascending, are ``partner[start[s]:start[s + 1]]``
 ``partner``      (partners,) int32
-``pairs``        (types, types, 2)        12 A and 6 B, kJ/mol nm^12 and kJ/mol nm^6; may change between evaluations
+``pairs``        (types, types, 2)        12 A and 6 B, kJ/mol nm^12 and kJ/mol nm^6, or A and B where there are
+                                          ``functions``; may change between evaluations
 ``cell``         (11,) float64            box vectors in rows, radius of the list, nm, square of a site's displacement
-                                          up to which the list holds, nm^2; may change, if ``state`` is zeroed
-``state``        (8,) int32               ``State`` of ``kernels/common/sites.cuh``; zeroed for a new list
+                                          up to which the list holds, nm^2; may change, with a new list
+``state``        (8,) int32               ``State`` of ``kernels/common/sites.cuh``; the first zeroed for a new list
 ===============  =======================  ========================================================================
 """
 
@@ -29,8 +30,8 @@ CLUSTER = 4
 SITE_BITS = 25
 """Bits of an entry of a list for its site: ``SITE_BITS`` of ``kernels/common/sites.cuh``."""
 
-FEW = 10_000
-"""Sites up to which 32 lanes share a cluster instead of 16."""
+FEW, LONG = 10_000, 400
+"""Sites up to which, and entries of a list from which, 32 lanes share a cluster instead of 16."""
 
 LIST_THREADS, PAIR_THREADS = 256, 128
 """Threads a block: ``THREADS`` of the kernels."""
@@ -51,6 +52,8 @@ class Sites:
         deterministic: whether the order of sums may not depend on which thread comes first.
         entries, masked: longest lists of a cluster known so far; 0 before there are any.
         energies: elements of OpenMM's energy buffer.
+        functions: source of the functions f and g of a pair's energy A f(r) - B g(r) and of their slopes
+            (``kernels/common/pair.cuh``); empty for 1/r^12 and 1/r^6.
     """
 
     number: int
@@ -64,11 +67,22 @@ class Sites:
     entries: int
     masked: int
     energies: int
+    functions: str = ""
 
     @property
     def lanes(self) -> int:
         """Lanes that share a cluster."""
-        return 32 if self.number < FEW else 16
+        return 32 if self.number < FEW or self._expected > LONG else 16
+
+    def half(self, precision: str) -> bool:
+        """Whether lists hold every pair once: where they are long, unless the order of sums matters, or their precision."""
+        return self.cutoff is not None and self._expected > LONG and not self.deterministic and precision != "double"
+
+    @property
+    def _expected(self) -> float:
+        """Entries of a cluster at the density of the box; 0 in free space."""
+        volume = np.inf if self.box_vectors is None else float(np.prod(np.diag(self.box_vectors)))
+        return self.number / volume * 4 / 3 * math.pi * (1.25 * self.radius) ** 3
 
     @property
     def cells(self) -> int:
@@ -92,12 +106,8 @@ class Sites:
     @property
     def list_length(self) -> int:
         """Room for entries of a cluster: a quarter more than known, or than there are at the density of the box."""
-        found = self.entries
-        if not found:
-            volume = np.inf if self.box_vectors is None else float(np.prod(np.diag(self.box_vectors)))
-            found = self.number / volume * 4 / 3 * math.pi * (1.25 * self.radius) ** 3
         step = 2 * self.lanes
-        return -(-int(1.25 * found + 32) // step) * step
+        return -(-int(1.25 * (self.entries or self._expected) + step) // step) * step
 
     @property
     def masked_length(self) -> int:
@@ -122,6 +132,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     double = interface.precision == "double"
     real = np.dtype(np.float64 if double else np.float32)
     resident = 2 if double else (3 if sites.box_vectors is None else 4)  # as registers allow
+    half = sites.half(interface.precision)
     b = ProgramBuilder()
     b.macros(
         REAL=real_type(real),
@@ -135,14 +146,16 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         SWITCHING=repr(float(sites.switching or 0.0)),
         TYPES=sites.types,
         PAIR_LANES=sites.lanes,
+        HALF=int(half),
         LIST_BLOCKS=resident,
         DETERMINISTIC=int(sites.deterministic),
+        **({"PAIR_FUNCTIONS": sites.functions} if sites.functions else {}),
     )
     _buffers(b, sites, interface, real)
-    capacity = np.int32(sites.capacity)
+    capacity, padded = np.int32(sites.capacity), np.int32(interface.padded)
     site_blocks = sites.capacity // PAIR_THREADS + 1  # of a thread a site
     b.stage(SETUP, "lennard_jones_list", begin_sites=0)
-    for buffer in ("state", "count"):
+    for buffer in ("state", "count", "length", "reaction"):
         b.memset(buffer)
     b.launch(
         "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type", "home", "number",
@@ -150,29 +163,31 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     )  # fmt: skip
     b.stage("list", "lennard_jones_list", fetch_sites=0)
     b.launch("fetch_sites", site_blocks, PAIR_THREADS, capacity, "posq", "cell", "home", "reference", "position", "state")
+    lengths = np.int32(sites.list_length), np.int32(sites.masked_length)
     if sites.cutoff is not None:
         b.stage("list", "lennard_jones_list", list_sites=0)
-        lengths = np.int32(sites.list_length), np.int32(sites.masked_length)
         b.launch(
-            "list_sites", blocks or device.multiprocessors * resident, LIST_THREADS, capacity, np.int32(sites.rows),
-            np.int32(sites.cells), "posq", "type", "start", "partner", "cell", "home", "sorted", "reference", "position",
-            "number", "number_before", "place", "count", "row_start", "entry", "masked", "length", *lengths, "state",
-            cooperative=True,
+            "list_sites", blocks or min(device.multiprocessors * resident, sites.capacity // LIST_THREADS + 1), LIST_THREADS,
+            capacity, np.int32(sites.rows), np.int32(sites.cells), "posq", "type", "cell", "home", "sorted", "reference",
+            "position", "number", "number_before", "place", "count", "row_start", "grid", "state", cooperative=True,
         )  # fmt: skip
-    _pairs(b, sites, interface)
-    return b.program
-
-
-def _pairs(b: ProgramBuilder, sites: Sites, interface: Interface) -> None:
-    blocks = -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS)
+        b.stage("search", "lennard_jones_list", search_sites=0)
+        b.launch(
+            "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS, capacity, "home", "position",
+            "number", "row_start", "grid", "cell", "start", "partner", "entry", "masked", "length", *lengths, "state",
+        )  # fmt: skip
     for wanted in ("forces", "energy", "both"):
         kernel = f"lennard_jones_{wanted}"
         b.stage(wanted, "lennard_jones_pairs", **{kernel: 0})
         b.launch(
-            kernel, blocks, PAIR_THREADS, np.int32(sites.list_length), np.int32(sites.masked_length), "home", "position",
-            "number", "entry", "masked", "length", "pairs", "cell", "start", "partner", "state", "force_buffer",
-            np.int32(interface.padded), "energy_buffer", np.int32(sites.energies),
+            kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS, capacity, *lengths, "home",
+            "position", "number", "row_start", "grid", "entry", "masked", "length", "pairs", "cell", "start", "partner",
+            "state", "force_buffer", padded, "reaction", "energy_buffer", np.int32(sites.energies),
         )  # fmt: skip
+        if half and wanted != "energy":
+            b.stage(wanted, "lennard_jones_pairs", collect_reactions=0)
+            b.launch("collect_reactions", site_blocks, PAIR_THREADS, capacity, "home", "reaction", "force_buffer", padded)
+    return b.program
 
 
 def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dtype) -> None:
@@ -193,7 +208,10 @@ def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dty
         ("count", sites.cells if listed else 1, np.int32),
         ("entry", (clusters, sites.list_length) if listed else 1, np.uint32),
         ("masked", (clusters, sites.masked_length, 2) if listed else 1, np.uint32),
-        ("length", (clusters, 2) if listed else 1, np.int32),
+        ("length", (clusters, 4) if listed else 1, np.int32),
+        ("row_start", sites.rows + sites.cells if listed else 1, np.int32),
+        ("grid", 8, np.float64),
+        ("reaction", (capacity + 1, 4) if sites.half(interface.precision) else 1, np.float32),
     ):
         b.buffer(name, shape, dtype)
     if listed:
@@ -201,7 +219,6 @@ def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dty
             ("sorted", (capacity, 4)),
             ("number_before", capacity),
             ("place", (capacity, 2)),
-            ("row_start", sites.rows + sites.cells),
         ):
             b.buffer(name, shape, np.int32)
     b.buffer("posq", (interface.padded, 4), real, external=True)

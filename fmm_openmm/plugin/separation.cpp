@@ -1,0 +1,217 @@
+#include "separation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lepton/Operation.h"
+
+using Lepton::Operation;
+using Node = Lepton::ExpressionTreeNode;
+
+namespace fmm {
+
+static const size_t MAX_PRODUCTS = 64;
+static const double MAX_DEVIATION = 1e-9;      // relative, of a value from a combination of others
+
+static Node number(double value) {
+    return Node(new Operation::Constant(value));
+}
+
+static bool isOne(const Node& node) {
+    auto* constant = dynamic_cast<const Operation::Constant*>(&node.getOperation());
+    return constant && constant->getValue() == 1;
+}
+
+static Node multiplied(const Node& a, const Node& b) {
+    if (isOne(a)) return b;
+    return isOne(b) ? a : Node(new Operation::Multiply(), a, b);
+}
+
+bool dependsOn(const Node& node, const std::set<std::string>& variables) {
+    const auto& operation = node.getOperation();
+    if (operation.getId() == Operation::VARIABLE) return variables.count(operation.getName());
+    const auto& children = node.getChildren();
+    return std::any_of(children.begin(), children.end(), [&](const Node& child) { return dependsOn(child, variables); });
+}
+
+using Sum = std::vector<Product>;
+
+static Sum added(Sum sum, const Sum& more) {
+    for (const auto& product : more) {
+        const auto hasSame = [&](const Product& other) { return other.function == product.function; };
+        const auto same = std::find_if(sum.begin(), sum.end(), hasSame);
+        if (same == sum.end()) sum.push_back(product);
+        else same->parameters = Node(new Operation::Add(), same->parameters, product.parameters);
+    }
+    if (sum.size() > MAX_PRODUCTS) throw NotSeparable("it has too many terms");
+    return sum;
+}
+
+static Sum multiplied(const Sum& a, const Sum& b) {
+    Sum sum;
+    for (const auto& left : a)
+        for (const auto& right : b)
+            sum = added(sum, {{multiplied(left.parameters, right.parameters), multiplied(left.function, right.function)}});
+    return sum;
+}
+
+static Sum scaled(Sum sum, double factor) {
+    for (auto& product : sum) product.parameters = Node(new Operation::MultiplyConstant(factor), product.parameters);
+    return sum;
+}
+
+class Separation {
+public:
+    explicit Separation(const std::set<std::string>& parameters) : parameters(parameters) {}
+
+    Sum of(const Node& node) const {
+        if (!hasParameters(node)) return {{number(1), node}};
+        if (!hasOthers(node)) return {{node, number(1)}};
+        const auto& operation = node.getOperation();
+        const auto& children = node.getChildren();
+        switch (operation.getId()) {
+            case Operation::ADD: return added(of(children[0]), of(children[1]));
+            case Operation::SUBTRACT: return added(of(children[0]), scaled(of(children[1]), -1));
+            case Operation::NEGATE: return scaled(of(children[0]), -1);
+            case Operation::ADD_CONSTANT:
+                return added(of(children[0]), {{number(valueOf<Operation::AddConstant>(node)), number(1)}});
+            case Operation::MULTIPLY_CONSTANT: return scaled(of(children[0]), valueOf<Operation::MultiplyConstant>(node));
+            case Operation::MULTIPLY: return multiplied(of(children[0]), of(children[1]));
+            case Operation::DIVIDE: return multiplied(of(children[0]), ofFactors(Operation::Reciprocal(), children[1]));
+            case Operation::SQUARE: return power(children[0], 2);
+            case Operation::CUBE: return power(children[0], 3);
+            case Operation::SELECT:
+                return added(chosen(children[0], children[1], true), chosen(children[0], children[2], false));
+            case Operation::RECIPROCAL:
+            case Operation::SQRT:
+            case Operation::ABS:
+            case Operation::POWER_CONSTANT: return ofFactors(operation, children[0]);
+            default: throw mixed(operation);
+        }
+    }
+
+private:
+    bool hasParameters(const Node& node) const { return dependsOn(node, parameters); }
+    bool hasOthers(const Node& node) const {
+        const auto& operation = node.getOperation();
+        if (operation.getId() == Operation::VARIABLE) return !parameters.count(operation.getName());
+        const auto& children = node.getChildren();
+        return std::any_of(children.begin(), children.end(), [&](const Node& child) { return hasOthers(child); });
+    }
+    static NotSeparable mixed(const Operation& operation) {
+        return NotSeparable("`" + operation.getName() +
+                            "` takes parameters of particles together with the distance or with global parameters");
+    }
+    template <class Kind>
+    static double valueOf(const Node& node) {
+        return dynamic_cast<const Kind&>(node.getOperation()).getValue();
+    }
+    Sum power(const Node& base, int exponent) const {
+        const Sum once = of(base);
+        Sum sum = once;
+        for (int k = 1; k < exponent; k++) sum = multiplied(sum, once);
+        return sum;
+    }
+    // What may be applied to the factors of a product each. Roots, and powers of broken exponents, are not a number of negative
+    // parameters; these are refused once they are known.
+    Sum ofFactors(const Operation& operation, const Node& argument) const {
+        const Sum sum = of(argument);
+        if (sum.size() > 1) throw mixed(operation);
+        const auto applied = [&](const Node& factor) { return isOne(factor) ? factor : Node(operation.clone(), factor); };
+        return {{applied(sum[0].parameters), applied(sum[0].function)}};
+    }
+    // The values that select() has where it takes this one, and zero elsewhere.
+    Sum chosen(const Node& condition, const Node& value, bool isFirst) const {
+        const bool byParameters = hasParameters(condition);
+        if (byParameters && hasOthers(condition)) throw mixed(Operation::Select());
+        Sum sum = of(value);
+        for (auto& product : sum) {
+            Node& factor = byParameters ? product.parameters : product.function;
+            factor = Node(new Operation::Select(), {condition, isFirst ? factor : number(0), isFirst ? number(0) : factor});
+        }
+        return sum;
+    }
+
+    const std::set<std::string>& parameters;
+};
+
+std::vector<Product> separated(const Node& energy, const std::set<std::string>& parameters) {
+    return Separation(parameters).of(energy);
+}
+
+using Row = std::vector<double>;
+
+// The factor that makes one row of another, NaN if none does.
+static double factorBetween(const Row& row, const Row& other) {
+    size_t at = 0;
+    for (size_t p = 1; p < row.size(); p++)
+        if (std::fabs(other[p]) > std::fabs(other[at])) at = p;
+    const double factor = row[at] / other[at];
+    for (size_t p = 0; p < row.size(); p++)
+        if (!(std::fabs(row[p] - factor * other[p]) <= MAX_DEVIATION * std::fabs(row[p]))) return NAN;
+    return factor;
+}
+
+// Gaussian elimination with complete pivoting, in which every row is divided by its largest value, and counts more if others
+// are multiples of it. The rows of the pivots are `first` and `second`, all others are combinations of these; without rounding
+// where one of them is enough.
+TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Product>& products)
+    : first(values[0].size()), second(values[0].size()), f(number(0)), g(number(0)) {
+    const size_t rows = values.size(), pairs = values[0].size();
+    Row weight(rows), shares[2] = {Row(rows), Row(rows)};
+    auto left = values;    // of every row: what the rows of the pivots do not account for
+    auto size = values;    // and how large the numbers are of which that is the difference
+    for (size_t k = 0; k < rows; k++) {
+        double largest = 0;
+        for (size_t p = 0; p < pairs; p++) {
+            if (!std::isfinite(values[k][p])) throw NotSeparable("a coefficient is not finite");
+            size[k][p] = std::fabs(values[k][p]);
+            largest = std::max(largest, size[k][p]);
+        }
+        int multiples = 0;
+        for (const auto& other : values) multiples += !std::isnan(factorBetween(other, values[k]));
+        weight[k] = multiples / largest;
+    }
+    for (int found = 0;; found++) {
+        size_t row = rows, pair = 0;
+        double most = 0;
+        for (size_t k = 0; k < rows; k++)
+            for (size_t p = 0; p < pairs; p++) {
+                const double rest = std::fabs(left[k][p]);
+                if (rest <= MAX_DEVIATION * size[k][p] || weight[k] * rest <= most) continue;
+                most = weight[k] * rest;
+                row = k;
+                pair = p;
+            }
+        if (row == rows) break;
+        if (found == 2) throw NotSeparable("it takes more than two functions of the distance");
+        (found == 0 ? first : second) = values[row];
+        const Row pivots = left[row];
+        const double before = shares[0][row];
+        for (size_t k = 0; k < rows; k++) {
+            const double share = left[k][pair] / pivots[pair];
+            shares[found][k] = share;
+            if (found == 1) shares[0][k] -= share * before;
+            for (size_t p = 0; p < pairs; p++) {
+                size[k][p] += std::fabs(share * pivots[p]);
+                left[k][p] -= share * pivots[p];
+            }
+        }
+    }
+    for (size_t k = 0; k < rows; k++) {
+        double a = factorBetween(values[k], first), b = 0;
+        if (std::isnan(a)) {
+            a = 0;
+            b = factorBetween(values[k], second);
+        }
+        if (std::isnan(b)) {
+            a = shares[0][k];
+            b = shares[1][k];
+        }
+        if (a != 0) f = Node(new Operation::Add(), f, Node(new Operation::MultiplyConstant(a), products[k].function));
+        if (b != 0) g = Node(new Operation::Subtract(), g, Node(new Operation::MultiplyConstant(b), products[k].function));
+    }
+}
+
+}  // namespace fmm
