@@ -22,20 +22,6 @@ bool addsByAtomics(const Force& force) {
                    MonteCarloFlexibleBarostat>(force);
 }
 
-template <class Kind>
-static bool hasSome(const Force& force, int (Kind::*count)() const) {
-    const auto* found = dynamic_cast<const Kind*>(&force);
-    return found && (found->*count)() > 0;
-}
-
-bool hasBondedTerms(const Force& force) {
-    return hasSome(force, &HarmonicBondForce::getNumBonds) || hasSome(force, &HarmonicAngleForce::getNumAngles) ||
-           hasSome(force, &PeriodicTorsionForce::getNumTorsions) || hasSome(force, &RBTorsionForce::getNumTorsions) ||
-           hasSome(force, &CMAPTorsionForce::getNumTorsions) || hasSome(force, &CustomBondForce::getNumBonds) ||
-           hasSome(force, &CustomAngleForce::getNumAngles) || hasSome(force, &CustomTorsionForce::getNumTorsions) ||
-           hasSome(force, &CustomCompoundBondForce::getNumBonds);
-}
-
 template <class Nonbonded>
 static bool switchesFromZero(const Nonbonded& force) {
     return force.getUseSwitchingFunction() && force.getSwitchingDistance() <= 0;
@@ -68,10 +54,11 @@ std::string obstacleOf(const CustomNonbondedForce& force, PairEnergy& energy) {
     if (switchesFromZero(force)) return "its switching function begins at 0";
     try {
         energy = PairEnergy(force);
-        return "";
     } catch (const NotSeparable& reason) {
         return reason.what();
     }
+    const bool corrected = force.getUseLongRangeCorrection() && force.getNonbondedMethod() == CustomNonbondedForce::CutoffPeriodic;
+    return corrected && !energy.isPlain() ? "it has a long-range correction, and its energy is not A/r^12 - B/r^6" : "";
 }
 
 std::vector<std::pair<int, int>> exclusionsOf(const CustomNonbondedForce& force) {

@@ -16,9 +16,6 @@ static const int MAX_TYPES = 2048;     // of sites: every pair of them has coeff
 // OpenMM's current stream.
 bool addsByAtomics(const OpenMM::Force& force);
 
-// Whether a force has terms that OpenMM computes together, in one kernel after all else.
-bool hasBondedTerms(const OpenMM::Force& force);
-
 // Why the Lennard-Jones pairs of a NonbondedForce cannot be computed among its sites, or nothing.
 std::string obstacleOf(const OpenMM::NonbondedForce& force);
 

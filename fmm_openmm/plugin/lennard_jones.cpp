@@ -54,8 +54,6 @@ LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
     try {
         check(cuMemHostAlloc((void**) &state, STATE_INTS * sizeof(int), 0), "allocating pinned memory");
         check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
-        check(cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING), "making an event");
-        stream = cuda.getCurrentStream();
         readBox();
         build();
     } catch (...) {
@@ -70,10 +68,7 @@ LennardJones::~LennardJones() {
 }
 
 void LennardJones::release() {
-    if (own) cuStreamSynchronize(own);
     executor.reset();
-    if (own) cuStreamDestroy(own);
-    if (passed) cuEventDestroy(passed);
     if (reported) cuEventDestroy(reported);
     if (state) cuMemFreeHost(state);
 }
@@ -86,7 +81,7 @@ void LennardJones::readBox() {
 
 // Another program: for the box as it is, and with room for the longest lists that are known.
 void LennardJones::build() {
-    check(cuStreamSynchronize(stream), "computing");
+    check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
     executor.reset();
     Sites sites = {};
     sites.number = interaction.slot.size();
@@ -115,6 +110,7 @@ void LennardJones::build() {
 
 // The sites and what they are like; a list is made anew.
 void LennardJones::upload() {
+    const CUstream stream = cuda.getCurrentStream();
     executor->upload("slot", bytesOf(interaction.slot), stream);
     executor->upload("type", bytesOf(interaction.type), stream);
     executor->upload("start", bytesOf(interaction.start), stream);
@@ -133,7 +129,7 @@ void LennardJones::uploadTable() {
         table.push_back((plain ? 6 : 1) * interaction.attraction[k]);
     }
     const std::vector<float> rounded(table.begin(), table.end());
-    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded), stream);
+    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded), cuda.getCurrentStream());
 }
 
 void LennardJones::update(const Interaction& other) {
@@ -143,7 +139,6 @@ void LennardJones::update(const Interaction& other) {
                       other.functions == interaction.functions;
     const bool moved = other.type != interaction.type;  // sites from one type to another
     interaction = other;
-    stream = cuda.getCurrentStream();
     if (!executor) return;
     if (!same) build();
     else if (moved) upload();
@@ -153,7 +148,6 @@ void LennardJones::update(const Interaction& other) {
 void LennardJones::setTable(const Interaction& other) {
     interaction.repulsion = other.repulsion;
     interaction.attraction = other.attraction;
-    stream = cuda.getCurrentStream();
     if (executor) uploadTable();
 }
 
@@ -166,29 +160,13 @@ void LennardJones::placeSites() {
     std::vector<double> cell(box, box + 9);
     cell.push_back((interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding);
     cell.push_back(0.25 * buffer * buffer);
-    executor->upload("cell", bytesOf(cell), stream);
-    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1, stream), "clearing");
+    executor->upload("cell", bytesOf(cell), cuda.getCurrentStream());
+    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1, cuda.getCurrentStream()), "clearing");
     forced++;
 }
 
-// What is queued on a stream from now on waits for what has been queued on another.
-void LennardJones::letWait(CUstream later, CUstream earlier) {
-    check(cuEventRecord(passed, earlier), "recording an event");
-    check(cuStreamWaitEvent(later, passed, 0), "waiting for an event");
-}
-
-void LennardJones::execute(bool forces, bool energy, bool beside) {
-    stream = cuda.getCurrentStream();
-    if (beside) {
-        if (!own) {
-            int priority;
-            check(cuStreamGetPriority(stream, &priority), "making a stream");
-            check(cuStreamCreateWithPriority(&own, CU_STREAM_NON_BLOCKING, priority), "making a stream");
-        }
-        letWait(own, stream);
-        stream = own;
-        forked = true;
-    }
+void LennardJones::execute(bool forces, bool energy) {
+    const CUstream stream = cuda.getCurrentStream();
     double before[9];
     std::copy(box, box + 9, before);
     readBox();
@@ -198,26 +176,14 @@ void LennardJones::execute(bool forces, bool energy, bool beside) {
     if (!fits) build();
     else if (!std::equal(box, box + 9, before)) placeSites();
     executor->run(Step::LIST, stream);
-    if (roomUnknown && interaction.cutoff > 0) makeRoom();
+    if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
     roomUnknown = false;
     executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
-    if (interaction.cutoff > 0) report();
-}
-
-void LennardJones::join() {
-    if (forked) letWait(cuda.getCurrentStream(), own);
-    forked = false;
-}
-
-bool LennardJones::discard() {
-    if (!forked) return false;
-    forked = false;
-    check(cuStreamSynchronize(own), "computing");
-    return true;
+    if (interaction.cutoff > 0) report(stream);
 }
 
 // Waits for the first list, to know how long the lists of clusters are.
-void LennardJones::makeRoom() {
+void LennardJones::makeRoom(CUstream stream) {
     for (;;) {
         executor->run(Step::SEARCH, stream);
         check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
@@ -238,7 +204,7 @@ void LennardJones::grow() {
 
 // The device's state is copied now and read some evaluations later, so that nobody waits for it; always after the same number,
 // so that what follows from it does not depend on who is faster.
-void LennardJones::report() {
+void LennardJones::report(CUstream stream) {
     const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
         check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");

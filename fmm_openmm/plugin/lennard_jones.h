@@ -38,13 +38,8 @@ public:
     // The same if only coefficients differ.
     void setTable(const Interaction& interaction);
 
-    // Queue adding forces and energy to OpenMM's, on its current stream; or `beside` it, and then let that stream wait for it by
-    // join() before the forces are used.
-    void execute(bool forces, bool energy, bool beside);
-    void join();
-
-    // After an error of another force nothing may be left that is beside OpenMM's stream. Whether there was.
-    bool discard();
+    // Queue adding forces and energy to OpenMM's, on its current stream.
+    void execute(bool forces, bool energy);
 
     // Whether a site was beyond the cells beside the periodic one not long ago.
     bool hasStrayed() const { return strayed; }
@@ -56,11 +51,10 @@ private:
     void uploadTable();
     void readBox();
     void placeSites();
-    void makeRoom();
+    void makeRoom(CUstream stream);
     void grow();
-    void report();
+    void report(CUstream stream);
     void adaptBuffer();
-    void letWait(CUstream later, CUstream earlier);
 
     OpenMM::CudaContext& cuda;
     Interaction interaction;
@@ -73,10 +67,6 @@ private:
     int evaluations = 0, forced = 0, builds = 0;
     int* state = nullptr;          // pinned: what the device reported last
     CUevent reported = nullptr;
-    CUstream stream = nullptr;             // on which is queued what belongs to this evaluation
-    CUstream own = nullptr;                // beside OpenMM's
-    CUevent passed = nullptr;              // of one stream, for the other to wait for
-    bool forked = false;
     std::unique_ptr<Executor> executor;    // none if it could not be made
 };
 

@@ -10,9 +10,7 @@
 #include "openmm/cuda/CudaKernelFactory.h"
 #include "openmm/cuda/CudaNonbondedUtilities.h"
 #include "openmm/internal/ContextImpl.h"
-#include "openmm/internal/CustomNonbondedForceImpl.h"
 #include "openmm/internal/NonbondedForceImpl.h"
-#include "openmm/internal/ThreadPool.h"
 #include "openmm/reference/SimTKOpenMMRealType.h"
 #include "separation.h"
 
@@ -57,31 +55,7 @@ private:
     std::shared_ptr<int> delays;
 };
 
-// What had been begun when another force failed may have added to the forces that OpenMM has cleared since. It starts again.
-class SitePairs::Begin : public ComputeContext::ForcePreComputation {
-public:
-    explicit Begin(SitePairs& owner) : owner(owner) {}
-    void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
-        if (owner.engine && owner.engine->discard()) owner.cuda.setForcesValid(false);
-    }
-
-private:
-    SitePairs& owner;
-};
-
-class SitePairs::End : public ComputeContext::ForcePostComputation {
-public:
-    explicit End(SitePairs& owner) : owner(owner) {}
-    double computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
-        if (owner.engine) owner.engine->join();
-        return 0;
-    }
-
-private:
-    SitePairs& owner;
-};
-
-SitePairs::SitePairs(ContextImpl& context) : context(context), cuda(firstOf(context)) {}
+SitePairs::SitePairs(ContextImpl& context) : cuda(firstOf(context)) {}
 
 SitePairs::~SitePairs() {
     ContextSelector selector(cuda);
@@ -94,21 +68,6 @@ void SitePairs::start(const Force& force, const Interaction& interaction, bool a
     // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces, as if there were such pairs
     const bool limited = sites.cutoff > 0;
     cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {}, "", force.getForceGroup(), false);
-    const System& system = context.getSystem();
-    int others = 0;  // that do not add by atomics
-    bool bonded = false;
-    for (int i = 0; i < system.getNumForces(); i++) {
-        const Force& other = system.getForce(i);
-        others += !addsByAtomics(other);
-        bonded = bonded || hasBondedTerms(other);
-    }
-    besideBonded = bonded && others == 1;
-    if (besideBonded) {
-        cuda.addPreComputation(new Begin(*this));
-        // the first, since the FMMForce, which is the other one, adds in such a computation if the host bridge serves it
-        auto& computations = cuda.getPostComputations();
-        computations.insert(computations.begin(), new End(*this));
-    }
     if (!limited || !alone) return;
     delays = std::make_shared<int>(0);
     cuda.addReorderListener(new DelayCounter(delays));
@@ -139,8 +98,7 @@ void SitePairs::setTable(const Interaction& interaction) {
 double SitePairs::execute(bool forces, bool energy) {
     if (!engine && !sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
     delayReordering();
-    // energies are not added by atomics in OpenMM's kernels
-    if (engine) engine->execute(forces, energy, besideBonded && !energy);
+    if (engine) engine->execute(forces, energy);
     if (dispersion == 0) return 0;
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
@@ -511,24 +469,13 @@ void CustomNonbondedKernel::describe(const CustomNonbondedForce& force) {
     pairs.setIdentities(Identities(parameters.typeOfParticle, exclusionsOf(force), {}));
 }
 
-double CustomNonbondedKernel::dispersion() {
-    if (!corrected) return 0;
-    if (parameters.interaction.functions.empty()) return dispersionOf(*corrected, parameters.interaction);
-    ThreadPool& threads = cuda.getThreadPool();
-    auto data = CustomNonbondedForceImpl::prepareLongRangeCorrection(*corrected, threads.getNumThreads());
-    double coefficient;
-    std::vector<double> derivatives;
-    CustomNonbondedForceImpl::calcLongRangeCorrection(*corrected, data, context.getOwner(), coefficient, derivatives, threads);
-    return coefficient;
-}
-
 double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
     if (delegate) return delegate->execute(context, includeForces, includeEnergy);
     ContextSelector selector(cuda);
     outdated = parameters.setValues(context) || outdated;
     if (outdated) {
         pairs.update(parameters.interaction);
-        pairs.dispersion = dispersion();
+        pairs.dispersion = corrected ? dispersionOf(*corrected, parameters.interaction) : 0;
         outdated = false;
     }
     return pairs.execute(includeForces, includeEnergy);

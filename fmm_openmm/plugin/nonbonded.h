@@ -86,14 +86,9 @@ public:
     double dispersion = 0;                         // kJ/mol nm^3
 
 private:
-    class Begin;
-    class End;
-
     void delayReordering();
 
-    OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;
-    bool besideBonded = false;                     // whether forces are computed while OpenMM computes bonded ones
     Interaction sites;
     std::unique_ptr<LennardJones> engine;          // none without sites
     Identities* identities = nullptr;              // OpenMM's, once it has been told of them
@@ -212,7 +207,6 @@ public:
 
 private:
     void describe(const OpenMM::CustomNonbondedForce& force);
-    double dispersion();
 
     OpenMM::ContextImpl& context;
     OpenMM::CudaContext& cuda;

