@@ -1,11 +1,13 @@
 // lennard_jones_pairs: Lennard-Jones interaction of the sites within the cutoff (common/pair.cuh).
 //
-// PAIR_LANES lanes own a cluster: each goes through every PAIR_LANES-th entry of its list and lets it meet all sites of the
-// cluster, which stay in registers. Forces on these are summed over the lanes and added to OpenMM's. Where lists hold every pair
-// once, forces on entries are summed in memory, as floats, and added to OpenMM's at the end. Where a list is longer than there is room for, and where there is no cutoff, the lanes go
-// through all sites: never is a pair missing; the host makes room when it comes to know.
+// PAIR_LANES lanes own a cluster, whose list they make if it is not of the latest sorting (common/search.cuh): each goes through
+// every PAIR_LANES-th entry and lets it meet all sites of the cluster, which stay in registers. Forces on these are summed over the
+// lanes and added to OpenMM's, and so are, where lists hold every pair once, forces on entries, after they were summed in memory as
+// floats. Where a list is longer than there is room for, and where there is no cutoff, the lanes go through all sites: never is a
+// pair missing; the host makes room when it comes to know.
 //
 //   lennard_jones_forces, lennard_jones_energy, lennard_jones_both   what is wanted
+//   collect_reactions                                                adds the forces on entries
 //
 // Bound by instruction issue.
 #include "common/ahead.cuh"
@@ -21,17 +23,25 @@
 #define SQUARE real(double(CUTOFF) * double(CUTOFF))
 #endif
 
+// Adds to OpenMM's force on a particle.
+__device__ __forceinline__ void add_force(uint64* __restrict__ force, int padded, int slot, uint64 x, uint64 y, uint64 z) {
+    atomicAdd(&force[slot], x);
+    atomicAdd(&force[slot + padded], y);
+    atomicAdd(&force[slot + 2 * padded], z);
+}
+
 struct Cluster {
     real x[CLUSTER], y[CLUSTER], z[CLUSTER], fx[CLUSTER], fy[CLUSTER], fz[CLUSTER];
     int row[CLUSTER];          // of the table
     double energy;
 };
 
-// Adds to the force on a site, in float, whoever else does.
+// Adds to the force on an entry, in float, whoever else does.
 __device__ __forceinline__ void add_reaction(float4* reaction, real x, real y, real z) {
     if (x == 0 && y == 0 && z == 0) return;  // out of reach of all sites of the cluster
 #if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(reaction), "f"(float(x)), "f"(float(y)), "f"(float(z)), "f"(0.0f) : "memory");
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(reaction), "f"(float(x)), "f"(float(y)), "f"(float(z)), "f"(0.0f) : "memory");
 #else
     atomicAdd(&reaction->x, float(x));
     atomicAdd(&reaction->y, float(y));
@@ -126,12 +136,6 @@ struct All {
 };
 
 #if LIMITED
-
-__device__ __forceinline__ void add_force(uint64* __restrict__ force, int padded, int slot, uint64 x, uint64 y, uint64 z) {
-    atomicAdd(&force[slot], x);
-    atomicAdd(&force[slot + padded], y);
-    atomicAdd(&force[slot + 2 * padded], z);
-}
 
 // A site of which the list is longer than there is room for, with the nearest image of every other; slow. Forces are summed as
 // integers, since the order of sites in memory is another each time. Returns the energy.
@@ -288,31 +292,27 @@ __device__ __forceinline__ void all_pairs(const Sorted& s, const Lists& lists, c
 
 #define RESIDENT (sizeof(real) == 8 ? 3 : (LIMITED ? 4 : 6))    // blocks a multiprocessor, at least
 
-#define ENTRY(name, FORCES, ENERGY)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)                                                           \
-    name(int capacity, int entries, int masks, const Home* __restrict__ home, const real4* __restrict__ position,             \
-         const int* __restrict__ number, const int* __restrict__ start, const Grid* __restrict__ grid, unsigned* entry,       \
-         uint2* masked, Length* length, const real2* __restrict__ pairs, const Cell* __restrict__ cell,                       \
-         const int* __restrict__ partner_start, const int* __restrict__ partner, State* state, uint64* __restrict__ force,    \
-         int padded, float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {                                         \
+#define ENTRY(name, FORCES, ENERGY)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)                                                            \
+    name(int capacity, int entries, int masks, const Home* __restrict__ home, const real4* __restrict__ position,              \
+         const int* __restrict__ number, const int* __restrict__ start, const Grid* __restrict__ grid, unsigned* entry,        \
+         uint2* masked, Length* length, const real2* __restrict__ pairs, const Cell* __restrict__ cell,                        \
+         const int* __restrict__ partner_start, const int* __restrict__ partner, State* state, uint64* __restrict__ force,     \
+         int padded, float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {                                          \
         all_pairs<FORCES, ENERGY>({home, position, number, start, capacity}, {entry, masked, length, entries, masks}, grid, pairs,\
-                                  cell, {partner_start, partner}, state, force, padded, reaction, total, totals);             \
+                                  cell, {partner_start, partner}, state, force, padded, reaction, total, totals);              \
     }
 
 ENTRY(lennard_jones_forces, true, false)
 ENTRY(lennard_jones_energy, false, true)
 ENTRY(lennard_jones_both, true, true)
 
-// Adds the forces on entries of the lists to OpenMM's.
-extern "C" __global__ void collect_reactions(int capacity, const Home* __restrict__ home, float4* reaction /* (capacity) zeroed */,
+extern "C" __global__ void collect_reactions(int capacity, const Home* __restrict__ home, float4* reaction /* (capacity + 1) */,
                                              uint64* __restrict__ force, int padded) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k >= capacity) return;
     const float4 f = reaction[k];
     reaction[k] = float4{0, 0, 0, 0};
     const int slot = home[k].slot;
-    if (slot < 0) return;
-    atomicAdd(&force[slot], fixed_point(f.x));
-    atomicAdd(&force[slot + padded], fixed_point(f.y));
-    atomicAdd(&force[slot + 2 * padded], fixed_point(f.z));
+    if (slot >= 0) add_force(force, padded, slot, fixed_point(f.x), fixed_point(f.y), fixed_point(f.z));
 }
