@@ -305,6 +305,17 @@ def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder):
     check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
 
 
+@pytest.mark.parametrize("far", [1e13, np.inf])
+def test_a_site_too_far_to_be_brought_into_the_cell_is_in_no_pair(far, folder):
+    positions, problem = system(CELLS["cube"])
+    alone = np.stack([np.full(len(positions) - 1, 3), np.delete(np.arange(len(positions)), 3)], 1)
+    expected = replace(problem, excluded=np.concatenate([problem.excluded, alone])).evaluate(positions)
+    emulated, now = Emulated(problem, "double", folder), positions.copy()
+    now[3, 0] = far
+    energy, forces = emulated.evaluate(now)
+    check((energy if np.isfinite(far) else expected[0], forces), expected, 1e-9)
+
+
 def test_constants_of_the_kernels():
     text = (Path(str(resources.files("fmm_openmm.kernels"))) / "common" / "sites.cuh").read_text(encoding="utf-8")
     for name in ("CLUSTER", "SITE_BITS"):

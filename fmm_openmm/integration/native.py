@@ -207,7 +207,7 @@ def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) ->
     lattice = made_for.unstrained
     if lattice.is_open:  # the boxes follow the particles, and their operator came with the program
         return np.concatenate([[SAME_SHAPE, SAME_SHAPE], cell.ravel(), parameter_block(lattice, boxes.width, boxes.origin)])
-    limits = MAX_STRAIN, 0.0 if made_for.are_cuboids else MAX_STRAIN
+    limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
     return np.concatenate([limits, lattice.cell.ravel(), parameter_block(lattice, 1.0)])  # at a width of 1 nm
 
 

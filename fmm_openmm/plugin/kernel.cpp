@@ -384,12 +384,12 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
 // that in use, as after a rejected trial move, or a new one. What is unknown after a failure is made again.
 void NativeKernel::enterBox(bool anew) {
     forget(current);
-    const Parameters parameters = boxes.parametersIn(box);
-    executor->upload("parameters", std::string(reinterpret_cast<const char*>(&parameters), sizeof(Parameters)), stream);
     if (anew) {
         forget(shaped);
         forget(kept);
     }
+    const Parameters parameters = boxes.parametersIn(box);
+    executor->upload("parameters", std::string(reinterpret_cast<const char*>(&parameters), sizeof(Parameters)), stream);
     if (!haveOneShape(box, shaped)) {
         if (haveOneShape(box, kept)) {
             forget(shaped);

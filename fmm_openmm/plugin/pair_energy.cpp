@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "function_source.h"
-#include "lepton/CompiledExpression.h"
 #include "lepton/CustomFunction.h"
 #include "lepton/Operation.h"
 #include "lepton/Parser.h"
@@ -23,6 +23,87 @@ static const double MAX_DEVIATION = 1e-9;      // relative, of an energy from th
 using Parameters = std::vector<double>;
 using Matrix = std::vector<double>;            // (sets, sets)
 
+using Variables = std::map<std::string, double>;
+using Node = Lepton::ExpressionTreeNode;
+using Lepton::Operation;
+
+// A sum of powers of the distance: its coefficients, by exponents.
+using Powers = std::map<double, double>;
+
+static bool isConstant(const Powers& sum) { return sum.empty() || (sum.size() == 1 && sum.count(0)); }
+static double constantOf(const Powers& sum) { return sum.empty() ? 0 : sum.at(0); }
+
+static Powers added(Powers sum, const Powers& more, double factor) {
+    for (const auto& [exponent, coefficient] : more)
+        if ((sum[exponent] += factor * coefficient) == 0) sum.erase(exponent);
+    return sum;
+}
+
+static Powers multiplied(const Powers& first, const Powers& second) {
+    Powers product;
+    for (const auto& [e1, c1] : first)
+        for (const auto& [e2, c2] : second) product = added(product, {{e1 + e2, c1 * c2}}, 1);
+    return product;
+}
+
+// Nothing if it is no such sum, or one of very many terms.
+static std::optional<Powers> raised(const Powers& base, double exponent) {
+    if (base.size() == 1) {
+        const auto [own, coefficient] = *base.begin();
+        return Powers{{own * exponent, std::pow(coefficient, exponent)}};
+    }
+    if (!(exponent == 2 || exponent == 3)) return {};
+    const Powers square = multiplied(base, base);
+    return exponent == 2 ? square : multiplied(square, base);
+}
+
+// What an expression is as a sum of powers of r, at values of all other variables; nothing if it is none.
+static std::optional<Powers> powersOf(const Node& node, const Variables& variables) {
+    const auto& operation = node.getOperation();
+    if (operation.getId() == Operation::VARIABLE && operation.getName() == "r") return Powers{{1, 1}};
+    std::vector<Powers> of;
+    std::vector<double> constants;
+    for (const auto& child : node.getChildren()) {
+        auto powers = powersOf(child, variables);
+        if (!powers) return {};
+        if (isConstant(*powers)) constants.push_back(constantOf(*powers));
+        of.push_back(std::move(*powers));
+    }
+    if (constants.size() == of.size()) return added({}, {{0, operation.evaluate(constants.data(), variables)}}, 1);
+    switch (operation.getId()) {
+        case Operation::ADD: return added(of[0], of[1], 1);
+        case Operation::SUBTRACT: return added(of[0], of[1], -1);
+        case Operation::NEGATE: return added({}, of[0], -1);
+        case Operation::MULTIPLY: return multiplied(of[0], of[1]);
+        case Operation::ADD_CONSTANT:
+            return added(of[0], {{0, dynamic_cast<const Operation::AddConstant&>(operation).getValue()}}, 1);
+        case Operation::MULTIPLY_CONSTANT:
+            return added({}, of[0], dynamic_cast<const Operation::MultiplyConstant&>(operation).getValue());
+        case Operation::DIVIDE:
+            if (of[1].size() != 1) return {};
+            return multiplied(of[0], *raised(of[1], -1));
+        case Operation::RECIPROCAL: return raised(of[0], -1);
+        case Operation::SQUARE: return raised(of[0], 2);
+        case Operation::CUBE: return raised(of[0], 3);
+        case Operation::POWER_CONSTANT:
+            return raised(of[0], dynamic_cast<const Operation::PowerConstant&>(operation).getValue());
+        default: return {};
+    }
+}
+
+// A and B, if an energy is A / r^12 - B / r^6 at these values of its other variables.
+static bool findCoefficients(const Node& energy, const Variables& variables, double& a, double& b) {
+    const auto powers = powersOf(energy, variables);
+    if (!powers) return false;
+    a = b = 0;
+    for (const auto& [exponent, coefficient] : *powers) {
+        if (exponent == -12) a = coefficient;
+        else if (exponent == -6) b = -coefficient;
+        else return false;
+    }
+    return std::isfinite(a) && std::isfinite(b);
+}
+
 // An energy function of the distance r, the parameters of two particles and global ones.
 class EnergyFunction {
 public:
@@ -36,16 +117,6 @@ public:
         expression = Lepton::Parser::parse(force.getEnergyFunction(), functions).optimize();
         for (int i = 0; i < force.getNumPerParticleParameters(); i++) names.push_back(force.getPerParticleParameterName(i));
     }
-    void setParticles(const Parameters& first, const Parameters& second) {
-        for (size_t i = 0; i < names.size(); i++) {
-            variables[names[i] + "1"] = first[i];
-            variables[names[i] + "2"] = second[i];
-        }
-    }
-    double at(double r) {
-        variables["r"] = r;
-        return expression.evaluate(variables);
-    }
 
     // The same energy as products of functions of particles' parameters and functions of all else.
     std::vector<Product> products() const {
@@ -54,78 +125,48 @@ public:
         return separated(expression.getRootNode(), ofParticles);
     }
 
+    // Whether the energy is A / r^12 - B / r^6 for every two of some particles, and A and B.
+    bool findCoefficients(const std::vector<Parameters>& particles, Matrix& a, Matrix& b) const {
+        a.resize(particles.size() * particles.size());
+        b.resize(a.size());
+        return forPairs(particles, [&](const Variables& variables, size_t p) {
+            return fmm::findCoefficients(expression.getRootNode(), variables, a[p], b[p]);
+        });
+    }
+
     // A function of particles' parameters alone, for every two of some particles.
-    Matrix forPairs(const Lepton::ExpressionTreeNode& function, const std::vector<Parameters>& particles) const {
-        auto compiled = Lepton::ParsedExpression(function).optimize().createCompiledExpression();
+    Matrix valuesOf(const Node& function, const std::vector<Parameters>& particles) const {
+        Matrix found(particles.size() * particles.size());
+        const auto optimized = Lepton::ParsedExpression(function).optimize();
+        forPairs(particles, [&](const Variables& variables, size_t p) {
+            found[p] = optimized.evaluate(variables);
+            return true;
+        });
+        return found;
+    }
+
+private:
+    // Calls visit(variables, number of the pair) for every two particles, as long as it returns true; whether it always did.
+    template <class Visit>
+    bool forPairs(const std::vector<Parameters>& particles, Visit visit) const {
+        Variables variables;
         const auto set = [&](const Parameters& values, const char* which) {
-            for (size_t i = 0; i < names.size(); i++)
-                if (compiled.getVariables().count(names[i] + which))
-                    compiled.getVariableReference(names[i] + which) = values[i];
+            for (size_t i = 0; i < names.size(); i++) variables[names[i] + which] = values[i];
         };
-        Matrix found;
+        size_t pair = 0;
         for (const auto& first : particles) {
             set(first, "1");
             for (const auto& second : particles) {
                 set(second, "2");
-                found.push_back(compiled.evaluate());
+                if (!visit(variables, pair++)) return false;
             }
         }
-        return found;
+        return true;
     }
 
     Lepton::ParsedExpression expression;
-
-private:
     std::vector<std::string> names;
-    std::map<std::string, double> variables;
 };
-
-// Whether only arithmetic is done with the distance, so that a few distances tell what a function is at all others.
-static bool isRational(const Lepton::ExpressionTreeNode& node) {
-    using Lepton::Operation;
-    static const std::set<Operation::Id> arithmetic = {
-        Operation::VARIABLE, Operation::ADD, Operation::SUBTRACT, Operation::MULTIPLY, Operation::DIVIDE, Operation::NEGATE,
-        Operation::SQUARE, Operation::CUBE, Operation::RECIPROCAL, Operation::ADD_CONSTANT, Operation::MULTIPLY_CONSTANT,
-        Operation::POWER_CONSTANT};
-    if (!dependsOn(node, {"r"})) return true;
-    const auto& children = node.getChildren();
-    return arithmetic.count(node.getOperation().getId()) && std::all_of(children.begin(), children.end(), isRational);
-}
-
-// A and B, if the energy at a distance is A / r^12 - B / r^6.
-template <class Energy>
-static bool findCoefficients(Energy at, double& a, double& b) {
-    const double far = at(1.0);
-    a = (at(0.1) - 1e6 * far) / (1e12 - 1e6);
-    b = a - far;
-    for (double r : {0.15, 0.33, 0.71, 2.3}) {
-        const double sixth = std::pow(r, -6), found = at(r);
-        if (!(std::fabs(found - (a * sixth - b) * sixth) <= MAX_DEVIATION * (std::fabs(a) * sixth + std::fabs(b)) * sixth))
-            return false;
-    }
-    return true;
-}
-
-// The same for every two of some particles; false also if their order matters.
-static bool findCoefficients(EnergyFunction& energy, const std::vector<Parameters>& particles, Matrix& a, Matrix& b) {
-    const size_t count = particles.size();
-    a.assign(count * count, 0);
-    b.assign(count * count, 0);
-    if (!isRational(energy.expression.getRootNode())) return false;
-    for (size_t i = 0; i < count; i++)
-        for (size_t j = 0; j <= i; j++) {
-            double &aij = a[i * count + j], &bij = b[i * count + j];
-            energy.setParticles(particles[j], particles[i]);
-            const double near = energy.at(0.15), far = energy.at(1.0);
-            energy.setParticles(particles[i], particles[j]);
-            const double size = MAX_DEVIATION * (std::fabs(near) + std::fabs(far));
-            if (!findCoefficients([&](double r) { return energy.at(r); }, aij, bij)) return false;
-            if (!(std::fabs(energy.at(0.15) - near) <= size && std::fabs(energy.at(1.0) - far) <= size)) return false;
-            a[j * count + i] = aij;
-            b[j * count + i] = bij;
-        }
-    return true;
-}
 
 // Values of pairs the other way round may differ by rounding.
 static void makeSymmetric(Matrix& matrix, int count) {
@@ -168,11 +209,14 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     const int count = sets.size();
     EnergyFunction energy(force);
     Matrix allA, allB;
-    plain = sets.empty() || (names.empty() && findCoefficients(energy, sets, allA, allB));
-    if (!plain) try {
+    plain = sets.empty() || (names.empty() && energy.findCoefficients(sets, allA, allB));
+    if (plain) {
+        makeSymmetric(allA, count);
+        makeSymmetric(allB, count);
+    } else try {
         const auto products = energy.products();
         std::vector<Matrix> values;
-        for (const auto& product : products) values.push_back(energy.forPairs(product.parameters, sets));
+        for (const auto& product : products) values.push_back(energy.valuesOf(product.parameters, sets));
         TwoProducts two(values, products);
         makeSymmetric(two.first, count);
         makeSymmetric(two.second, count);
@@ -208,12 +252,9 @@ PairTable PairEnergy::at(const std::vector<double>& values) const {
     std::map<std::string, double> variables;
     for (size_t k = 0; k < names.size(); k++) variables[names[k]] = values[k];
     const auto fNow = f.optimize(variables), gNow = g.optimize(variables);
-    const auto read = [](const Lepton::ParsedExpression& function, double& twelfth, double& sixth) {
-        return isRational(function.getRootNode()) &&
-               findCoefficients([&](double r) { return function.evaluate({{"r", r}}); }, twelfth, sixth);
-    };
     double fTwelfth, fSixth, gTwelfth, gSixth;
-    if (!read(fNow, fTwelfth, fSixth) || !read(gNow, gTwelfth, gSixth)) return {a, b, sourceOf(fNow, gNow)};
+    if (!findCoefficients(fNow.getRootNode(), {}, fTwelfth, fSixth) || !findCoefficients(gNow.getRootNode(), {}, gTwelfth, gSixth))
+        return {a, b, sourceOf(fNow, gNow)};
     PairTable table;
     for (size_t k = 0; k < a.size(); k++) {
         table.a.push_back(fTwelfth * a[k] - gTwelfth * b[k]);

@@ -95,7 +95,9 @@ struct Row {
 
 __device__ __forceinline__ Row row_of(int lane, const real4& low, const real4& high, const Cell& cell, const Grid& grid) {
     Row row = {0, 1, 0, 0, 0};
-    const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z;  // not if no member's coordinates are numbers
+    // not if no member's coordinates are numbers, or if they are so large that none could bring them into the cell
+    const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z &&
+                           fmax(fabs(low.x), fabs(high.x)) < 4 * grid.x && fmax(fabs(low.y), fabs(high.y)) < 4 * grid.y;
     if (lane >= LAYERS * ROWS_A_LAYER || !somewhere) return row;
     const double* v = cell.vectors;
     const real radius = real(cell.radius);

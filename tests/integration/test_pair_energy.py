@@ -129,7 +129,7 @@ def recognise(folder):
     """What the plugin finds in a force, at values of its global parameters or their default values."""
     parts = "forces", "pair_energy", "separation", "function_source"
     sources = [HERE / "pair_energy.cpp", *(PLUGIN / f"{name}.cpp" for name in parts)]
-    options = "-std=c++17", "-O1", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
+    options = "-std=c++17", "-O2", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
     library = compiled(folder, "recognise", sources, *options)
     library.recognise.restype = ctypes.c_char_p
 
@@ -225,6 +225,20 @@ def test_lennard_jones_is_told_from_other_energies(energy, recognise, folder):
     found = recognise(force_of(energy), *values)
     assert not found.functions
     check(found, energy, folder, values)
+
+
+@pytest.mark.parametrize("factor", ["(1+5/(1+((r-0.5)/0.001)^8))", "(1+on/(1+((r-0.5)/0.005)^8))", "(1+(r/50)^24)"])
+def test_lennard_jones_times_what_is_one_at_most_distances(factor, recognise, folder):
+    """No choice of distances tells them apart."""
+    energy = f"4*epsilon*((sigma/r)^12-(sigma/r)^6)*{factor};" + LORENTZ
+    found = recognise(force_of(energy), *(5.0, 1.2)[: force_of(energy).getNumGlobalParameters()])
+    assert found.functions
+    check(found, energy, folder, (5.0, 1.2)[: force_of(energy).getNumGlobalParameters()])
+
+
+def test_no_class_whose_layout_depends_on_how_openmm_was_built():
+    """Lepton's compiled expressions have members of a just-in-time compiler, or have not."""
+    assert not [path.name for path in PLUGIN.glob("*.cpp") if "Compiled" in path.read_text(encoding="utf-8")]
 
 
 def test_global_parameters_are_followed(recognise, folder):

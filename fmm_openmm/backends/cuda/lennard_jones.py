@@ -127,7 +127,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     Raises:
         ValueError: too many sites for an entry of a list.
     """
-    if sites.capacity > 1 << SITE_BITS:
+    if sites.capacity >= 1 << SITE_BITS:  # the number after them is of a site that is far from all
         raise ValueError(f"{sites.number:,} sites are more than a list of Lennard-Jones pairs can hold")
     double = interface.precision == "double"
     real = np.dtype(np.float64 if double else np.float32)

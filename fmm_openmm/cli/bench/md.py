@@ -60,7 +60,7 @@ def add_arguments(parser) -> None:
                         help="ps (default: 0.002, of a --system 0.004); above 0.002 with hydrogens of 1.5 amu")  # fmt: skip
     parser.add_argument("--no-errors", action="store_true", help="measure no force errors: an Ewald sum less")
     parser.add_argument("--marginal", action=argparse.BooleanOptionalAction, help="also steps with all charges zero, "
-                        "and FMM with Lennard-Jones pairs by OpenMM (default: of water)")  # fmt: skip
+                        "and FMM with Lennard-Jones pairs by OpenMM (default: of water in NVT)")  # fmt: skip
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     # as examples/benchmarks/benchmark.py of OpenMM has it
     inputs.add_arguments(parser, "--system", forcefield=["amber99sb.xml", "tip3p.xml"])
@@ -81,7 +81,10 @@ def run(args, terminal, drawing) -> dict:
     tolerances = args.tolerance or ((5e-4, 1e-5, 1e-6) if on_gpu else (5e-4, 1e-5))
     precisions = {tolerance: precision_of(where, tolerance, args.precision) for tolerance in tolerances}
     system, timestep, cases = chosen_cases(args, on_gpu)
-    marginal = not (args.files or args.preset) if args.marginal is None else args.marginal
+    if args.marginal and args.ensemble == "npt":
+        raise ValueError("--marginal is for NVT: without charges a liquid expands")
+    water = not (args.files or args.preset)
+    marginal = water and args.ensemble == "nvt" if args.marginal is None else args.marginal
     columns = {name: column for name, column in COLUMNS.items() if marginal or not name.startswith("marginal")}
     steps = f"{args.ensemble.upper()}, Langevin steps of {1e3 * timestep:g} fs at 300 K"
     terminal.say(f"Platform {where.getName()}; {steps}; {system}\n")
