@@ -95,9 +95,7 @@ struct Row {
 
 __device__ __forceinline__ Row row_of(int lane, const real4& low, const real4& high, const Cell& cell, const Grid& grid) {
     Row row = {0, 1, 0, 0, 0};
-    // not if no member's coordinates are numbers, or if they are so large that none could bring them into the cell
-    const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z &&
-                           fmax(fabs(low.x), fabs(high.x)) < 4 * grid.x && fmax(fabs(low.y), fabs(high.y)) < 4 * grid.y;
+    const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z;  // not if no member's coordinates are numbers
     if (lane >= LAYERS * ROWS_A_LAYER || !somewhere) return row;
     const double* v = cell.vectors;
     const real radius = real(cell.radius);
@@ -188,6 +186,9 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
         member[m] = s.position[base + (s.home[base + m].slot < 0 ? 0 : m)];  // its first place is never empty
+        // so far away that it could not be brought into the cell: in no pair, as if its coordinates were no numbers
+        if (!(fabs(member[m].x) < 4 * grid.x && fabs(member[m].y) < 4 * grid.y && fabs(member[m].z) < 4 * grid.z) && PERIODIC)
+            member[m].x = member[m].y = member[m].z = real(nan(""));
         const real4 x = in_grid(member[m], grid);
         if (m == 0) low = high = x;
         low.x = fmin(low.x, x.x); low.y = fmin(low.y, x.y); low.z = fmin(low.z, x.z);
