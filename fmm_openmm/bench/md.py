@@ -192,7 +192,7 @@ class Comparison:
             yield row("charges zero", neutral)
 
     def _pme(self, tolerance: float, precision: str | None, cutoff) -> dict:
-        force = self._force
+        force, usual = self._force, self._force.getEwaldErrorTolerance()
         force.setEwaldErrorTolerance(tolerance)
         force.setCutoffDistance(cutoff)
 
@@ -205,6 +205,7 @@ class Comparison:
 
         found = self._measured(precision, describe)
         force.setCutoffDistance(self._cutoff)
+        force.setEwaldErrorTolerance(usual)
         return found
 
     def _best_pme(self, tolerance: float, precision: str | None, usual: dict) -> dict | None:
