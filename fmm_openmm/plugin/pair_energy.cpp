@@ -18,7 +18,6 @@ using namespace OpenMM;
 namespace fmm {
 
 static const size_t MAX_PARAMETER_SETS = 300;  // of the particles: every pair of them is tried
-static const double MAX_DEVIATION = 1e-9;      // relative, of an energy from the form asked for
 
 using Parameters = std::vector<double>;
 using Matrix = std::vector<double>;            // (sets, sets)

@@ -12,7 +12,6 @@ using Node = Lepton::ExpressionTreeNode;
 namespace fmm {
 
 static const size_t MAX_PRODUCTS = 64;
-static const double MAX_DEVIATION = 1e-9;      // relative, of a value from a combination of others
 
 static Node number(double value) {
     return Node(new Operation::Constant(value));

@@ -9,6 +9,8 @@
 
 namespace fmm {
 
+static const double MAX_DEVIATION = 1e-9;      // relative, of a value from another, or from a combination of others, that it is
+
 // Why an energy has not the form asked for.
 class NotSeparable : public OpenMM::OpenMMException {
 public:

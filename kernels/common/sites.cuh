@@ -22,6 +22,7 @@ typedef unsigned long long uint64;
 #define SITE_BITS 25           // of an entry of a list: the site's place among the sorted ones, and above it the image
 #define SITE_MASK ((1 << SITE_BITS) - 1)
 #define TRANSLATIONS 75        // translations by -1 to 1 cells along c, -2 to 2 along b and along a
+#define NO_TRANSLATION (25 + 2 * 5 + 2)    // the place among these of the cell itself
 
 struct __align__(16) Posq {
     POSQ x, y, z, charge;
@@ -61,19 +62,19 @@ struct __align__(16) Length {
 
 // The number of an image, 0 for the cell itself.
 __device__ __forceinline__ int image_number(int a, int b, int c) {
-    const int number = (c + 1) * 25 + (b + 2) * 5 + a + 2, home = 25 + 2 * 5 + 2;
-    return number == home ? 0 : (number < home ? number + 1 : number);
+    const int number = (c + 1) * 25 + (b + 2) * 5 + a + 2;
+    return number == NO_TRANSLATION ? 0 : (number < NO_TRANSLATION ? number + 1 : number);
 }
 
 // Whether an image comes after the cell: one of every two that are opposite.
-__device__ __forceinline__ bool is_forward(unsigned number) { return number > 25 + 2 * 5 + 2; }
+__device__ __forceinline__ bool is_forward(unsigned number) { return number > NO_TRANSLATION; }
 
 // The site of an entry of a list.
 __device__ __forceinline__ int site_of(unsigned entry) { return PERIODIC ? entry & SITE_MASK : entry; }
 
 // The translation of an image.
 __device__ __forceinline__ real4 translation(int number, const Cell* __restrict__ cell) {
-    const int home = 25 + 2 * 5 + 2, plain = number == 0 ? home : (number <= home ? number - 1 : number);
+    const int plain = number == 0 ? NO_TRANSLATION : (number <= NO_TRANSLATION ? number - 1 : number);
     const int c = plain / 25 - 1, b = plain / 5 % 5 - 2, a = plain % 5 - 2;
     const double* v = cell->vectors;
     return real4{real(a * v[0] + b * v[3] + c * v[6]), real(b * v[4] + c * v[7]), real(c * v[8]), 0};

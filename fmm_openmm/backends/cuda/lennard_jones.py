@@ -72,11 +72,16 @@ class Sites:
     @property
     def lanes(self) -> int:
         """Lanes that share a cluster."""
-        return 32 if self.number < FEW or self._expected > LONG else 16
+        return 32 if self.number < FEW or self._are_long else 16
 
     def half(self, precision: str) -> bool:
         """Whether lists hold every pair once: where they are long, unless the order of sums matters, or their precision."""
-        return self.cutoff is not None and self._expected > LONG and not self.deterministic and precision != "double"
+        return self.cutoff is not None and self._are_long and not self.deterministic and precision != "double"
+
+    @property
+    def _are_long(self) -> bool:
+        """Whether lists are."""
+        return self._expected > LONG
 
     @property
     def _expected(self) -> float:
@@ -122,7 +127,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         sites: what is computed.
         device: the device's facts.
         interface: OpenMM's arrays.
-        blocks: that make a list together; None for as many as are fastest.
+        blocks: that sort sites together; None for as many as are fastest.
 
     Raises:
         ValueError: too many sites for an entry of a list.
