@@ -44,6 +44,11 @@ CUstream makeStream(bool background) {
     return stream;
 }
 
+void letWait(CUstream later, CUstream earlier, CUevent reached) {
+    check(cuEventRecord(reached, earlier), "recording an event");
+    check(cuStreamWaitEvent(later, reached, 0), "waiting for an event");
+}
+
 Executor::Executor(OpenMM::CudaContext& context, const std::string& bytes) : context(context), program(bytes) {
     try {
         allocate();

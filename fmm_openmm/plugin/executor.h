@@ -93,4 +93,7 @@ void check(CUresult result, const std::string& doing);
 // background, comes between.
 CUstream makeStream(bool background = false);
 
+// What is queued on a stream from now on waits for what has been queued on another; `reached` is used for that.
+void letWait(CUstream later, CUstream earlier, CUevent reached);
+
 }  // namespace fmm

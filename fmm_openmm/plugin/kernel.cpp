@@ -9,7 +9,6 @@
 #include "openmm/common/ComputeForceInfo.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaKernelFactory.h"
-#include "openmm/cuda/CudaQueue.h"
 #include "openmm/internal/ContextImpl.h"
 
 using namespace OpenMM;
@@ -35,7 +34,6 @@ public:
         owner.begin(includeForces, includeEnergy);
         owner.hasten();
     }
-private:
     NativeKernel& owner;
 };
 
@@ -109,18 +107,15 @@ void NativeKernel::synchronise() {
 }
 
 void NativeKernel::release() {
-    if (hastened) cuda.restoreDefaultQueue();
-    hastened = false;
-    for (CUstream each : {stream, urgent})
-        if (each) cuStreamSynchronize(each);
+    urgent.reset();
+    if (stream) cuStreamSynchronize(stream);
     cuStreamSynchronize(cuda.getCurrentStream());
     executor.reset();
-    for (CUstream each : {stream, urgent})
-        if (each) cuStreamDestroy(each);
+    if (stream) cuStreamDestroy(stream);
     if (begun) cuEventDestroy(begun);
     if (done) cuEventDestroy(done);
     if (energy) cuMemFreeHost(energy);
-    stream = urgent = nullptr;
+    stream = nullptr;
     begun = done = nullptr;
     energy = nullptr;
 }
@@ -223,21 +218,15 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
 void NativeKernel::discard() {
     if (!unfinished) return;
     unfinished = false;
-    slowDown();
+    if (urgent) urgent->leave();
     again();
-}
-
-// What is queued on a stream from now on waits for what has been queued on another.
-void NativeKernel::letWait(CUstream later, CUstream earlier) {
-    check(cuEventRecord(begun, earlier), "recording an event");
-    check(cuStreamWaitEvent(later, begun, 0), "waiting for an event");
 }
 
 void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     if (delegate) return;
     failure.clear();
     // before anything is overwritten: OpenMM's stream may still be adding the last forces
-    letWait(stream, cuda.getCurrentStream());
+    letWait(stream, cuda.getCurrentStream(), begun);
     try {
         if (undefined) explain();
         if (outside) follow();
@@ -266,24 +255,21 @@ void NativeKernel::complete(CUstream last, bool copiesEnergy) {
 // the FMM is finished, unless one of its forces changes it by itself, as PME does.
 void NativeKernel::hasten() {
     if (!unfinished || !atomics || cuda.getNumAtoms() < CROWDED) return;
-    if (!urgent) urgent = makeStream();
-    letWait(urgent, cuda.getCurrentStream());
-    cuda.setCurrentQueue(std::make_shared<CudaQueue>(urgent));
-    hastened = true;
+    if (!urgent) urgent.reset(new SideStream(cuda));
+    urgent->mark();
+    urgent->enter();
 }
 
-// OpenMM goes on where it was before.
-void NativeKernel::slowDown() {
-    if (!hastened) return;
-    hastened = false;
-    cuda.restoreDefaultQueue();
-    letWait(cuda.getCurrentStream(), urgent);
+bool NativeKernel::isUnderWay(CudaContext& cuda) {
+    for (auto* each : cuda.getPreComputations())
+        if (auto* start = dynamic_cast<Start*>(each)) return start->owner.unfinished && start->owner.atomics;
+    return false;
 }
 
 double NativeKernel::finish(bool includeForces, bool includeEnergy) {
     if (!unfinished) return 0;
     unfinished = false;
-    slowDown();
+    if (urgent) urgent->leave();
     if (executor->follows()) {
         outside = executor->particlesOutside();
         if (outside) return again();

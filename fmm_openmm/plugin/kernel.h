@@ -7,6 +7,7 @@
 #include "cell.h"
 #include "executor.h"
 #include "python.h"
+#include "side_stream.h"
 #include "openmm/PythonForce.h"
 #include "openmm/kernels.h"
 
@@ -22,6 +23,9 @@ public:
     // The potentials of the last evaluation, in the program's precision; false if there are none of this size.
     bool readPotentials(void* data, int64_t bytes);
 
+    // Whether an FMM is being computed in an OpenMM context, and all of its forces are added by atomics, those of others too.
+    static bool isUnderWay(OpenMM::CudaContext& cuda);
+
 private:
     class Start;
     class Finish;
@@ -29,11 +33,9 @@ private:
 
     void prepare();
     void discard();
-    void letWait(CUstream later, CUstream earlier);
     void begin(bool includeForces, bool includeEnergy);
     void hasten();
     double finish(bool includeForces, bool includeEnergy);
-    void slowDown();
     double again();
     void complete(CUstream last, bool copiesEnergy);
     void readContext();
@@ -61,7 +63,6 @@ private:
     int unexamined = 0;            // evaluations since Python saw the positions
     bool atomics = false;          // forces are added beside those of others, not after them
     bool unfinished = false;       // begun, and not finished
-    bool hastened = false;         // OpenMM works on our urgent stream
     bool outside = false;          // the boxes do not cover the particles any more
     bool undefined = false;        // the energy was not a number
     int group = 0;
@@ -74,7 +75,8 @@ private:
     Matrix current;                // box of the parameter block on the device
     Matrix shaped, kept;           // those of the lattice operator in use and of the one kept beside it; zero: there is none
     std::vector<double> positions; // for Python, during a request
-    CUstream stream = nullptr, urgent = nullptr;
+    CUstream stream = nullptr;
+    std::unique_ptr<SideStream> urgent;    // of OpenMM's, where it is hastened
     CUevent begun = nullptr, done = nullptr;
     double* energy = nullptr;      // pinned
 };

@@ -165,7 +165,7 @@ void LennardJones::placeSites() {
     forced++;
 }
 
-void LennardJones::execute(bool forces, bool energy) {
+void LennardJones::prepare() {
     const CUstream stream = cuda.getCurrentStream();
     double before[9];
     std::copy(box, box + 9, before);
@@ -178,6 +178,10 @@ void LennardJones::execute(bool forces, bool energy) {
     executor->run(Step::LIST, stream);
     if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
     roomUnknown = false;
+}
+
+void LennardJones::compute(bool forces, bool energy) {
+    const CUstream stream = cuda.getCurrentStream();
     executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
     if (interaction.cutoff > 0) report(stream);
 }

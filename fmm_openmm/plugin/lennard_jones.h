@@ -32,14 +32,15 @@ public:
     ~LennardJones();
     LennardJones(const LennardJones&) = delete;
 
-    // Go on with other parameters; other sites take as long as a new object. What fails is tried again by execute().
+    // Go on with other parameters; other sites take as long as a new object. What fails is tried again by prepare().
     void update(const Interaction& interaction);
 
     // The same if only coefficients differ.
     void setTable(const Interaction& interaction);
 
-    // Queue adding forces and energy to OpenMM's, on its current stream.
-    void execute(bool forces, bool energy);
+    // Queue on OpenMM's current stream what pairs need, then adding their forces and energy to OpenMM's.
+    void prepare();
+    void compute(bool forces, bool energy);
 
     // Whether a site was beyond the cells beside the periodic one not long ago.
     bool hasStrayed() const { return strayed; }

@@ -13,6 +13,7 @@
 #include "openmm/cuda/CudaArray.h"
 #include "openmm/kernels.h"
 #include "pair_energy.h"
+#include "side_stream.h"
 
 namespace fmm {
 
@@ -86,11 +87,17 @@ public:
     double dispersion = 0;                         // kJ/mol nm^3
 
 private:
+    class Begin;
+    class End;
+
+    bool runsBeside(bool energy);
+    void discard();
     void delayReordering();
 
     OpenMM::CudaContext& cuda;
     Interaction sites;
     std::unique_ptr<LennardJones> engine;          // none without sites
+    std::unique_ptr<SideStream> side;              // of OpenMM's other forces
     Identities* identities = nullptr;              // OpenMM's, once it has been told of them
     std::shared_ptr<int> delays;                   // of OpenMM's reordering, none if it may not wait
 };

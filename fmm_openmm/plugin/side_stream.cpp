@@ -1,0 +1,49 @@
+#include "side_stream.h"
+
+#include <memory>
+
+#include "executor.h"
+#include "openmm/cuda/CudaQueue.h"
+
+using namespace OpenMM;
+
+namespace fmm {
+
+SideStream::SideStream(CudaContext& cuda) : cuda(cuda) {
+    try {
+        stream = makeStream();
+        check(cuEventCreate(&reached, CU_EVENT_DISABLE_TIMING), "making an event");
+    } catch (...) {
+        release();
+        throw;
+    }
+}
+
+SideStream::~SideStream() {
+    if (entered) cuda.restoreDefaultQueue();
+    cuStreamSynchronize(stream);
+    release();
+}
+
+void SideStream::release() {
+    if (stream) cuStreamDestroy(stream);
+    if (reached) cuEventDestroy(reached);
+}
+
+void SideStream::mark() {
+    letWait(stream, cuda.getCurrentStream(), reached);
+}
+
+void SideStream::enter() {
+    cuda.setCurrentQueue(std::make_shared<CudaQueue>(stream));
+    entered = true;
+}
+
+void SideStream::leave() {
+    if (!entered) return;
+    entered = false;
+    cuda.restoreDefaultQueue();
+    letWait(cuda.getCurrentStream(), stream, reached);
+}
+
+}  // namespace fmm

@@ -1,0 +1,34 @@
+// A stream on which OpenMM computes for a while in place of its own.
+#pragma once
+#include "openmm/cuda/CudaContext.h"
+
+namespace fmm {
+
+// Of the highest priority there is. Needs OpenMM's context to be current; what fails throws OpenMMException.
+class SideStream {
+public:
+    explicit SideStream(OpenMM::CudaContext& cuda);
+    ~SideStream();
+    SideStream(const SideStream&) = delete;
+
+    // What OpenMM has queued so far comes before all that it will queue on this stream.
+    void mark();
+
+    // OpenMM works on this stream from now on.
+    void enter();
+
+    // OpenMM goes on where it did before, after what it queued on this stream; nothing if it does not work on it.
+    void leave();
+
+    bool isEntered() const { return entered; }
+
+private:
+    void release();
+
+    OpenMM::CudaContext& cuda;
+    CUstream stream = nullptr;
+    CUevent reached = nullptr;
+    bool entered = false;
+};
+
+}  // namespace fmm
