@@ -154,7 +154,7 @@ def describe_backend(name: str) -> tuple[str, str | None]:
 
 def describe_bridge() -> dict[str, str]:
     """The way into OpenMM that ``bridge="auto"`` takes, and why."""
-    found = plugin.load()
+    found = plugin.find()
     if isinstance(found, str):
         return {"name": "host", "reason": found}
-    return {"name": "native", "reason": "the native plugin was built for this OpenMM, for Contexts on the CUDA platform"}
+    return {"name": "native", "reason": f"the native plugin serves Contexts on the CUDA platform: {found.origin}"}

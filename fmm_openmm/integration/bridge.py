@@ -218,9 +218,10 @@ def revive(uid: str, packed: str | dict) -> HostBridge:
         uid: identity of the bridge that was pickled; the new one gets its own.
         packed: its packed definition.
     """
-    from fmm_openmm.integration.native import activate  # which imports this module
+    from fmm_openmm.integration.native import prepare  # which imports this module
 
-    activate()
+    with openmm_callback():
+        prepare()
     for key in list(_live):
         if _references(_live, key) <= _HELD_ONCE and _live[key].is_unpickled:
             _live[key].release()

@@ -106,7 +106,7 @@ class FMMForce(openmm.PythonForce):
         """
         handle = self.__dict__.get("this")
         if handle is None:
-            native.activate()
+            native.prepare(self._definition.options)
             defaults = {REVISION: 0.0, **dict(self._definition.global_parameters)}
             built = openmm.PythonForce(self._bridge, defaults)
             built.setUsesPeriodicBoundaryConditions(self._definition.boundary == "periodic")

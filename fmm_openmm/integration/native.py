@@ -15,6 +15,7 @@ import logging
 from dataclasses import replace
 
 import numpy as np
+import openmm
 from scipy.spatial import cKDTree
 
 from fmm_openmm.backends.cuda.operator import serves
@@ -22,10 +23,10 @@ from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
-from fmm_openmm.errors import openmm_callback
+from fmm_openmm.errors import openmm_callback, warn
 from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
-from fmm_openmm.integration.definition import Structure, pair_set
+from fmm_openmm.integration.definition import Options, Structure, pair_set
 from fmm_openmm.integration.place import Place
 from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load
 from fmm_openmm.region import Filling, Placement, Region
@@ -34,6 +35,9 @@ _log = logging.getLogger("fmm_openmm")
 
 CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE = range(8)
 """What is delivered to the plugin, as in ``fmm_openmm/plugin/python.h``."""
+
+HOST_STEP, PME_STEP = 2.5, 0.16
+"""A step of 21,384 atoms of water on one H200, ms, with the host bridge and with PME."""
 
 COINCIDENT = 1e-7
 """Distance, over the box or the extent of the particles, of those that float32 cannot tell apart."""
@@ -226,6 +230,26 @@ def activate() -> str | None:
     library.fmm_register(ctypes.byref(_callbacks))
     atexit.register(library.fmm_leave)
     return None
+
+
+def prepare(options: Options | None = None) -> None:
+    """:func:`activate`, before a force is made; warns, once a process, if that is not possible though there is a device for it.
+
+    Args:
+        options: the force's, which may want something else; None where they are not known yet.
+    """
+    reason = activate()
+    wanted = options is None or (options.bridge == "auto" and options.on_gpu)
+    if wanted and reason not in (None, plugin.NO_PLATFORM) and openmm.Platform.getPlatformByName("CUDA").getDevices():
+        _warn(reason)
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    warn(
+        f"on the CUDA platform this FMMForce will be slower than PME: {HOST_STEP} ms a step in place of {PME_STEP} at 21,384 "
+        f"atoms, since positions and forces pass through the host; {reason}"
+    )
 
 
 def changed() -> None:

@@ -1,8 +1,12 @@
-"""The native plugin's shared library: where its compiler and headers are, building it, loading it.
+"""The native plugin's shared library: which one is loaded, and building it where none is there.
 
-It is built at first use on a computer with OpenMM's CUDA platform, not by ``pip install``: pip builds in an environment of its
+A wheel of this package holds a library for every supported minor version of OpenMM's own wheels, which CUDA 12 and 13 share:
+``.ci/wheel`` builds them, ``plugin/lib/manifest.json`` describes them.
+
+Where none of them fits, as with a source install, OpenMM from conda-forge or another version of OpenMM, the library is built
+at first use on a computer with OpenMM's CUDA platform. It is not built by ``pip install``: pip builds in an environment of its
 own, without the OpenMM that the library must match, which later may be upgraded as well. What it needs came with OpenMM's own
-packages: its headers, and those of the CUDA runtime; beside them only a C++ compiler. The library is kept in
+packages: its headers, and those of the CUDA runtime; beside them only a C++ compiler. That library is kept in
 ``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources, OpenMM and the compiler.
 It is loaded from there only if no other user can have written it. Where it cannot be kept, it is built for the process alone.
 """
@@ -11,6 +15,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import json
 import logging
 import os
 import shlex
@@ -18,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -25,24 +31,87 @@ import openmm
 
 from fmm_openmm.cache import cache_folder, make_folder, private_folder, why_unsafe
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.compiler import arguments
 
 _log = logging.getLogger("fmm_openmm")
+
+NO_PLATFORM = "OpenMM has no CUDA platform here"
 
 BUILD_SECONDS = 300
 """A compiler that takes longer has failed."""
 
 
+@dataclass(frozen=True)
+class Library:
+    """A library that is loaded.
+
+    Attributes:
+        handle: of it.
+        origin: where it came from, and why from there.
+    """
+
+    handle: ctypes.CDLL
+    origin: str
+
+
 @functools.cache
-def load() -> ctypes.CDLL | str:
-    """The library, built if need be; or why there is none, which is logged where OpenMM has the CUDA platform."""
+def find() -> Library | str:
+    """The library, built if need be; or why there is none."""
     names = [openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())]
     if "CUDA" not in names:
-        return "OpenMM has no CUDA platform here"
+        return NO_PLATFORM
     try:
-        return _load()
+        return _find()
     except UnsupportedError as reason:
-        _log.warning("FMMForces use the host bridge: %s", reason)
         return str(reason)
+
+
+def load() -> ctypes.CDLL | str:
+    """The handle of the library, or why there is none."""
+    found = find()
+    return found if isinstance(found, str) else found.handle
+
+
+def _find() -> Library:
+    try:
+        path = shipped()
+        return Library(ctypes.CDLL(str(path)), f"{path} came with fmm_openmm, for OpenMM {minor_version()}")
+    except (UnsupportedError, OSError) as error:
+        reason = str(error)
+    try:
+        return Library(_load(), f"it was built here for OpenMM {openmm.version.short_version}, since {reason}")
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error} ({reason})") from error
+
+
+def minor_version() -> str:
+    """OpenMM's, as "8.6"."""
+    return ".".join(openmm.version.short_version.split(".")[:2])
+
+
+def shipped() -> Path:
+    """The file of this package's library for the OpenMM that is there, whole and nobody else's.
+
+    Raises:
+        UnsupportedError: there is none, and why.
+        OSError: it cannot be read.
+    """
+    folder = _folder() / "lib"
+    if not (folder / "manifest.json").is_file():
+        raise UnsupportedError("fmm_openmm was installed from its sources")
+    libraries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    if Path(openmm.version.openmm_library_path).parent.name != "OpenMM.libs":
+        raise UnsupportedError(f"OpenMM, in {openmm.version.openmm_library_path}, is not that of its wheels")
+    if minor_version() not in libraries:
+        raise UnsupportedError(f"fmm_openmm brings libraries for OpenMM {', '.join(libraries)}, not {minor_version()}")
+    path = folder / libraries[minor_version()]["file"]
+    reason = why_unsafe(path)
+    if reason is None and hashlib.sha256(path.read_bytes()).hexdigest() != libraries[minor_version()]["sha256"]:
+        reason = "it is damaged"
+    if reason is None:
+        return path
+    _log.warning("%s is not loaded, since %s: install fmm_openmm anew", path, reason)
+    raise UnsupportedError(f"{path} is not loaded, since {reason}")
 
 
 def _load() -> ctypes.CDLL:
@@ -128,7 +197,7 @@ def command() -> tuple[list[str], list[str]]:
     found = [path for path in map(shutil.which, ("g++", "c++", "clang++")) if path]
     compiler = named or found[:1]
     if not compiler:
-        raise UnsupportedError("the native plugin needs a C++ compiler to be built: install g++")
+        raise UnsupportedError("the native plugin needs a C++ compiler to be built: install g++, or a wheel of fmm_openmm")
     libraries = Path(openmm.version.openmm_library_path)
     own = [libraries.parent / "include", Path(sys.prefix) / "include"]
     folders = [folder for folder in own if (folder / "openmm" / "cuda" / "CudaContext.h").is_file()]
@@ -137,21 +206,7 @@ def command() -> tuple[list[str], list[str]]:
     cuda = [folder for folder in _cuda_folders() if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
     if not any((folder / "cuda.h").is_file() for folder in cuda):
         raise UnsupportedError("the native plugin needs cuda.h: pip install nvidia-cuda-runtime, or set CUDA_HOME")
-    return compiler, [
-        "-std=c++17",
-        "-O2",
-        "-w",  # OpenMM's and CUDA's headers are full of warnings
-        "-fPIC",
-        "-shared",
-        f"-I{folders[0]}",
-        f"-I{folders[0] / 'openmm' / 'cuda'}",
-        *(f"-I{folder}" for folder in cuda),
-        f"-L{libraries}",
-        f"-L{libraries / 'plugins'}",
-        "-lOpenMM",
-        "-lOpenMMCUDA",
-        "-Wl,--allow-shlib-undefined",
-    ]
+    return compiler, arguments(folders[0], cuda, libraries)
 
 
 def _cuda_folders():

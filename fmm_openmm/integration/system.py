@@ -73,7 +73,8 @@ def use_fmm(
         Nothing has changed then.
 
     Warns:
-        UserWarning: the NonbondedForce has its reciprocal space in a force group of its own.
+        UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or OpenMM has the CUDA platform,
+            but the native plugin cannot be had (:mod:`fmm_openmm.integration.plugin`): once a process.
     """
     nonbonded = _convertible_force(system, allow_reaction_field)
     force = FMMForce(

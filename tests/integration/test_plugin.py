@@ -1,15 +1,20 @@
-"""Where the native plugin's library is kept, and when it is loaded from there; needs neither OpenMM's headers nor a GPU."""
+"""Which library of the native plugin is loaded, and where one is kept; needs neither OpenMM's headers nor a GPU."""
 
+import hashlib
+import json
 import logging
 import os
 import re
+import shutil
 import stat
 import sys
+from types import SimpleNamespace
 
+import openmm
 import pytest
 
-from fmm_openmm import UnsupportedError, cache
-from fmm_openmm.integration import plugin
+from fmm_openmm import UnsupportedError, cache, use_fmm
+from fmm_openmm.integration import native, plugin
 from tests.test_cache import disown
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes, and no plugin")
@@ -166,3 +171,93 @@ def test_without_a_cache_folder(builds, caplog, tmp_path, monkeypatch):
     assert {plugin.build().parent for _ in range(2)} == {tmp_path / "temporary"}
     assert len(builds) == 1
     assert not caplog.records
+
+
+# libraries that came with the package
+
+
+@pytest.fixture
+def brought(tmp_path, monkeypatch):
+    """The package's library for the OpenMM that is there, one of OpenMM's wheels."""
+    import _ctypes
+
+    folder = tmp_path / "package" / "lib"
+    folder.mkdir(parents=True)
+    library = folder / "library.so"
+    shutil.copyfile(_ctypes.__file__, library)
+    library.chmod(0o755)
+    entry = {"file": library.name, "sha256": hashlib.sha256(library.read_bytes()).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps({plugin.minor_version(): entry}))
+    monkeypatch.setattr(plugin, "_folder", lambda: folder.parent)
+    monkeypatch.setattr(openmm.version, "openmm_library_path", "/site-packages/OpenMM.libs/lib")
+    return library
+
+
+def test_the_library_of_the_package_is_loaded(folder, builds, brought, caplog):
+    found = plugin._find()
+    assert found.handle
+    assert found.origin == f"{brought} came with fmm_openmm, for OpenMM {plugin.minor_version()}"
+    assert len(builds) == 0
+    assert not caplog.records
+
+
+def no_compiler():
+    raise UnsupportedError("no compiler")
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason", "warns"),
+    [
+        (lambda library, _: library.write_bytes(b"half of it"), "{library} is not loaded, since it is damaged", True),
+        (lambda library, _: library.chmod(0o666), "{library} is not loaded, since other users can write to it", True),
+        (disown, "{library} is not loaded, since it belongs to user ", True),
+        (lambda library, _: library.unlink(), "[Errno 2] No such file or directory: '{library}'", False),
+        (
+            lambda library, _: (library.parent / "manifest.json").write_text('{"8.1": {}, "8.2": {}}'),
+            f"fmm_openmm brings libraries for OpenMM 8.1, 8.2, not {plugin.minor_version()}",
+            False,
+        ),
+        (lambda library, _: (library.parent / "manifest.json").unlink(), "fmm_openmm was installed from its sources", False),
+        (
+            lambda _, patch: patch.setattr(openmm.version, "openmm_library_path", "/conda/lib"),
+            "OpenMM, in /conda/lib, is not that of its wheels",
+            False,
+        ),
+    ],
+    ids=["damaged", "writable", "another user's", "missing", "another OpenMM", "source install", "conda"],
+)
+def test_where_it_does_not_fit_another_is_built(folder, builds, brought, caplog, monkeypatch, harm, reason, warns):
+    harm(brought, monkeypatch)
+    reason = reason.format(library=brought)
+    origin = plugin._find().origin
+    assert origin.startswith(f"it was built here for OpenMM {openmm.version.short_version}, since {reason}")
+    assert len(builds) == 1
+    assert len(caplog.records) == warns
+    monkeypatch.setattr(plugin, "command", no_compiler)
+    with pytest.raises(UnsupportedError, match=re.escape(f"no compiler ({reason}")):
+        plugin._find()
+
+
+def test_a_library_that_cannot_be_loaded_is_built(folder, builds, brought):
+    content = b"not a library"
+    brought.write_bytes(content)
+    entry = {"file": brought.name, "sha256": hashlib.sha256(content).hexdigest()}
+    (brought.parent / "manifest.json").write_text(json.dumps({plugin.minor_version(): entry}))
+    assert str(brought) in plugin._find().origin
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize(("options", "devices", "warns"), [({}, 1, 1), ({}, 0, 0), ({"bridge": "host"}, 1, 0)])
+def test_the_host_bridge_is_warned_of(water, monkeypatch, recwarn, options, devices, warns):
+    """Where there is a device and no plugin: once, before anything has changed."""
+    platform = SimpleNamespace(getDevices=lambda: [None] * devices)
+    monkeypatch.setattr(native, "activate", lambda: "the native plugin needs a C++ compiler to be built")
+    monkeypatch.setattr(native, "openmm", SimpleNamespace(Platform=SimpleNamespace(getPlatformByName=lambda _: platform)))
+    native._warn.cache_clear()
+    for _ in range(2):
+        use_fmm(openmm.XmlSerializer.clone(water.system), **options)
+    told = [str(each.message) for each in recwarn]
+    assert len(told) == warns
+    for text in told:
+        assert "slower than PME: 2.5 ms a step in place of 0.16" in text and "needs a C++ compiler" in text
+    native._warn.cache_clear()
