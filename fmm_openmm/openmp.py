@@ -21,8 +21,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 from numba import get_num_threads, prange
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.sigutils import normalize_signature
 
-__all__ = ["get_num_threads", "njit", "prange"]
+__all__ = ["get_num_threads", "is_kept", "njit", "prange", "types_of"]
 
 _log = logging.getLogger("fmm_openmm")
 _told = False
@@ -49,6 +50,16 @@ def njit(cache: bool = False, **options) -> Callable:
     return decorated
 
 
+def types_of(signature: str) -> tuple:
+    """Numba's types of arguments, from its abbreviations of them."""
+    return normalize_signature(f"void({signature})")[0]
+
+
+def is_kept(dispatcher, signature: tuple) -> bool | None:
+    """Whether a function compiled for a signature is on disk; None where nothing would be kept."""
+    return dispatcher._cache.holds(signature, dispatcher.targetctx) if isinstance(dispatcher._cache, _Cache) else None
+
+
 class _Cache(FunctionCache):
     """A function's compiled versions on disk; a failure to read or to write them is logged, and costs time only."""
 
@@ -67,6 +78,13 @@ class _Cache(FunctionCache):
             with suppress(OSError):
                 path.unlink()
             return None
+
+    def holds(self, sig, target_context) -> bool:
+        """Whether :meth:`load_overload` would find a file."""
+        try:
+            return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
+        except Exception:  # a damaged index may raise any
+            return False
 
     def save_overload(self, sig, data):
         """Keep the function compiled for a signature; it is not tried again if it fails."""

@@ -7,8 +7,10 @@ Exit codes: 0 done, 1 a check failed, 2 bad usage or input (one line on stderr),
 """
 
 import argparse
+import logging
 import sys
 import warnings
+from contextlib import contextmanager
 
 import openmm
 
@@ -44,6 +46,29 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Told(logging.Handler):
+    """Prints what the package logs, on stderr."""
+
+    def emit(self, record):
+        sys.stderr.write(f"fmm-openmm: {one_line(record.getMessage())}\n")
+
+
+@contextmanager
+def _telling():
+    """For a ``with`` block in which warnings and the log, from INFO on, are one line each on stderr."""
+    log, handler = logging.getLogger("fmm_openmm"), _Told()
+    usual, warnings.formatwarning = warnings.formatwarning, _one_line_warning
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(min(level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+        warnings.formatwarning = usual
+
+
 def _one_line_warning(message, *_, **__) -> str:
     return f"fmm-openmm: {one_line(message)}\n"
 
@@ -55,11 +80,11 @@ def main(argv=None) -> int:
         argv: the arguments, ``sys.argv[1:]`` where None.
     """
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
-    usual, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
         args = build_parser().parse_args(argv)
         terminal = Terminal(args.json)
-        outcome = COMMANDS[args.command].run(args, terminal)
+        with _telling():
+            outcome = COMMANDS[args.command].run(args, terminal)
         terminal.write_json(outcome.result)
     except SystemExit as request:  # --help and --version
         return request.code
@@ -70,8 +95,6 @@ def main(argv=None) -> int:
             raise
         sys.stderr.write(f"fmm-openmm: {one_line(error)}\n")
         return 2
-    finally:
-        warnings.formatwarning = usual
     if outcome.interrupted:
         return 130
     return 0 if outcome.passed else 1

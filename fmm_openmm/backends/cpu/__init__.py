@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.exclusions import exclusions
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
-from fmm_openmm.backends.cpu.m2l import Interactions, m2l
+from fmm_openmm.backends.cpu.m2l import KERNELS, Interactions, m2l
 from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
+from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
@@ -42,6 +44,8 @@ class CpuStages(Stages):
         m2l: str = "p4",
     ):
         self.lattice, self.order, self.smoothing, self.dtype = lattice, order, smoothing, np.dtype(dtype)
+        needed = kernels_in("sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
+        prepare(needed + ((KERNELS[m2l],) if levels else ()), self.dtype)
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
         self.table, self.reach = near_table(lattice.near)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.threads import inline, kernel
+from fmm_openmm.backends.cpu.compilation import prepare
+from fmm_openmm.backends.cpu.threads import inline, kernel, kernels_in
 from fmm_openmm.backends.pairs import partners
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import OpenSum
@@ -20,6 +21,7 @@ class DirectSum(OpenSum):
 
     def __init__(self, charges, pairs, dtype):
         self.dtype = np.dtype(dtype)
+        prepare(kernels_in("direct"), self.dtype)
         self._partners = partners(pairs, len(charges))
         self.set_charges(charges)
 
@@ -59,7 +61,7 @@ def add_range(xi, yi, zi, x, y, z, charge, begin, end, sums):
         sums[3] += ez
 
 
-@kernel
+@kernel("f8[::1], f8[::1], f8[::1], f8[::1], real[::1], i8[::1], i8[::1], f8[:,::1]")
 def _direct(x, y, z, source, charge, start, partner, out):
     for i in prange(len(charge)):
         sums = np.zeros(4)

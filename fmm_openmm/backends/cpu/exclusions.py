@@ -9,7 +9,7 @@ from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, NearExclusions
 
 
-@kernel
+@kernel("i8[::1], i8[::1], i8[::1], i8[::1], i8[::1]")
 def _capacity(first, place, partner_start, partner, capacity):
     for i in prange(len(first) - 1):
         total = 0
@@ -19,7 +19,10 @@ def _capacity(first, place, partner_start, partner, capacity):
             capacity[place[k]] = total
 
 
-@kernel
+@kernel(
+    "i8[::1], i8[::1], i8[::1], i8[::1], real[:,::1], real[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[:,:,::1], i8[::1],"
+    "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1]"
+)
 def _exclusions(
     first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach, positions, cell, minimum_image,
     start, part, offset, potentials, fields,

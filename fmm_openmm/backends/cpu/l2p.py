@@ -12,7 +12,9 @@ from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, Moments, Parts
 
 
-@kernel
+@kernel(
+    "real[:,::1], i8[::1], i8[::1], real[:,::1], i8, i8[::1], i8[::1], i8[::1], real[::1], real[::1], i8, f8[::1], f8[:,::1]"
+)
 def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields):
     """``trace``: 2 pi / 3 times the background times (Q, 2 D, S). The gradient matrix is given by its entries (axis, row,
     column, factor)."""
@@ -62,7 +64,7 @@ def _slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.nda
     """The entries of :func:`fmm_openmm.expansions.harmonics.gradient` that are not 0: axis, row, column, value."""
     matrix = gradient(order)
     entries = np.nonzero(matrix)
-    return *entries, matrix[entries].astype(dtype)
+    return *map(np.ascontiguousarray, entries), matrix[entries].astype(dtype)
 
 
 def l2p(parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int) -> Accumulator:

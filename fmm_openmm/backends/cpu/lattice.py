@@ -13,7 +13,7 @@ from fmm_openmm.expansions.harmonics import coupling, degrees
 from fmm_openmm.openmp import get_num_threads, prange
 
 
-@kernel
+@kernel("real[:,:,::1], real[:,::1], i4[:,:,::1], real[:,:,::1], i8[::1]")
 def _convolve(spectrum, operator, index, weight, degree):
     """In place: ``spectrum`` (terms, wave vectors, 2) of the moments becomes that of the local expansions."""
     real = spectrum.dtype.type

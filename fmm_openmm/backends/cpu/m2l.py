@@ -25,6 +25,9 @@ TILE = {"p4": 4 * LANES, "rotation": LANES}
 
 WIDE = TILE["p4"]
 
+LEVEL = "f8[:,::1], i8[:,::1], b1[::1], i8[::1], i8[::1], i8[::1], i8[:,::1], i8[::1], i8[::1], "
+"""Types of the arguments that both operators have first."""
+
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -73,7 +76,8 @@ def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
     factor = (-1.0) ** (l + signed) * np.where(signed, 2.0, 1.0)
     start, column, pattern = _by_row(np.where(np.equal.outer(signed, signed), factor[:, None], 0.0))
     row = np.repeat(np.arange(len(l)), np.diff(start))
-    return turns, *_by_row(matrix), *_by_row(matrix.T), start, column, pattern * radial[:, l[row] + l[column]]
+    along = np.ascontiguousarray(pattern * radial[:, l[row] + l[column]])
+    return turns, *_by_row(matrix), *_by_row(matrix.T), start, column, along
 
 
 def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,7 +109,7 @@ def _gather(moments, counts, filled, targets, begin, used, offset, source, tile)
     return found
 
 
-@kernel
+@kernel(LEVEL + "f8[:,::1], i4[:,:,::1], f8[:,:,::1], f8[::1], f8[:,::1]")
 def _m2l_p4(moments, counts, filled, targets, tiles, parity, offsets, start, which, harmonics, index, weight, sign, local):
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
@@ -153,7 +157,9 @@ def _matrix(start, column, value, tile, out):
                 out[a, w] = s if k == start[a] else out[a, w] + s
 
 
-@kernel
+@kernel(
+    LEVEL + "f8[:,:,::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], f8[:,::1], i8, f8[:,::1]"
+)
 def _m2l_rotation(
     moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, row, column, value,
     transposed_row, transposed_column, transposed_value, along_row, along_column, along_value, order, local,
@@ -184,6 +190,9 @@ def _m2l_rotation(
             for a in range(terms):
                 local[targets[begin + w], a] += total[a, w]
 
+
+KERNELS = {"p4": _m2l_p4, "rotation": _m2l_rotation}
+"""By the name of the operator."""
 
 _TABLES = {"p4": _p4_tables, "rotation": _rotation_tables}
 

@@ -8,7 +8,7 @@ from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Moments, Parts
 
 
-@kernel
+@kernel("real[:,::1], real[::1], i8[::1], i8[::1], i8, i8, real[:,::1]")
 def _p2m(x, charge, start, slots, order, chunks, moments):
     real = moments.dtype.type
     terms, boxes = moments.shape

@@ -44,7 +44,9 @@ def _run(x, y, z, buffer, length):
     return total0, total1, total2, total3
 
 
-@kernel
+@kernel(
+    "real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8[::1], f8[:,::1]"
+)
 def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, chunks, phi, field):
     real = x.dtype.type
     n0, n1 = counts[0, 0], counts[1, 1]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.threads import inline, kernel, serial
+from fmm_openmm.backends.cpu.threads import inline, kernel
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Parts
@@ -28,7 +28,7 @@ def home(i0, i1, i2, counts):
     return i0 % counts[0, 0], i1, i2
 
 
-@kernel
+@kernel("f8[:,::1], f8, f8[:,::1], f8, f8[:,::1], i1[:,::1], i8[::1]")
 def _locate(positions, origin, inverse, smoothing, scaled, side, count):
     for i in prange(len(positions)):
         parts = 1
@@ -52,7 +52,7 @@ def _corner(side, i, k, axis):
     return side[i, axis] * ((k >> bit) & 1)
 
 
-@kernel
+@kernel("f8[:,::1], i1[:,::1], i8[::1], i8[:,::1], i8[::1]")
 def _number(scaled, side, first, counts, number):
     for i in prange(len(scaled)):
         for k in range(first[i + 1] - first[i]):
@@ -65,7 +65,7 @@ def _number(scaled, side, first, counts, number):
             number[first[i] + k] = i0 + counts[0, 0] * (i1 + counts[1, 1] * i2)
 
 
-@serial
+@kernel("i8[::1], i8[::1], i8[::1]", parallel=False)
 def _counting_sort(number, start, place):
     for k in range(len(number)):
         start[number[k] + 1] += 1
@@ -79,7 +79,10 @@ def _counting_sort(number, start, place):
     start[0] = 0
 
 
-@kernel
+@kernel(
+    "f8[:,::1], i1[:,::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,::1], f8, i8[::1], real[:,::1], real[::1], f8[::1],"
+    "f8[:,::1], i8[:,::1]"
+)
 def _fill(scaled, side, first, place, charges, boxes, inverse, smoothing, particle, x, charge, weight, slope, box):
     for i in prange(len(scaled)):
         for k in range(first[i + 1] - first[i]):
@@ -135,7 +138,7 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
     return parts
 
 
-@kernel
+@kernel("i8[::1], i8[::1], f8[::1], f8[:,::1], f8[::1], f8[:,::1], f8[::1], f8[:,::1]")
 def _gather(first, place, weight, slope, part_potentials, part_fields, potentials, fields):
     for i in prange(len(potentials)):
         phi, e0, e1, e2 = 0.0, 0.0, 0.0, 0.0

@@ -8,10 +8,11 @@ from functools import cache
 
 import numpy as np
 
+from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.direct import add_range, sources
 from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
 from fmm_openmm.backends.cpu.m2m import parent_matrices
-from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
+from fmm_openmm.backends.cpu.threads import LANES, inline, kernel, kernels_in
 from fmm_openmm.backends.pairs import partners
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
 from fmm_openmm.openmp import prange
@@ -35,6 +36,7 @@ class Treecode(OpenSum):
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
+        prepare(kernels_in("treecode"), self.dtype)
         self._pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
         self.set_charges(charges)
 
@@ -156,7 +158,10 @@ def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmon
             sums[begin + w, axis] += unit * points[3, w] * points[4, w]
 
 
-@kernel
+@kernel(
+    "i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[:,::1], f8[::1], real[:,:,::1], f8[::1], f8[::1],"
+    "f8[::1], f8[::1], real[::1], i8[::1], i8[::1], f8, i8, f8[:,::1]"
+)
 def _walk(
     leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z, source, charge, start,
     partner, theta, depth, sums,

@@ -1,0 +1,90 @@
+"""The CPU backend's kernels are compiled before they are needed, once, and by several processes."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.backends.cpu.compilation import _shares, _signature
+from fmm_openmm.backends.cpu.direct import DirectSum
+from fmm_openmm.backends.cpu.threads import kernels_in, signatures
+from fmm_openmm.backends.cpu.treecode import Treecode
+from tests.systems import SKEWED
+
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def test_declared_signatures_are_all_there_are():
+    """Whatever is computed: none is compiled for other types, during an evaluation."""
+    rng = np.random.default_rng(3)
+    x, q = rng.random((400, 3)), rng.choice([-1.0, 1.0], 400)
+    pairs = np.array([[0, 1], [2, 5]])
+    for precision in ("single", "double"):
+        for options in ({}, {"smoothing": 0.05}, {"levels": 1}, {"levels": 1, "m2l": "rotation", "order": 9}):
+            solver = fmm.CoulombSolver(q, SKEWED, precision=precision, backend="cpu", exclusions=pairs, **options)
+            solver.compute(x @ SKEWED)
+    for dtype in DTYPES:
+        DirectSum(q, pairs, dtype).evaluate(x)
+        Treecode(q, pairs, dtype, 6, 0.5).evaluate(x)
+    for kernel in signatures:
+        assert kernel.signatures, kernel.py_func
+        assert set(kernel.signatures) <= {_signature(kernel, dtype) for dtype in DTYPES}, kernel.py_func
+
+
+def test_work_is_shared():
+    kernels = kernels_in("sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
+    for count in (1, 2, 4):
+        shares = _shares(kernels, count)
+        assert len(shares) == count and all(shares)
+        assert sorted(id(kernel) for share in shares for kernel in share) == sorted(map(id, kernels))
+    assert _shares(kernels[:1], 4) == [[kernels[0]]]
+
+
+SCRIPT = """
+import logging, subprocess, sys
+import numpy as np
+logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout)
+from fmm_openmm.backends.cpu import compilation
+from fmm_openmm.backends.cpu.threads import kernels_in
+started = subprocess.Popen
+class Counted(started):
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
+        print("started")
+compilation.subprocess.Popen = Counted
+if sys.argv[1]:
+    compilation.sys.executable = sys.argv[1]
+kernels = kernels_in("exclusions")
+compilation.prepare(kernels, np.dtype(np.float32))
+print([compilation._is_kept(kernel, np.dtype(np.float32)) for kernel in kernels])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("threads", "executable", "first"),
+    [
+        (2, "", ["compiling kernels, once", "started"]),
+        (1, "", ["compiling kernels, once"]),
+        (2, "/no/such/python", ["compiling kernels, once", "kernels are compiled by one process: "]),
+        (2, "/bin/false", ["compiling kernels, once", "started"]),
+    ],
+    ids=["two processes", "one thread", "no Python", "a process that fails"],
+)
+def test_kernels_are_compiled_once(tmp_path, threads, executable, first):
+    """A second process finds them; those of a process that failed are left to their first call."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": str(threads)}
+
+    def lines():
+        command = [sys.executable, "-c", SCRIPT, executable]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    *told, kept = lines()
+    assert len(told) == len(first) and all(line.startswith(start) for line, start in zip(told, first, strict=True))
+    assert kept == str([True, True]) or "/" in executable
+    if not executable:
+        assert lines() == [kept]
