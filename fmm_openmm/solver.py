@@ -9,6 +9,7 @@ from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallbac
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import FARTHEST, check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.expansions.error import rounding_error
 from fmm_openmm.parameters import CPU_COST, CUDA_COST, GPU_M2L, TOLERANCE, FMMParameters, Load, Request
 from fmm_openmm.region import Filling, Placement, Region
 from fmm_openmm.stages import Stages
@@ -21,6 +22,9 @@ _evaluation = threading.Lock()
 EXAMINED = 64
 """Evaluations of positions on the device, with boxes that follow the particles, after which these are compared with their
 extent again: particles that leave show at once, boxes that have become too many do not."""
+
+ROUNDING_SHARE = 0.5
+"""Of the tolerance that coordinates in single precision may take."""
 
 ENORMOUS = 2e8
 """Potential in units of the largest charge per box width that only particles at the same place have."""
@@ -64,7 +68,8 @@ class CoulombSolver:
         tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
         boundary: "periodic" or "open".
         precision: "single", "double", or "auto": single for tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, among bare
-            ions down to 1.2e-5 and 2.7e-5.
+            ions down to 1.2e-5 and 2.7e-5; and double from the first evaluation on in which charges are so close to each other
+            that single precision would not do.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is usable and its memory suffices,
             else "cpu". A warning says why; without an NVIDIA GPU it is a line of the log (``fmm_openmm``, level INFO).
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see :class:`FMMParameters`. With an open
@@ -133,6 +138,7 @@ class CoulombSolver:
             self._placement = self._placement.seeing(positions, cell)
         self._kept: list[tuple[Stages, Region | Filling]] = []  # the two used last, the latest first, and their boxes
         self._planned: Region | Filling | None = None  # chosen for the positions given here
+        self._warned = False  # of single precision
         self._unexamined = 0  # evaluations since the extent of the particles was looked at
         self._parameters: FMMParameters | SumParameters | None = None
         self._use(backend)
@@ -181,6 +187,7 @@ class CoulombSolver:
                 CuPy array): then so do the results, in the precision of the solver, the energy with shape (1,); nothing
                 waits for the device, and instead of errors there are NaNs. With an open boundary, or in a nearly empty cell,
                 the energy is read back, which tells whether the boxes cover the particles; bad positions are errors.
+                Whether single precision does is not looked at.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform scaling costs nothing,
                 another shape rebuilds the lattice operator, and one that is strained by more than two percent has grid and
                 parameters chosen anew. With an open boundary None. Particles that leave the space that the boxes cover
@@ -192,6 +199,9 @@ class CoulombSolver:
                 here.
             ValueError: bad shapes, coordinates that are not finite or absurdly far, charged particles that coincide
                 and are not excluded; with backend "cuda" also if one of the two has no charge.
+
+        Warns:
+            UserWarning: ``precision="single"`` misses the tolerance, since charges are close to each other; once.
         """
         cell = self._cell(box_vectors)
         if not hasattr(positions, "__cuda_array_interface__"):
@@ -229,7 +239,30 @@ class CoulombSolver:
         if self._placement.follows:
             x = self._placement.gathered(positions, cell, boxes.centre) - boxes.origin
             enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
-        return self._result(*stages.evaluate(x, boxes.width), boxes.width, enormous, positions, cell)
+        potentials, fields = stages.evaluate(x, boxes.width)
+        if boxes.parameters.precision == "single" and not self._is_precise(fields, boxes):
+            return self._evaluated(positions, cell)
+        return self._result(potentials, fields, boxes.width, enormous, positions, cell)
+
+    def _is_precise(self, fields: np.ndarray, boxes: Region | Filling) -> bool:
+        """Whether single precision serves; if not, double does from now on, where the choice is ours, and else a warning says
+        what to expect."""
+        request = self._placement.request
+        per_box = len(self._charges) / (self._placement.load.filled * boxes.lattice.size)
+        error = rounding_error(self._charges, fields, per_box)
+        if error <= ROUNDING_SHARE * request.tolerance:
+            return True
+        if request.precision == "auto":
+            self._plan(replace(self._placement, request=replace(request, precision="double")))
+            self._kept, self._planned = [], None
+            return False
+        if not self._warned and error > request.tolerance:
+            self._warned = True
+            warn(
+                f"`tolerance={request.tolerance:g}` is out of reach in single precision for charges so close to each other: "
+                f"rounding makes an error of about {error:.1g}; ask for `precision='double'`"
+            )
+        return True
 
     def _summed(self, positions, on_device: bool) -> CoulombResult:
         """By a method without boxes."""

@@ -50,6 +50,14 @@ M, SM = 1.9, 0.03
 NOISE, NOISE_IONIC, NOISE_SLOPE = 0.65e-6, 1.0, 1.1
 
 
+ROUNDED = 2.0**-25
+"""Error of a distance whose coordinates are float32, RMS, box widths: each is rounded relative to the centre of its box, and
+one of them again where it is moved to another box's centre."""
+
+CROWD = 5.6
+"""2 (sum r^-6)^(1/2) over the neighbours in a simple cubic lattice, times the volume of a site."""
+
+
 def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
     """``sum Q_g^2 / sum q^2`` with Q_g the net charges of groups of particles tied together by exclusions, at most 1.
 
@@ -139,3 +147,33 @@ def single_noise(ionic: float, smoothing: float) -> float:
     """
     slope = NOISE_SLOPE / smoothing**0.5 if smoothing > 0.0 else 0.0
     return float(NOISE * np.exp(NOISE_IONIC * ionic) * np.hypot(1.0, slope))
+
+
+def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
+    """Relative RMS force error that coordinates in float32 make, told by the fields themselves: for charges that are close to
+    each other in wide boxes, as in a cluster or a pair, far more than :func:`single_noise`.
+
+    A charge Q at a distance r makes a field E = Q / r^2, which an error of the distance changes by 2 E ROUNDED / r, that is
+    by 2 ROUNDED (E^3 / Q)^(1/2). Who makes a field is not known: Q is the RMS charge. Where fields of many neighbours cancel,
+    as in a crystal, their errors do not: they add up to CROWD ROUNDED Q per_box.
+
+    Args:
+        charges: shape (n,).
+        fields: shape (n, 3), in charges over squares of box widths; not finite where distances were rounded to zero.
+        per_box: mean number of particles in a box that holds any.
+
+    Returns:
+        Infinity where a field at a charge is not finite.
+    """
+    squares = np.einsum("ij,ij->i", fields, fields)
+    if not np.isfinite(squares.sum()):
+        if not np.isfinite(squares[charges != 0.0]).all():
+            return np.inf
+        squares = np.where(charges != 0.0, squares, 0.0)
+    weights = charges * charges
+    forces, total = weights * squares, weights.sum()
+    if not forces.any():
+        return 0.0
+    typical = np.sqrt(total / np.count_nonzero(weights))
+    errors = 4.0 * (forces @ np.sqrt(squares)) / typical + total * (CROWD * typical * per_box) ** 2
+    return float(ROUNDED * np.sqrt(errors / forces.sum()))

@@ -1,0 +1,169 @@
+"""Charges that are close to each other in wide boxes: single precision is left, or what it costs is told."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import fmm_openmm as fmm
+from fmm_openmm.backends import backend_class
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.error import rounding_error
+from fmm_openmm.oracle import ewald_sum
+
+MISSED = 1.5
+"""Error over tolerance that counts as a miss: below some 200 charges the estimate is one of few errors."""
+
+
+def backends():
+    for name in ("cpu", "cuda"):
+        try:
+            backend_class(name)
+        except UnsupportedError as reason:
+            yield pytest.param(name, marks=pytest.mark.skip(reason=str(reason)))
+        else:
+            yield name
+
+
+def error_of(solver, x, q, cell, pairs=None) -> float:
+    exact = ewald_sum(x, q, cell, pairs).forces
+    return float(np.linalg.norm(solver.compute(x).forces - exact) / np.linalg.norm(exact))
+
+
+def cluster(scale, seed=1, beside=0):
+    """60 charges within ``scale`` nm of each other, and others anywhere in a cube of 20 nm."""
+    rng = np.random.default_rng(seed)
+    x = np.concatenate([7.0 + scale * rng.normal(size=(60, 3)), 20.0 * rng.random((beside, 3))])
+    q = rng.choice([-1.0, 1.0], len(x))
+    return x, q - q.mean(), 20.0 * np.eye(3)
+
+
+def pair(distance):
+    x, q, cell = cluster(3.0, beside=40)
+    x[1] = x[0] + [0.0, 0.6 * distance, 0.8 * distance]
+    return x, q, cell
+
+
+CASES = {
+    "cluster": lambda: cluster(1e-3),
+    "cluster beside others": lambda: cluster(1e-3, beside=60),
+    "pair": lambda: pair(1e-4),
+    "closer pair": lambda: pair(1e-7),
+}
+
+
+BACKENDS = list(backends())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_double_precision_is_chosen(name, backend):
+    x, q, cell = CASES[name]()
+    solver = fmm.CoulombSolver(q, cell, tolerance=1e-5, backend=backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert error_of(solver, x, q, cell) < 1e-5
+    assert solver.parameters.precision == "double"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_when_charges_come_close(backend):
+    """Later, and in every evaluation afterwards."""
+    x, q, cell = cluster(3.0, beside=60)
+    solver = fmm.CoulombSolver(q, cell, backend=backend)
+    solver.compute(x)
+    assert solver.parameters.precision == "single"
+    for close in (x + 1e-4 * (x - x[0]), x):
+        moved = close.copy()
+        moved[1] = moved[0] + [1e-5, 0.0, 0.0]
+        assert error_of(solver, moved, q, cell) < 5e-4
+        assert solver.parameters.precision == "double"
+    solver.set_charges(q[::-1].copy())
+    solver.compute(x)
+    assert solver.parameters.precision == "double"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_explicit_single_precision_is_warned_of(backend):
+    """Once, with the error to expect."""
+    x, q, cell = cluster(1e-3)
+    solver = fmm.CoulombSolver(q, cell, tolerance=1e-5, precision="single", backend=backend)
+    with pytest.warns(UserWarning, match="is out of reach in single precision for charges so close to each other") as told:
+        error = error_of(solver, x, q, cell)
+    expected = float(str(told[0].message).partition("an error of about ")[2].partition(";")[0])
+    assert expected / 3 < error < 3 * expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solver.compute(x)
+
+
+def test_the_estimate_of_water():
+    """Which stays in single precision."""
+    rng = np.random.default_rng(2)
+    fields = 4.0 * rng.normal(size=(3000, 3))
+    charges = np.tile([-0.834, 0.417, 0.417], 1000)
+    assert 2e-7 < rounding_error(charges, fields, 12.0) < 2e-6
+    charges[0] = 0.0
+    fields[0] = np.nan
+    assert rounding_error(charges, fields, 12.0) < 2e-6
+    fields[1] = np.inf
+    assert rounding_error(charges, fields, 12.0) == np.inf
+    assert rounding_error(charges, np.zeros_like(fields), 12.0) == 0.0
+
+
+def hostile(kind: str, seed: int):
+    """Positions, charges and cell; edges from 1.6 to 200 nm."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 100))
+    edges = 10 ** rng.uniform(0.2, 2.3) * np.exp(rng.uniform(-0.7, 0.7, 3))
+    cell = np.diag(edges)
+    cell[1, 0], cell[2, :2] = rng.uniform(-0.5, 0.5) * edges[0], rng.uniform(-0.5, 0.5, 2) * edges[:2]
+    q = rng.normal(size=n) if rng.random() < 0.5 else rng.choice([-1.0, 1.0], n)
+    if rng.random() < 0.7:
+        q -= q.mean()
+    x = rng.random((n, 3)) @ cell
+    if kind == "cluster":
+        x = x[0] + 10 ** rng.uniform(-4, -0.5) * rng.normal(size=(n, 3))
+    elif kind == "cluster beside others":
+        x[: n // 2] = x[0] + 10 ** rng.uniform(-3.5, -0.5) * rng.normal(size=(n // 2, 3))
+    elif kind == "pairs":
+        x[n // 2 : 2 * (n // 2)] = x[: n // 2] + 10 ** rng.uniform(-4, -1) * rng.normal(size=(n // 2, 3))
+    elif kind == "layer":
+        x = (rng.random((n, 3)) * [1, 1, 10 ** rng.uniform(-3, -0.5)]) @ cell
+    elif kind == "mixture":
+        q *= 10 ** rng.uniform(-2, 2, n)
+    return x, q, cell
+
+
+KINDS = ("gas", "cluster", "cluster beside others", "pairs", "layer", "mixture")
+
+
+def check_hostile(kind: str, seed: int, tolerance: float) -> None:
+    x, q, cell = hostile(kind, seed)
+    exact = ewald_sum(x, q, cell).forces
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            found = fmm.CoulombSolver(q, cell, tolerance=tolerance, backend="cpu").compute(x).forces
+        except UserWarning:
+            return
+    assert np.linalg.norm(found - exact) <= MISSED * tolerance * np.linalg.norm(exact)
+
+
+hostile_systems = given(st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([5e-4, 1e-4, 1e-5, 1e-8]))
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@example("cluster", 0, 5e-4)
+@hostile_systems
+def test_no_silent_miss(kind, seed, tolerance):
+    check_hostile(kind, seed, tolerance)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@hostile_systems
+def test_no_silent_miss_in_many_systems(kind, seed, tolerance):
+    check_hostile(kind, seed, tolerance)
