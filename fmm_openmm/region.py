@@ -25,6 +25,7 @@ from fmm_openmm.expansions.error import leaders
 from fmm_openmm.parameters import (
     CPU_COST,
     NEAR_RADII,
+    ROUNDING_SHARE,
     CostModel,
     FMMParameters,
     Grid,
@@ -291,6 +292,19 @@ class Placement:
         """This itself while as much of the cell is filled, else one for as much as the positions fill."""
         filled = filled_fraction(positions, cell)
         return self if filled == self.load.filled else replace(self, load=replace(self.load, filled=filled), dearer=False)
+
+    def resolving(self, rounding: float) -> "Placement":
+        """This itself while an error of coordinates in single precision is well below the tolerance, or single precision was
+        asked for, which is warned of above the tolerance; else one of double precision."""
+        tolerance = self.request.tolerance
+        if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * tolerance:
+            return replace(self, request=replace(self.request, precision="double"))
+        if rounding > tolerance:
+            warn(
+                f"`tolerance={tolerance:g}` is out of reach in single precision for charges so close to each other: "
+                f"rounding makes an error of about {rounding:.1g}; ask for `precision='double'`"
+            )
+        return self
 
     def over_cell(self, positions: np.ndarray, cell: np.ndarray) -> "Placement":
         """With boxes over the whole of the cell from now on."""

@@ -23,9 +23,6 @@ EXAMINED = 64
 """Evaluations of positions on the device, with boxes that follow the particles, after which these are compared with their
 extent again: particles that leave show at once, boxes that have become too many do not."""
 
-ROUNDING_SHARE = 0.5
-"""Of the tolerance that coordinates in single precision may take."""
-
 ENORMOUS = 2e8
 """Potential in units of the largest charge per box width that only particles at the same place have."""
 
@@ -240,29 +237,21 @@ class CoulombSolver:
             x = self._placement.gathered(positions, cell, boxes.centre) - boxes.origin
             enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
         potentials, fields = stages.evaluate(x, boxes.width)
-        if boxes.parameters.precision == "single" and not self._is_precise(fields, boxes):
+        if boxes.parameters.precision == "single" and not (self._warned or self._is_precise(fields, boxes)):
             return self._evaluated(positions, cell)
         return self._result(potentials, fields, boxes.width, enormous, positions, cell)
 
     def _is_precise(self, fields: np.ndarray, boxes: Region | Filling) -> bool:
-        """Whether single precision serves; if not, double does from now on, where the choice is ours, and else a warning says
-        what to expect."""
-        request = self._placement.request
+        """Whether single precision serves; if not, double does from now on, unless single was asked for."""
         per_box = len(self._charges) / (self._placement.load.filled * boxes.lattice.size)
         error = rounding_error(self._charges, fields, per_box)
-        if error <= ROUNDING_SHARE * request.tolerance:
+        placement = self._placement.resolving(error)
+        if placement is self._placement:
+            self._warned = error > placement.request.tolerance
             return True
-        if request.precision == "auto":
-            self._plan(replace(self._placement, request=replace(request, precision="double")))
-            self._kept, self._planned = [], None
-            return False
-        if not self._warned and error > request.tolerance:
-            self._warned = True
-            warn(
-                f"`tolerance={request.tolerance:g}` is out of reach in single precision for charges so close to each other: "
-                f"rounding makes an error of about {error:.1g}; ask for `precision='double'`"
-            )
-        return True
+        self._plan(placement)
+        self._kept, self._planned = [], None
+        return False
 
     def _summed(self, positions, on_device: bool) -> CoulombResult:
         """By a method without boxes."""

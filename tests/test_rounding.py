@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import fmm_openmm as fmm
 from fmm_openmm.backends import backend_class
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import rounding_error
+from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.oracle import ewald_sum
 
 MISSED = 1.5
@@ -97,6 +97,26 @@ def test_explicit_single_precision_is_warned_of(backend):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         solver.compute(x)
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+@pytest.mark.parametrize("name", ["cluster beside others", "pair"])
+def test_the_estimate_from_positions(name, periodic):
+    """Wherever the images are. Of a pair the error is one of a distribution."""
+    x, q, cell = CASES[name]()
+    solver = fmm.CoulombSolver(q, cell, tolerance=1e-5, precision="single", backend="cpu")
+    with pytest.warns(UserWarning, match="so close"):
+        error = error_of(solver, x, q, cell)
+    width = np.cbrt(np.linalg.det(cell)) / solver.parameters.grid[0][0]
+    if periodic:
+        x += np.random.default_rng(3).integers(-2, 3, (len(x), 1)) @ cell[:1]
+
+    def estimate(pairs):
+        return rounding_of_positions(x, q, cell if periodic else None, np.array(pairs), width, 5e-6)
+
+    assert error / 3 < estimate([[3, 4]]) < 10 * error
+    if name == "pair":
+        assert estimate([[3, 4], [1, 0]]) == 0.0
 
 
 def test_the_estimate_of_water():

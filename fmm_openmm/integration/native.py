@@ -24,11 +24,12 @@ from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback, warn
+from fmm_openmm.expansions.error import rounding_of_positions
 from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Options, Structure, pair_set
 from fmm_openmm.integration.place import Place
-from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load
+from fmm_openmm.parameters import CUDA_COST, ROUNDING_SHARE, FMMParameters, Load
 from fmm_openmm.region import Filling, Placement, Region
 
 _log = logging.getLogger("fmm_openmm")
@@ -126,6 +127,8 @@ class Session:
             fits = self._kept(positions, self._checked(cell), Region.around) is not None and fits
         elif positions is not None:
             placement, self._seen = placement.seeing(positions, self._checked(cell)), True
+        if positions is not None:
+            placement = self._resolving(placement, positions, charges, self._checked(cell))
         if fits and placement is self.placement:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
         self.placement, self._boxes = replace(placement, cell=self._checked(cell)), None
@@ -181,6 +184,16 @@ class Session:
                 placement, kept = replace(expected, cell=cell), None
         region = placement.follows and (kept or placement.region(positions, cell))
         return (region or placement.filling(cell, kept)).parameters
+
+    def _resolving(self, placement: Placement, positions, charges, cell: np.ndarray | None) -> Placement:
+        """The placement, or one of double precision if charges are too close to each other for its boxes and the tolerance."""
+        boxes = self._boxes if placement is self.placement else None
+        boxes = boxes or (placement.region(positions, cell) if placement.follows else None) or placement.filling(cell)
+        if boxes.parameters.precision == "double":
+            return placement
+        exclusions, least = placement.exclusions, ROUNDING_SHARE * placement.request.tolerance
+        with openmm_callback():
+            return placement.resolving(rounding_of_positions(positions, charges, cell, exclusions, boxes.width, least))
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""

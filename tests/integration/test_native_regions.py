@@ -22,6 +22,7 @@ from tests.integration.native_contexts import (
     session_of,
 )
 from tests.integration.test_open_boundary import charges_and_pairs, opened
+from tests.test_rounding import cluster
 from tests.test_sparse import wrapped
 
 
@@ -248,3 +249,27 @@ def test_a_force_in_empty_space_beside_a_periodic_one(chains):
     chains.system.addForce(bonds)
     found = force.getFMMParametersInContext(context_of(chains))
     assert (found["bridge"], found["bridge_reason"]) == ("host", "it is not periodic, but another force of the System is")
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+def test_charges_close_to_each_other(boundary):
+    """The first positions have them computed in double precision, as does the solver, or warn."""
+    x, q, cell = cluster(1e-3, beside=60)
+
+    def session(**options):
+        force = fmm.FMMForce(**options)
+        for charge in q:
+            force.addParticle(charge)
+        force.setUsesPeriodicBoundaryConditions(boundary == "periodic")
+        return session_of(force, len(q))
+
+    auto, single = session(), session(precision="single")
+    for each in (auto, single):
+        each.program(cell, {}, x)
+        assert each.parameters_for(cell).precision == "single"
+    assert native.PROGRAM in auto.charges(cell, {}, x)
+    assert auto.parameters_for(cell).precision == "double"
+    assert auto.charges(cell, {}, x) == {native.CHARGES: q.tobytes()}
+    with pytest.warns(UserWarning, match="is out of reach in single precision for charges so close to each other"):
+        single.charges(cell, {}, x)
+    assert single.parameters_for(cell).precision == "single"
