@@ -116,7 +116,7 @@ def test_the_estimate_from_positions(name, periodic):
 
     assert error / 3 < estimate([[3, 4]]) < 10 * error
     if name == "pair":
-        assert estimate([[3, 4], [1, 0]]) == 0.0
+        assert estimate([[3, 4], [1, 0]]) < 0.01 * error
 
 
 def test_the_estimate_of_water():
