@@ -3,11 +3,13 @@
 import csv
 import gzip
 import json
+import os
 import pickle
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import openmm
@@ -171,6 +173,42 @@ def test_no_progress_without_a_terminal(monkeypatch, capsys):
         advance()
         advance(0, description="still waiting")
     assert capsys.readouterr() == ("", "")
+
+
+# files that are read are not written
+
+
+WRITTEN = {"run": ["--log", "--trajectory", "--plot"], "validate": ["--plot"], "convert": ["--output"], "bench md": ["--json"]}
+
+
+@pytest.mark.parametrize("command", WRITTEN)
+@pytest.mark.parametrize("way", ["path", "absolute", "symbolic link", "hard link", "force field"])
+def test_an_input_is_never_overwritten(fail, tmp_path, command, way):
+    source, field = tmp_path / "water.pdb", tmp_path / "field.xml"
+    source.write_bytes(Path("water.pdb").read_bytes())
+    field.write_text("<ForceField/>")
+    before = source.read_bytes(), field.read_bytes()
+    named = {"path": os.path.relpath(source), "absolute": str(source), "force field": str(field)}.get(way)
+    if named is None:
+        link = tmp_path / "link.npz"
+        link.symlink_to(source) if way == "symbolic link" else link.hardlink_to(source)
+        named = str(link)
+    files = ["--system", str(source)] if command == "bench md" else [str(source)]
+    for each in WRITTEN[command]:
+        line = fail(*command.split(), *files, "--forcefield", str(field), each, named)
+        assert f"{each} {named} is a file that is read" in line
+    assert (source.read_bytes(), field.read_bytes()) == before
+
+
+def test_outputs_are_different_files(fail, tmp_path):
+    line = fail("run", *WATER, "--log", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "." / "a.csv"))
+    assert f"--log and --plot are one file, {tmp_path}/a.csv: give two" in line
+
+
+def test_force_field_files_are_not_overwritten(fail, tmp_path):
+    (tmp_path / "ions.itp").write_text("; ions")
+    log = str(tmp_path / "ions.itp")
+    assert f"--log {log} is in the folder of --include" in fail("run", *WATER, "--include", str(tmp_path), "--log", log)
 
 
 # info and check

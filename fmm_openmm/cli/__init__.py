@@ -16,6 +16,7 @@ import openmm
 
 from fmm_openmm import UnsupportedError, __version__
 from fmm_openmm.cli import bench, check, convert, info, run, validate
+from fmm_openmm.cli.outputs import check_outputs
 from fmm_openmm.cli.terminal import Terminal, one_line
 
 COMMANDS = {"info": info, "check": check, "validate": validate, "run": run, "bench": bench, "convert": convert}
@@ -82,6 +83,7 @@ def main(argv=None) -> int:
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
         args = build_parser().parse_args(argv)
+        check_outputs(args)
         terminal = Terminal(args.json)
         with _telling():
             outcome = COMMANDS[args.command].run(args, terminal)

@@ -1,0 +1,40 @@
+"""No command writes to a file that it reads, or to one file twice."""
+
+import argparse
+from pathlib import Path
+
+INPUTS = ("files", "forcefield", "parameters")
+OUTPUTS = ("json", "plot", "trajectory", "log", "output")
+"""Names of the options of all commands."""
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Refuse, before any work, an output that is an input, by whatever path or link, that lies among force field files, or
+    that is another output as well.
+
+    Raises:
+        ValueError: names the option and the file.
+    """
+    read = [Path(name) for option in INPUTS for name in getattr(args, option, None) or ()]
+    folder = getattr(args, "include", None)
+    written: dict[str, Path] = {}
+    for option in OUTPUTS:
+        name = getattr(args, option, None)
+        if not isinstance(name, str):
+            continue
+        path = Path(name)
+        if any(_are_one(path, other) for other in read):
+            raise ValueError(f"--{option} {name} is a file that is read: give another")
+        if folder and path.exists() and Path(folder).resolve() in path.resolve().parents:
+            raise ValueError(f"--{option} {name} is in the folder of --include: give another")
+        for other, taken in written.items():
+            if _are_one(path, taken):
+                raise ValueError(f"--{option} and --{other} are one file, {name}: give two")
+        written[option] = path
+
+
+def _are_one(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is not there
+        return path.resolve() == other.resolve()
