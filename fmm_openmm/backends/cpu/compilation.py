@@ -1,7 +1,8 @@
-"""Kernels compiled before they are needed, by several processes side by side.
+"""Kernels compiled before they are needed, by other processes side by side.
 
-Numba compiles one function after the other, and one with a parallel loop takes seconds. It keeps what it has compiled on disk,
-so other processes can do a part of it: those started here import the same modules, compile what they are told and end.
+Numba compiles one function after the other, and one with a parallel loop takes seconds. It keeps what it has compiled on disk:
+processes started here import the same modules, compile what they are told and end. So this one reads all kernels from there, as
+every later one does, and gives the same bits: machine code is made anew from what is kept, and may round in another way.
 """
 
 import inspect
@@ -20,9 +21,6 @@ from fmm_openmm.openmp import get_num_threads, is_kept, types_of
 
 MOST_PROCESSES = 4
 
-START_LINES = 12
-"""Lines of kernels that are compiled while a process starts."""
-
 SECONDS = 120
 """A process that takes longer is given up: what it has not done is compiled here, at the first call."""
 
@@ -39,20 +37,19 @@ compile_named(names, real)
 
 @cache
 def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
-    """Have kernels compiled for a working precision, and kept on disk; those that are there are read when they are called.
+    """Have kernels compiled for a working precision and kept on disk, from where they are read when they are called.
 
-    Several processes share the work where Numba may use several threads. Whatever fails there is compiled at its first call.
+    As many processes share the work as Numba may use threads. What is not kept is compiled here, at its first call.
     """
     missing = [kernel for kernel in kernels if kernel in signatures and not _is_kept(kernel, dtype)]
     if not missing:
         return
     _log.info("compiling kernels, once")
-    keeps = all(_is_kept(kernel, dtype) is not None for kernel in missing)
-    own, *others = _shares(missing, min(MOST_PROCESSES, get_num_threads()) if keeps else 1)
-    processes = [process for share in others if (process := _start(share, dtype))]
+    if any(_is_kept(kernel, dtype) is None for kernel in missing):
+        return
+    shares = _shares(missing, min(MOST_PROCESSES, get_num_threads()))
+    processes = [process for share in shares if (process := _start(share, dtype))]
     try:
-        for kernel in own:
-            kernel.compile(_signature(kernel, dtype))
         for process in processes:
             process.wait(SECONDS)
     except subprocess.TimeoutExpired:
@@ -72,14 +69,14 @@ def _is_kept(kernel, dtype: np.dtype) -> bool | None:
 
 
 def _shares(kernels: Sequence, count: int) -> list[list]:
-    """Kernels by process, ours first; times go by the length of their source."""
+    """Kernels by process; times go by the length of their source."""
     lines = {kernel: len(inspect.getsource(kernel.py_func).splitlines()) for kernel in kernels}
-    shares, loads = [[] for _ in range(count)], [0] + [START_LINES] * (count - 1)
+    shares, loads = [[] for _ in range(count)], [0] * count
     for kernel in sorted(kernels, key=lines.get, reverse=True):
         least = loads.index(min(loads))
         shares[least].append(kernel)
         loads[least] += lines[kernel]
-    return shares[:1] + [share for share in shares[1:] if share]
+    return [share for share in shares if share]
 
 
 def _start(share: list, dtype: np.dtype) -> subprocess.Popen | None:
@@ -89,7 +86,7 @@ def _start(share: list, dtype: np.dtype) -> subprocess.Popen | None:
     try:
         return subprocess.Popen(command, **quiet)
     except OSError as error:
-        _log.info("kernels are compiled by one process: %s", error)
+        _log.info("kernels are compiled as they are called: %s", error)
         return None
 
 
