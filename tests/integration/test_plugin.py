@@ -201,6 +201,17 @@ def test_the_library_of_the_package_is_loaded(folder, builds, brought, caplog):
     assert not caplog.records
 
 
+def test_the_library_is_trusted_as_far_as_the_package_is(folder, builds, brought, tmp_path, monkeypatch):
+    """As where a colleague has installed both."""
+    code = tmp_path / "plugin.py"
+    for path in (code, brought):
+        path.touch()
+        path.chmod(0o775)
+    monkeypatch.setattr(plugin, "__file__", str(code))
+    assert str(brought) in plugin._find().origin
+    assert len(builds) == 0
+
+
 def no_compiler():
     raise UnsupportedError("no compiler")
 
