@@ -299,7 +299,7 @@ class Placement:
         tolerance = self.request.tolerance
         if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * tolerance:
             return replace(self, request=replace(self.request, precision="double"))
-        if rounding > tolerance:
+        if tolerance < rounding < np.inf:  # what coincides after rounding is an error
             warn(
                 f"`tolerance={tolerance:g}` is out of reach in single precision for charges so close to each other: "
                 f"rounding makes an error of about {rounding:.1g}; ask for `precision='double'`"

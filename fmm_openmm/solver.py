@@ -237,21 +237,31 @@ class CoulombSolver:
             x = self._placement.gathered(positions, cell, boxes.centre) - boxes.origin
             enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
         potentials, fields = stages.evaluate(x, boxes.width)
-        if boxes.parameters.precision == "single" and not (self._warned or self._is_precise(fields, boxes)):
-            return self._evaluated(positions, cell)
+        placement = self._resolving(fields, boxes)
+        if placement is not self._placement:
+            return self._replanned(placement, positions, cell)
         return self._result(potentials, fields, boxes.width, enormous, positions, cell)
 
-    def _is_precise(self, fields: np.ndarray, boxes: Region | Filling) -> bool:
-        """Whether single precision serves; if not, double does from now on, unless single was asked for."""
+    def _resolving(self, fields: np.ndarray, boxes: Region | Filling) -> Placement:
+        """The placement, or one of double precision if these fields, in box units, tell that it takes that."""
+        if boxes.parameters.precision == "double" or self._warned:
+            return self._placement
         per_box = len(self._charges) / (self._placement.load.filled * boxes.lattice.size)
         error = rounding_error(self._charges, fields, per_box)
         placement = self._placement.resolving(error)
-        if placement is self._placement:
-            self._warned = error > placement.request.tolerance
-            return True
+        self._warned = placement is self._placement and self._placement.request.tolerance < error < np.inf
+        return placement
+
+    def _replanned(self, placement: Placement, positions, cell: np.ndarray | None) -> CoulombResult:
+        """With another placement, from now on unless it fails."""
+        before = self._placement, self._parameters, self._kept, self._planned
         self._plan(placement)
         self._kept, self._planned = [], None
-        return False
+        try:
+            return self._evaluated(positions, cell)
+        except BaseException:
+            self._placement, self._parameters, self._kept, self._planned = before
+            raise
 
     def _summed(self, positions, on_device: bool) -> CoulombResult:
         """By a method without boxes."""
