@@ -19,6 +19,13 @@ import numpy as np
 from fmm_openmm.checks import check_numbers
 
 
+def fractional(positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    """Coordinates along the cell's vectors, wrapped into [0, 1) as a periodic ``cKDTree`` takes them; shape (n, 3)."""
+    points = np.mod(positions @ np.linalg.inv(cell), 1.0)
+    points[points >= 1.0] = 0.0  # what np.mod makes of -1e-17
+    return points
+
+
 def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
 

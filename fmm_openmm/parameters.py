@@ -41,7 +41,7 @@ CONSERVING = 8e-5
 truncation error: water of 300 K drifts by 1e5 to 2e5 kT/ns/dof times the square of the expected error, 0.001 at this one."""
 
 ROUNDING_SHARE = 0.5
-"""Of the tolerance that the error of coordinates in single precision may take."""
+"""Largest error of coordinates in single precision, over the tolerance, at which ``precision="auto"`` stays single."""
 
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance that single precision is offered for; "auto" precision is double below it."""

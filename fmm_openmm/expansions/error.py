@@ -39,7 +39,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.box import BoxLattice, fractional
 
 C, X, Z = 0.65, -0.296, 1.95
 A, B, G = 0.870, 1.036, 1.5
@@ -151,7 +151,7 @@ def single_noise(ionic: float, smoothing: float) -> float:
 
 
 NEIGHBOURS = 8
-"""Of a particle that :func:`rounding_of_positions` looks at."""
+"""How many neighbours of each particle :func:`rounding_of_positions` looks at, the closest ones."""
 
 
 def rounding_of_positions(
@@ -171,10 +171,7 @@ def rounding_of_positions(
     """
     n, reach = len(positions), 2.0 * ROUNDED * width / (0.2 * least)
     vectors = np.eye(3) if cell is None else cell
-    points = positions @ np.linalg.inv(vectors)
-    if cell is not None:
-        points -= np.floor(points)
-        points[points >= 1.0] = 0.0  # what is left of -1e-17
+    points = positions if cell is None else fractional(positions, cell)
     stretch = np.linalg.norm(np.linalg.inv(vectors), 2)
     tree = cKDTree(points, boxsize=None if cell is None else 1.0)
     _, found = tree.query(points, k=min(NEIGHBOURS + 1, n), distance_upper_bound=reach * stretch)

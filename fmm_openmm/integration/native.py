@@ -21,7 +21,7 @@ from scipy.spatial import cKDTree
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
+from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors, fractional
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback, warn
 from fmm_openmm.expansions.error import rounding_of_positions
@@ -164,8 +164,7 @@ class Session:
         if self._open:
             points = positions / max(np.ptp(positions, axis=0).max(), 1e-300)
         else:
-            points = np.mod(positions @ np.linalg.inv(cell), 1.0)
-            points[points >= 1.0] = 0.0  # what np.mod makes of -1e-17
+            points = fractional(positions, cell)
         tree = cKDTree(points, boxsize=None if self._open else 1.0)
         excluded = pair_set(self.bridge.fix_structure().exclusions)
         for first, point in enumerate(points):  # not all pairs at once: n^2 of them may coincide

@@ -102,11 +102,12 @@ def shipped() -> Path:
     libraries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     if Path(openmm.version.openmm_library_path).parent.name != "OpenMM.libs":
         raise UnsupportedError(f"OpenMM, in {openmm.version.openmm_library_path}, is not that of its wheels")
-    if minor_version() not in libraries:
+    entry = libraries.get(minor_version())
+    if entry is None:
         raise UnsupportedError(f"fmm_openmm brings libraries for OpenMM {', '.join(libraries)}, not {minor_version()}")
-    path = folder / libraries[minor_version()]["file"]
+    path = folder / entry["file"]
     reason = why_unsafe(path) if why_unsafe(Path(__file__)) is None else None
-    if reason is None and hashlib.sha256(path.read_bytes()).hexdigest() != libraries[minor_version()]["sha256"]:
+    if reason is None and hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
         reason = "it is damaged"
     if reason is None:
         return path

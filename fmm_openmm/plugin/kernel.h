@@ -23,7 +23,7 @@ public:
     // The potentials of the last evaluation, in the program's precision; false if there are none of this size.
     bool readPotentials(void* data, int64_t bytes);
 
-    // Whether an FMM is being computed in an OpenMM context, and all of its forces are added by atomics, those of others too.
+    // Whether an FMM is under way in this context, of whose System every force, the FMM's included, is added by atomics.
     static bool isUnderWay(OpenMM::CudaContext& cuda);
 
 private:

@@ -38,8 +38,10 @@ public:
     // The same if only coefficients differ.
     void setTable(const Interaction& interaction);
 
-    // Queue on OpenMM's current stream what pairs need, then adding their forces and energy to OpenMM's.
+    // Queue on OpenMM's current stream what the pairs need: where sites are, and whose lists are outdated.
     void prepare();
+
+    // Queue adding forces and energy to OpenMM's, on its current stream, after prepare().
     void compute(bool forces, bool energy);
 
     // Whether a site was beyond the cells beside the periodic one not long ago.

@@ -41,12 +41,13 @@ def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
 
     As many processes share the work as Numba may use threads. What is not kept is compiled here, at its first call.
     """
-    missing = [kernel for kernel in kernels if kernel in signatures and not _is_kept(kernel, dtype)]
-    if not missing:
+    kept = {kernel: _is_kept(kernel, dtype) for kernel in kernels if kernel in signatures}
+    if all(kept.values()):
         return
     _log.info("compiling kernels, once")
-    if any(_is_kept(kernel, dtype) is None for kernel in missing):
+    if None in kept.values():
         return
+    missing = [kernel for kernel in kept if not kept[kernel]]
     shares = _shares(missing, min(MOST_PROCESSES, get_num_threads()))
     processes = [process for share in shares if (process := _start(share, dtype))]
     try:

@@ -24,7 +24,7 @@ inline = njit(**_OPTIONS)
 """Decorator of a function that kernels call."""
 
 signatures: dict[Callable, str] = {}
-"""Of every kernel."""
+"""Argument types of every kernel, as given to :func:`kernel`."""
 
 
 def kernel(signature: str, parallel: bool = True) -> Callable:
