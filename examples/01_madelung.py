@@ -1,8 +1,8 @@
 """Lattice energies of NaCl, CsCl and zinc blende against their Madelung constants.
 
-In a perfect crystal every ion sees the same potential, known to a dozen digits. Of the face-centred crystals the cubic
-and the primitive cell, which is triclinic, must give the same constant. The picture shows how the error of the
-potentials falls with the order of the multipole expansion.
+In a perfect crystal every ion sees the same potential, known to a dozen digits. Of the face-centred
+crystals the cubic and the primitive cell, which is triclinic, must give the same constant. The
+picture shows how the error of the potentials falls with the order of the multipole expansion.
 
 This uses the stand-alone solver, which needs charges, positions and box vectors only.
 """
@@ -23,8 +23,8 @@ FCC = np.array([[1, 0, 0], [1 / 2, 3**0.5 / 2, 0], [1 / 2, 3**0.5 / 6, (2 / 3) *
 CORNER = np.zeros((1, 3))
 FACES = np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]]) / 2
 
-# edge of the cube (nm); nearest distance over edge; anions, as a shift of the cations; Madelung constant (Y. Sakamoto,
-# J. Chem. Phys. 28, 164 (1958), doi:10.1063/1.1744060)
+# edge of the cube (nm); nearest distance over edge; anions, as a shift of the cations; Madelung
+# constant (Y. Sakamoto, J. Chem. Phys. 28, 164 (1958), doi:10.1063/1.1744060)
 CRYSTALS = {
     "NaCl": (0.564, 1 / 2, 1 / 2, 1.747564594633182),
     "CsCl": (0.4123, 3**0.5 / 2, 1 / 2, 1.762674773070988),
@@ -42,7 +42,9 @@ CELLS = [
 def build(edge, anions, shape, cations, repeats=4):
     """Charges (e), positions and box vectors (nm) of repeats^3 cells; all ions monovalent."""
     cell = edge * shape
-    shifts = np.stack(np.meshgrid(*3 * [np.arange(repeats)], indexing="ij"), axis=-1).reshape(-1, 1, 3)
+    shifts = np.stack(np.meshgrid(*3 * [np.arange(repeats)], indexing="ij"), axis=-1).reshape(
+        -1, 1, 3
+    )
     positions = ((np.concatenate([cations, cations + anions]) + shifts + 0.1) @ cell).reshape(-1, 3)
     charges = np.tile(np.repeat([1.0, -1.0], len(cations)), repeats**3)
     return charges, positions, repeats * cell
@@ -65,25 +67,35 @@ def draw(errors, orders, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--short", action="store_true", help="stop at a lower order")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
+    )
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
 
     tolerance, orders = 1e-8, range(2, 11 if arguments.short else 17)
     errors, missed = {}, []
-    print(f"{'crystal':16}{'ions':>5}{'kJ/mol of ion':>16}{'Madelung constant':>20}{'published':>17}{'error':>10}")
+    print(
+        f"{'crystal':16}{'ions':>5}{'kJ/mol of ion':>16}{'Madelung constant':>20}"
+        f"{'published':>17}{'error':>10}"
+    )
     for salt, kind, shape, cations in CELLS:
         edge, nearest, anions, published = CRYSTALS[salt]
         charges, positions, box_vectors = build(edge, anions, shape, cations)
 
-        energy = fmm.CoulombSolver(charges, box_vectors, tolerance=tolerance).compute(positions).energy
+        energy = (
+            fmm.CoulombSolver(charges, box_vectors, tolerance=tolerance).compute(positions).energy
+        )
 
         name, energy = f"{salt} {kind}", energy / len(charges)
         madelung = -2 * energy * nearest * edge / COULOMB_CONSTANT
         error = abs(madelung / published - 1)
-        print(f"{name:16}{len(charges):5}{energy:16.6f}{madelung:20.12f}{published:17.12f}{error:10.1e}")
+        print(
+            f"{name:16}{len(charges):5}{energy:16.6f}{madelung:20.12f}"
+            f"{published:17.12f}{error:10.1e}"
+        )
         if not error <= tolerance:
             missed.append(name)
 
@@ -99,7 +111,9 @@ def main():
     draw(errors, orders, picture)
     print(f"\nEnergies at tolerance {tolerance:g}. Picture: {picture}")
     if missed:
-        raise SystemExit(f"Madelung constant missed by more than {tolerance:g}: {', '.join(missed)}")
+        raise SystemExit(
+            f"Madelung constant missed by more than {tolerance:g}: {', '.join(missed)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A box of water with PME and with FMM: the same energies and forces, then NVE and NVT runs from the same start.
+"""A box of water with PME and with FMM: the same energies and forces, then NVE and NVT runs from
+the same start.
 
-The two Systems differ by the one line with ``use_fmm``. The picture shows how well each conserves the total energy.
+The two Systems differ by the one line with ``use_fmm``. The picture shows how well each conserves
+the total energy.
 """
 
 import argparse
@@ -24,13 +26,19 @@ def build(edge):
     forcefield = app.ForceField("amber14/tip3p.xml")
     modeller = app.Modeller(app.Topology(), [] * unit.nanometers)
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(edge, edge, edge) * unit.nanometers)
-    options = dict(nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometers, switchDistance=0.8 * unit.nanometers)
+    options = dict(
+        nonbondedMethod=app.PME,
+        nonbondedCutoff=0.9 * unit.nanometers,
+        switchDistance=0.8 * unit.nanometers,
+    )
     systems = [forcefield.createSystem(modeller.topology, **options) for _ in range(2)]
     return modeller.topology, modeller.positions, systems
 
 
 def nvt(topology, system):
-    integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, 5 / unit.picoseconds, 2 * unit.femtoseconds)
+    integrator = openmm.LangevinMiddleIntegrator(
+        TEMPERATURE, 5 / unit.picoseconds, 2 * unit.femtoseconds
+    )
     return app.Simulation(topology, system, integrator)
 
 
@@ -57,16 +65,22 @@ def draw(time, total, path):
     axes = figure.subplots()
     for name, energy in total.items():
         axes.plot(time, energy - energy.mean(), linewidth=1, label=name)
-    axes.set(title="Water at constant energy", xlabel="time, ps", ylabel="total energy less its mean, kJ/mol")
+    axes.set(
+        title="Water at constant energy",
+        xlabel="time, ps",
+        ylabel="total energy less its mean, kJ/mol",
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--short", action="store_true", help="a smaller box and shorter runs")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
+    )
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     edge, steps = (2.0, 200) if arguments.short else (2.5, 1500)
@@ -85,7 +99,10 @@ def main():
     time = 0.005 * np.arange(steps // 5)
     forces, total, residual = {}, {}, {}
     print(f"{topology.getNumAtoms()} atoms, {steps} steps of NVE (1 fs) and of NVT (2 fs)")
-    print(f"{'':5}{'energy, kJ/mol':>16}{'NVE drift, kT/ns/dof':>22}{'residual, kJ/mol':>18}{'NVT: <T>, K':>13}")
+    print(
+        f"{'':5}{'energy, kJ/mol':>16}{'NVE drift, kT/ns/dof':>22}"
+        f"{'residual, kJ/mol':>18}{'NVT: <T>, K':>13}"
+    )
     for name, system in (("PME", with_pme), ("FMM", with_fmm)):
         simulation = nvt(topology, system)
         _, kinetic = run(simulation, start, steps)

@@ -1,7 +1,9 @@
-"""Water at constant pressure with FMM beside PME: its density, and a cell that is free to change its shape.
+"""Water at constant pressure with FMM beside PME: its density, and a cell that is free to change
+its shape.
 
-Every barostat works. A uniform change of volume costs the FMM nothing; another shape makes it rebuild its lattice
-operator, which takes about 0.1 s a trial move of a flexible, anisotropic or membrane barostat.
+Every barostat works. A uniform change of volume costs the FMM nothing; another shape makes it
+rebuild its lattice operator, which takes about 0.1 s a trial move of a flexible, anisotropic or
+membrane barostat.
 """
 
 import argparse
@@ -26,7 +28,9 @@ def build():
     forcefield = app.ForceField("amber14/tip3p.xml")
     modeller = app.Modeller(app.Topology(), [] * unit.nanometers)
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(2, 2, 2) * unit.nanometers)
-    system = forcefield.createSystem(modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.8 * unit.nanometers)
+    system = forcefield.createSystem(
+        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.8 * unit.nanometers
+    )
     return modeller.topology, modeller.positions, system
 
 
@@ -36,15 +40,20 @@ def simulation_of(topology, system):
 
 
 def run(simulation, steps):
-    """Density in g/cm^3, shape (samples,), and angles of the cell in degrees, shape (samples, 3)."""
+    """Density in g/cm^3, shape (samples,), and angles of the cell in degrees,
+    shape (samples, 3)."""
     system = simulation.system
     mass = sum(system.getParticleMass(i) / unit.dalton for i in range(system.getNumParticles()))
     densities, angles = [], []
     for _ in range(steps // EVERY):
         simulation.step(EVERY)
-        a, b, c = simulation.context.getState().getPeriodicBoxVectors(asNumpy=True) / unit.nanometers
+        a, b, c = (
+            simulation.context.getState().getPeriodicBoxVectors(asNumpy=True) / unit.nanometers
+        )
         densities.append(mass / (a[0] * b[1] * c[2]) * 1.66054e-3)
-        cosines = [x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in ((b, c), (a, c), (a, b))]
+        cosines = [
+            x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in ((b, c), (a, c), (a, b))
+        ]
         angles.append(np.degrees(np.arccos(cosines)))
     return np.array(densities), np.array(angles)
 
@@ -61,7 +70,9 @@ def draw(results, path):
         for angle, name, style in zip(angles.T, "αβγ", ("-", "--", ":"), strict=True):
             right.plot(time, angle, color, linestyle=style, linewidth=1.2, label=f"{method} {name}")
     left.set(title="MonteCarloBarostat", xlabel="time, ps", ylabel="density, g/cm³")
-    right.set(title="MonteCarloFlexibleBarostat", xlabel="time, ps", ylabel="angles of the cell, degrees")
+    right.set(
+        title="MonteCarloFlexibleBarostat", xlabel="time, ps", ylabel="angles of the cell, degrees"
+    )
     left.legend()
     right.legend(ncols=2)
     for axes in (left, right):
@@ -70,9 +81,11 @@ def draw(results, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--short", action="store_true", help="shorter runs")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
+    )
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     steps = 100 if arguments.short else 2500
@@ -86,7 +99,10 @@ def main():
     start = simulation.context.getState(positions=True, velocities=True)
 
     results = {}
-    print(f"{topology.getNumAtoms()} atoms, {steps} steps\n{'':33}{'density, g/cm3':>15}{'angles at the end':>23}")
+    print(
+        f"{topology.getNumAtoms()} atoms, {steps} steps\n"
+        f"{'':33}{'density, g/cm3':>15}{'angles at the end':>23}"
+    )
     for barostat in (openmm.MonteCarloBarostat, openmm.MonteCarloFlexibleBarostat):
         with_pme = copy.deepcopy(system)
         with_pme.addForce(barostat(PRESSURE, TEMPERATURE, EVERY))
@@ -98,7 +114,10 @@ def main():
             simulation.context.setState(start)
             densities, angles = results[barostat.__name__, method] = run(simulation, steps)
             mean = densities[len(densities) // 2 :].mean()
-            print(f"{barostat.__name__:28}{method:5}{mean:15.3f}  " + "".join(f"{angle:7.2f}" for angle in angles[-1]))
+            print(
+                f"{barostat.__name__:28}{method:5}{mean:15.3f}  "
+                + "".join(f"{angle:7.2f}" for angle in angles[-1])
+            )
             if not 0.9 < mean < 1.1:
                 raise SystemExit(f"{method}: this is not the density of water")
 

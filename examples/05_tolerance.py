@@ -1,7 +1,8 @@
-"""What a tolerance delivers: measured force errors of FMM and of PME against a converged Ewald sum, for salt water.
+"""What a tolerance delivers: measured force errors of FMM and of PME against a converged Ewald sum,
+for salt water.
 
-``tolerance`` is the relative RMS force error that the FMM promises. PME's ``ewaldErrorTolerance`` is a measure of its
-error too, but no bound.
+``tolerance`` is the relative RMS force error that the FMM promises. PME's ``ewaldErrorTolerance``
+is a measure of its error too, but no bound.
 """
 
 import argparse
@@ -24,8 +25,12 @@ def build(edge):
     modeller = app.Modeller(app.Topology(), [] * unit.nanometers)
     box = openmm.Vec3(edge, edge, edge) * unit.nanometers
     modeller.addSolvent(forcefield, boxSize=box, ionicStrength=1 * unit.molar)
-    system = forcefield.createSystem(modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometers)
-    integrator = openmm.LangevinMiddleIntegrator(300 * unit.kelvin, 5 / unit.picoseconds, 2 * unit.femtoseconds)
+    system = forcefield.createSystem(
+        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometers
+    )
+    integrator = openmm.LangevinMiddleIntegrator(
+        300 * unit.kelvin, 5 / unit.picoseconds, 2 * unit.femtoseconds
+    )
     simulation = app.Simulation(modeller.topology, system, integrator)
     simulation.context.setPositions(modeller.positions)
     simulation.minimizeEnergy(maxIterations=50)
@@ -63,20 +68,29 @@ def draw(tolerances, errors, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--short", action="store_true", help="a smaller box and fewer tolerances")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
+    )
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    edge, tolerances = (2.0, (1e-2, 5e-4, 1e-5)) if arguments.short else (2.6, np.logspace(-2, -8, 13))
+    edge, tolerances = (
+        (2.0, (1e-2, 5e-4, 1e-5)) if arguments.short else (2.6, np.logspace(-2, -8, 13))
+    )
 
     system, positions = build(edge)
     charges = fmm.ChargeSystem.from_openmm(system, positions)
-    exact = ewald_sum(charges.positions, charges.charges, charges.box_vectors, charges.exclusions).forces
+    exact = ewald_sum(
+        charges.positions, charges.charges, charges.box_vectors, charges.exclusions
+    ).forces
 
     errors, missed = {"PME": [], "FMM": []}, []
     print(f"{len(charges)} atoms, 1 M NaCl{'':13}FMM uses")
-    print(f"{'tolerance':10}{'PME error':>12}{'FMM error':>12}{'order':>9}{'near radius':>13}{'boxes':>12}  precision")
+    print(
+        f"{'tolerance':10}{'PME error':>12}{'FMM error':>12}{'order':>9}"
+        f"{'near radius':>13}{'boxes':>12}  precision"
+    )
     for tolerance in tolerances:
         solver = charges.solver(tolerance=tolerance)
         forces = {

@@ -1,6 +1,8 @@
-"""Droplets of water in vacuum: all pairs, a reaction field, and the FMM, which is exact as well but not quadratic.
+"""Droplets of water in vacuum: all pairs, a reaction field, and the FMM, which is exact as well but
+not quadratic.
 
-The last two cut Lennard-Jones off while they are timed. The picture shows the time of an evaluation against the atoms.
+The last two cut Lennard-Jones off while they are timed. The picture shows the time of an evaluation
+against the atoms.
 """
 
 import argparse
@@ -22,7 +24,8 @@ METHODS = ("all pairs", "reaction field", "FMM")
 
 
 def droplet(forcefield, radius):
-    """Topology and positions of the molecules within a radius (nm) of the middle of a box of water."""
+    """Topology and positions of the molecules within a radius (nm) of the
+    middle of a box of water."""
     modeller = app.Modeller(app.Topology(), [] * unit.nanometers)
     edge = 2 * radius + 0.2
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(edge, edge, edge) * unit.nanometers)
@@ -36,17 +39,22 @@ def droplet(forcefield, radius):
 
 
 def systems(forcefield, topology):
-    """A System for each method; the FMM replaces the reaction field, and Lennard-Jones keeps its cutoff."""
+    """A System for each method; the FMM replaces the reaction field,
+    and Lennard-Jones keeps its cutoff."""
     made = {"all pairs": forcefield.createSystem(topology, nonbondedMethod=app.NoCutoff)}
     for name in METHODS[1:]:
-        made[name] = forcefield.createSystem(topology, nonbondedMethod=app.CutoffNonPeriodic, nonbondedCutoff=CUTOFF)
+        made[name] = forcefield.createSystem(
+            topology, nonbondedMethod=app.CutoffNonPeriodic, nonbondedCutoff=CUTOFF
+        )
     fmm.use_fmm(made["FMM"], tolerance=TOLERANCE, allow_reaction_field=True)
     return made
 
 
 def uncut(system):
     """The System, with Lennard-Jones between all pairs if the FMM computes Coulomb."""
-    nonbonded = next(force for force in system.getForces() if isinstance(force, openmm.NonbondedForce))
+    nonbonded = next(
+        force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)
+    )
     if fmm.find_fmm(system):
         nonbonded.setNonbondedMethod(openmm.NonbondedForce.NoCutoff)
     return system
@@ -70,16 +78,20 @@ def draw(atoms, times, path):
     axes = figure.subplots()
     for name, values in times.items():
         axes.loglog(atoms, values, "o-", label=name)
-    axes.set(title="Droplets of water in vacuum", xlabel="atoms", ylabel="time of energy and forces, ms")
+    axes.set(
+        title="Droplets of water in vacuum", xlabel="atoms", ylabel="time of energy and forces, ms"
+    )
     axes.grid(alpha=0.3, which="both")
     axes.legend()
     figure.savefig(path, dpi=150)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--short", action="store_true", help="two small droplets")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
+    )
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     radii, repeats = ((0.9, 1.2), 2) if arguments.short else ((1.2, 1.6, 2.1, 2.8), 5)
@@ -97,7 +109,9 @@ def main():
         exact = forces["all pairs"]
         for name in METHODS[1:]:
             errors[name].append(np.linalg.norm(forces[name] - exact) / np.linalg.norm(exact))
-        compared = "".join(f"{times[name][-1]:12.2f} ms, off by {errors[name][-1]:.0e}" for name in METHODS[1:])
+        compared = "".join(
+            f"{times[name][-1]:12.2f} ms, off by {errors[name][-1]:.0e}" for name in METHODS[1:]
+        )
         print(f"{atoms[-1]:7}{times['all pairs'][-1]:9.2f} ms{compared}")
 
     picture = arguments.output / "07_droplet.png"

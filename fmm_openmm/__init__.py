@@ -22,7 +22,14 @@ _LAZY = {
     "ValidationReport": "fmm_openmm.integration",
 }
 
-__all__ = ["CoulombResult", "CoulombSolver", "FMMParameters", "SumParameters", "UnsupportedError", *_LAZY]
+__all__ = [
+    "CoulombResult",
+    "CoulombSolver",
+    "FMMParameters",
+    "SumParameters",
+    "UnsupportedError",
+    *_LAZY,
+]
 
 
 def __getattr__(name):

@@ -1,11 +1,13 @@
 """Boxes: checks of box vectors, and the lattice of nearly cubic boxes the FMM works on.
 
-``cell = counts @ boxes``: the periodic cell (rows a, b, c) is a supercell of the box lattice, with ``counts`` an integer
-lower-triangular matrix. For a rectangular cell it is diagonal and this is the usual grid; in a triclinic cell the
-off-diagonal integers keep the boxes nearly cubic. Box indices i and i + m @ counts are the same box. This finite
-group is Z_d1 x Z_d2 x Z_d3, on which a sum over all boxes and all their periodic images is a plain three-dimensional circular
-convolution. Rows of boxes are the last cycle where they split off; the rest follows from the Smith normal form
-``U counts V = diag(d)``, and as Z_mn is Z_m x Z_n for coprime m and n, long and thin groups become as compact as they can be.
+``cell = counts @ boxes``: the periodic cell (rows a, b, c) is a supercell of the box lattice, with
+``counts`` an integer lower-triangular matrix. For a rectangular cell it is diagonal and this is the
+usual grid; in a triclinic cell the off-diagonal integers keep the boxes nearly cubic. Box indices i
+and i + m @ counts are the same box. This finite group is Z_d1 x Z_d2 x Z_d3, on which a sum over
+all boxes and all their periodic images is a plain three-dimensional circular convolution. Rows of
+boxes are the last cycle where they split off; the rest follows from the Smith normal form
+``U counts V = diag(d)``, and as Z_mn is Z_m x Z_n for coprime m and n, long and thin groups become
+as compact as they can be.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +22,8 @@ from fmm_openmm.checks import check_numbers
 
 
 def fractional(positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Coordinates along the cell's vectors, wrapped into [0, 1) as a periodic ``cKDTree`` takes them; shape (n, 3)."""
+    """Coordinates along the cell's vectors, wrapped into [0, 1) as a periodic ``cKDTree`` takes
+    them; shape (n, 3)."""
     points = np.mod(positions @ np.linalg.inv(cell), 1.0)
     points[points >= 1.0] = 0.0  # what np.mod makes of -1e-17
     return points
@@ -30,8 +33,8 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
 
     Raises:
-        ValueError: wrong shape, not finite, zero or negative volume, not in reduced form, or a ``Quantity`` of another
-            dimension.
+        ValueError: wrong shape, not finite, zero or negative volume, not in reduced form, or a
+            ``Quantity`` of another dimension.
     """
     box = check_numbers(box_vectors, "nanometer", name)
     if box.shape != (3, 3):
@@ -41,35 +44,41 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     slack = 1e-6 * np.abs(box).max(1)
     if max(abs(box[0, 1]), abs(box[0, 2])) > slack[0] or abs(box[1, 2]) > slack[1]:
         raise ValueError(
-            f"`{name}` must be in reduced form: the first periodic box vector must be parallel to x and the second in "
-            f"the x-y plane, got {box.tolist()}"
+            f"`{name}` must be in reduced form: the first periodic box vector must be parallel to "
+            f"x and the second in the x-y plane, got {box.tolist()}"
         )
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
     if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
         raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
-    if (2 * np.abs([box[1, 0], box[2, 0], box[2, 1]]) > (1.0 + 1e-6) * box.diagonal()[[0, 0, 1]]).any():
-        raise ValueError(f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}")
+    if (
+        2 * np.abs([box[1, 0], box[2, 0], box[2, 1]]) > (1.0 + 1e-6) * box.diagonal()[[0, 0, 1]]
+    ).any():
+        raise ValueError(
+            f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}"
+        )
     return box
 
 
 ORIGIN = 0.125
 """Where the origin lies in its box, along each box vector.
 
-Crystals are usually given with an atom at the origin. Boxes whose faces lie on lattice planes would cut these planes at
-random, which multiplies the truncation error by ten and more. An eighth is farthest from planes at quarters of a box.
+Crystals are usually given with an atom at the origin. Boxes whose faces lie on lattice planes would
+cut these planes at random, which multiplies the truncation error by ten and more. An eighth is
+farthest from planes at quarters of a box.
 """
 
 
 DISTANT = 2.0
-"""Box widths beyond the near radius from which boxes add nothing to the error that nearer ones have not: periodic images that
-are no boxes of the lattice must lie there."""
+"""Box widths beyond the near radius from which boxes add nothing to the error that nearer ones
+have not: periodic images that are no boxes of the lattice must lie there."""
 
 
 MAX_STRAIN = 0.02
-"""Largest :func:`strain` of a cell in which its boxes keep their near stencil, and all that was chosen for them.
+"""Largest :func:`strain` of a cell in which its boxes keep their near stencil, and all that was
+chosen for them.
 
-Lengths then change by less than 4.8 %: the spectral norm of a lower triangular matrix is at most 2.25 times its largest
-component.
+Lengths then change by less than 4.8 %: the spectral norm of a lower triangular matrix is at most
+2.25 times its largest component.
 """
 
 
@@ -78,8 +87,9 @@ SAME_SHAPE = 1e-12
 
 
 def strain(cell: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Strain by which one cell becomes another, apart from a uniform scaling: ``other = f cell (1 + e)``, ``f^3`` the ratio of
-    their volumes. Cells of one shape have none, and those that differ by the choice of their periodic vectors a large one.
+    """Strain by which one cell becomes another, apart from a uniform scaling:
+    ``other = f cell (1 + e)``, ``f^3`` the ratio of their volumes. Cells of one shape have none,
+    and those that differ by the choice of their periodic vectors a large one.
 
     Args:
         cell, other: lower triangular, rows are vectors, shape (3, 3), in any unit.
@@ -97,7 +107,8 @@ def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
 
 
 def index_grid(low, high) -> np.ndarray:
-    """Every index vector with ``low <= index < high``, shape (n2, n1, n0, 3) int64: the first axis runs fastest.
+    """Every index vector with ``low <= index < high``, shape (n2, n1, n0, 3) int64: the first axis
+    runs fastest.
 
     Args:
         low, high: of the three axes, or one number for all.
@@ -107,15 +118,16 @@ def index_grid(low, high) -> np.ndarray:
 
 
 def within(vectors: np.ndarray, radius: float) -> np.ndarray:
-    """Integer combinations of the rows of ``vectors`` up to a length, shape (m, 3) int64, symmetric under inversion, the first
-    axis fastest."""
+    """Integer combinations of the rows of ``vectors`` up to a length, shape (m, 3) int64,
+    symmetric under inversion, the first axis fastest."""
     reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0)).astype(int)
     numbers = index_grid(-reach, reach + 1).reshape(-1, 3)
     return numbers[np.linalg.norm(numbers @ vectors, axis=1) <= radius]
 
 
 def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:
-    """Box offsets that interact directly: centres within ``radius``, and always the 27 boxes that touch.
+    """Box offsets that interact directly: centres within ``radius``, and always the 27 boxes that
+    touch.
 
     Args:
         boxes: box vectors in units of the mean box width, shape (3, 3).
@@ -124,7 +136,9 @@ def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:
     Returns:
         offsets, shape (m, 3) int64, symmetric under inversion, sorted with the first axis fastest.
     """
-    reach = np.maximum(1, np.ceil(radius * np.linalg.norm(np.linalg.inv(boxes), axis=0) + 1e-9)).astype(int)
+    reach = np.maximum(
+        1, np.ceil(radius * np.linalg.norm(np.linalg.inv(boxes), axis=0) + 1e-9)
+    ).astype(int)
     offsets = index_grid(-reach, reach + 1).reshape(-1, 3)
     touching = (np.abs(offsets) <= 1).all(1)
     return offsets[touching | (np.linalg.norm(offsets @ boxes, axis=1) <= radius * (1 + 1e-9))]
@@ -140,7 +154,10 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     u, v = np.eye(n, dtype=object), np.eye(n, dtype=object)
     for t in range(n):
         while True:
-            i, j = min(((i, j) for i in range(t, n) for j in range(t, n) if a[i, j]), key=lambda ij: abs(a[ij]))
+            i, j = min(
+                ((i, j) for i in range(t, n) for j in range(t, n) if a[i, j]),
+                key=lambda ij: abs(a[ij]),
+            )
             a[[t, i]], u[[t, i]] = a[[i, t]], u[[i, t]]
             a[:, [t, j]], v[:, [t, j]] = a[:, [j, t]], v[:, [j, t]]
             for i in range(t + 1, n):
@@ -157,7 +174,8 @@ def smith_normal_form(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The group of ``index @ v mod d`` as one of as many cycles whose lengths are as equal as they get, the longest last.
+    """The group of ``index @ v mod d`` as one of as many cycles whose lengths are as equal as they
+    get, the longest last.
 
     Cycles are split into cycles of prime powers, and those for different primes joined again, by
     ``n = sum_q n_q (length / q) mod length`` (I. J. Good, doi:10.1111/j.2517-6161.1958.tb00300.x).
@@ -171,20 +189,26 @@ def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray
         for prime, power in _prime_powers(length).items():
             powers.setdefault(prime, []).append((power, axis))
     lengths, parts = [1] * n, [[] for _ in range(n)]
-    for of_one_prime in sorted((sorted(each, reverse=True) for each in powers.values()), reverse=True):
+    for of_one_prime in sorted(
+        (sorted(each, reverse=True) for each in powers.values()), reverse=True
+    ):
         shortest = sorted(range(n), key=lengths.__getitem__)
         for cycle, (power, axis) in zip(shortest, of_one_prime, strict=False):
             lengths[cycle] *= power
             parts[cycle].append((power, axis))
     order = sorted(range(n), key=lengths.__getitem__)
-    columns = [sum(((lengths[k] // power) * v[:, axis] for power, axis in parts[k]), np.zeros(n, np.int64)) for k in order]
+    columns = [
+        sum(((lengths[k] // power) * v[:, axis] for power, axis in parts[k]), np.zeros(n, np.int64))
+        for k in order
+    ]
     lengths = np.array([lengths[k] for k in order], np.int64)
     return np.mod(np.stack(columns, 1), lengths), lengths
 
 
 def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
-    """Integers v, v[0] = 1, for which ``counts @ v mod counts[0, 0]`` is zero, or None if there are none: ``index @ v`` numbers
-    the boxes of every row along the first axis one by one, and the group is that cycle times another group.
+    """Integers v, v[0] = 1, for which ``counts @ v mod counts[0, 0]`` is zero, or None if there are
+    none: ``index @ v`` numbers the boxes of every row along the first axis one by one, and the
+    group is that cycle times another group.
 
     Args:
         counts: lower triangular, shape (n, n).
@@ -199,7 +223,8 @@ def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
         if rest % common:
             return None
         step = length // common
-        first = -rest // common * pow(own // common, -1, step) % step  # of the k with rest + own k = 0 mod length
+        # of the k with rest + own k = 0 mod length
+        first = -rest // common * pow(own // common, -1, step) % step
         return next(filter(None, (completed((*v, k)) for k in range(first, length, step))), None)
 
     return completed((1,))
@@ -208,8 +233,9 @@ def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
 def group_cycles(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """V and d: boxes are the same if their ``index @ V mod d`` is.
 
-    Neighbours along the first axis are neighbours in the last cycle wherever that is possible, then those along the second in
-    the one before; what is left is made of compact cycles. A rectangular grid is left as it is, its axes reversed.
+    Neighbours along the first axis are neighbours in the last cycle wherever that is possible, then
+    those along the second in the one before; what is left is made of compact cycles. A rectangular
+    grid is left as it is, its axes reversed.
 
     Args:
         counts: lower triangular, shape (n, n).
@@ -250,32 +276,42 @@ def _is_smooth(n: int) -> bool:
 
 
 def _slowness(n: int) -> float:
-    """What an FFT of this length costs more than one of a power of two, roughly, in the score of :func:`choose_counts`."""
+    """What an FFT of this length costs more than one of a power of two, roughly,
+    in the score of :func:`choose_counts`."""
     return 0.01 * (n % 5 == 0) + 0.015 * (n % 7 == 0) + 0.01 * (n % 2)
 
 
 def counts_matrix(grid) -> np.ndarray:
-    """The counts matrix of a ``grid`` given as three integers or as a lower-triangular 3x3 integer matrix.
+    """The counts matrix of a ``grid`` given as three integers or as a lower-triangular 3x3 integer
+    matrix.
 
     Raises:
-        ValueError: any other shape, non-integers, a diagonal below 1, or entries above the diagonal.
+        ValueError: any other shape, non-integers, a diagonal below 1, or entries above the
+            diagonal.
     """
     try:
         counts = np.array(grid)
     except ValueError as error:
-        raise ValueError(f"`grid` must be three integers or a 3x3 integer matrix, got {grid!r:.80}") from error
+        raise ValueError(
+            f"`grid` must be three integers or a 3x3 integer matrix, got {grid!r:.80}"
+        ) from error
     if counts.shape == (3,):
         counts = np.diag(counts)
     if counts.shape != (3, 3) or counts.dtype.kind not in "iu":
         raise ValueError(f"`grid` must be three integers or a 3x3 integer matrix, got {grid!r}")
     if np.triu(counts, 1).any() or np.diag(counts).min() < 1:
-        raise ValueError(f"`grid` must be lower triangular with a diagonal of at least 1, got {counts.tolist()}")
+        raise ValueError(
+            f"`grid` must be lower triangular with a diagonal of at least 1, got {counts.tolist()}"
+        )
     return counts.astype(np.int64)
 
 
 def deformation(cell: np.ndarray, counts: np.ndarray) -> float:
-    """Half the longest diagonal of a box over that of a cube of its volume: 1 for cubes, larger otherwise."""
-    return float(_deformation(np.linalg.solve(counts.astype(float), cell)) / box_width(cell, counts))
+    """Half the longest diagonal of a box over that of a cube of its volume: 1 for cubes,
+    larger otherwise."""
+    return float(
+        _deformation(np.linalg.solve(counts.astype(float), cell)) / box_width(cell, counts)
+    )
 
 
 def _deformation(boxes: np.ndarray) -> np.ndarray:
@@ -285,11 +321,13 @@ def _deformation(boxes: np.ndarray) -> np.ndarray:
 
 
 ROWLESS = 0.1
-"""Added to the score of :func:`choose_counts` where no :func:`row_cycle` keeps neighbours together in memory."""
+"""Added to the score of :func:`choose_counts` where no :func:`row_cycle` keeps neighbours
+together in memory."""
 
 
 def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
-    """The counts matrix whose boxes are nearly cubes of about the given width and whose FFT lengths are 2, 3, 5, 7-smooth.
+    """The counts matrix whose boxes are nearly cubes of about the given width and whose FFT lengths
+    are 2, 3, 5, 7-smooth.
 
     Args:
         cell: box vectors in reduced form, shape (3, 3).
@@ -313,7 +351,9 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
         if scores[k] >= best_score:
             break
         lengths = smith_normal_form(candidates[k])[2].tolist()
-        score = scores[k] + sum(map(_slowness, lengths)) + ROWLESS * (row_cycle(candidates[k]) is None)
+        score = (
+            scores[k] + sum(map(_slowness, lengths)) + ROWLESS * (row_cycle(candidates[k]) is None)
+        )
         if score < best_score:
             best, best_score = candidates[k], score
     return best
@@ -338,8 +378,15 @@ class BoxLattice:
     strained_from: "BoxLattice | None" = None
 
     @classmethod
-    def from_cell(cls, cell: np.ndarray, counts: np.ndarray, near_radius: float, filled: float = 1.0) -> "BoxLattice":
-        return cls(counts, np.linalg.solve(counts.astype(float), cell) / box_width(cell, counts), near_radius, filled)
+    def from_cell(
+        cls, cell: np.ndarray, counts: np.ndarray, near_radius: float, filled: float = 1.0
+    ) -> "BoxLattice":
+        return cls(
+            counts,
+            np.linalg.solve(counts.astype(float), cell) / box_width(cell, counts),
+            near_radius,
+            filled,
+        )
 
     def same_shape(self, cell: np.ndarray) -> bool:
         """Whether the boxes of ``cell`` differ from these by a uniform scaling only."""
@@ -350,31 +397,42 @@ class BoxLattice:
 
     @property
     def unstrained(self) -> "BoxLattice":
-        """The boxes that the near stencil was chosen for: these themselves, or those that they are strained from."""
+        """The boxes that the near stencil was chosen for: these themselves, or those that they
+        are strained from."""
         return self.strained_from or self
 
     def strained(self, cell: np.ndarray) -> "BoxLattice | None":
-        """These boxes in another cell, with the same near stencil; None if it strains :attr:`unstrained` by more than
-        :data:`MAX_STRAIN`, so that boxes and parameters are to be chosen for it."""
+        """These boxes in another cell, with the same near stencil; None if it strains
+        :attr:`unstrained` by more than :data:`MAX_STRAIN`, so that boxes and parameters are to be
+        chosen for it."""
         boxes = BoxLattice.from_cell(cell, self.counts, self.near_radius).boxes
         for known in (self, self.unstrained):
             if known._have_shape_of(boxes):
                 return known
-        return replace(self, boxes=boxes, strained_from=self.unstrained) if self.unstrained.is_strained_to(boxes) else None
+        return (
+            replace(self, boxes=boxes, strained_from=self.unstrained)
+            if self.unstrained.is_strained_to(boxes)
+            else None
+        )
 
     def is_strained_to(self, boxes: np.ndarray) -> bool:
-        """Whether box vectors, shape (3, 3), are strained from these by :data:`MAX_STRAIN` at most."""
+        """Whether box vectors, shape (3, 3), are strained from these by
+        :data:`MAX_STRAIN` at most."""
         return bool(np.abs(strain(self.boxes, boxes)).max() <= MAX_STRAIN)
 
     @property
     def are_cuboids(self) -> bool:
-        """Whether the boxes are cuboids, and their near stencil is one of cuboids: symmetric under mirroring x, y and z."""
+        """Whether the boxes are cuboids, and their near stencil is one of cuboids: symmetric
+        under mirroring x, y and z."""
         return not np.tril(self.boxes, -1).any() and not np.tril(self.unstrained.boxes, -1).any()
 
     def coarsened(self, levels: int) -> "BoxLattice":
-        """The lattice of boxes ``2^levels`` times as wide, of which the counts must be multiples; its unit is their width."""
+        """The lattice of boxes ``2^levels`` times as wide, of which the counts must be
+        multiples; its unit is their width."""
         strained_from = self.strained_from and self.strained_from.coarsened(levels)
-        return BoxLattice(self.counts >> levels, self.boxes, self.near_radius, strained_from=strained_from)
+        return BoxLattice(
+            self.counts >> levels, self.boxes, self.near_radius, strained_from=strained_from
+        )
 
     @property
     def size(self) -> int:
@@ -393,7 +451,8 @@ class BoxLattice:
 
     @property
     def gap(self) -> float:
-        """Distance of a box's nearest images that are no boxes of the lattice, box widths: there are none."""
+        """Distance of a box's nearest images that are no boxes of the lattice, box widths:
+        there are none."""
         return np.inf
 
     @property
@@ -402,17 +461,23 @@ class BoxLattice:
         return len(self.near)
 
     def occurring(self, offsets: np.ndarray) -> np.ndarray:
-        """Those of the offsets (m, 3) by which two boxes can lie apart: every one, as every box has images everywhere."""
+        """Those of the offsets (m, 3) by which two boxes can lie apart: every one, as every box
+        has images everywhere."""
         return offsets
 
     @cached_property
     def near(self) -> np.ndarray:
         """Offsets of the near stencil, shape (m, 3) int64, first axis fastest."""
-        return self.strained_from.near if self.strained_from else near_stencil(self.boxes, self.near_radius)
+        return (
+            self.strained_from.near
+            if self.strained_from
+            else near_stencil(self.boxes, self.near_radius)
+        )
 
     @cached_property
     def far(self) -> np.ndarray:
-        """Offsets of the first boxes beyond the near stencil: up to `DISTANT` box widths more, shape (m, 3) int64."""
+        """Offsets of the first boxes beyond the near stencil: up to `DISTANT` box widths more,
+        shape (m, 3) int64."""
         if self.strained_from:
             return self.strained_from.far
         wider = near_stencil(self.boxes, self.near_radius + DISTANT)
@@ -431,7 +496,10 @@ class BoxLattice:
 
     @cached_property
     def cycles(self) -> tuple[np.ndarray, np.ndarray]:
-        """V (3, 3) and d (3,), see :func:`group_cycles`. In a rectangular cell slots are box numbers."""
+        """V (3, 3) and d (3,), see :func:`group_cycles`.
+
+        In a rectangular cell slots are box numbers.
+        """
         return self.strained_from.cycles if self.strained_from else group_cycles(self.counts)
 
     @cached_property
@@ -444,7 +512,8 @@ class BoxLattice:
         return tuple(self.cycles[1].tolist())
 
     def home(self, index: np.ndarray) -> np.ndarray:
-        """The representative of each box index inside the cell, 0 <= index < diag(counts); shape (..., 3) int64."""
+        """The representative of each box index inside the cell, 0 <= index < diag(counts); shape
+        (..., 3) int64."""
         index = np.array(index, dtype=np.int64)
         for axis in (2, 1, 0):
             wraps = np.floor_divide(index[..., axis], self.counts[axis, axis])
@@ -452,7 +521,8 @@ class BoxLattice:
         return index
 
     def linear(self, index: np.ndarray) -> np.ndarray:
-        """Number of each box in memory order, first axis fastest; ``index`` (..., 3) may lie in any periodic image."""
+        """Number of each box in memory order, first axis fastest; ``index`` (..., 3) may lie in
+        any periodic image."""
         i = self.home(index)
         n0, n1, _ = np.diag(self.counts)
         return i[..., 0] + n0 * (i[..., 1] + n1 * i[..., 2])
@@ -487,16 +557,19 @@ EMPTY_SPACE = np.diag(np.full(3, np.inf))
 
 
 class OpenLattice(BoxLattice):
-    """Cubic boxes with empty space around them: ``span`` boxes along each axis, within a lattice so much larger that a circular
-    convolution over it is the plain one, and that no box has a near one through the boundary. Its lengths are even.
+    """Cubic boxes with empty space around them: ``span`` boxes along each axis, within a lattice so
+    much larger that a circular convolution over it is the plain one, and that no box has a near one
+    through the boundary. Its lengths are even.
 
-    Every particle must lie in a box with ``0 <= index < span``. What images they have in a periodic cell are far away, no boxes
-    of the lattice, and part of the lattice operator only.
+    Every particle must lie in a box with ``0 <= index < span``. What images they have in a periodic
+    cell are far away, no boxes of the lattice, and part of the lattice operator only.
 
     Args:
         span: shape (3,) int64, multiples of ``2^levels``.
-        levels: levels above this lattice, up to the root grid, the one whose lengths are chosen; the others follow it.
-        cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their relation to the boxes.
+        levels: levels above this lattice, up to the root grid, the one whose lengths are chosen;
+            the others follow it.
+        cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their
+            relation to the boxes.
     """
 
     def __init__(
@@ -509,14 +582,24 @@ class OpenLattice(BoxLattice):
     ):
         reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
         root = (int(n) >> levels for n in span)
-        lengths = [2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if _is_smooth(m)) for n in root]
-        super().__init__(np.diag(lengths).astype(np.int64) << levels, np.eye(3), near_radius, filled)
+        lengths = [
+            2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if _is_smooth(m)) for n in root
+        ]
+        super().__init__(
+            np.diag(lengths).astype(np.int64) << levels, np.eye(3), near_radius, filled
+        )
         object.__setattr__(self, "_span", np.array(span, np.int64))
         object.__setattr__(self, "_levels", levels)
         object.__setattr__(self, "_cell", np.array(cell, float))
 
     def coarsened(self, levels: int) -> "OpenLattice":
-        return OpenLattice(self.span >> levels, self.near_radius, self.filled, self._levels - levels, self.cell / 2**levels)
+        return OpenLattice(
+            self.span >> levels,
+            self.near_radius,
+            self.filled,
+            self._levels - levels,
+            self.cell / 2**levels,
+        )
 
     @property
     def span(self) -> np.ndarray:
@@ -535,7 +618,8 @@ class OpenLattice(BoxLattice):
 
     @property
     def background(self) -> float:
-        """Density of the background that neutralises a unit charge in the cell, per box volume; 0 in empty space."""
+        """Density of the background that neutralises a unit charge in the cell, per box volume;
+        0 in empty space."""
         return 1.0 / float(np.prod(np.diag(self.cell)))
 
     @cached_property
@@ -546,8 +630,11 @@ class OpenLattice(BoxLattice):
 
     @property
     def images(self) -> np.ndarray:
-        """Displacements of the images up to `DISTANT` box widths farther than the nearest, shape (m, 3), box widths."""
-        found = (self._shifts[:, None] + index_grid(1 - self.span, self.span).reshape(-1, 3)).reshape(-1, 3)
+        """Displacements of the images up to `DISTANT` box widths farther than the nearest, shape
+        (m, 3), box widths."""
+        found = (
+            self._shifts[:, None] + index_grid(1 - self.span, self.span).reshape(-1, 3)
+        ).reshape(-1, 3)
         return found[np.linalg.norm(found, axis=1) <= self.gap + DISTANT]
 
     @property

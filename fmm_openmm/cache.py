@@ -1,7 +1,8 @@
 """The user's cache folder: what it costs time to find or to build, and may be deleted at any time.
 
-Files of entries are replaced as a whole, so that whoever reads sees all of the old or all of the new one. The folder is made
-with mode 0700, and code in it is loaded only if nobody but the user and root can have written it (:func:`why_unsafe`).
+Files of entries are replaced as a whole, so that whoever reads sees all of the old or all of the
+new one. The folder is made with mode 0700, and code in it is loaded only if nobody but the user and
+root can have written it (:func:`why_unsafe`).
 """
 
 import atexit
@@ -31,7 +32,8 @@ _told: set[Path] = set()
 
 
 def cache_folder() -> Path | None:
-    """The folder that ``FMM_OPENMM_CACHE`` names, or the platform's usual one; None if that is "off", or nowhere."""
+    """The folder that ``FMM_OPENMM_CACHE`` names, or the platform's usual one; None if that is
+    "off", or nowhere."""
     folder = os.environ.get(ENVIRONMENT)
     if folder:
         return None if folder == OFF else Path(folder)
@@ -70,7 +72,8 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def why_unsafe(path: Path) -> str | None:
-    """Why code in a file or folder may be another user's; None if only the user and root can have written it.
+    """Why code in a file or folder may be another user's; None if only the user and root can have
+    written it.
 
     Windows has no such modes and is not checked.
 
@@ -114,10 +117,17 @@ class Entries:
         return folder and folder / self.name
 
     def read(self) -> dict:
-        """All entries. A file that is damaged, or not ours, counts as empty and is warned of once."""
+        """All entries.
+
+        A file that is damaged, or not ours, counts as empty and is warned of once.
+        """
         path = self.path
         try:
-            content = json.loads(path.read_text(encoding="utf-8")) if path else {"format": self.format, self.kind: {}}
+            content = (
+                json.loads(path.read_text(encoding="utf-8"))
+                if path
+                else {"format": self.format, self.kind: {}}
+            )
             if content["format"] != self.format:
                 raise ValueError(f"its format is {content['format']!r}")
             return {name: self.checked(entry) for name, entry in content[self.kind].items()}
@@ -138,10 +148,16 @@ class Entries:
         """
         path = self.path
         if path is None:
-            raise OSError(f"there is no folder to keep {self.kind} in: {ENVIRONMENT} is {os.environ.get(ENVIRONMENT)!r}")
+            raise OSError(
+                f"there is no folder to keep {self.kind} in: {ENVIRONMENT} is "
+                f"{os.environ.get(ENVIRONMENT)!r}"
+            )
         make_folder(path.parent)
         with _alone(path.parent):
-            everything = {name: self.plain(entry) for name, entry in sorted({**self.read(), **entries}.items())}
+            everything = {
+                name: self.plain(entry)
+                for name, entry in sorted({**self.read(), **entries}.items())
+            }
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
             try:
                 with open(handle, "w", encoding="utf-8") as file:
@@ -157,7 +173,8 @@ class Entries:
 
 @contextmanager
 def _alone(folder: Path):
-    """One writer at a time, so that none loses what another adds; where there are no such locks, that may happen."""
+    """One writer at a time, so that none loses what another adds; where there are no such locks,
+    that may happen."""
     if fcntl is None:
         yield
         return

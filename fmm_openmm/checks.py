@@ -1,4 +1,7 @@
-"""Checks of user input at the public boundary. Each error names the argument, what was required and what came."""
+"""Checks of user input at the public boundary.
+
+Each error names the argument, what was required and what came.
+"""
 
 import numbers
 
@@ -7,15 +10,16 @@ import numpy as np
 from fmm_openmm.units import strip_units
 
 FARTHEST = 1e9
-"""Largest coordinate accepted, nm: beyond it float64 no longer resolves 1e-7 nm, so an image would be meaningless."""
+"""Largest coordinate accepted, nm: beyond it float64 no longer resolves 1e-7 nm, so an image
+would be meaningless."""
 
 
 def check_numbers(values, dimension: str, name: str) -> np.ndarray:
     """``values`` as a new float64 array in OpenMM units.
 
     Raises:
-        ValueError: not an array of real numbers, one with masked entries, or a ``Quantity`` that is not compatible with
-            ``dimension``.
+        ValueError: not an array of real numbers, one with masked entries, or a ``Quantity`` that is
+            not compatible with ``dimension``.
     """
     values = strip_units(values, dimension, name)
     _check_unmasked(values, name)
@@ -27,20 +31,25 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
             raise TypeError(f"entries of type {array.dtype}")
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}` must be an array of real numbers, got {values!r:.80}") from error
+        raise ValueError(
+            f"`{name}` must be an array of real numbers, got {values!r:.80}"
+        ) from error
 
 
 def check_charges(charges, name: str = "charges") -> np.ndarray:
     """Charges as a float64 array of shape (n,), e.
 
     Raises:
-        ValueError: not one-dimensional, empty, a charge that is not finite, or a ``Quantity`` of another dimension.
+        ValueError: not one-dimensional, empty, a charge that is not finite, or a ``Quantity`` of
+            another dimension.
     """
     array = check_numbers(charges, "elementary_charge", name)
     if array.ndim != 1:
         raise ValueError(f"`{name}` must have shape (n,), got {array.shape}")
     if len(array) == 0:
-        raise ValueError(f"`{name}` must hold at least one particle, got an empty array: there are no particles")
+        raise ValueError(
+            f"`{name}` must hold at least one particle, got an empty array: there are no particles"
+        )
     bad = np.flatnonzero(~np.isfinite(array))
     if len(bad):
         raise ValueError(f"`{name}` must be finite, got {array[bad[0]]} for particle {bad[0]}")
@@ -51,17 +60,21 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
     """Positions as a float64 array of shape (n, 3), nm.
 
     Raises:
-        ValueError: wrong shape, a coordinate that is not finite or farther than ``FARTHEST`` from the origin, or a
-            ``Quantity`` of another dimension.
+        ValueError: wrong shape, a coordinate that is not finite or farther than ``FARTHEST`` from
+            the origin, or a ``Quantity`` of another dimension.
     """
     array = np.ascontiguousarray(check_numbers(positions, "nanometer", name))
     if array.shape != (particles, 3):
-        raise ValueError(f"`{name}` must have shape (n, 3) with n = {particles} (from `charges`), got {array.shape}")
+        raise ValueError(
+            f"`{name}` must have shape (n, 3) with n = {particles} (from `charges`), "
+            f"got {array.shape}"
+        )
     largest = np.abs(array).max()
     if not largest <= FARTHEST:  # also catches NaN
         bad = np.flatnonzero(~(np.abs(array) <= FARTHEST).all(1))[0]
         raise ValueError(
-            f"`{name}` must be finite and within {FARTHEST:g} nm of the origin, got {array[bad].tolist()} for particle {bad}"
+            f"`{name}` must be finite and within {FARTHEST:g} nm of the origin, got "
+            f"{array[bad].tolist()} for particle {bad}"
         )
     return array
 
@@ -70,21 +83,30 @@ def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
     """Pairs of particles as an int64 array of shape (m, 2) with i < j; None gives no pairs.
 
     Raises:
-        ValueError: wrong shape or type, masked entries, an index out of range, or a particle paired with itself.
+        ValueError: wrong shape or type, masked entries, an index out of range, or a particle paired
+            with itself.
     """
     _check_unmasked(pairs, name)
     try:
         array = np.asarray(() if pairs is None else pairs)
     except ValueError as error:
-        raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got {pairs!r:.80}") from error
+        raise ValueError(
+            f"`{name}` must be integer pairs of shape (m, 2), got {pairs!r:.80}"
+        ) from error
     if array.shape in ((0,), (0, 2)):
         return np.zeros((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
-        raise ValueError(f"`{name}` must be integer pairs of shape (m, 2), got shape {array.shape} of {array.dtype}")
+        raise ValueError(
+            f"`{name}` must be integer pairs of shape (m, 2), "
+            f"got shape {array.shape} of {array.dtype}"
+        )
     array = np.sort(array.astype(np.int64), axis=1)
     bad = np.flatnonzero((array[:, 0] < 0) | (array[:, 1] >= particles))
     if len(bad):
-        raise ValueError(f"`{name}` must hold indices from 0 to {particles - 1}, got {array[bad[0]].tolist()} in row {bad[0]}")
+        raise ValueError(
+            f"`{name}` must hold indices from 0 to {particles - 1}, "
+            f"got {array[bad[0]].tolist()} in row {bad[0]}"
+        )
     bad = np.flatnonzero(array[:, 0] == array[:, 1])
     if len(bad):
         raise ValueError(f"`{name}` pairs particle {array[bad[0], 0]} with itself in row {bad[0]}")

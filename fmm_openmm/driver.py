@@ -4,10 +4,12 @@ import numpy as np
 
 
 def evaluate(stages, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-    """Potentials (n,) in e per box width and fields (n, 3) in e per square box width at the particles.
+    """Potentials (n,) in e per box width and fields (n, 3) in e per square box width at the
+    particles.
 
     Args:
-        stages: a backend's :class:`fmm_openmm.stages.Stages`, made for the charges, exclusions and cell shape in question.
+        stages: a backend's :class:`fmm_openmm.stages.Stages`, made for the charges, exclusions and
+            cell shape in question.
         positions: shape (n, 3) float64, nm.
         width: mean box width, nm.
     """

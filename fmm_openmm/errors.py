@@ -1,4 +1,5 @@
-"""The exceptions the package raises beyond ``ValueError`` and ``TypeError``, and the one way in which it warns."""
+"""The exceptions the package raises beyond ``ValueError`` and ``TypeError``, and the one way in
+which it warns."""
 
 import logging
 import sys
@@ -7,7 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 PASSED_THROUGH = {"fmm_openmm", "openmm", "functools", "contextlib"}
-"""Packages that are not the user's: what stands between the line that made us warn and the warning."""
+"""Packages that are not the user's: what stands between the line that made us
+warn and the warning."""
 
 _log = logging.getLogger("fmm_openmm")
 _in_callback: ContextVar[bool] = ContextVar("in_callback", default=False)
@@ -16,13 +18,15 @@ _in_callback: ContextVar[bool] = ContextVar("in_callback", default=False)
 class UnsupportedError(Exception):
     """A valid request, or a valid ``openmm.System``, that fmm_openmm does not support.
 
-    The message names the force or option and says what to do instead. Raised before anything has changed.
+    The message names the force or option and says what to do instead. Raised before anything has
+    changed.
     """
 
 
 @contextmanager
 def openmm_callback():
-    """Mark a ``with`` block as code that OpenMM calls: no warning of ours becomes an exception there, which would end a run."""
+    """Mark a ``with`` block as code that OpenMM calls: no warning of ours becomes an exception
+    there, which would end a run."""
     token = _in_callback.set(True)
     try:
         yield
@@ -31,18 +35,29 @@ def openmm_callback():
 
 
 def warn(message: str) -> None:
-    """Issue a ``UserWarning`` that points at the user's line: the innermost one outside of :data:`PASSED_THROUGH`.
+    """Issue a ``UserWarning`` that points at the user's line: the innermost one outside of
+    :data:`PASSED_THROUGH`.
 
-    Where filters make warnings errors, code that OpenMM calls (:func:`openmm_callback`) logs the message instead, to the
-    logger ``fmm_openmm`` at level WARNING.
+    Where filters make warnings errors, code that OpenMM calls (:func:`openmm_callback`) logs the
+    message instead, to the logger ``fmm_openmm`` at level WARNING.
     """
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_THROUGH:
+    while (
+        frame.f_back is not None
+        and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_THROUGH
+    ):
         frame = frame.f_back
     names = frame.f_globals
     registry = names.setdefault("__warningregistry__", {})
     try:
-        warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, names.get("__name__"), registry)
+        warnings.warn_explicit(
+            message,
+            UserWarning,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+            names.get("__name__"),
+            registry,
+        )
     except UserWarning:
         if not _in_callback.get():
             raise

@@ -1,11 +1,13 @@
-"""Levels of boxes: the root grid, and below it boxes of half the width, each box halved along its three box vectors.
+"""Levels of boxes: the root grid, and below it boxes of half the width, each box halved along its
+three box vectors.
 
-Level 0 is the root grid, ``levels`` the leaves. A box has eight children, told apart by their ``parity``: box i of a level is
-the child of parity ``i mod 2`` of box ``i // 2`` of the level above. All levels have boxes of one shape, so in widths of its
-own boxes every level is the same lattice with other counts, and near means the same stencil.
+Level 0 is the root grid, ``levels`` the leaves. A box has eight children, told apart by their
+``parity``: box i of a level is the child of parity ``i mod 2`` of box ``i // 2`` of the level
+above. All levels have boxes of one shape, so in widths of its own boxes every level is the same
+lattice with other counts, and near means the same stencil.
 
-Two boxes of a level interact by m2l if their parents are near and they are not; parents that are not near have interacted
-above, and at the root all images that are not near in one convolution.
+Two boxes of a level interact by m2l if their parents are near and they are not; parents that are
+not near have interacted above, and at the root all images that are not near in one convolution.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,8 @@ def from_parent(boxes: np.ndarray) -> np.ndarray:
 
 
 def children(array: np.ndarray, counts: np.ndarray, parity: np.ndarray) -> np.ndarray:
-    """The children of one parity of a level's ``array`` (boxes, ...), as a view (n2, n1, n0, ...) over their parents.
+    """The children of one parity of a level's ``array`` (boxes, ...), as a view (n2, n1, n0, ...)
+    over their parents.
 
     Args:
         counts: of the level, shape (3, 3). Box numbers run along the first axis fastest.
@@ -37,7 +40,8 @@ def children(array: np.ndarray, counts: np.ndarray, parity: np.ndarray) -> np.nd
 
 
 def is_nested(lattice: BoxLattice) -> bool:
-    """Whether near boxes always have near parents, without which levels would count some boxes twice."""
+    """Whether near boxes always have near parents, without which levels would
+    count some boxes twice."""
     return all(lattice.is_near((parity + lattice.near) // 2).all() for parity in PARITIES)
 
 
@@ -64,7 +68,8 @@ class Octree:
 
     @cached_property
     def interactions(self) -> tuple[np.ndarray, ...]:
-        """For each parity of the target the offsets of the boxes it interacts with by m2l, shape (k, 3) int64."""
+        """For each parity of the target the offsets of the boxes it interacts with by m2l,
+        shape (k, 3) int64."""
         found = []
         for parity in PARITIES:
             offsets = (2 * self.leaf.near[:, None] + PARITIES - parity).reshape(-1, 3)
@@ -73,13 +78,15 @@ class Octree:
 
     @cached_property
     def offsets(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The offsets of all interactions, once each, shape (k, 3) int64, and for each parity the rows of its own."""
+        """The offsets of all interactions, once each, shape (k, 3) int64, and for each parity
+        the rows of its own."""
         offsets, rows = np.unique(np.concatenate(self.interactions), axis=0, return_inverse=True)
         return offsets, np.split(rows.ravel(), np.cumsum([*map(len, self.interactions)])[:-1])
 
     @cached_property
     def from_root(self) -> np.ndarray:
-        """Centre of every leaf relative to that of its box of the root grid, shape (leaves, 3), widths of a leaf."""
+        """Centre of every leaf relative to that of its box of the root grid, shape (leaves, 3),
+        widths of a leaf."""
         index = index_grid(0, np.diag(self.leaf.counts)).reshape(-1, 3)
         across = 2**self.levels
         return (index % across + 0.5 - across / 2) @ self.leaf.boxes

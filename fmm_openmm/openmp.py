@@ -1,11 +1,14 @@
-"""Numba's parallel loops, the cache of what it compiles, and the number of its threads, of which those that wait sleep.
+"""Numba's parallel loops, the cache of what it compiles, and the number of its threads, of which
+those that wait sleep.
 
-The FFT's threads, and OpenMM's between two evaluations, want the same cores. OpenMP reads the environment when Numba first
-starts or counts its threads, so this is where the package takes from Numba what does either.
+The FFT's threads, and OpenMM's between two evaluations, want the same cores. OpenMP reads the
+environment when Numba first starts or counts its threads, so this is where the package takes from
+Numba what does either.
 
-Numba by itself refuses to import a module where it finds no folder to keep compiled functions in, fails in every call while the
-files are damaged or the disk is full, and hands machine code to LLVM unchecked, which ends the process if that is damaged. Here
-the files carry a checksum; what cannot be read is compiled anew, and what cannot be kept serves the process alone.
+Numba by itself refuses to import a module where it finds no folder to keep compiled functions in,
+fails in every call while the files are damaged or the disk is full, and hands machine code to LLVM
+unchecked, which ends the process if that is damaged. Here the files carry a checksum; what cannot
+be read is compiled anew, and what cannot be kept serves the process alone.
 """
 
 import hashlib
@@ -57,16 +60,23 @@ def types_of(signature: str) -> tuple:
 
 def is_kept(dispatcher, signature: tuple) -> bool | None:
     """Whether a function compiled for a signature is on disk; None where nothing would be kept."""
-    return dispatcher._cache.holds(signature, dispatcher.targetctx) if isinstance(dispatcher._cache, _Cache) else None
+    return (
+        dispatcher._cache.holds(signature, dispatcher.targetctx)
+        if isinstance(dispatcher._cache, _Cache)
+        else None
+    )
 
 
 class _Cache(FunctionCache):
-    """A function's compiled versions on disk; a failure to read or to write them is logged, and costs time only."""
+    """A function's compiled versions on disk; a failure to read or to write them is logged, and
+    costs time only."""
 
     def __init__(self, function: Callable):
         super().__init__(function)
         locator = self._impl.locator
-        self._cache_file = _Files(self._cache_path, self._impl.filename_base, locator.get_source_stamp())
+        self._cache_file = _Files(
+            self._cache_path, self._impl.filename_base, locator.get_source_stamp()
+        )
 
     def load_overload(self, sig, target_context):
         """The function compiled for a signature; None if it is not there, or damaged."""
@@ -74,7 +84,9 @@ class _Cache(FunctionCache):
             return super().load_overload(sig, target_context)
         except Exception as error:  # a damaged pickle may raise any
             path = self._cache_file.last_read
-            _log.warning("%s is ignored (%s: %s): it is compiled anew", path, type(error).__name__, error)
+            _log.warning(
+                "%s is ignored (%s: %s): it is compiled anew", path, type(error).__name__, error
+            )
             with suppress(OSError):
                 path.unlink()
             return None
@@ -105,7 +117,8 @@ class _Files(IndexDataCacheFile):
 
     def _dump(self, obj) -> bytes:
         data = super()._dump(obj)
-        return data + hashlib.sha256(data).digest()  # Numba reads the index up to the end of the pickle
+        # Numba reads the index up to the end of the pickle
+        return data + hashlib.sha256(data).digest()
 
     def _load_index(self) -> dict:
         self.last_read = Path(self._index_path)
@@ -124,4 +137,8 @@ def _tell_once(reason: str) -> None:
     global _told
     if not _told:
         _told = True
-        _log.warning("%s: each process compiles its own; the variable NUMBA_CACHE_DIR may name another folder", reason)
+        _log.warning(
+            "%s: each process compiles its own; "
+            "the variable NUMBA_CACHE_DIR may name another folder",
+            reason,
+        )

@@ -1,17 +1,20 @@
-"""Where boxes are: over a whole periodic cell (:class:`Filling`), or, with an open boundary and in periodic cells that are
-nearly empty, where the particles are (:class:`Region`): which of them serve (:class:`Placement`), how the cubic ones of a
-region are chosen, and how they follow the particles.
+"""Where boxes are: over a whole periodic cell (:class:`Filling`), or, with an open boundary and in
+periodic cells that are nearly empty, where the particles are (:class:`Region`): which of them serve
+(:class:`Placement`), how the cubic ones of a region are chosen, and how they follow the particles.
 
-These reach half a width beyond the particles on every side. While these move less than that, nothing changes; a cloud
-that moves as a whole takes its boxes along; only one that outgrows them, or shrinks to a fraction of them, gets new ones.
+These reach half a width beyond the particles on every side. While these move less than that,
+nothing changes; a cloud that moves as a whole takes its boxes along; only one that outgrows them,
+or shrinks to a fraction of them, gets new ones.
 
-In a periodic cell molecules are moved by cell vectors to where they lie side by side (:func:`gathered`), and all images but the
-nearest are left to the lattice operator. That takes boxes over at most half of the cell along x, y and z, and pays where the
-cost model finds them cheaper than boxes over the whole cell.
+In a periodic cell molecules are moved by cell vectors to where they lie side by side
+(:func:`gathered`), and all images but the nearest are left to the lattice operator. That takes
+boxes over at most half of the cell along x, y and z, and pays where the cost model finds them
+cheaper than boxes over the whole cell.
 
-Boxes over a whole cell follow it. A uniform scaling changes nothing; a strain of at most :data:`fmm_openmm.box.MAX_STRAIN` from
-the cell they were chosen for keeps grid, parameters and near stencil, so that a barostat's trial moves change only the lattice
-operator; a larger one has them chosen anew, for the cell that asked for it. So there is no border near which they alternate.
+Boxes over a whole cell follow it. A uniform scaling changes nothing; a strain of at most
+:data:`fmm_openmm.box.MAX_STRAIN` from the cell they were chosen for keeps grid, parameters and near
+stencil, so that a barostat's trial moves change only the lattice operator; a larger one has them
+chosen anew, for the cell that asked for it. So there is no border near which they alternate.
 """
 
 from dataclasses import dataclass, replace
@@ -40,13 +43,15 @@ from fmm_openmm.parameters import (
 from fmm_openmm.tuning import choose_tuned
 
 SPARSE = 0.25
-"""Filled fraction of a periodic cell from which on boxes that cover the particles only are considered."""
+"""Filled fraction of a periodic cell from which on boxes that cover the particles
+only are considered."""
 
 IONIC_SLACK = 0.25
 """Growth of the ionic fraction that parameters outlast when charges change."""
 
 CHARGED_SLACK = 0.4
-"""Shrinkage of the charged fraction that they outlast. Either lets the error estimate grow by a third."""
+"""Shrinkage of the charged fraction that they outlast.
+Either lets the error estimate grow by a third."""
 
 MOST_BOXES = 200_000
 """Boxes that cover the particles, at most: sparser systems get larger boxes."""
@@ -58,18 +63,20 @@ STEP = 1.12
 """Ratio of one width to the next that is considered."""
 
 GROWTH = 0.2
-"""How much farther than the particles new boxes reach along an axis on which the old ones were too few: a particle that flies
-away would need new ones all the time."""
+"""How much farther than the particles new boxes reach along an axis on which the old ones were
+too few: a particle that flies away would need new ones all the time."""
 
 SHRINKAGE = 8.0
 """Times more boxes than the particles need, from which new ones are chosen."""
 
 COARSENESS = 3e-6
-"""Relative RMS force error of float32 coordinates for each nm by which boxes are wider than 1 nm, for particles at molecular
-distances: ten times that of water, twice that of a gas of ions at random places."""
+"""Relative RMS force error of float32 coordinates for each nm by which boxes are wider than 1
+nm, for particles at molecular distances: ten times that of water, twice that of a gas of ions at
+random places."""
 
 NET_NOISE = 6e-7
-"""Of the potential of a net charge in float32, see :func:`_rounding`. Fitted to droplets of water with net charges."""
+"""Of the potential of a net charge in float32, see :func:`_rounding`.
+Fitted to droplets of water with net charges."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,30 +96,35 @@ class Region:
     corner: np.ndarray
 
     def around(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
-        """These boxes, moved if need be to cover the particles between ``low`` and ``high``, shape (3,), nm; None if they
-        are too few, or far too many."""
+        """These boxes, moved if need be to cover the particles between ``low`` and ``high``,
+        shape (3,), nm; None if they are too few, or far too many."""
         edge = self.parameters.smoothing * self.width
         size = self.lattice.span * self.width
-        if self.lattice.span.prod() > SHRINKAGE * _span(high - low, self.width, self.parameters.levels).prod():
+        if (
+            self.lattice.span.prod()
+            > SHRINKAGE * _span(high - low, self.width, self.parameters.levels).prod()
+        ):
             return None
         if (low - edge >= self.corner).all() and (high + edge < self.corner + size).all():
             return self
         return self.centred(low, high)
 
     def centred(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
-        """These boxes, moved so that the particles between ``low`` and ``high``, shape (3,), nm, are in their middle; None if
-        they are too few."""
+        """These boxes, moved so that the particles between ``low`` and ``high``, shape (3,), nm,
+        are in their middle; None if they are too few."""
         if self.outgrown(high - low).any():
             return None
         return replace(self, corner=_corner(low, high, self.lattice.span, self.width))
 
     def outgrown(self, extent: np.ndarray) -> np.ndarray:
-        """The axes along which particles of this extent, shape (3,), nm, need more boxes, shape (3,) bool."""
+        """The axes along which particles of this extent, shape (3,), nm, need more boxes,
+        shape (3,) bool."""
         edge = self.parameters.smoothing + ORIGIN
         return extent + 2 * edge * self.width > self.lattice.span * self.width
 
     def scaled(self, cell: np.ndarray | None) -> "Region | None":
-        """These boxes in a periodic cell of the same shape, however large, or without one; None if its shape is another."""
+        """These boxes in a periodic cell of the same shape, however large, or without one; None
+        if its shape is another."""
         if cell is None:
             return self
         width = float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(self.lattice.cell))))
@@ -135,9 +147,11 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Filling:
-    """Boxes over a whole periodic cell; parameters, lattice, width and origin as of a :class:`Region`.
+    """Boxes over a whole periodic cell; parameters, lattice, width and origin as of a
+    :class:`Region`.
 
-    They serve every cell of their shape, and those that are strained by at most :data:`fmm_openmm.box.MAX_STRAIN`.
+    They serve every cell of their shape, and those that are strained by at most
+    :data:`fmm_openmm.box.MAX_STRAIN`.
     """
 
     parameters: FMMParameters
@@ -147,18 +161,24 @@ class Filling:
 
     def scaled(self, cell: np.ndarray) -> "Filling | None":
         """These boxes in a cell of the same shape, however large; None if its shape is another."""
-        return replace(self, width=box_width(cell, self.lattice.counts)) if self.lattice.same_shape(cell) else None
+        return (
+            replace(self, width=box_width(cell, self.lattice.counts))
+            if self.lattice.same_shape(cell)
+            else None
+        )
 
     def strained(self, cell: np.ndarray) -> "Filling | None":
-        """These boxes in a cell of another shape, with their parameters and near stencil; None if it is strained too much."""
+        """These boxes in a cell of another shape, with their parameters and near stencil; None
+        if it is strained too much."""
         lattice = self.lattice.strained(cell)
         return lattice and replace(self, lattice=lattice, width=box_width(cell, lattice.counts))
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Which boxes serve a system: in empty space those of a region; in a periodic cell these too where it is nearly empty and
-    the request leaves grid and levels free, until boxes over the whole cell have turned out cheaper; else these.
+    """Which boxes serve a system: in empty space those of a region; in a periodic cell these too
+    where it is nearly empty and the request leaves grid and levels free, until boxes over the whole
+    cell have turned out cheaper; else these.
 
     Attributes:
         request: tolerance and fixed values.
@@ -192,8 +212,8 @@ class Placement:
         return choose_tuned(self.device, self.request, self.cell, self.load, self.cost)
 
     def filling(self, cell: np.ndarray, kept: Filling | None = None) -> Filling:
-        """Boxes over the whole of a cell, shape (3, 3), nm: the first of those in use and those of :attr:`parameters` that
-        serve it, else others, chosen for it.
+        """Boxes over the whole of a cell, shape (3, 3), nm: the first of those in use and those of
+        :attr:`parameters` that serve it, else others, chosen for it.
 
         Args:
             kept: boxes in use.
@@ -202,7 +222,9 @@ class Placement:
             found = boxes.strained(cell)
             if found:
                 return found
-        return self._filling(adapt_parameters(self.parameters, self.request, cell, self.load, self.cost), cell)
+        return self._filling(
+            adapt_parameters(self.parameters, self.request, cell, self.load, self.cost), cell
+        )
 
     @cached_property
     def _chosen(self) -> Filling:
@@ -212,8 +234,11 @@ class Placement:
         lattice = BoxLattice.from_cell(cell, p.counts, p.near_radius, self.load.filled)
         return Filling(p, lattice, box_width(cell, p.counts))
 
-    def region(self, positions: np.ndarray, cell: np.ndarray | None, kept: Region | None = None) -> Region | None:
-        """The cheapest boxes that cover the particles, and parameters, whose estimated error meets the request.
+    def region(
+        self, positions: np.ndarray, cell: np.ndarray | None, kept: Region | None = None
+    ) -> Region | None:
+        """The cheapest boxes that cover the particles, and parameters, whose estimated error meets
+        the request.
 
         Args:
             positions: shape (n, 3), nm.
@@ -223,7 +248,12 @@ class Placement:
         Returns:
             None if boxes over the whole periodic cell are cheaper.
         """
-        request, load, cost, positions = self.request, self.load, self.cost, self.gathered(positions, cell)
+        request, load, cost, positions = (
+            self.request,
+            self.load,
+            self.cost,
+            self.gathered(positions, cell),
+        )
         widths: dict = {}
         low, high = positions.min(0), positions.max(0)
         extent = high - low
@@ -252,22 +282,33 @@ class Placement:
             seconds, found, rounding = cheapest("double")
         chosen = replace(found, expected_error=float(np.hypot(found.expected_error, rounding)))
         if cell is not None:
-            limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[0]
-            if seconds > limit or chosen.expected_error > max(request.tolerance, filling.expected_error):
+            limit, filling = ranked(replace(request, precision=chosen.precision), cell, load, cost)[
+                0
+            ]
+            if seconds > limit or chosen.expected_error > max(
+                request.tolerance, filling.expected_error
+            ):
                 return None
         if rounding > request.tolerance:
             warn(
-                f"`tolerance={request.tolerance:g}` is out of reach in single precision for particles this far apart: rounding "
-                f"alone makes an error of {rounding:.1e}"
+                f"`tolerance={request.tolerance:g}` is out of reach in single precision for "
+                f"particles this far apart: rounding alone makes an error of {rounding:.1e}"
             )
         else:
             tell_if_missed(request, found.expected_error, "these particles")
         (width, per_box), span = widths[chosen.grid], np.diag(chosen.counts)
         corner = _corner(low, high, span, width)
         filled = min(1.0, len(positions) / (per_box * span.prod()))
-        return Region(chosen, OpenLattice(span, chosen.near_radius, filled, levels, whole / width), width, corner)
+        return Region(
+            chosen,
+            OpenLattice(span, chosen.near_radius, filled, levels, whole / width),
+            width,
+            corner,
+        )
 
-    def gathered(self, positions: np.ndarray, cell: np.ndarray | None, centre: np.ndarray | None = None) -> np.ndarray:
+    def gathered(
+        self, positions: np.ndarray, cell: np.ndarray | None, centre: np.ndarray | None = None
+    ) -> np.ndarray:
         """Positions as :func:`gathered` moves them in a periodic cell."""
         return positions if cell is None else gathered(positions, self._leaders, cell, centre)
 
@@ -276,33 +317,48 @@ class Placement:
         return leaders(self.load.particles, self.exclusions, self.minimum_image)
 
     def including(self, charges: np.ndarray) -> "Placement":
-        """This itself while parameters chosen for it meet the tolerance for other charges too, else one that covers both.
+        """This itself while parameters chosen for it meet the tolerance for other charges too, else
+        one that covers both.
 
-        They do not where bare ions are now and molecules were, or where far fewer particles carry the charge; and, in a
-        region, where there is far more net charge.
+        They do not where bare ions are now and molecules were, or where far fewer particles carry
+        the charge; and, in a region, where there is far more net charge.
         """
         load, other = self.load, Load.of(charges, self.exclusions, self.load.filled)
-        alike = other.ionic <= load.ionic + IONIC_SLACK and other.charged >= CHARGED_SLACK * load.charged
+        alike = (
+            other.ionic <= load.ionic + IONIC_SLACK
+            and other.charged >= CHARGED_SLACK * load.charged
+        )
         if alike and (other.net <= 2 * load.net + 20 or not self.follows):
             return self
-        ionic, charged, net = max(load.ionic, other.ionic), min(load.charged, other.charged), max(load.net, other.net)
+        ionic, charged, net = (
+            max(load.ionic, other.ionic),
+            min(load.charged, other.charged),
+            max(load.net, other.net),
+        )
         return replace(self, load=replace(load, ionic=ionic, charged=charged, net=net))
 
     def seeing(self, positions: np.ndarray, cell: np.ndarray) -> "Placement":
-        """This itself while as much of the cell is filled, else one for as much as the positions fill."""
+        """This itself while as much of the cell is filled, else one for as much as
+        the positions fill."""
         filled = filled_fraction(positions, cell)
-        return self if filled == self.load.filled else replace(self, load=replace(self.load, filled=filled), dearer=False)
+        return (
+            self
+            if filled == self.load.filled
+            else replace(self, load=replace(self.load, filled=filled), dearer=False)
+        )
 
     def resolving(self, rounding: float) -> "Placement":
-        """This itself while an error of coordinates in single precision is well below the tolerance, or single precision was
-        asked for, which is warned of above the tolerance; else one of double precision."""
+        """This itself while an error of coordinates in single precision is well below the
+        tolerance, or single precision was asked for, which is warned of above the tolerance;
+        else one of double precision."""
         tolerance = self.request.tolerance
         if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * tolerance:
             return replace(self, request=replace(self.request, precision="double"))
         if tolerance < rounding < np.inf:  # what coincides after rounding is an error
             warn(
-                f"`tolerance={tolerance:g}` is out of reach in single precision for charges so close to each other: "
-                f"rounding makes an error of about {rounding:.1g}; ask for `precision='double'`"
+                f"`tolerance={tolerance:g}` is out of reach in single precision for charges so "
+                f"close to each other: rounding makes an error of about {rounding:.1g}; "
+                "ask for `precision='double'`"
             )
         return self
 
@@ -311,14 +367,19 @@ class Placement:
         return replace(self.seeing(positions, cell), dearer=True)
 
 
-def gathered(positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None) -> np.ndarray:
-    """Positions in a periodic cell, moved by cell vectors to where they lie side by side; shape (n, 3), nm.
+def gathered(
+    positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None
+) -> np.ndarray:
+    """Positions in a periodic cell, moved by cell vectors to where they lie side by side; shape (n,
+    3), nm.
 
     Args:
         positions: shape (n, 3), nm.
-        leaders: for each particle the one that it moves with, shape (n,); molecules stay as they are.
+        leaders: for each particle the one that it moves with, shape (n,); molecules stay as they
+            are.
         cell: vectors in reduced form, shape (3, 3), nm.
-        centre: of the place, shape (3,), nm; without it the largest gaps along z, y and x are left empty.
+        centre: of the place, shape (3,), nm; without it the largest gaps along z, y and x are left
+            empty.
     """
     x, moved = positions[leaders], positions.copy()
     for axis in (2, 1, 0):
@@ -339,7 +400,8 @@ def _emptiest(x: np.ndarray, period: float) -> float:
 
 
 def _is_alone(lattice: OpenLattice) -> bool:
-    """Whether the boxes cover half of the periodic cell at most, and images are far enough away for the lattice operator."""
+    """Whether the boxes cover half of the periodic cell at most, and images are far enough away
+    for the lattice operator."""
     half = 2 * lattice.span <= np.diag(lattice.cell)
     return bool(half.all()) and lattice.gap >= lattice.near_radius + DISTANT
 
@@ -347,9 +409,10 @@ def _is_alone(lattice: OpenLattice) -> bool:
 def _rounding(width: float, radius: float, per_box: float, smoothing: float, net: float) -> float:
     """Relative RMS force error that float32 makes in open space only.
 
-    Wide boxes resolve distances less. A net charge Q makes a potential Q / R that the slopes of the weights multiply, as in
-    :func:`single_noise`; in box widths it exceeds the field of neighbours, q / a^2 at a density of 1 / a^3, by the factor x
-    below, and that of the net charge by R.
+    Wide boxes resolve distances less. A net charge Q makes a potential Q / R that the
+    slopes of the weights multiply, as in :func:`single_noise`; in box widths it exceeds the field
+    of neighbours, q / a^2 at a density of 1 / a^3, by the factor x below, and that of the net
+    charge by R.
     """
     coarse = COARSENESS * max(0.0, width - 1.0)
     if not (smoothing > 0.0 and net > 0.0 and radius > 0.0):
@@ -369,8 +432,9 @@ def _corner(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -
 
 
 def _grids(positions: np.ndarray, extent: np.ndarray, levels: int, widths: dict, cell: np.ndarray):
-    """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those of which all are near, none
-    with more than ``MOST_BOXES``; ``widths`` gets the width and the particles in a filled box of each."""
+    """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those
+    of which all are near, none with more than ``MOST_BOXES``; ``widths`` gets the width and the
+    particles in a filled box of each."""
     low = positions.min(0)
     longest = float(extent.max()) or 1.0
     most = min(MOST_BOXES, 16 * len(positions) + 64)
@@ -398,10 +462,14 @@ def _root(span: np.ndarray, levels: int) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, np.diag(span >> levels).tolist()))
 
 
-def _grid(span: np.ndarray, per_box: float, width: float, levels: int, widths: dict, cell: np.ndarray) -> Grid:
+def _grid(
+    span: np.ndarray, per_box: float, width: float, levels: int, widths: dict, cell: np.ndarray
+) -> Grid:
     root = _root(span, levels)
     widths[root] = width, per_box
-    return Grid(np.array(root), per_box, partial(OpenLattice, span, levels=levels, cell=cell / width))
+    return Grid(
+        np.array(root), per_box, partial(OpenLattice, span, levels=levels, cell=cell / width)
+    )
 
 
 def _companions(positions: np.ndarray, low: np.ndarray, span: np.ndarray, width: float) -> float:

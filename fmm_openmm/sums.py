@@ -20,8 +20,10 @@ ROUNDING = 1e-14
 """Relative error of float64 sums."""
 
 AMPLITUDE, WIDENING, DECAY, SAFETY = 0.21, -3.8, 1.45, 2.5
-"""The treecode's relative RMS force error is ``SAFETY * AMPLITUDE * (theta / 0.5)^WIDENING * theta^(DECAY (p + 1))``, fitted to
-droplets of water of 10,000 to 1,000,000 atoms; net and bare charges have larger forces and smaller relative errors."""
+"""The treecode's relative RMS force error is
+``SAFETY * AMPLITUDE * (theta / 0.5)^WIDENING * theta^(DECAY (p + 1))``, fitted to droplets of water
+of 10,000 to 1,000,000 atoms; net and bare charges have larger forces and smaller relative
+errors."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class SumParameters:
     Attributes:
         method: "direct" or "treecode".
         order: of the treecode's moments; None for the direct sum.
-        theta: a cell's moments are used where its corners are at most ``theta`` times as far from its centre as any particle
-            they are used for; None for the direct sum.
+        theta: a cell's moments are used where its corners are at most ``theta`` times as far from
+            its centre as any particle they are used for; None for the direct sum.
         precision: "single" or "double".
         expected_error: the relative RMS force error these should give.
     """
@@ -57,25 +59,31 @@ def treecode_error(order: int, theta: float) -> float:
 def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     """The cheapest parameters whose estimated error meets the request.
 
-    The treecode evaluates about ``(p + 1)^2 / theta^3`` terms a particle. An explicit order is obeyed,
-    with a warning if it cannot meet the tolerance.
+    The treecode evaluates about ``(p + 1)^2 / theta^3`` terms a particle. An explicit order is
+    obeyed, with a warning if it cannot meet the tolerance.
 
     Raises:
-        UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond ``ORDERS``.
+        UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond
+            ``ORDERS``.
     """
     for name in ("near_radius", "smoothing", "levels"):
         if getattr(request, name) is not None:
             raise UnsupportedError(f"`{name}` is a parameter of `method='fmm'`, not of {method!r}")
     if request.order is not None and (method == "direct" or request.order > ORDERS):
         raise UnsupportedError(
-            f"`order` must be at most {ORDERS} with the treecode, and None with the direct sum, got {request.order}"
+            f"`order` must be at most {ORDERS} with the treecode, "
+            f"and None with the direct sum, got {request.order}"
         )
     precision = request.resolve_precision(load.ionic)
     rounding = single_noise(load.ionic, 0.0) if precision == "single" else ROUNDING
     if method == "direct":
         return SumParameters(method, None, None, precision, rounding)
     orders = range(1, ORDERS + 1) if request.order is None else (request.order,)
-    found = [(float(np.hypot(treecode_error(p, theta), rounding)), p, theta) for p in orders for theta in THETAS]
+    found = [
+        (float(np.hypot(treecode_error(p, theta), rounding)), p, theta)
+        for p in orders
+        for theta in THETAS
+    ]
     enough = [each for each in found if each[0] <= request.tolerance] or [min(found)]
     error, order, theta = min(enough, key=lambda each: (each[1] + 1) ** 2 / each[2] ** 3)
     tell_if_missed(request, error, f"a treecode in {precision} precision")

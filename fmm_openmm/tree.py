@@ -1,7 +1,9 @@
-"""An adaptive octree of particles in empty space, built level by level without loops over particles.
+"""An adaptive octree of particles in empty space, built level by level without loops over
+particles.
 
-Particles are sorted along a Morton curve, so that every cell of every level is a range of them: M. S. Warren and J. K. Salmon,
-Supercomputing '93, doi:10.1145/169627.169640. Works on NumPy's arrays and, on the device, on CuPy's.
+Particles are sorted along a Morton curve, so that every cell of every level is a range of them: M.
+S. Warren and J. K. Salmon, Supercomputing '93, doi:10.1145/169627.169640. Works on NumPy's arrays
+and, on the device, on CuPy's.
 """
 
 from dataclasses import dataclass
@@ -47,7 +49,8 @@ class Tree:
 
 
 def build_tree(positions, leaf: int, xp=np) -> Tree:
-    """Cells are halved along each axis until they hold at most ``leaf`` particles, or at ``DEPTH``; empty ones are left out.
+    """Cells are halved along each axis until they hold at most ``leaf`` particles, or at ``DEPTH``;
+    empty ones are left out.
 
     Args:
         positions: shape (n, 3), nm.
@@ -58,7 +61,9 @@ def build_tree(positions, leaf: int, xp=np) -> Tree:
     root = float((high - low).max()) * (1 + 1e-12) or 1.0
     corner = (low + high) / 2 - root / 2
     index = xp.clip(((positions - corner) * (2.0**DEPTH / root)).astype(xp.int64), 0, 2**DEPTH - 1)
-    key = _interleaved(index[:, 0]) | _interleaved(index[:, 1]) << 1 | _interleaved(index[:, 2]) << 2
+    key = (
+        _interleaved(index[:, 0]) | _interleaved(index[:, 1]) << 1 | _interleaved(index[:, 2]) << 2
+    )
     order = xp.argsort(key)
     key = key[order]
 
@@ -74,7 +79,9 @@ def build_tree(positions, leaf: int, xp=np) -> Tree:
         corners = ((key[first[divided]] >> shift + 3) * 8)[:, None] + xp.arange(9)
         edges = xp.searchsorted(key, (corners << shift).ravel()).reshape(-1, 9)
         parent, octant = xp.nonzero(edges[:, 1:] > edges[:, :-1])
-        bounds.append((edges[parent, octant], edges[parent, octant + 1], level[-2] + divided[parent]))
+        bounds.append(
+            (edges[parent, octant], edges[parent, octant + 1], level[-2] + divided[parent])
+        )
         count = xp.zeros(len(first), xp.int64)
         count[divided] = xp.bincount(parent, minlength=len(divided))
         children.append(count)
@@ -87,7 +94,17 @@ def build_tree(positions, leaf: int, xp=np) -> Tree:
     depths = xp.asarray(np.repeat(np.arange(len(bounds)), np.diff(level)))
     width = root / 2.0**depths
     inside = xp.right_shift(index[order[first]], (DEPTH - depths)[:, None])
-    return Tree(order, first, last, parent, child, children, corner + (inside + 0.5) * width[:, None], width, level)
+    return Tree(
+        order,
+        first,
+        last,
+        parent,
+        child,
+        children,
+        corner + (inside + 0.5) * width[:, None],
+        width,
+        level,
+    )
 
 
 def _interleaved(x):

@@ -1,11 +1,13 @@
-"""Parameters found by timing on a GPU (``fmm-openmm bench tune``): the file that keeps them, and their use.
+"""Parameters found by timing on a GPU (``fmm-openmm bench tune``): the file that keeps them, and
+their use.
 
-A winner is kept for a GPU model, a version of this package, a size class (the number of particles as a rounded power of 2),
-a shape of the cell, a tolerance, a precision and a smoothing. It takes precedence over the cost model where it is among
-what meets the tolerance for the system at hand; so it can make a run slower or faster, never less accurate.
+A winner is kept for a GPU model, a version of this package, a size class (the number of particles
+as a rounded power of 2), a shape of the cell, a tolerance, a precision and a smoothing. It takes
+precedence over the cost model where it is among what meets the tolerance for the system at hand; so
+it can make a run slower or faster, never less accurate.
 
-The file is ``tuning.json`` in the user's cache folder, or in that of the environment variable ``FMM_OPENMM_CACHE``; with
-the value "off" there is none.
+The file is ``tuning.json`` in the user's cache folder, or in that of the environment variable
+``FMM_OPENMM_CACHE``; with the value "off" there is none.
 """
 
 from dataclasses import asdict, dataclass
@@ -17,12 +19,14 @@ from fmm_openmm.parameters import CUDA_COST, CostModel, FMMParameters, Load, Req
 from fmm_openmm.version import VERSION
 
 ALIKE = 1.25
-"""Largest ratio of particles a box at which a winner still stands for a candidate: systems of a size class differ."""
+"""Largest ratio of particles a box at which a winner still stands for a candidate: systems of a
+size class differ."""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What won: order, near radius (box widths), smoothing (box widths) and particles a box; and its time, seconds."""
+    """What won: order, near radius (box widths), smoothing (box widths) and particles a box; and
+    its time, seconds."""
 
     order: int
     near_radius: float
@@ -37,7 +41,8 @@ class Winner:
         return cls(p.order, p.near_radius, p.smoothing, _per_box(p, particles), seconds)
 
     def among(self, found: list[FMMParameters], particles: int) -> FMMParameters | None:
-        """The candidate that it stands for, an order higher or lower at most; None if there is none."""
+        """The candidate that it stands for, an order higher or lower at most;
+        None if there is none."""
 
         def distance(p: FMMParameters) -> float:
             return abs(np.log(_per_box(p, particles) / self.per_box))
@@ -52,12 +57,14 @@ class Winner:
         return min(alike, key=distance, default=None)
 
 
-def choose_tuned(device: str | None, request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> FMMParameters:
-    """As :func:`fmm_openmm.parameters.choose_parameters`, but the winner of a timing on this model of GPU, where there is one;
-    None for the host.
+def choose_tuned(
+    device: str | None, request: Request, cell: np.ndarray, load: Load, cost: CostModel
+) -> FMMParameters:
+    """As :func:`fmm_openmm.parameters.choose_parameters`, but the winner of a timing on this model
+    of GPU, where there is one; None for the host.
 
-    What the request fixes is obeyed: timings count only where order, near radius and grid are all free. They are made in
-    filled cells, and count only there.
+    What the request fixes is obeyed: timings count only where order, near radius and grid are all
+    free. They are made in filled cells, and count only there.
     """
     found = candidates(request, cell, load, cost)
     fixed = request.order, request.near_radius, request.grid, request.levels or None
@@ -92,7 +99,9 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
 
 def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:
     values = near_radius, smoothing, per_box, seconds
-    if type(order) is not int or not all(type(value) in (int, float) and np.isfinite(value) for value in values):
+    if type(order) is not int or not all(
+        type(value) in (int, float) and np.isfinite(value) for value in values
+    ):
         raise ValueError("an entry is not of numbers")
     if not (order > 0 and per_box > 0):
         raise ValueError("an entry is out of range")
@@ -103,5 +112,12 @@ def _per_box(parameters: FMMParameters, particles: int) -> float:
     return particles / float(np.prod(np.diag(parameters.counts)))
 
 
-KEPT = Entries("tuning.json", "winners", "fmm_openmm tuning 1", "tune again", lambda entry: _checked(**entry), asdict)
+KEPT = Entries(
+    "tuning.json",
+    "winners",
+    "fmm_openmm tuning 1",
+    "tune again",
+    lambda entry: _checked(**entry),
+    asdict,
+)
 """All winners: the file in the user's cache folder."""

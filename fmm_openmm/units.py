@@ -1,12 +1,14 @@
-"""Units: plain numbers are OpenMM's (nm, e, kJ/mol, ps); an ``openmm.unit.Quantity`` is converted to them.
+"""Units: plain numbers are OpenMM's (nm, e, kJ/mol, ps); an ``openmm.unit.Quantity`` is converted
+to them.
 
-The Coulomb constant has its one home here. Inside the solver lengths are measured in box widths and the constant is
-applied once, to the finished potentials.
+The Coulomb constant has its one home here. Inside the solver lengths are measured in box widths and
+the constant is applied once, to the finished potentials.
 """
 
 import sys
 
-# OpenMM's own factors (SimTKOpenMMRealType.h): 1 / (4 pi epsilon_0) with AVOGADRO, E_CHARGE and EPSILON0 as given there.
+# OpenMM's own factors (SimTKOpenMMRealType.h): 1 / (4 pi epsilon_0) with AVOGADRO, E_CHARGE and
+# EPSILON0 as given there.
 AVOGADRO = 6.02214076e23
 E_CHARGE = 1.602176634e-19
 EPSILON0 = 1e-6 * 8.8541878128e-12 / (E_CHARGE * E_CHARGE * AVOGADRO)
@@ -19,11 +21,12 @@ COULOMB_CONSTANT = 1.0 / (4.0 * PI * EPSILON0)
 def strip_units(value, dimension: str | None = None, name: str = "value"):
     """``value`` as a plain number or array in OpenMM units.
 
-    A ``Quantity`` can only exist once ``openmm.unit`` is loaded, so nothing is imported here. Lists and tuples that hold
-    quantities (``[1*nanometer, ...]``) are converted element by element.
+    A ``Quantity`` can only exist once ``openmm.unit`` is loaded, so nothing is imported here. Lists
+    and tuples that hold quantities (``[1*nanometer, ...]``) are converted element by element.
 
     Args:
-        dimension: a unit of ``openmm.unit`` that a ``Quantity`` must be compatible with, such as "nanometer"; None for any.
+        dimension: a unit of ``openmm.unit`` that a ``Quantity`` must be compatible with, such as
+            "nanometer"; None for any.
         name: of the argument, for the error.
 
     Raises:
@@ -34,8 +37,12 @@ def strip_units(value, dimension: str | None = None, name: str = "value"):
         return value
     if isinstance(value, unit.Quantity):
         if dimension and not value.unit.is_compatible(getattr(unit, dimension)):
-            raise ValueError(f"`{name}` must be in units of {getattr(unit, dimension)}, got {value.unit}")
+            raise ValueError(
+                f"`{name}` must be in units of {getattr(unit, dimension)}, got {value.unit}"
+            )
         return value.value_in_unit_system(unit.md_unit_system)
-    if isinstance(value, (list, tuple)) and any(isinstance(entry, (unit.Quantity, list, tuple)) for entry in value):
+    if isinstance(value, (list, tuple)) and any(
+        isinstance(entry, (unit.Quantity, list, tuple)) for entry in value
+    ):
         return [strip_units(entry, dimension, name) for entry in value]
     return value

@@ -1,6 +1,8 @@
-// children: what m2m and l2l need of the box vectors in the parameter block. All in double, for tables of floats too.
+// children: what m2m and l2l need of the box vectors in the parameter block. All in double, for
+// tables of floats too.
 //
-//   shifts          regular harmonics of the vectors from a parent's centre to its children's, a thread a vector
+//   shifts          regular harmonics of the vectors from a parent's centre to its children's, a
+//                   thread a vector
 //   child_tables    of the translations between them, see common/children.cuh, a thread an entry
 #include "common/children.cuh"
 #include "common/vectors.cuh"
@@ -9,16 +11,17 @@ __device__ Vector shift_of(int child, const Parameters* parameters) {
     return Vector((child & 1) - 0.5, (child >> 1 & 1) - 0.5, (child >> 2) - 0.5, parameters);
 }
 
-// Calls visit(l, m, real part, imaginary part) for the regular harmonics up to a degree, in loops over m and l, as in
-// fmm_openmm/expansions/harmonics.py.
+// Calls visit(l, m, real part, imaginary part) for the regular harmonics up to a degree, in loops
+// over m and l, as in fmm_openmm/expansions/harmonics.py.
 template <class Visit>
 __device__ void regular_of(const Vector& r, int top, Visit visit) {
-    double c = 1, s = 0;    // R_mm
+    double c = 1, s = 0;  // R_mm
     for (int m = 0; m <= top; m++) {
-        double before = 0, factor = 1;    // R_lm over R_mm
+        double before = 0, factor = 1;  // R_lm over R_mm
         for (int l = m; l <= top; l++) {
             visit(l, m, factor * c, factor * s);
-            const double next = ((2 * l + 1) * r.z * factor - r.square() * before) / ((l + 1 + m) * (l + 1 - m));
+            const double next =
+                ((2 * l + 1) * r.z * factor - r.square() * before) / ((l + 1 + m) * (l + 1 - m));
             before = factor;
             factor = next;
         }
@@ -28,7 +31,8 @@ __device__ void regular_of(const Vector& r, int top, Visit visit) {
     }
 }
 
-extern "C" __global__ void shifts(const Parameters* __restrict__ parameters, double* __restrict__ terms /* (8, TERMS) */) {
+extern "C" __global__ void shifts(const Parameters* __restrict__ parameters,
+                                  double* __restrict__ terms /* (8, TERMS) */) {
     const int child = threadIdx.x;
     regular_of(shift_of(child, parameters), ORDER, [&](int l, int m, double c, double s) {
         double* own = terms + child * TERMS + l * l + l;
@@ -45,8 +49,10 @@ struct Exchange {
     __device__ double operator()(int m, int k) const { return own[(m + l) * (2 * l + 1) + k + l]; }
 };
 
-extern "C" __global__ void child_tables(const double* __restrict__ exchange /* (TURN_ENTRIES) */, const double* __restrict__ shifts,
-                                        const Parameters* __restrict__ parameters, real* __restrict__ tables /* (8, TABLE) */) {
+extern "C" __global__ void child_tables(const double* __restrict__ exchange /* (TURN_ENTRIES) */,
+                                        const double* __restrict__ shifts,
+                                        const Parameters* __restrict__ parameters,
+                                        real* __restrict__ tables /* (8, TABLE) */) {
     const int entry = blockIdx.x * blockDim.x + threadIdx.x, child = blockIdx.y;
     const Vector shift = shift_of(child, parameters);
     real* table = tables + child * TABLE;
@@ -61,7 +67,8 @@ extern "C" __global__ void child_tables(const double* __restrict__ exchange /* (
     const int n = 2 * l + 1, m = (entry - block_of(l)) / n - l, k = (entry - block_of(l)) % n - l;
     const Exchange j = {exchange + block_of(l), l};
     const double theta = shift.theta(), phi = shift.phi();
-    double forth = 0, back = 0;    // J Z(theta) J Z(-phi) and Z(phi) J Z(-theta) J; Z_mm = cos m g, Z_m,-m = -sin m g
+    // J Z(theta) J Z(-phi) and Z(phi) J Z(-theta) J; Z_mm = cos m g, Z_m,-m = -sin m g
+    double forth = 0, back = 0;
     for (int i = -l; i <= l; i++) {
         const double c = cos(i * theta), s = sin(i * theta);
         forth += (j(m, i) * c + j(m, -i) * s) * (j(i, k) * cos(k * phi) - j(i, -k) * sin(k * phi));
@@ -80,8 +87,10 @@ __device__ double2 complex_term(const double* terms, int l, int m) {
     return k % 2 == 0 ? double2{c, -s} : double2{-c, s};
 }
 
-extern "C" __global__ void child_tables(const double* __restrict__, const double* __restrict__ shifts,
-                                        const Parameters* __restrict__, real* __restrict__ tables /* (8, TABLE) */) {
+extern "C" __global__ void child_tables(const double* __restrict__,
+                                        const double* __restrict__ shifts,
+                                        const Parameters* __restrict__,
+                                        real* __restrict__ tables /* (8, TABLE) */) {
     const int entry = blockIdx.x * blockDim.x + threadIdx.x, child = blockIdx.y;
     if (entry >= TERMS * TERMS) return;
     const int a = entry / TERMS, l = degree_of(a), m = a - l * l - l, mu = m < 0 ? -m : m;

@@ -1,20 +1,23 @@
-// dft: real three-dimensional Fourier transforms of grids that fit into shared memory. Part of the stage lattice.
+// dft: real three-dimensional Fourier transforms of grids that fit into shared memory. Part of the
+// stage lattice.
 //
-//     forward   X_k = sum_n x_n e^(-2 pi i n.k / D)     inverse   x_n = sum_k X_k e^(+2 pi i n.k / D)     (unnormalised)
+//     forward   X_k = sum_n x_n e^(-2 pi i n.k / D)
+//     inverse   x_n = sum_k X_k e^(+2 pi i n.k / D)     (unnormalised)
 //
-// A block owns a grid of D0 x D1 x D2 points: pairs of planes along the last two axes, then the half that is not the conjugate
-// of the other along the first, and backwards. Bound by latency.
+// A block owns a grid of D0 x D1 x D2 points: pairs of planes along the last two axes, then the
+// half that is not the conjugate of the other along the first, and backwards. Bound by latency.
 #include "common/planes.cuh"
 
 #define PAIRS ((D0 + 1) / 2)
 #define COLUMNS (D1 * HALF)
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-forward(const real2* __restrict__ roots /* (D0 + D1 + D2) */, const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
-        real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
+    forward(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+            const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
+            real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
     extern __shared__ char memory[];
-    real2* planes = reinterpret_cast<real2*>(memory);   // (PAIRS, D1, PITCH)
-    real2* half = planes + PAIRS * D1 * PITCH;          // (D0, COLUMNS)
+    real2* planes = reinterpret_cast<real2*>(memory);  // (PAIRS, D1, PITCH)
+    real2* half = planes + PAIRS * D1 * PITCH;         // (D0, COLUMNS)
     const real* grid = grids + blockIdx.x * (long long)POINTS;
     real2* spectrum = spectra + blockIdx.x * (long long)(D0 * COLUMNS);
     planes_forward<PAIRS>(roots + D0, planes, [&](int pair, int row, int column) {
@@ -34,16 +37,18 @@ forward(const real2* __restrict__ roots /* (D0 + D1 + D2) */, const real* __rest
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-inverse(const real2* __restrict__ roots /* (D0 + D1 + D2) */, const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
-        real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
+    inverse(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+            const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
+            real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
     extern __shared__ char memory[];
-    real2* planes = reinterpret_cast<real2*>(memory);   // (PAIRS, D1, PITCH)
-    real2* half = planes + PAIRS * D1 * PITCH;          // (D0, COLUMNS)
+    real2* planes = reinterpret_cast<real2*>(memory);  // (PAIRS, D1, PITCH)
+    real2* half = planes + PAIRS * D1 * PITCH;         // (D0, COLUMNS)
     const real2* spectrum = spectra + blockIdx.x * (long long)(D0 * COLUMNS);
     real* grid = grids + blockIdx.x * (long long)POINTS;
     auto column = [&](int line, int p) -> real2& { return half[p * COLUMNS + line]; };
-    transform<D0, COLUMNS, 1>(roots, [&](int line, int k) { return spectrum[k * COLUMNS + line]; }, column,
-                              [&](int line, int p, int, real2 z) { column(line, p) = z; });
+    transform<D0, COLUMNS, 1>(
+        roots, [&](int line, int k) { return spectrum[k * COLUMNS + line]; }, column,
+        [&](int line, int p, int, real2 z) { column(line, p) = z; });
     __syncthreads();
     planes_inverse<PAIRS>(
         roots + D0, planes,

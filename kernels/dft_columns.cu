@@ -1,7 +1,9 @@
-// dft_columns: complex Fourier transforms along the first axis (forward0, inverse0) and the second (forward1, inverse1) of the
-// spectra of real grids, in place. Part of the stage lattice; conventions as in dft.cu.
+// dft_columns: complex Fourier transforms along the first axis (forward0, inverse0) and the second
+// (forward1, inverse1) of the spectra of real grids, in place. Part of the stage lattice;
+// conventions as in dft.cu.
 //
-// A block owns DFT_COLUMNS0 or DFT_COLUMNS1 neighbouring columns; 0 if there is none to transform. Bound by memory.
+// A block owns DFT_COLUMNS0 or DFT_COLUMNS1 neighbouring columns; 0 if there is none to transform.
+// Bound by memory.
 #include "common/lines.cuh"
 
 extern __shared__ char memory[];
@@ -9,14 +11,16 @@ extern __shared__ char memory[];
 // Columns of D values INNER apart, COUNT a block.
 template <int D, int INNER, int COUNT, int SIGN>
 __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* spectra) {
-    real2* tile = reinterpret_cast<real2*>(memory);   // (D, COUNT)
-    const long long all = (long long)TERMS * D0 * D1 * HALF / D, first = blockIdx.x * (long long)COUNT;
+    real2* tile = reinterpret_cast<real2*>(memory);  // (D, COUNT)
+    const long long all = (long long)TERMS * D0 * D1 * HALF / D,
+                    first = blockIdx.x * (long long)COUNT;
     auto top = [&](int line) {
         const long long c = first + line;
         return spectra + c / INNER * (D * INNER) + c % INNER;
     };
     transform<D, COUNT, SIGN>(
-        roots, [&](int line, int n) { return first + line < all ? top(line)[n * INNER] : real2{0, 0}; },
+        roots,
+        [&](int line, int n) { return first + line < all ? top(line)[n * INNER] : real2{0, 0}; },
         [&](int line, int p) -> real2& { return tile[p * COUNT + line]; },
         [&](int line, int, int k, real2 z) {
             if (first + line < all) top(line)[k * INNER] = z;
@@ -25,24 +29,28 @@ __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* 
 
 #if DFT_COLUMNS0
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-forward0(const real2* __restrict__ roots /* (D0 + D1 + D2) */, real2* spectra /* (TERMS, D0, D1, HALF) */) {
+    forward0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+             real2* spectra /* (TERMS, D0, D1, HALF) */) {
     columns<D0, D1 * HALF, DFT_COLUMNS0, -1>(roots, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-inverse0(const real2* __restrict__ roots /* (D0 + D1 + D2) */, real2* spectra /* (TERMS, D0, D1, HALF) */) {
+    inverse0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+             real2* spectra /* (TERMS, D0, D1, HALF) */) {
     columns<D0, D1 * HALF, DFT_COLUMNS0, 1>(roots, spectra);
 }
 #endif
 
 #if DFT_COLUMNS1
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-forward1(const real2* __restrict__ roots /* (D0 + D1 + D2) */, real2* spectra /* (TERMS, D0, D1, HALF) */) {
+    forward1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+             real2* spectra /* (TERMS, D0, D1, HALF) */) {
     columns<D1, HALF, DFT_COLUMNS1, -1>(roots + D0, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-inverse1(const real2* __restrict__ roots /* (D0 + D1 + D2) */, real2* spectra /* (TERMS, D0, D1, HALF) */) {
+    inverse1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+             real2* spectra /* (TERMS, D0, D1, HALF) */) {
     columns<D1, HALF, DFT_COLUMNS1, 1>(roots + D0, spectra);
 }
 #endif

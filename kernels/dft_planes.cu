@@ -1,5 +1,5 @@
-// dft_planes: real Fourier transforms along the last two axes of grids (ROWS = D1), or along the last alone (ROWS = 1). Part of
-// the stage lattice; conventions as in dft.cu.
+// dft_planes: real Fourier transforms along the last two axes of grids (ROWS = D1), or along the
+// last alone (ROWS = 1). Part of the stage lattice; conventions as in dft.cu.
 //
 // A block owns DFT_PAIRS pairs of neighbouring planes of a grid, in shared memory. Bound by memory.
 #include "common/planes.cuh"
@@ -16,13 +16,17 @@ struct Pair {
     bool both, exists;
 
     __device__ explicit Pair(int q)
-        : term(q / PAIRS), plane(q % PAIRS * 2), both(plane + 1 < PLANES), exists(q < TERMS * PAIRS) {}
+        : term(q / PAIRS),
+          plane(q % PAIRS * 2),
+          both(plane + 1 < PLANES),
+          exists(q < TERMS * PAIRS) {}
 };
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */, const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
-               real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
-    real2* tile = reinterpret_cast<real2*>(memory);   // (DFT_PAIRS, ROWS, PITCH)
+    forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+                   const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
+                   real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
+    real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_forward<DFT_PAIRS>(roots + D0 + D1 - ROWS, tile, [&](int pair, int row, int column) {
         const Pair own(blockIdx.x * DFT_PAIRS + pair);
         if (!own.exists) return real2{0, 0};
@@ -43,10 +47,10 @@ forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */, const real*
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
-inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-               const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
-               real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
-    real2* tile = reinterpret_cast<real2*>(memory);   // (DFT_PAIRS, ROWS, PITCH)
+    inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
+                   const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
+                   real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
+    real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_inverse<DFT_PAIRS>(
         roots + D0 + D1 - ROWS, tile,
         [&](int pair, int k1, int k2, real2& a, real2& b) {

@@ -1,5 +1,5 @@
-// dft_sums: Fourier transforms by plain sums, for lengths that have prime factors above 13 or are too long for shared memory.
-// Part of the stage lattice; conventions as in dft.cu.
+// dft_sums: Fourier transforms by plain sums, for lengths that have prime factors above 13 or are
+// too long for shared memory. Part of the stage lattice; conventions as in dft.cu.
 //
 // A thread owns a value of the result. Bound by the sums, one term for each value along the axis.
 #include "common/types.cuh"
@@ -13,7 +13,8 @@ __device__ __forceinline__ int next(int power, int k, int length) {
 }
 
 // Complex, along an axis whose values lie `inner` apart.
-extern "C" __global__ void sums(int length, int inner, int sign, const real2* __restrict__ roots /* (length) */,
+extern "C" __global__ void sums(int length, int inner, int sign,
+                                const real2* __restrict__ roots /* (length) */,
                                 const real2* __restrict__ from /* (TERMS, D0, D1, HALF) */,
                                 real2* __restrict__ to /* (TERMS, D0, D1, HALF) */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -23,8 +24,10 @@ extern "C" __global__ void sums(int length, int inner, int sign, const real2* __
     real2 sum = {0, 0};
     for (int n = 0, power = 0; n < length; n++, power = next(power, k, length)) {
         const real2 x = from[n * (long long)inner], root = roots[power];
-        sum.x += x.x * root.x; sum.x -= sign * x.y * root.y;
-        sum.y += x.y * root.x; sum.y += sign * x.x * root.y;
+        sum.x += x.x * root.x;
+        sum.x -= sign * x.y * root.y;
+        sum.y += x.y * root.x;
+        sum.y += sign * x.x * root.y;
     }
     to[i] = sum;
 }
@@ -45,16 +48,18 @@ extern "C" __global__ void sums_forward(const real2* __restrict__ roots /* (D2) 
     spectra[i] = sum;
 }
 
-extern "C" __global__ void sums_inverse(const real2* __restrict__ roots /* (D2) */,
-                                        const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
-                                        real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
+extern "C" __global__ void sums_inverse(
+    const real2* __restrict__ roots /* (D2) */,
+    const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
+    real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= (long long)TERMS * D0 * D1 * D2) return;
     const int n = i % D2;
     const real2* x = spectra + i / D2 * HALF;
     real sum = x[0].x;
     for (int k = 1, power = n; k < HALF; k++, power = next(power, n, D2)) {
-        const real both = 2 * k == D2 ? 1 : 2;      // of a value and its conjugate, where they are two
+        // of a value and its conjugate, where they are two
+        const real both = 2 * k == D2 ? 1 : 2;
         sum += both * (x[k].x * roots[power].x - x[k].y * roots[power].y);
     }
     grids[i] = sum;

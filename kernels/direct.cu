@@ -1,18 +1,22 @@
 // direct: potentials and fields of charges in empty space by meeting every pair.
 //
-//     Phi_i = sum_j q_j / r_ij      E_i = sum_j q_j (x_i - x_j) / r_ij^3      j: not i, and not excluded
+//     Phi_i = sum_j q_j / r_ij      E_i = sum_j q_j (x_i - x_j) / r_ij^3
+//     j: not i, and not excluded
 //
 //   split    coordinates as sums of two reals
-//   direct   a thread owns a target; TILE sources at a time pass through shared memory; few targets share the sources
-//            among several blocks
+//   direct   a thread owns a target; TILE sources at a time pass through shared memory; few targets
+//            share the sources among several blocks
 //   collect  the blocks' sums, added up in a fixed order
 //
-// Bound by instruction issue: 23 instructions a pair in float32, of which 9 form differences that no origin spoils.
+// Bound by instruction issue: 23 instructions a pair in float32, of which 9 form differences that
+// no origin spoils.
 #include "common/open.cuh"
 
 extern "C" __global__ void split(int n, const double* __restrict__ positions /* (n, 3) nm */,
-                                 const double* __restrict__ charges /* (n) */, const int* __restrict__ order /* (n) or none */,
-                                 real4* __restrict__ high /* (n) x, y, z, charge */, real4* __restrict__ low /* (n) */) {
+                                 const double* __restrict__ charges /* (n) */,
+                                 const int* __restrict__ order /* (n) or none */,
+                                 real4* __restrict__ high /* (n) x, y, z, charge */,
+                                 real4* __restrict__ low /* (n) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const int from = order ? order[i] : i;
@@ -23,9 +27,10 @@ extern "C" __global__ void split(int n, const double* __restrict__ positions /* 
 }
 
 extern "C" __global__ void __launch_bounds__(TILE, 4)
-direct(int n, const real4* __restrict__ high, const real4* __restrict__ low,
-       const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself and excluded, ascending */,
-       Sum* __restrict__ partial /* (gridDim.y, n) */) {
+    direct(int n, const real4* __restrict__ high, const real4* __restrict__ low,
+           const int* __restrict__ partner_start /* (n + 1) */,
+           const int* __restrict__ partner /* itself and excluded, ascending */,
+           Sum* __restrict__ partial /* (gridDim.y, n) */) {
     __shared__ real4 source_high[TILE], source_low[TILE];
     const int i = blockIdx.x * TILE + threadIdx.x, mine = min(i, n - 1);
     const Charge target = {high[mine], low[mine]};
@@ -48,7 +53,7 @@ direct(int n, const real4* __restrict__ high, const real4* __restrict__ low,
         int k = 0;
         while (true) {
             const int stop = min(count, skip - first);
-#pragma unroll (sizeof(real) == 4 ? 8 : 4)
+#pragma unroll(sizeof(real) == 4 ? 8 : 4)
             for (; k < stop; k++) interact(target, source_high[k], source_low[k], sum);
             if (k == count) break;
             k++;
@@ -59,9 +64,10 @@ direct(int n, const real4* __restrict__ high, const real4* __restrict__ low,
     if (i < n) partial[blockIdx.y * (long long)n + i] = total;
 }
 
-extern "C" __global__ void collect(int n, int shares, const Sum* __restrict__ partial /* (shares, n) */,
-                                   const int* __restrict__ order /* (n) or none: where results go */,
-                                   double* __restrict__ potentials /* (n) */, double* __restrict__ fields /* (n, 3) */) {
+extern "C" __global__ void collect(
+    int n, int shares, const Sum* __restrict__ partial /* (shares, n) */,
+    const int* __restrict__ order /* (n) or none: where results go */,
+    double* __restrict__ potentials /* (n) */, double* __restrict__ fields /* (n, 3) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     Sum sum = {0, 0, 0, 0};

@@ -1,30 +1,39 @@
 // l2l: local expansions of a level's boxes from their parents', L' = E(shift)^T (2^-(l + 1) L_lm).
 //
-// The term of degree 0 is computed, and kept apart, in float64: neighbours that have it from different parents and by m2l from
-// different sources must agree in it to rounding, as with smoothing its differences make forces, over the transition's width.
+// The term of degree 0 is computed, and kept apart, in float64: neighbours that have it from
+// different parents and by m2l from different sources must agree in it to rounding, as with
+// smoothing its differences make forces, over the transition's width.
 //
-// A block owns the children at one position of TRANSLATE_BOXES boxes. Bound by shared-memory reads, and by latency on coarse levels.
+// A block owns the children at one position of TRANSLATE_BOXES boxes. Bound by shared-memory reads,
+// and by latency on coarse levels.
 #include "common/children.cuh"
 #include "common/types.cuh"
 
-extern "C" __global__ void __launch_bounds__(TRANSLATE_THREADS)
-l2l(int half, const int* __restrict__ root_slots, const real* __restrict__ tables /* (8, TABLE) */,
+extern "C" __global__ void __launch_bounds__(TRANSLATE_THREADS) l2l(
+    int half, const int* __restrict__ root_slots, const real* __restrict__ tables /* (8, TABLE) */,
     const double* __restrict__ shifts /* (8, TERMS): R_a(shift) */,
     const real* __restrict__ parents /* slabs, or where half is 1 (TERMS, POINTS) in FFT order */,
     const double* __restrict__ parent_central /* slabs of one term; not used where half is 1 */,
-    real* __restrict__ local /* slabs; degree 0 is left out */, double* __restrict__ central /* slabs of one term */) {
+    real* __restrict__ local /* slabs; degree 0 is left out */,
+    double* __restrict__ central /* slabs of one term */) {
     extern __shared__ char memory[];
-    const int box = blockIdx.x * TRANSLATE_BOXES + threadIdx.x % TRANSLATE_BOXES, child = blockIdx.y;
+    const int box = blockIdx.x * TRANSLATE_BOXES + threadIdx.x % TRANSLATE_BOXES,
+              child = blockIdx.y;
     const Target parent(box, half);
     const bool used = box < parents_of(half);
-    real* x = reinterpret_cast<real*>(memory) + threadIdx.x % TRANSLATE_BOXES;    // (TERMS, TRANSLATE_BOXES)
+    // (TERMS, TRANSLATE_BOXES)
+    real* x = reinterpret_cast<real*>(memory) + threadIdx.x % TRANSLATE_BOXES;
     real* y = x + TERMS * TRANSLATE_BOXES;
-    const long long place = half == 1 ? root_slots[min(box, parents_of(half) - 1)] : own_slab(parent);
+    const long long place =
+        half == 1 ? root_slots[min(box, parents_of(half) - 1)] : own_slab(parent);
     const long long stride = half == 1 ? POINTS : WARP;
-    for_each_term([&](int a) { x[a * TRANSLATE_BOXES] = ldexp(parents[place + a * stride], -degree_of(a) - 1); });
+    for_each_term([&](int a) {
+        x[a * TRANSLATE_BOXES] = ldexp(parents[place + a * stride], -degree_of(a) - 1);
+    });
     __syncthreads();
     if (threadIdx.x < TRANSLATE_BOXES && used) {
-        double sum = half == 1 ? double(x[0]) : parent_central[place / (TERMS * WARP) * WARP + place % WARP] / 2;
+        double sum = half == 1 ? double(x[0])
+                               : parent_central[place / (TERMS * WARP) * WARP + place % WARP] / 2;
         for (int b = 1; b < TERMS; b++) sum += shifts[child * TERMS + b] * x[b * TRANSLATE_BOXES];
         central[(child * (long long)groups_of(half) + box / WARP) * WARP + box % WARP] = sum;
     }

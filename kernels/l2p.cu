@@ -1,32 +1,36 @@
 // l2p: local expansions and the trace term to potentials and fields at the parts.
 //
-//     Phi = sum_a L_a R_a(x) + trace     E = -grad Phi     with the derivatives of fmm_openmm/expansions/harmonics.py:
-//     d R_lm / dz = R_l-1,m,   (d/dx - i d/dy) R_lm = R_l-1,m-1,   (d/dx + i d/dy) R_lm = -R_l-1,m+1
+//     Phi = sum_a L_a R_a(x) + trace     E = -grad Phi
+//     with the derivatives of fmm_openmm/expansions/harmonics.py:
+//     d R_lm / dz = R_l-1,m,   (d/dx - i d/dy) R_lm = R_l-1,m-1,
+//     (d/dx + i d/dy) R_lm = -R_l-1,m+1
 //
-// A block owns L2P_BOXES boxes, whose expansions lie in shared memory; a thread owns a part and uses each term for potential
-// and gradient at once. In small systems L2P_WARPS warps share the orders m of 32 parts. Bound by instruction issue, by
-// latency there.
+// A block owns L2P_BOXES boxes, whose expansions lie in shared memory; a thread owns a part and
+// uses each term for potential and gradient at once. In small systems L2P_WARPS warps share the
+// orders m of 32 parts. Bound by instruction issue, by latency there.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
-#define PARTS 128                       // of a block at a time
+#define PARTS 128  // of a block at a time
 #define THREADS (PARTS * L2P_WARPS)
 
 struct Shared {
     real expansion[TERMS][L2P_BOXES];
-    int begin[L2P_BOXES + 1];           // first part of each box
+    int begin[L2P_BOXES + 1];  // first part of each box
 #if L2P_WARPS > 1
     real4 share[L2P_WARPS - 1][PARTS];
 #endif
 };
 
-// What the expansion's orders FIRST <= m < LAST contribute: potential, twice its derivatives along x and y, its derivative
-// along z. Order by order, terms are added up with the real factors of the harmonics of the three orders they meet.
+// What the expansion's orders FIRST <= m < LAST contribute: potential, twice its derivatives along
+// x and y, its derivative along z. Order by order, terms are added up with the real factors of the
+// harmonics of the three orders they meet.
 template <int FIRST, int LAST>
 __device__ __forceinline__ real4 evaluate(const real4& part, const real* expansion) {
     const real x = part.x, y = part.y, z = part.z, r2 = x * x + y * y + z * z;
     const auto at = [&](int l, int m) { return expansion[term(l, m) * L2P_BOXES]; };
-    real below[ORDER + 1], own[ORDER + 1], above[ORDER + 1];  // factors of the orders m - 1, m, m + 1
+    // factors of the orders m - 1, m, m + 1
+    real below[ORDER + 1], own[ORDER + 1], above[ORDER + 1];
     real2 power_below = {0, 0}, power = {1, 0};
 #pragma unroll
     for (int m = 0; m < FIRST; m++) {
@@ -44,15 +48,27 @@ __device__ __forceinline__ real4 evaluate(const real4& part, const real* expansi
 #pragma unroll
         for (int l = m; l <= ORDER; l++) {
             const real c = at(l, m), s = m > 0 ? at(l, -m) : real(0);
-            phi.x += c * own[l]; phi.y += s * own[l];
-            if (m > 0) { right.x += c * below[l - 1]; right.y += s * below[l - 1]; }
-            if (l > m) { gz.x += c * own[l - 1]; gz.y += s * own[l - 1]; }
-            if (l > m + 1) { left.x += c * above[l - 1]; left.y += s * above[l - 1]; }
+            phi.x += c * own[l];
+            phi.y += s * own[l];
+            if (m > 0) {
+                right.x += c * below[l - 1];
+                right.y += s * below[l - 1];
+            }
+            if (l > m) {
+                gz.x += c * own[l - 1];
+                gz.y += s * own[l - 1];
+            }
+            if (l > m + 1) {
+                left.x += c * above[l - 1];
+                left.y += s * above[l - 1];
+            }
         }
         if (m == 0) left.x *= 2;  // order 0 has no imaginary part and counts twice
         sum.x += phi.x * power.x + phi.y * power.y;
-        sum.y += right.x * power_below.x + right.y * power_below.y - left.x * power_above.x - left.y * power_above.y;
-        sum.z += right.y * power_below.x - right.x * power_below.y + left.y * power_above.x - left.x * power_above.y;
+        sum.y += right.x * power_below.x + right.y * power_below.y - left.x * power_above.x -
+                 left.y * power_above.y;
+        sum.z += right.y * power_below.x - right.x * power_below.y + left.y * power_above.x -
+                 left.x * power_above.y;
         sum.w += gz.x * power.x + gz.y * power.y;
         power_below = power;
         power = power_above;
@@ -67,15 +83,19 @@ __device__ __forceinline__ real4 evaluate(const real4& part, const real* expansi
 
 template <int SHARE>
 __device__ __forceinline__ real4 evaluate_share(const real4& part, const real* expansion) {
-    return evaluate<first_order(SHARE, L2P_WARPS), first_order(SHARE + 1, L2P_WARPS)>(part, expansion);
+    return evaluate<first_order(SHARE, L2P_WARPS), first_order(SHARE + 1, L2P_WARPS)>(part,
+                                                                                      expansion);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
-    const int* __restrict__ slot /* (BOXES) */, const real* __restrict__ local /* at slot[box] + STRIDE * term */,
-    const double* __restrict__ sums /* (5) */, real4* __restrict__ far /* (parts): potential, field */) {
+    l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
+        const int* __restrict__ slot /* (BOXES) */,
+        const real* __restrict__ local /* at slot[box] + STRIDE * term */,
+        const double* __restrict__ sums /* (5) */,
+        real4* __restrict__ far /* (parts): potential, field */) {
     __shared__ Shared s;
-    const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first), lane = threadIdx.x % PARTS;
+    const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first),
+              lane = threadIdx.x % PARTS;
     const int begin = start[first], last = start[first + used], column = threadIdx.x % L2P_BOXES;
     if (begin == last) return;
     real4 next = xq[min(begin + lane, last - 1)];
@@ -88,7 +108,8 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
     }
     const real factor = real(2 * 3.14159265358979323846 / 3 / BOXES);
     const real charge = factor * real(sums[0]), square = factor * real(sums[4]);
-    const real dipole_x = 2 * factor * real(sums[1]), dipole_y = 2 * factor * real(sums[2]), dipole_z = 2 * factor * real(sums[3]);
+    const real dipole_x = 2 * factor * real(sums[1]), dipole_y = 2 * factor * real(sums[2]),
+               dipole_z = 2 * factor * real(sums[3]);
     __syncthreads();
     for (int from = begin; from < last; from += PARTS) {
         const int k = from + lane;
@@ -96,7 +117,8 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
         next = xq[min(k + PARTS, last - 1)];
         int b = 0;
 #pragma unroll
-        for (int half = L2P_BOXES / 2; half > 0; half /= 2) b += b + half < used && s.begin[b + half] <= k ? half : 0;
+        for (int half = L2P_BOXES / 2; half > 0; half /= 2)
+            b += b + half < used && s.begin[b + half] <= k ? half : 0;
         const real* expansion = &s.expansion[0][b];
 #if L2P_WARPS == 1
         const real4 sum = evaluate_share<0>(part, expansion);
@@ -104,25 +126,37 @@ l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ x
         real4 sum;
         const int share = threadIdx.x / PARTS;
         switch (share) {
-            case 0: sum = evaluate_share<0>(part, expansion); break;
-            case 1: sum = evaluate_share<1>(part, expansion); break;
-            case 2: sum = evaluate_share<2>(part, expansion); break;
-            default: sum = evaluate_share<3>(part, expansion);
+            case 0:
+                sum = evaluate_share<0>(part, expansion);
+                break;
+            case 1:
+                sum = evaluate_share<1>(part, expansion);
+                break;
+            case 2:
+                sum = evaluate_share<2>(part, expansion);
+                break;
+            default:
+                sum = evaluate_share<3>(part, expansion);
         }
-        if (from > begin) __syncthreads();  // the shares of the parts before these have been added up
+        // the shares of the parts before these have been added up
+        if (from > begin) __syncthreads();
         if (share > 0) s.share[share - 1][lane] = sum;
         __syncthreads();
         if (share > 0) continue;
 #pragma unroll
         for (int w = 0; w < L2P_WARPS - 1; w++) {
             const real4 other = s.share[w][lane];
-            sum.x += other.x; sum.y += other.y; sum.z += other.z; sum.w += other.w;
+            sum.x += other.x;
+            sum.y += other.y;
+            sum.z += other.z;
+            sum.w += other.w;
         }
 #endif
         if (k >= last) continue;
-        const real phi = sum.x + charge * (part.x * part.x + part.y * part.y + part.z * part.z) + square -
-                         (part.x * dipole_x + part.y * dipole_y + part.z * dipole_z);
-        far[k] = real4{phi, dipole_x - 2 * charge * part.x - sum.y / 2, dipole_y - 2 * charge * part.y - sum.z / 2,
+        const real phi = sum.x + charge * (part.x * part.x + part.y * part.y + part.z * part.z) +
+                         square - (part.x * dipole_x + part.y * dipole_y + part.z * dipole_z);
+        far[k] = real4{phi, dipole_x - 2 * charge * part.x - sum.y / 2,
+                       dipole_y - 2 * charge * part.y - sum.z / 2,
                        dipole_z - 2 * charge * part.z - sum.w};
     }
 }

@@ -1,14 +1,17 @@
-// lattice: the convolution of the moments with the lattice operator, between a forward and an inverse FFT of each term.
+// lattice: the convolution of the moments with the lattice operator, between a forward and an
+// inverse FFT of each term.
 //
-// For every wave vector (i^-l Lambda)_a = sum_b matrix_ab (i^j M)_b with a real symmetric matrix of operator terms T. With
-// the complex rules of fmm_openmm/expansions/harmonics.py, the entries between the real (c) and imaginary (s) parts of the
-// target's order m and the source's order k share four operator terms of degree l + j:
+// For every wave vector (i^-l Lambda)_a = sum_b matrix_ab (i^j M)_b with a real symmetric matrix of
+// operator terms T. With the complex rules of fmm_openmm/expansions/harmonics.py, the entries
+// between the real (c) and imaginary (s) parts of the target's order m and the source's order k
+// share four operator terms of degree l + j:
 //
-//     cc = Tc_m+k + Q    cs = Ts_m+k - W    sc = Ts_m+k + W    ss = Q - Tc_m+k,    Q, W = (-1)^k (Tc, Ts)_m-k,    m > 0: twice
+//     cc = Tc_m+k + Q    cs = Ts_m+k - W    sc = Ts_m+k + W    ss = Q - Tc_m+k
+//     with Q, W = (-1)^k (Tc, Ts)_m-k,    m > 0: twice
 //
-// A block owns WAVES wave vectors, one a lane; a warp takes one (l, m) after the other. Moments, and the operator if it
-// fits, lie in shared memory. Bound by shared-memory reads, six for four entries.
-// In rectangular cells mirrored.cu takes its place.
+// A block owns WAVES wave vectors, one a lane; a warp takes one (l, m) after the other. Moments,
+// and the operator if it fits, lie in shared memory. Bound by shared-memory reads, six for four
+// entries. In rectangular cells mirrored.cu takes its place.
 #include "common/types.cuh"
 
 #define WAVES 32
@@ -23,19 +26,23 @@ __device__ __forceinline__ real2 turned(real2 z, int turn) {
     return z;
 }
 
-// Row (l, MU) of the matrix times the moments m (TERMS, WAVES), with the operator's terms op (terms, stride).
+// Row (l, MU) of the matrix times the moments m (TERMS, WAVES), with the operator's terms op
+// (terms, stride).
 template <int MU>
-__device__ __forceinline__ void multiply(int l, const real2* m, const real* op, long long stride, real2& c, real2& s) {
+__device__ __forceinline__ void multiply(int l, const real2* m, const real* op, long long stride,
+                                         real2& c, real2& s) {
     constexpr real EVEN = MU % 2 == 0 ? 1 : -1;
 #pragma unroll 1
     for (int j = 0; j <= ORDER; j++) {
         const real2* z = m + (j * j + j) * WAVES;
         const real* t = op + ((l + j) * (l + j) + l + j) * stride;
         const real tc = t[MU * stride];
-        c.x += tc * z->x; c.y += tc * z->y;
+        c.x += tc * z->x;
+        c.y += tc * z->y;
         if (MU > 0) {
             const real ts = t[-MU * stride];
-            s.x += ts * z->x; s.y += ts * z->y;
+            s.x += ts * z->x;
+            s.y += ts * z->y;
         }
 #pragma unroll
         for (int k = 1; k <= ORDER; k++) {
@@ -46,11 +53,15 @@ __device__ __forceinline__ void multiply(int l, const real2* m, const real* op, 
             const real q = factor * t[below * stride];
             const real w = below == 0 ? real(0) : (MU >= k ? factor : -factor) * t[-below * stride];
             const real2 zc = z[k * WAVES], zs = z[-k * WAVES];
-            c.x += (p + q) * zc.x; c.x += (u - w) * zs.x;
-            c.y += (p + q) * zc.y; c.y += (u - w) * zs.y;
+            c.x += (p + q) * zc.x;
+            c.x += (u - w) * zs.x;
+            c.y += (p + q) * zc.y;
+            c.y += (u - w) * zs.y;
             if (MU > 0) {
-                s.x += (u + w) * zc.x; s.x += (q - p) * zs.x;
-                s.y += (u + w) * zc.y; s.y += (q - p) * zs.y;
+                s.x += (u + w) * zc.x;
+                s.x += (q - p) * zs.x;
+                s.y += (u + w) * zc.y;
+                s.y += (q - p) * zs.y;
             }
         }
     }
@@ -58,7 +69,8 @@ __device__ __forceinline__ void multiply(int l, const real2* m, const real* op, 
 
 // The same for the order mu: an instance of its own for each.
 template <int MU = ORDER>
-__device__ __forceinline__ void multiply(int mu, int l, const real2* m, const real* op, long long stride, real2& c, real2& s) {
+__device__ __forceinline__ void multiply(int mu, int l, const real2* m, const real* op,
+                                         long long stride, real2& c, real2& s) {
     if (mu == MU) {
         multiply<MU>(l, m, op, stride, c, s);
     } else if constexpr (MU > 0) {
@@ -66,11 +78,12 @@ __device__ __forceinline__ void multiply(int mu, int l, const real2* m, const re
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WAVES * CONVOLVE_WARPS)
-convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
-         const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */, real2* __restrict__ local /* (TERMS, waves) */) {
+extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
+    convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
+             const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */,
+             real2* __restrict__ local /* (TERMS, waves) */) {
     extern __shared__ char memory[];
-    real2* m = reinterpret_cast<real2*>(memory);              // (TERMS, WAVES)
+    real2* m = reinterpret_cast<real2*>(memory);  // (TERMS, WAVES)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
@@ -81,7 +94,7 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
         m[a * WAVES + lane] = turned(z, int(sqrtf(float(a) + 0.5f)));
     }
 #if STAGED
-    real* staged = reinterpret_cast<real*>(m + TERMS * WAVES);     // ((2 ORDER + 1)^2, WAVES)
+    real* staged = reinterpret_cast<real*>(m + TERMS * WAVES);  // ((2 ORDER + 1)^2, WAVES)
 #pragma unroll 8
     for (int a = warp; a < (2 * ORDER + 1) * (2 * ORDER + 1); a += CONVOLVE_WARPS)
         staged[a * WAVES + lane] = used ? operator_terms[a * (long long)waves + wave] : real(0);
@@ -93,13 +106,17 @@ convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
 #endif
     m += lane;
     __syncthreads();
-    for (int pair = blockIdx.y * CONVOLVE_WARPS + warp; pair < PAIRS; pair += gridDim.y * CONVOLVE_WARPS) {
+    for (int pair = blockIdx.y * CONVOLVE_WARPS + warp; pair < PAIRS;
+         pair += gridDim.y * CONVOLVE_WARPS) {
         const int l = int((sqrtf(8.0f * pair + 1.5f) - 1.0f) * 0.5f), mu = pair - l * (l + 1) / 2;
         real2 c = {0, 0}, s = {0, 0};
         multiply(mu, l, m, op, stride, c, s);
         if (!used) continue;
         const real factor = mu == 0 ? 1 : 2;
-        local[(l * l + l + mu) * (long long)waves + wave] = turned(real2{factor * c.x, factor * c.y}, -l);
-        if (mu > 0) local[(l * l + l - mu) * (long long)waves + wave] = turned(real2{factor * s.x, factor * s.y}, -l);
+        local[(l * l + l + mu) * (long long)waves + wave] =
+            turned(real2{factor * c.x, factor * c.y}, -l);
+        if (mu > 0)
+            local[(l * l + l - mu) * (long long)waves + wave] =
+                turned(real2{factor * s.x, factor * s.y}, -l);
     }
 }

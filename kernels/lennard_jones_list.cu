@@ -1,13 +1,15 @@
 // lennard_jones_list: which sites are near each other, and where they are now.
 //
 //   begin_sites   once: the sites in the order in which they are given
-//   fetch_sites   a thread a site: its coordinates in the cell; tells if it has moved by more than half of the buffer since the
-//                 list was made
+//   fetch_sites   a thread a site: its coordinates in the cell; tells if it has moved by more than
+//                 half of the buffer since the list was made
 //   list_sites    then sorts them anew, by blocks that wait for each other (all are resident):
 //                   count    a thread a site: its cell
-//                   arrange  a warp a row of cells along x: where its cells begin; rows are filled up to whole clusters
+//                   arrange  a warp a row of cells along x: where its cells begin; rows are filled
+//                            up to whole clusters
 //                   sort     a thread a site: its place
-//                 Each cluster searches for its neighbours (common/search.cuh) when its pairs are computed next
+//                 Each cluster searches for its neighbours (common/search.cuh) when its pairs are
+//                 computed next
 //   search_sites  a warp a cluster does so at once, so that the host learns how long lists are
 //
 // Bound by memory, and the last by the candidates of the search, about 600 a cluster in water.
@@ -22,15 +24,15 @@ struct Place {
 
 // Sites as they are kept, and sorted by the list under way.
 struct Sites {
-    Home* home;            // (capacity), as the last list has them
-    Home* sorted;          // (capacity), as this one has
-    real4* reference;      // (capacity): coordinates in OpenMM's arrays when the list was made, type
-    real4* position;       // (capacity + 1): coordinates in the cell, type; the last one is far from all
-    int* number;           // (capacity): of the site
-    int* number_before;    // (capacity)
-    Place* place;          // (capacity)
-    int* count;            // (cells) zero between lists
-    int* start;            // (rows + cells): a row's cells, then its end
+    Home* home;        // (capacity), as the last list has them
+    Home* sorted;      // (capacity), as this one has
+    real4* reference;  // (capacity): coordinates in OpenMM's arrays when the list was made, type
+    real4* position;  // (capacity + 1): coordinates in the cell, type; the last one is far from all
+    int* number;      // (capacity): of the site
+    int* number_before;  // (capacity)
+    Place* place;        // (capacity)
+    int* count;          // (cells) zero between lists
+    int* start;          // (rows + cells): a row's cells, then its end
 };
 
 // Waits for all blocks; what they wrote before can be read then.
@@ -38,7 +40,8 @@ __device__ __forceinline__ void wait_for_all(State* state) {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
-        const unsigned before = atomicAdd(&state->arrived, 1u), target = (before / gridDim.x + 1) * gridDim.x;
+        const unsigned before = atomicAdd(&state->arrived, 1u),
+                       target = (before / gridDim.x + 1) * gridDim.x;
         while (int(*reinterpret_cast<volatile unsigned*>(&state->arrived) - target) < 0) {}
         __threadfence();
     }
@@ -60,21 +63,24 @@ __device__ __forceinline__ Home home_of(const Posq& at, int slot, const double* 
     Home home = {0, 0, 0, slot};
 #if PERIODIC
     const double c = floor(at.z / v[8]), y = at.y - c * v[7], b = floor(y / v[4]);
-    home.c = int(c); home.b = int(b);
+    home.c = int(c);
+    home.b = int(b);
     home.a = int(floor((at.x - c * v[6] - b * v[3]) / v[0]));
 #endif
     return home;
 }
 
 // Places of sites in their cells, as they come. The sorted ones are none yet.
-__device__ __forceinline__ void count_sites(int capacity, const Posq* __restrict__ posq, const Sites& s, const Cell& cell,
-                                            const Grid& grid) {
+__device__ __forceinline__ void count_sites(int capacity, const Posq* __restrict__ posq,
+                                            const Sites& s, const Cell& cell, const Grid& grid) {
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS) {
         s.sorted[k] = Home{0, 0, 0, -1};
         const int slot = s.home[k].slot;
         if (slot < 0) continue;
-        const real4 x = in_grid(in_cell(posq[slot], home_of(posq[slot], slot, cell.vectors), cell.vectors), grid);
-        const int row = cell_along(x.z, grid.edge_z, grid.nz) * grid.ny + cell_along(x.y, grid.edge_y, grid.ny);
+        const real4 x = in_grid(
+            in_cell(posq[slot], home_of(posq[slot], slot, cell.vectors), cell.vectors), grid);
+        const int row =
+            cell_along(x.z, grid.edge_z, grid.nz) * grid.ny + cell_along(x.y, grid.edge_y, grid.ny);
         const int number = row * grid.nx + cell_along(x.x, grid.edge_x, grid.nx);
         s.place[k] = Place{number, atomicAdd(&s.count[number], 1)};
     }
@@ -82,7 +88,8 @@ __device__ __forceinline__ void count_sites(int capacity, const Posq* __restrict
 
 __device__ __forceinline__ void arrange_rows(const Sites& s, const Grid& grid, State* state) {
     const int lane = threadIdx.x % 32;
-    for (int row = (blockIdx.x * THREADS + threadIdx.x) / 32; row < grid.ny * grid.nz; row += gridDim.x * THREADS / 32) {
+    for (int row = (blockIdx.x * THREADS + threadIdx.x) / 32; row < grid.ny * grid.nz;
+         row += gridDim.x * THREADS / 32) {
         const int* count = s.count + row * grid.nx;
         int* start = s.start + row * (grid.nx + 1);
         int sites = 0;
@@ -112,35 +119,41 @@ __device__ __forceinline__ int first_of_cell(const Sites& s, int cell, const Gri
     return s.start[cell + row];
 }
 
-// The rank of every site among those of its cell, by its slot: a step of its own where the order must not depend on which
-// thread came first.
-__device__ __forceinline__ void rank_sites(int capacity, const Sites& s, const Grid& grid, State* state) {
+// The rank of every site among those of its cell, by its slot: a step of its own where the order
+// must not depend on which thread came first.
+__device__ __forceinline__ void rank_sites(int capacity, const Sites& s, const Grid& grid,
+                                           State* state) {
     int* slots = s.number;  // nothing else is there yet
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS)
-        if (s.home[k].slot >= 0) slots[first_of_cell(s, s.place[k].cell, grid) + s.place[k].rank] = s.home[k].slot;
+        if (s.home[k].slot >= 0)
+            slots[first_of_cell(s, s.place[k].cell, grid) + s.place[k].rank] = s.home[k].slot;
     wait_for_all(state);
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS) {
         const int slot = s.home[k].slot;
         if (slot < 0) continue;
         int rank = 0;
         const int cell = s.place[k].cell;
-        for (int j = first_of_cell(s, cell, grid), last = j + s.count[cell]; j < last; j++) rank += slots[j] < slot;
+        for (int j = first_of_cell(s, cell, grid), last = j + s.count[cell]; j < last; j++)
+            rank += slots[j] < slot;
         s.place[k].rank = rank;
     }
     wait_for_all(state);
 }
 
-__device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict__ posq, const int* __restrict__ type,
-                                           const Sites& s, const Cell& cell, const Grid& grid, State* state) {
+__device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict__ posq,
+                                           const int* __restrict__ type, const Sites& s,
+                                           const Cell& cell, const Grid& grid, State* state) {
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS) {
         const int slot = s.home[k].slot;
         if (slot < 0) continue;
-        const int to = first_of_cell(s, s.place[k].cell, grid) + s.place[k].rank, number = s.number_before[k];
+        const int to = first_of_cell(s, s.place[k].cell, grid) + s.place[k].rank,
+                  number = s.number_before[k];
         const Posq at = posq[slot];
         const Home home = home_of(at, slot, cell.vectors);
         real4 x = in_cell(at, home, cell.vectors);
         x.w = with_type(type[number], real(0));
-        if (unsigned(home.a + 1) > 2 || unsigned(home.b + 1) > 2 || unsigned(home.c + 1) > 2) state->strayed = 1;
+        if (unsigned(home.a + 1) > 2 || unsigned(home.b + 1) > 2 || unsigned(home.c + 1) > 2)
+            state->strayed = 1;
         s.sorted[to] = home;
         s.position[to] = x;
         s.reference[to] = real4{real(at.x), real(at.y), real(at.z), x.w};
@@ -148,10 +161,11 @@ __device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict_
     }
 }
 
-extern "C" __global__ void begin_sites(int capacity, int sites, const int* __restrict__ slot /* (sites) in OpenMM's arrays */,
-                                       const int* __restrict__ type /* (sites) */, Home* __restrict__ home /* (capacity) */,
-                                       int* __restrict__ number /* (capacity) */, real4* __restrict__ reference /* (capacity) */,
-                                       real4* __restrict__ position /* (capacity + 1) */, State* state /* zeroed */) {
+extern "C" __global__ void begin_sites(
+    int capacity, int sites, const int* __restrict__ slot /* (sites) in OpenMM's arrays */,
+    const int* __restrict__ type /* (sites) */, Home* __restrict__ home /* (capacity) */,
+    int* __restrict__ number /* (capacity) */, real4* __restrict__ reference /* (capacity) */,
+    real4* __restrict__ position /* (capacity + 1) */, State* state /* zeroed */) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k == 0) state->sorted = capacity;
     if (k <= capacity) position[k] = real4{real(1e15), real(1e15), real(1e15), 0};
@@ -161,10 +175,13 @@ extern "C" __global__ void begin_sites(int capacity, int sites, const int* __res
     reference[k] = real4{0, 0, 0, k < sites ? with_type(type[k], real(0)) : 0};
 }
 
-extern "C" __global__ void fetch_sites(int capacity, const Posq* __restrict__ posq /* (padded) nm */,
-                                       const Cell* __restrict__ cell, const Home* __restrict__ home /* (capacity) */,
+extern "C" __global__ void fetch_sites(int capacity,
+                                       const Posq* __restrict__ posq /* (padded) nm */,
+                                       const Cell* __restrict__ cell,
+                                       const Home* __restrict__ home /* (capacity) */,
                                        const real4* __restrict__ reference /* (capacity) */,
-                                       real4* __restrict__ position /* (capacity + 1) */, State* state) {
+                                       real4* __restrict__ position /* (capacity + 1) */,
+                                       State* state) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k >= capacity) return;
     const Home at = home[k];
@@ -179,10 +196,11 @@ extern "C" __global__ void fetch_sites(int capacity, const Posq* __restrict__ po
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, LIST_BLOCKS)
-list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (padded) nm */,
-           const int* __restrict__ type /* (sites) */, const Cell* __restrict__ parameters, Home* home, Home* sorted,
-           real4* reference, real4* position, int* number, int* number_before, Place* place,
-           int* count /* (cells) zeroed */, int* start /* (rows + cells) */, Grid* grid_kept, State* state /* zeroed */) {
+    list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (padded) nm */,
+               const int* __restrict__ type /* (sites) */, const Cell* __restrict__ parameters,
+               Home* home, Home* sorted, real4* reference, real4* position, int* number,
+               int* number_before, Place* place, int* count /* (cells) zeroed */,
+               int* start /* (rows + cells) */, Grid* grid_kept, State* state /* zeroed */) {
     if (state->built) return;
     const Cell cell = *parameters;
     __shared__ Grid shared_grid;
@@ -212,13 +230,16 @@ list_sites(int capacity, int rows, int cells, const Posq* __restrict__ posq /* (
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-search_sites(int capacity, const Home* __restrict__ home, const real4* __restrict__ position, const int* __restrict__ number,
-             const int* __restrict__ start, const Grid* __restrict__ grid, const Cell* __restrict__ cell,
-             const int* __restrict__ partner_start, const int* __restrict__ partner, unsigned* entry, uint2* masked, Length* length,
-             int entries, int masks, State* state) {
+    search_sites(int capacity, const Home* __restrict__ home, const real4* __restrict__ position,
+                 const int* __restrict__ number, const int* __restrict__ start,
+                 const Grid* __restrict__ grid, const Cell* __restrict__ cell,
+                 const int* __restrict__ partner_start, const int* __restrict__ partner,
+                 unsigned* entry, uint2* masked, Length* length, int entries, int masks,
+                 State* state) {
     __shared__ Parts parts[THREADS / 32];
     const int warp = threadIdx.x / 32, cluster = blockIdx.x * (THREADS / 32) + warp;
     if (cluster >= state->sorted / CLUSTER || length[cluster].build == state->builds) return;
-    search(cluster, {home, position, number, start, capacity}, {entry, masked, length, entries, masks}, {partner_start, partner},
-           *cell, *grid, parts[warp], state);
+    search(cluster, {home, position, number, start, capacity},
+           {entry, masked, length, entries, masks}, {partner_start, partner}, *cell, *grid,
+           parts[warp], state);
 }

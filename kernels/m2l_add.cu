@@ -1,16 +1,19 @@
-// m2l_add: adds to the local expansions of a level what its m2l has found, the sums over shares of the interaction lists, and on the
-// leaves what the trace term lacks (fmm_openmm/backends/trace.py).
+// m2l_add: adds to the local expansions of a level what its m2l has found, the sums over shares of
+// the interaction lists, and on the leaves what the trace term lacks
+// (fmm_openmm/backends/trace.py).
 //
-// APART, with smoothing in float32: the term of degree 0 is summed up here in float64 instead (see l2l.cu), from moments that need no
-// more digits than they have. A block owns 32 targets of one child position, a warp a share of their sources and of their terms.
-// Bound by reading moments.
+// APART, with smoothing in float32: the term of degree 0 is summed up here in float64 instead (see
+// l2l.cu), from moments that need no more digits than they have. A block owns 32 targets of one
+// child position, a warp a share of their sources and of their terms. Bound by reading moments.
 #include "common/from_root.cuh"
 
 #define WARPS M2L_ADD_WARPS
 
 // The term of degree 0, by the block's first warp; other warps get what nobody uses.
-__device__ __forceinline__ double degree_zero(const Target& target, int count, const int4* __restrict__ list,
-                                              const double2* __restrict__ rows, const real* __restrict__ moments) {
+__device__ __forceinline__ double degree_zero(const Target& target, int count,
+                                              const int4* __restrict__ list,
+                                              const double2* __restrict__ rows,
+                                              const real* __restrict__ moments) {
     __shared__ double partial[WARPS][WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     double sum = 0;
@@ -31,15 +34,20 @@ __device__ __forceinline__ double degree_zero(const Target& target, int count, c
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(WARP * WARPS)
-m2l_add(int half, int is_leaf, int count, const int4* __restrict__ list /* (8, count) */,
-        const double2* __restrict__ rows /* (translations, (TERMS + 1) / 2) */, const real* __restrict__ moments /* slabs */,
-        int shares, const real* __restrict__ sums /* (shares) slabs */, const double* __restrict__ trace /* (9), see trace_levels.cu */,
-        const Parameters* __restrict__ parameters, double* __restrict__ central /* slabs of one term */,
-        real* __restrict__ local /* slabs */) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, groups = groups_of(half), child = blockIdx.y;
+extern "C" __global__ void __launch_bounds__(WARP* WARPS)
+    m2l_add(int half, int is_leaf, int count, const int4* __restrict__ list /* (8, count) */,
+            const double2* __restrict__ rows /* (translations, (TERMS + 1) / 2) */,
+            const real* __restrict__ moments /* slabs */, int shares,
+            const real* __restrict__ sums /* (shares) slabs */,
+            const double* __restrict__ trace /* (9), see trace_levels.cu */,
+            const Parameters* __restrict__ parameters,
+            double* __restrict__ central /* slabs of one term */,
+            real* __restrict__ local /* slabs */) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, groups = groups_of(half),
+              child = blockIdx.y;
     const Target target(blockIdx.x * WARP + lane, half);
-    const double found = APART ? degree_zero(target, count, list + child * count, rows, moments) : 0;
+    const double found =
+        APART ? degree_zero(target, count, list + child * count, rows, moments) : 0;
     if (blockIdx.x * WARP + lane >= parents_of(half)) return;
     const long long length = 8LL * groups * (TERMS * WARP), own = child * groups + blockIdx.x;
     local += own * (TERMS * WARP) + lane;
@@ -53,13 +61,15 @@ m2l_add(int half, int is_leaf, int count, const int4* __restrict__ list /* (8, c
             for (int n = 0; n < shares; n++) total += sums[n * length + a * WARP];
         if (a == 0) {
             double potential = central[own * WARP + lane] + (APART ? found : total);
-            const double dipole = at.x * (trace[1] + moved[0]) + at.y * (trace[2] + moved[1]) + at.z * (trace[3] + moved[2]);
+            const double dipole = at.x * (trace[1] + moved[0]) + at.y * (trace[2] + moved[1]) +
+                                  at.z * (trace[3] + moved[2]);
             potential += background * (charge * at.square() - 2 * dipole + trace[8]);
             central[own * WARP + lane] = potential;
             local[0] = real(potential);
             continue;
         }
-        if (a == 1) total += real(4 * background * (charge * at.y - moved[1]));    // the terms y / 2, z and x / 2
+        // the terms y / 2, z and x / 2
+        if (a == 1) total += real(4 * background * (charge * at.y - moved[1]));
         if (a == 2) total += real(2 * background * (charge * at.z - moved[2]));
         if (a == 3) total += real(4 * background * (charge * at.x - moved[0]));
         local[a * WARP] += total;

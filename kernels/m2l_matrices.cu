@@ -1,8 +1,10 @@
-// matrices: those of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms, a thread an entry.
+// matrices: those of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms,
+// a thread an entry.
 #include "common/tiles.cuh"
 
-extern "C" __global__ void matrices(const real* __restrict__ harmonics /* (vectors, HARMONICS) */,
-                                    real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS): source term, target term */) {
+extern "C" __global__ void matrices(
+    const real* __restrict__ harmonics /* (vectors, HARMONICS) */,
+    real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS): source term, target term */) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
     if (row >= TILES * ROWS) return;
     const int a = OF.term[row / ROWS][row % ROWS];

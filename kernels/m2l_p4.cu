@@ -1,14 +1,16 @@
-// m2l_p4: M2L of a level of an octree, O(p^4) for each pair of boxes, its loops mapped to threads as they stand.
+// m2l_p4: M2L of a level of an octree, O(p^4) for each pair of boxes, its loops mapped to threads
+// as they stand.
 //
-//     L_lm = sum over the list, j and k of T_l+j,m+k M_jk        (in real terms: common/irregular.cuh)
+//     L_lm = sum over the list, j and k of T_l+j,m+k M_jk    (in real terms: common/irregular.cuh)
 //
-// A block owns a target, a thread one (l, m) of it. All operands come from memory, four harmonics and two moments for eight
-// multiply-adds: bound by the caches.
+// A block owns a target, a thread one (l, m) of it. All operands come from memory, four harmonics
+// and two moments for eight multiply-adds: bound by the caches.
 #include "common/irregular.cuh"
 
 extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP)
-m2l_p4(int half, int count, const int4* __restrict__ list /* (8, count) */, const real* __restrict__ harmonics /* (operators, HARMONICS) */,
-       const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* slabs */) {
+    m2l_p4(int half, int count, const int4* __restrict__ list /* (8, count) */,
+           const real* __restrict__ harmonics /* (operators, HARMONICS) */,
+           const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* slabs */) {
     if (threadIdx.x >= PAIRS) return;
     const int child = blockIdx.y;
     const Target target(blockIdx.x, half);
@@ -19,7 +21,7 @@ m2l_p4(int half, int count, const int4* __restrict__ list /* (8, count) */, cons
         const int4 entry = list[child * count + i];
         const real* t = harmonics + (entry.w >> 3) * HARMONICS;
         const real* source = moments + target.source(entry);
-        real of_c = 0, of_s = 0;    // of this source: the sum over all has less to round
+        real of_c = 0, of_s = 0;  // of this source: the sum over all has less to round
         for (int j = 0; j <= ORDER; j++)
             for (int k = 0; k <= j; k++) {
                 const Entries e = entries(t + (l + j) * (l + j) + l + j, m, k);

@@ -1,12 +1,14 @@
-// m2l_p4_parity: M2L of a level of an octree, O(p^4), with matrices shared by mirror images (common/mirrors.cuh), and sums of moments.
+// m2l_p4_parity: M2L of a level of an octree, O(p^4), with matrices shared by mirror images
+// (common/mirrors.cuh), and sums of moments.
 //
-// Target terms of the same signs under mirrors share sums over the group, which take one product with the matrix:
+// Target terms of the same signs under mirrors share sums over the group, which take one product
+// with the matrix:
 //
 //     L_a = sum_b B_ab N_b(parity of a)      N_b(q) = sum_g (-1)^(q . g) s_b(g) M_b(g)
 //
-// N is a transform of M over g in as many steps as there are axes to mirror. ROWS multiply-adds for a source term of a group, ROWS / 4
-// reads of the matrix. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97 (2021),
-// doi:10.1177/1094342020964857, without the sums N.)
+// N is a transform of M over g in as many steps as there are axes to mirror. ROWS multiply-adds for
+// a source term of a group, ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform.
+// Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857, without the sums N.)
 #include "common/mirrors.cuh"
 
 template <int MIRRORS>
@@ -37,8 +39,9 @@ __device__ __forceinline__ void add(const real4* matrix, const real (&m)[8], rea
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS, BLOCKS)
-m2l_p4_parity(int half, int groups, const int2* __restrict__ group, int count, const int4* __restrict__ list,
-              const real* __restrict__ matrix, const real* __restrict__ moments, real* __restrict__ sums) {
+extern "C" __global__ void __launch_bounds__(WARP* M2L_WARPS, BLOCKS)
+    m2l_p4_parity(int half, int groups, const int2* __restrict__ group, int count,
+                  const int4* __restrict__ list, const real* __restrict__ matrix,
+                  const real* __restrict__ moments, real* __restrict__ sums) {
     add_all(half, groups, group, count, list, matrix, moments, sums);
 }

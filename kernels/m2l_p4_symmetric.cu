@@ -1,8 +1,9 @@
-// m2l_p4_symmetric: M2L of a level of an octree, O(p^4), with matrices shared by mirror images (common/mirrors.cuh).
+// m2l_p4_symmetric: M2L of a level of an octree, O(p^4), with matrices shared by mirror
+// images (common/mirrors.cuh).
 //
-// Every entry that is read is multiplied with the moments of all sources of the group: ROWS times their number of multiply-adds for a
-// source term, ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97
-// (2021), doi:10.1177/1094342020964857.)
+// Every entry that is read is multiplied with the moments of all sources of the group: ROWS times
+// their number of multiply-adds for a source term, ROWS / 4 reads of the matrix. (B. Kohnke et al.,
+// Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
 #include "common/mirrors.cuh"
 
 template <int MIRRORS>
@@ -33,8 +34,9 @@ __device__ __forceinline__ void add(const real4* matrix, const real (&m)[8], rea
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARP * M2L_WARPS, BLOCKS)
-m2l_p4_symmetric(int half, int groups, const int2* __restrict__ group, int count, const int4* __restrict__ list,
-                 const real* __restrict__ matrix, const real* __restrict__ moments, real* __restrict__ sums) {
+extern "C" __global__ void __launch_bounds__(WARP* M2L_WARPS, BLOCKS)
+    m2l_p4_symmetric(int half, int groups, const int2* __restrict__ group, int count,
+                     const int4* __restrict__ list, const real* __restrict__ matrix,
+                     const real* __restrict__ moments, real* __restrict__ sums) {
     add_all(half, groups, group, count, list, matrix, moments, sums);
 }

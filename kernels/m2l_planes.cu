@@ -1,12 +1,14 @@
-// m2l_planes: moments turned into the planes of m2l by rotation, and local expansions turned back, see common/rotation.cuh.
-// A block, of one warp, a degree of a group of 32 boxes: blockIdx.y is by how much it is lower than the order.
+// m2l_planes: moments turned into the planes of m2l by rotation, and local expansions turned back,
+// see common/rotation.cuh. A block, of one warp, a degree of a group of 32 boxes: blockIdx.y is by
+// how much it is lower than the order.
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
-//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added to what is there, or at
-//                  first instead
+//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added
+//                  to what is there, or at first instead
 #include "common/rotation.cuh"
 
-// Blocks of a multiprocessor, at least; as the compiler chooses for floats, which for doubles would spill.
+// Blocks of a multiprocessor, at least; as the compiler chooses for floats,
+// which for doubles would spill.
 #define RESIDENT (sizeof(real) == 4 ? 0 : (ORDER > 16 ? 8 : 12))
 
 // F, or F^T.
@@ -17,9 +19,13 @@ __device__ __forceinline__ void flip(const Degree<L>& x, Degree<L>& y) {
         real c = 0, s = 0;
 #pragma unroll
         for (int k = 0; k <= L; k++) {
-            if ((L + m + k) % 2 == 0) c += real(TRANSPOSED ? FLIP.real_part[L][k][m] : FLIP.real_part[L][m][k]) * x[L + k];
+            if ((L + m + k) % 2 == 0)
+                c +=
+                    real(TRANSPOSED ? FLIP.real_part[L][k][m] : FLIP.real_part[L][m][k]) * x[L + k];
             if ((L + m + k) % 2 == 1 && m > 0 && k > 0)
-                s += real(TRANSPOSED ? FLIP.imaginary_part[L][k][m] : FLIP.imaginary_part[L][m][k]) * x[L - k];
+                s +=
+                    real(TRANSPOSED ? FLIP.imaginary_part[L][k][m] : FLIP.imaginary_part[L][m][k]) *
+                    x[L - k];
         }
         y[L + m] = c;
         if (m > 0) y[L - m] = s;
@@ -38,7 +44,7 @@ struct ToPlanes {
     const Turn* __restrict__ turns;
     const real* __restrict__ from;
     real* __restrict__ to;
-    long long length;    // of the slabs of a plane
+    long long length;  // of the slabs of a plane
 
     template <int L>
     __device__ __forceinline__ void degree() const {
@@ -53,17 +59,21 @@ struct ToPlanes {
             turn<L, 1>(x, turns[plane].phase);
             flip<L>(x, y);
 #pragma unroll
-            for (int k = 0; k <= 2 * L; k++) to[plane * length + (L * L + k) * WARP] = L % 2 == 1 ? -y[k] : y[k];
+            for (int k = 0; k <= 2 * L; k++)
+                to[plane * length + (L * L + k) * WARP] = L % 2 == 1 ? -y[k] : y[k];
         }
     }
 };
 
 extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
-to_planes(int half, int planes, const Turn* __restrict__ turns /* (planes) */, const real* __restrict__ moments /* slabs */,
-          real* __restrict__ turned /* (planes) slabs */) {
-    if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x) >= parents_of(half)) return;    // beyond the last parent
+    to_planes(int half, int planes, const Turn* __restrict__ turns /* (planes) */,
+              const real* __restrict__ moments /* slabs */,
+              real* __restrict__ turned /* (planes) slabs */) {
+    // beyond the last parent
+    if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x) >= parents_of(half)) return;
     const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;
-    for_degree(ToPlanes{planes, turns, moments + at, turned + at, gridDim.x * (long long)(TERMS * WARP)});
+    for_degree(
+        ToPlanes{planes, turns, moments + at, turned + at, gridDim.x * (long long)(TERMS * WARP)});
 }
 
 struct FromPlanes {
@@ -83,9 +93,11 @@ struct FromPlanes {
 #pragma unroll 1
             for (int share = 0; share < shares; share++) {
 #pragma unroll
-                for (int part = 0; part < PARTS_EVEN; part++) add<L, 0>((part * planes + plane) * shares + share, x);
+                for (int part = 0; part < PARTS_EVEN; part++)
+                    add<L, 0>((part * planes + plane) * shares + share, x);
 #pragma unroll
-                for (int part = 0; part < PARTS_ODD; part++) add<L, 1>((part * planes + plane) * shares + share, x);
+                for (int part = 0; part < PARTS_ODD; part++)
+                    add<L, 1>((part * planes + plane) * shares + share, x);
             }
             flip<L, true>(x, y);
             turn<L, -1>(y, turns[plane].phase);
@@ -94,7 +106,8 @@ struct FromPlanes {
         }
         flip<L, true>(sum, y);
 #pragma unroll
-        for (int k = 0; k <= 2 * L; k++) to[(L * L + k) * WARP] = initial ? y[k] : to[(L * L + k) * WARP] + y[k];
+        for (int k = 0; k <= 2 * L; k++)
+            to[(L * L + k) * WARP] = initial ? y[k] : to[(L * L + k) * WARP] + y[k];
     }
 
     // Adds the terms of a parity in the n-th slabs.
@@ -109,8 +122,10 @@ struct FromPlanes {
 };
 
 extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
-from_planes(int initial, int planes, int shares, const Turn* __restrict__ turns /* (planes) */,
-            const real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */, real* __restrict__ local /* slabs */) {
+    from_planes(int initial, int planes, int shares, const Turn* __restrict__ turns /* (planes) */,
+                const real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */,
+                real* __restrict__ local /* slabs */) {
     const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;
-    for_degree(FromPlanes{initial != 0, planes, shares, turns, sums + at, local + at, gridDim.x * (long long)(TERMS * WARP)});
+    for_degree(FromPlanes{initial != 0, planes, shares, turns, sums + at, local + at,
+                          gridDim.x * (long long)(TERMS * WARP)});
 }

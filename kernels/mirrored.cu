@@ -1,34 +1,40 @@
-// mirrored: the convolution of lattice.cu in rectangular cells, where wave vectors mirrored in y and z share one matrix.
+// mirrored: the convolution of lattice.cu in rectangular cells, where wave vectors mirrored in y
+// and z share one matrix.
 //
-// Mirroring a wave vector multiplies term (l, m) of the operator, of the moments and of the local expansions by
+// Mirroring a wave vector multiplies term (l, m) of the operator, of the moments and of
+// the local expansions by
 //
 //     y: 1, -1 for imaginary parts          z: (-1)^(l + m)
 //
-// With these signs put on the moments and on the results, (k0, k1, k2), (k0, -k1, k2), (-k0, k1, k2) and (-k0, -k1, k2) are
-// four right-hand sides of one real symmetric matrix: eight real columns, as many as a product of tensor cores has.
-// The operator is stored for one octant of wave vectors, D0 / 2 + 1, D1 / 2 + 1, D2 / 2 + 1 of them along the axes.
+// With these signs put on the moments and on the results, (k0, k1, k2), (k0, -k1, k2), (-k0, k1,
+// k2) and (-k0, -k1, k2) are four right-hand sides of one real symmetric matrix: eight real
+// columns, as many as a product of tensor cores has. The operator is stored for one octant of wave
+// vectors, D0 / 2 + 1, D1 / 2 + 1, D2 / 2 + 1 of them along the axes.
 //
-// Rows and columns are ordered by pairs (l, m), each the real and the imaginary part. With negative orders stored too,
-// T_l,-m = (-1)^m conj(T_lm), the four entries between two pairs need two complex terms of degree l + j,
+// Rows and columns are ordered by pairs (l, m), each the real and the imaginary part. With negative
+// orders stored too, T_l,-m = (-1)^m conj(T_lm), the four entries between two pairs need two
+// complex terms of degree l + j,
 //
-//     cc = Re P + Re Q    cs = Im P - Im Q    sc = Im P + Im Q    ss = Re Q - Re P    with P = T_m+k, Q = (-1)^k T_m-k
+//     cc = Re P + Re Q    cs = Im P - Im Q    sc = Im P + Im Q    ss = Re Q - Re P
+//     with P = T_m+k, Q = (-1)^k T_m-k
 //
-// A block owns MIRRORED_WAVES wave vectors of the octant, a warp a share of the row tiles of one. Operator, moments and then
-// results lie in shared memory. A lane makes the four entries between one pair of rows and one of columns, its part of a
-// 16 x 8 tile, and multiplies tiles by columns on tensor cores: doubles as they are, floats as three products of TF32
-// numbers. Bound by making the tiles, and by latency between its three phases.
+// A block owns MIRRORED_WAVES wave vectors of the octant, a warp a share of the row tiles of one.
+// Operator, moments and then results lie in shared memory. A lane makes the four entries between
+// one pair of rows and one of columns, its part of a 16 x 8 tile, and multiplies tiles by columns
+// on tensor cores: doubles as they are, floats as three products of TF32 numbers. Bound by making
+// the tiles, and by latency between its three phases.
 #include "common/tensor.cuh"
 #include "common/types.cuh"
 
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 #define ROW_TILES ((PAIRS + 7) / 8)
-#define PADDED_PAIRS (8 * ROW_TILES)                 // in whole tiles
-#define SHARE (MIRRORED_WARPS / MIRRORED_WAVES)      // warps a wave vector
-#define TILES ((ROW_TILES + SHARE - 1) / SHARE)      // row tiles a warp
-#define SPAN (3 * ORDER + 1)                         // orders -ORDER .. 2 ORDER of a degree
+#define PADDED_PAIRS (8 * ROW_TILES)             // in whole tiles
+#define SHARE (MIRRORED_WARPS / MIRRORED_WAVES)  // warps a wave vector
+#define TILES ((ROW_TILES + SHARE - 1) / SHARE)  // row tiles a warp
+#define SPAN (3 * ORDER + 1)                     // orders -ORDER .. 2 ORDER of a degree
 #define OPERATOR_PAIRS ((2 * ORDER + 1) * (ORDER + 1))
 #define OPERATOR_SIZE ((2 * ORDER + 1) * SPAN)
-#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)          // 2: other banks for the next wave vector
+#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)  // 2: other banks for the next wave vector
 #define ROUNDS(items, workers) (((items) + (workers) - 1) / (workers))
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
@@ -47,7 +53,8 @@ __device__ __forceinline__ double flipped(double x, unsigned sign) {
 
 // i^turn z
 __device__ __forceinline__ real2 turned(real2 z, int turn) {
-    return {flipped(turn & 1 ? z.y : z.x, unsigned(turn + 1) << 30), flipped(turn & 1 ? z.x : z.y, unsigned(turn) << 30)};
+    return {flipped(turn & 1 ? z.y : z.x, unsigned(turn + 1) << 30),
+            flipped(turn & 1 ? z.x : z.y, unsigned(turn) << 30)};
 }
 
 // Degree and order of the pairs, as l << 8 | m.
@@ -62,7 +69,8 @@ __constant__ constexpr Pairs all_pairs;
 
 struct Pair {
     int l, m;
-    __device__ explicit Pair(int number) : l(all_pairs.packed[number] >> 8), m(all_pairs.packed[number] & 255) {}
+    __device__ explicit Pair(int number)
+        : l(all_pairs.packed[number] >> 8), m(all_pairs.packed[number] & 255) {}
     __device__ int real_part() const { return l * l + l + m; }
     __device__ int imaginary_part() const { return l * l + l - m; }
 };
@@ -70,8 +78,8 @@ struct Pair {
 // A mirror image of a stored wave vector: bit 0 of its number mirrors y, bit 1 z.
 struct Image {
     int number;
-    bool distinct;      // from the images of lower numbers
-    long long place;    // in the half grid
+    bool distinct;    // from the images of lower numbers
+    long long place;  // in the half grid
     __device__ Image(int wave, int number) : number(number) {
         const int k0 = wave / (H1 * H2), k1 = wave / H2 % H1;
         const bool y = number & 1 && k1 > 0 && 2 * k1 < D1, z = number & 2 && k0 > 0 && 2 * k0 < D0;
@@ -83,12 +91,13 @@ struct Image {
     __device__ int turn_imaginary() const { return (number & 1) << 1; }
 };
 
-// sum += a b + c d. Tensor cores round down, so sums of many products of floats are made outside of them.
-__device__ __forceinline__ void multiply_add(real (&sum)[4], const real (&a)[4], const real (&b)[2], const real (&c)[4],
-                                             const real (&d)[2]) {
+// sum += a b + c d. Tensor cores round down, so sums of many products of floats
+// are made outside of them.
+__device__ __forceinline__ void multiply_add(real (&sum)[4], const real (&a)[4], const real (&b)[2],
+                                             const real (&c)[4], const real (&d)[2]) {
     real part[4] = {};
     real(&result)[4] = Factor<4>::SPLIT ? part : sum;
-    const Factor<2> right[2] = {split(b), split(d)};    // before the others: fewer registers
+    const Factor<2> right[2] = {split(b), split(d)};  // before the others: fewer registers
     multiply_add(result, split(a), right[0]);
     multiply_add(result, split(c), right[1]);
 #pragma unroll
@@ -97,7 +106,7 @@ __device__ __forceinline__ void multiply_add(real (&sum)[4], const real (&a)[4],
 
 // A lane's part of the columns of a tile, b, and what makes its part of the matrix.
 struct Column {
-    const char *sum, *difference;      // P and Q of row 0
+    const char *sum, *difference;  // P and Q of row 0
     real parity, b[2];
     __device__ Column(const real2* order_0, const real* columns, int number) {
         const Pair pair(min(number, PAIRS - 1));
@@ -108,7 +117,8 @@ struct Column {
         b[1] = columns[16 * number + 8];
     }
     __device__ __forceinline__ void entries(int row, real (&a)[4]) const {
-        const real2 p = *reinterpret_cast<const real2*>(sum + row), q = *reinterpret_cast<const real2*>(difference + row);
+        const real2 p = *reinterpret_cast<const real2*>(sum + row),
+                    q = *reinterpret_cast<const real2*>(difference + row);
         a[0] = p.x + parity * q.x;
         a[1] = p.y + parity * q.y;
         a[2] = p.y - parity * q.y;
@@ -117,13 +127,15 @@ struct Column {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
-convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
-                  const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
-                  real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
-    constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;       // threads a wave vector
+    convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
+                      const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
+                      real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
+    constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;  // threads a wave vector
     extern __shared__ char memory[];
-    real2* const terms = reinterpret_cast<real2*>(memory);                               // (MIRRORED_WAVES, OPERATOR_SIZE)
-    real2* const columns = terms + MIRRORED_WAVES * OPERATOR_SIZE;                       // (MIRRORED_WAVES, COLUMNS_SIZE)
+    // (MIRRORED_WAVES, OPERATOR_SIZE)
+    real2* const terms = reinterpret_cast<real2*>(memory);
+    // (MIRRORED_WAVES, COLUMNS_SIZE)
+    real2* const columns = terms + MIRRORED_WAVES * OPERATOR_SIZE;
 
     // what this thread copies: the operator, and one image of the moments, of one wave vector
     const int own = threadIdx.x % MIRRORED_WAVES, part = threadIdx.x / MIRRORED_WAVES;
@@ -134,8 +146,10 @@ convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
     moments += image.place;
     local += image.place;
     operator_terms += min(wave, STORED - 1);
-    constexpr int COLUMN_ROUNDS = ROUNDS(PADDED_PAIRS, PARTS / 4), OPERATOR_ROUNDS = ROUNDS(OPERATOR_PAIRS, PARTS);
-    real2 column[COLUMN_ROUNDS][2], term[OPERATOR_ROUNDS];      // all on their way before the first is used
+    constexpr int COLUMN_ROUNDS = ROUNDS(PADDED_PAIRS, PARTS / 4),
+                  OPERATOR_ROUNDS = ROUNDS(OPERATOR_PAIRS, PARTS);
+    // all on their way before the first is used
+    real2 column[COLUMN_ROUNDS][2], term[OPERATOR_ROUNDS];
 #pragma unroll
     for (int i = 0; i < COLUMN_ROUNDS; i++) {
         const Pair pair(min(part / 4 + i * (PARTS / 4), PAIRS - 1));
@@ -145,15 +159,18 @@ convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
 #pragma unroll
     for (int i = 0; i < OPERATOR_ROUNDS; i++) {
         const Pair pair(min(part + i * PARTS, OPERATOR_PAIRS - 1));
-        term[i] = {operator_terms[pair.real_part() * (long long)STORED], operator_terms[pair.imaginary_part() * (long long)STORED]};
+        term[i] = {operator_terms[pair.real_part() * (long long)STORED],
+                   operator_terms[pair.imaginary_part() * (long long)STORED]};
     }
 #pragma unroll
     for (int i = 0; i < COLUMN_ROUNDS; i++) {
         const int number = part / 4 + i * (PARTS / 4);
         const Pair pair(min(number, PAIRS - 1));
         const int turn = pair.l + image.turn(pair);
-        const real2 c = turned(column[i][0], turn), s = turned(column[i][1], turn + image.turn_imaginary());
-        const real once = number < PAIRS ? 1 : 0, half = pair.m > 0 ? once : once / 2;      // P + Q counts order 0 twice
+        const real2 c = turned(column[i][0], turn),
+                    s = turned(column[i][1], turn + image.turn_imaginary());
+        // P + Q counts order 0 twice
+        const real once = number < PAIRS ? 1 : 0, half = pair.m > 0 ? once : once / 2;
         const bool used = i < PADDED_PAIRS / (PARTS / 4) || number < PADDED_PAIRS;
         if (used) copy[8 * number] = {half * c.x, half * c.y};
         if (used) copy[8 * number + 4] = {once * s.x, once * s.y};
@@ -166,7 +183,8 @@ convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
         const real c = 2 * term[i].x, s = pair.m > 0 ? 2 * term[i].y : 0;
         real2* const order_0 = terms + own * OPERATOR_SIZE + pair.l * SPAN + ORDER;
         if (used) order_0[pair.m] = {c, s};
-        if (used && pair.m > 0 && pair.m <= ORDER) order_0[-pair.m] = {flipped(c, pair.m << 31), flipped(s, ~pair.m << 31)};
+        if (used && pair.m > 0 && pair.m <= ORDER)
+            order_0[-pair.m] = {flipped(c, pair.m << 31), flipped(s, ~pair.m << 31)};
     }
     __syncthreads();
 
@@ -175,7 +193,7 @@ convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
     const int first = warp % SHARE * TILES;
     const real2* const order_0 = terms + warp / SHARE * OPERATOR_SIZE + ORDER;
     real2* const own_columns = columns + warp / SHARE * COLUMNS_SIZE;
-    int row[TILES];        // places in bytes
+    int row[TILES];  // places in bytes
     real sum[TILES][4] = {};
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
@@ -213,6 +231,7 @@ convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
         const real2 c = copy[8 * number], s = copy[8 * number + 4];
         const real half = pair.m > 0 ? real(1) : real(0.5);
         local[pair.real_part() * HALF] = turned(real2{half * c.x, half * c.y}, turn);
-        if (pair.m > 0) local[pair.imaginary_part() * HALF] = turned(s, turn + image.turn_imaginary());
+        if (pair.m > 0)
+            local[pair.imaginary_part() * HALF] = turned(s, turn + image.turn_imaginary());
     }
 }

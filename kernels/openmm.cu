@@ -1,24 +1,29 @@
-// openmm: from OpenMM's positions to the solver's. OpenMM keeps particles in an order of its own: atom i of its arrays, padded
-// to whole blocks of 32, is particle atom_index[i].
+// openmm: from OpenMM's positions to the solver's. OpenMM keeps particles in an order of its own:
+// atom i of its arrays, padded to whole blocks of 32, is particle atom_index[i].
 //
 //   locate_atoms      as locate in sort.cu, from OpenMM's positions
 //   bring_positions   a thread an atom: these in the solver's order, for locate_inside there
 //
-// Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions; CORRECTED, whether the
-// low-order part of the positions is stored apart (mixed precision).
+// Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
+// CORRECTED, whether the low-order part of the positions is stored apart (mixed precision).
 #include "common/parts.cuh"
 
 struct __align__(16) Posq {
     POSQ x, y, z, charge;
 };
 
-__device__ __forceinline__ double3 position_of(int i, const Posq* __restrict__ posq, const Posq* __restrict__ correction) {
+__device__ __forceinline__ double3 position_of(int i, const Posq* __restrict__ posq,
+                                               const Posq* __restrict__ correction) {
     const Posq at = posq[i];
     double3 x;
-    x.x = at.x; x.y = at.y; x.z = at.z;
+    x.x = at.x;
+    x.y = at.y;
+    x.z = at.z;
 #if CORRECTED
     const Posq low = correction[i];
-    x.x += low.x; x.y += low.y; x.z += low.z;
+    x.x += low.x;
+    x.y += low.y;
+    x.z += low.z;
 #endif
     return x;
 }
@@ -27,15 +32,17 @@ extern "C" __global__ void locate_atoms(int n, const Posq* __restrict__ posq /* 
                                         const Posq* __restrict__ correction /* (padded) */,
                                         const int* __restrict__ atom_index /* (padded) */,
                                         const real* __restrict__ charges /* (n) */,
-                                        const Parameters* __restrict__ parameters, Located* __restrict__ located,
-                                        real4* __restrict__ fraction, int* __restrict__ count, int* __restrict__ arrived,
+                                        const Parameters* __restrict__ parameters,
+                                        Located* __restrict__ located, real4* __restrict__ fraction,
+                                        int* __restrict__ count, int* __restrict__ arrived,
                                         int* __restrict__ next) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const double3 x = position_of(i, posq, correction);
     const int particle = atom_index[i];
     const Lists lists = {n, count, arrived, next};
-    place_particle(particle, in_boxes(x.x, x.y, x.z, parameters), charges[particle], located, fraction, lists);
+    place_particle(particle, in_boxes(x.x, x.y, x.z, parameters), charges[particle], located,
+                   fraction, lists);
 }
 
 extern "C" __global__ void bring_positions(int n, const Posq* __restrict__ posq /* (padded) nm */,
@@ -46,5 +53,7 @@ extern "C" __global__ void bring_positions(int n, const Posq* __restrict__ posq 
     if (i >= n) return;
     const double3 x = position_of(i, posq, correction);
     double* to = positions + 3 * atom_index[i];
-    to[0] = x.x; to[1] = x.y; to[2] = x.z;
+    to[0] = x.x;
+    to[1] = x.y;
+    to[2] = x.z;
 }

@@ -1,33 +1,44 @@
-// operator: the lattice operator for the box vectors in the parameter block; formula in fmm_openmm/expansions/lattice.py.
+// operator: the lattice operator for the box vectors in the parameter block; formula in
+// fmm_openmm/expansions/lattice.py.
 //
-// With the multiples of harmonics whose recurrence is monic, Y_lm = (l - m)! (l + m)! / (2 l - 1)!! R_lm = (x + i y)^m Z_lm,
+// With the multiples of harmonics whose recurrence is monic, Y_lm = (l - m)! (l + m)! / (2 l - 1)!!
+// R_lm = (x + i y)^m Z_lm,
 //
-//     Z_l = z Z_l-1 - r^2 ((l - 1)^2 - m^2) / ((2 l - 1)(2 l - 3)) Z_l-2,    Z_m = 1,    S_lm = (2 l - 1)!! Y_lm / r^(2 l + 1),
+//     Z_l = z Z_l-1 - r^2 ((l - 1)^2 - m^2) / ((2 l - 1)(2 l - 3)) Z_l-2,    Z_m = 1,
+//     S_lm = (2 l - 1)!! Y_lm / r^(2 l + 1),
 //
 // and both halves of Ewald's sum evaluated wave vector by wave vector,
 //
-//     operator_t(k) = 4 pi sum_G Y_t(-G) exp(-G^2 / 4 alpha^2) / G^2  +  sum_n w_t(n) (cos, sin)(k.r_n)    for even, odd degree
+//     operator_t(k) = 4 pi sum_G Y_t(-G) exp(-G^2 / 4 alpha^2) / G^2
+//                     +  sum_n w_t(n) (cos, sin)(k.r_n)    for even, odd degree
 //
-// over the aliases G of k and over one of each pair of opposite offsets n. The weights w do not depend on the wave vector.
+// over the aliases G of k and over one of each pair of opposite offsets n. The weights w do not
+// depend on the wave vector.
 //
-// In rectangular cells (MIRRORED) S is even or odd along each axis, and one of all mirrored offsets is enough: the product over
-// the axes of cos k n, or sin k n where a term is odd, replaces (cos, sin)(k.r_n). x is odd for real parts of odd m and imaginary
-// parts of even m, y for imaginary parts, z for odd l + m; two odd axes are i^2.
+// In rectangular cells (MIRRORED) S is even or odd along each axis, and one of all mirrored offsets
+// is enough: the product over the axes of cos k n, or sin k n where a term is odd, replaces (cos,
+// sin)(k.r_n). x is odd for real parts of odd m and imaginary parts of even m, y for imaginary
+// parts, z for odd l + m; two odd axes are i^2.
 //
-//   operator_weights  a thread an offset and a pair of columns: the weights; and, a thread each, aliases and near shifts
-//   operator_terms    a block owns OPERATOR_WAVES wave vectors and the columns m and 2 p - m of the terms, together at most 2 p + 2
-//                     slots whatever m is. A thread keeps these, real and imaginary, of one wave vector in registers. Along
-//                     a row of offsets the phase turns by one complex product. A tile of weights lies in shared memory;
-//                     bound by reading it, 16 bytes for two multiply-adds.
+//   operator_weights  a thread an offset and a pair of columns: the weights; and, a thread each,
+//                     aliases and near shifts
+//   operator_terms    a block owns OPERATOR_WAVES wave vectors and the columns m and 2 p - m of the
+//                     terms, together at most 2 p + 2 slots whatever m is. A thread keeps these,
+//                     real and imaginary, of one wave vector in registers. Along a row of offsets
+//                     the phase turns by one complex product. A tile of weights lies in shared
+//                     memory; bound by reading it, 16 bytes for two multiply-adds.
 //
-// Macros, from fmm_openmm/backends/cuda/operator.py: OPERATOR_WAVES, wave vectors a block; OFFSET_TILE, offsets a tile, with which a
-// row starts anew; MIRRORED, whether the cell is rectangular. Arguments: alpha, the splitting parameter; cut, the longest alias.
+// Macros, from fmm_openmm/backends/cuda/operator.py: OPERATOR_WAVES, wave vectors a block;
+// OFFSET_TILE, offsets a tile, with which a row starts anew; MIRRORED, whether the cell is
+// rectangular. Arguments: alpha, the splitting parameter; cut, the longest alias.
 //
-// All in double, for a float operator too: the halves of Ewald's sum cancel, in high degrees and for large near stencils.
+// All in double, for a float operator too: the halves of Ewald's sum cancel, in high degrees and
+// for large near stencils.
 #include "common/types.cuh"
 
 #define TOP (2 * ORDER)
-#define SLOTS (TOP + 4)     // a slot between the columns keeps the parity of the degree that of the slot
+// a slot between the columns keeps the parity of the degree that of the slot
+#define SLOTS (TOP + 4)
 #define COLUMNS (ORDER + 1)
 #define PI 3.14159265358979323846
 
@@ -60,7 +71,9 @@ struct Columns {
         slots = m == ORDER ? ORDER + 1 : second + m + 1;
     }
     __device__ int order(int slot) const { return slot < second ? m : TOP - m; }
-    __device__ int degree(int slot) const { return slot < second ? m + slot : TOP - m + slot - second; }
+    __device__ int degree(int slot) const {
+        return slot < second ? m + slot : TOP - m + slot - second;
+    }
     __device__ bool used(int slot) const { return slot < slots && degree(slot) <= TOP; }
 };
 
@@ -83,7 +96,8 @@ public:
     }
     __device__ Waves waves(int m) const {
         const double even = m % 2 ? x.y * y.x : x.x * y.x, odd = m % 2 ? x.x * y.y : -x.y * y.y;
-        return {{even * z.x, m % 2 ? -even * z.y : even * z.y}, {odd * z.x, m % 2 ? -odd * z.y : odd * z.y}};
+        return {{even * z.x, m % 2 ? -even * z.y : even * z.y},
+                {odd * z.x, m % 2 ? -odd * z.y : odd * z.y}};
     }
 };
 #else
@@ -92,7 +106,8 @@ class Phases {
 
 public:
     __device__ void move(int4 n, const uint64 (&turn)[3], double2 step) {
-        phase = n.w & 2 ? cos_sin(n.x * turn[0] + n.y * turn[1] + n.z * turn[2]) : product(phase, step);
+        phase =
+            n.w & 2 ? cos_sin(n.x * turn[0] + n.y * turn[1] + n.z * turn[2]) : product(phase, step);
     }
     __device__ Waves waves(int m) const {
         const double even = m % 2 ? phase.y : phase.x, odd = m % 2 ? phase.x : phase.y;
@@ -105,9 +120,11 @@ __device__ __forceinline__ double coefficient(int l, int m) {
     return double((l - 1) * (l - 1) - m * m) / double((2 * l - 1) * (2 * l - 3));
 }
 
-// share[l] = Q(l + 1/2, a), or -P(l + 1/2, a) for near boxes: the recurrences that only add, upwards and downwards.
+// share[l] = Q(l + 1/2, a), or -P(l + 1/2, a) for near boxes: the recurrences that only add,
+// upwards and downwards.
 __device__ void shares(double a, bool near, double (&share)[TOP + 1]) {
-    double step = 2 / sqrt(PI) * sqrt(a) * exp(-a);               // a^(l+1/2) exp(-a) / Gamma(l + 3/2)
+    // a^(l+1/2) exp(-a) / Gamma(l + 3/2)
+    double step = 2 / sqrt(PI) * sqrt(a) * exp(-a);
     if (!near) {
         share[0] = erfc(sqrt(a));
         for (int l = 1; l <= TOP; l++, step *= a / (l - 0.5)) share[l] = share[l - 1] + step;
@@ -119,18 +136,20 @@ __device__ void shares(double a, bool near, double (&share)[TOP + 1]) {
     for (int l = TOP; l >= 0; l--) share[l] = sum += share[l];
 }
 
-extern "C" __global__ void
-operator_weights(double alpha, int offset_count, int alias_count,
-                 const int4* __restrict__ offsets /* (offset_count): i, 1 near + 2 new row */,
-                 const int4* __restrict__ aliases /* (alias_count) */, const int4* __restrict__ near /* (NEAR) */,
-                 const Parameters* __restrict__ parameters,
-                 double2* __restrict__ weights /* (COLUMNS, offset_count, SLOTS) */,
-                 double3* __restrict__ alias_vectors /* (alias_count) */, real4* __restrict__ shifts /* (NEAR) */) {
+extern "C" __global__ void operator_weights(
+    double alpha, int offset_count, int alias_count,
+    const int4* __restrict__ offsets /* (offset_count): i, 1 near + 2 new row */,
+    const int4* __restrict__ aliases /* (alias_count) */,
+    const int4* __restrict__ near /* (NEAR) */, const Parameters* __restrict__ parameters,
+    double2* __restrict__ weights /* (COLUMNS, offset_count, SLOTS) */,
+    double3* __restrict__ alias_vectors /* (alias_count) */,
+    real4* __restrict__ shifts /* (NEAR) */) {
     const int number = blockIdx.x * blockDim.x + threadIdx.x;
     const double *b = parameters->boxes, *inverse = parameters->slope;
     if (number < NEAR) {
         const int4 i = near[number];
-        shifts[number] = {real(i.x * b[0] + i.y * b[3] + i.z * b[6]), real(i.y * b[4] + i.z * b[7]), real(i.z * b[8]), 0};
+        shifts[number] = {real(i.x * b[0] + i.y * b[3] + i.z * b[6]), real(i.y * b[4] + i.z * b[7]),
+                          real(i.z * b[8]), 0};
     }
     if (number < alias_count) {
         const int4 i = aliases[number];
@@ -142,13 +161,15 @@ operator_weights(double alpha, int offset_count, int alias_count,
     if (number >= offset_count * COLUMNS) return;
     const Columns columns(number / offset_count);
     const int4 i = offsets[number % offset_count];
-    const double x = i.x * b[0] + i.y * b[3] + i.z * b[6], y = i.y * b[4] + i.z * b[7], z = i.z * b[8];
+    const double x = i.x * b[0] + i.y * b[3] + i.z * b[6], y = i.y * b[4] + i.z * b[7],
+                 z = i.z * b[8];
     const double r2 = x * x + y * y + z * z;
     double share[TOP + 1];
     shares(alpha * alpha * r2, i.w & 1, share);
 
     double2 diagonal = {0, 0};
-    double z1 = 0, z2 = 0;                                            // Z times (2 l - 1)!! / (2 m - 1)!!, at r / r^2
+    // Z times (2 l - 1)!! / (2 m - 1)!!, at r / r^2
+    double z1 = 0, z2 = 0;
     for (int slot = 0; slot < SLOTS; slot++) {
         double2 weight = {0, 0};
         if (columns.used(slot)) {
@@ -158,33 +179,39 @@ operator_weights(double alpha, int offset_count, int alias_count,
                 double scale = images / sqrt(r2);
                 for (int k = 1; k <= m; k++) scale *= 2 * k - 1;
                 diagonal = product({scale, 0}, power(x / r2, y / r2, m));
-                z1 = 1; z2 = 0;
+                z1 = 1;
+                z2 = 0;
             } else {
-                const double next = (2 * l - 1) * (z / r2 * z1 - (2 * l - 3) * coefficient(l, m) / r2 * z2);
-                z2 = z1; z1 = next;
+                const double next =
+                    (2 * l - 1) * (z / r2 * z1 - (2 * l - 3) * coefficient(l, m) / r2 * z2);
+                z2 = z1;
+                z1 = next;
             }
-            const double factor = z1 * share[l] * ((l + 1) / 2 % 2 ? -1 : 1);   // + - - +: sign, and exp(-i k.r) for odd l
+            // + - - +: sign, and exp(-i k.r) for odd l
+            const double factor = z1 * share[l] * ((l + 1) / 2 % 2 ? -1 : 1);
             weight = {diagonal.x * factor, diagonal.y * factor};
         }
         weights[(long long)number * SLOTS + slot] = weight;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES)
-operator_terms(double alpha, double cut, int waves, int offset_count, int alias_count,
-               const int* __restrict__ group /* (15): V row by row, d, lengths of the half grid */,
-               const int4* __restrict__ offsets, const double2* __restrict__ weights,
-               const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters,
-               real* __restrict__ operator_of /* ((2 ORDER + 1)^2, waves) */) {
+extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
+    double alpha, double cut, int waves, int offset_count, int alias_count,
+    const int* __restrict__ group /* (15): V row by row, d, lengths of the half grid */,
+    const int4* __restrict__ offsets, const double2* __restrict__ weights,
+    const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters,
+    real* __restrict__ operator_of /* ((2 ORDER + 1)^2, waves) */) {
     __shared__ double2 weight[OFFSET_TILE][SLOTS];
     __shared__ int4 offset[OFFSET_TILE];
     __shared__ double beta[SLOTS];
     const Columns columns(blockIdx.y);
     const int wave = blockIdx.x * OPERATOR_WAVES + threadIdx.x;
     for (int slot = threadIdx.x; slot < SLOTS; slot += OPERATOR_WAVES)
-        beta[slot] = columns.used(slot) ? coefficient(columns.degree(slot), columns.order(slot)) : 0;
+        beta[slot] =
+            columns.used(slot) ? coefficient(columns.degree(slot), columns.order(slot)) : 0;
 
-    const int kappa[3] = {wave / (group[13] * group[14]), wave / group[14] % group[13], wave % group[14]};
+    const int kappa[3] = {wave / (group[13] * group[14]), wave / group[14] % group[13],
+                          wave % group[14]};
     double fraction[3];
     for (int a = 0; a < 3; a++) {
         double f = 0;
@@ -206,7 +233,8 @@ operator_terms(double alpha, double cut, int waves, int offset_count, int alias_
     for (int first = 0; first < offset_count; first += OFFSET_TILE) {
         const int count = min(OFFSET_TILE, offset_count - first);
         __syncthreads();
-        for (int k = threadIdx.x; k < count * SLOTS; k += OPERATOR_WAVES) weight[0][k] = weights[first * SLOTS + k];
+        for (int k = threadIdx.x; k < count * SLOTS; k += OPERATOR_WAVES)
+            weight[0][k] = weights[first * SLOTS + k];
         for (int k = threadIdx.x; k < count; k += OPERATOR_WAVES) offset[k] = offsets[first + k];
         __syncthreads();
         for (int o = 0; o < count; o++) {
@@ -227,7 +255,9 @@ operator_terms(double alpha, double cut, int waves, int offset_count, int alias_
     const double* inverse = parameters->slope;
     double base[3];
     for (int a = 0; a < 3; a++)
-        base[a] = 2 * PI * (fraction[0] * inverse[3 * a] + fraction[1] * inverse[3 * a + 1] + fraction[2] * inverse[3 * a + 2]);
+        base[a] = 2 * PI *
+                  (fraction[0] * inverse[3 * a] + fraction[1] * inverse[3 * a + 1] +
+                   fraction[2] * inverse[3 * a + 2]);
     for (int k = 0; k < alias_count; k++) {
         const double3 alias = alias_vectors[k];
         const double x = -base[0] - alias.x, y = -base[1] - alias.y, z = -base[2] - alias.z;
@@ -242,11 +272,13 @@ operator_terms(double alpha, double cut, int waves, int offset_count, int alias_
         for (int slot = 0; slot < SLOTS; slot++) {
             if (slot >= columns.slots) break;
             if (slot == columns.second) {
-                z1 = 1; z2 = 0;
+                z1 = 1;
+                z2 = 0;
                 diagonal = second;
             } else if (slot > 0) {
                 const double next = z * z1 - beta[slot] * r2 * z2;
-                z2 = z1; z1 = next;
+                z2 = z1;
+                z1 = next;
             }
             sum[slot].x += z1 * diagonal.x;
             sum[slot].y += z1 * diagonal.y;
@@ -261,6 +293,7 @@ operator_terms(double alpha, double cut, int waves, int offset_count, int alias_
         if (!columns.used(slot)) continue;
         const int l = columns.degree(slot), m = columns.order(slot);
         operator_of[(l * l + l + m) * (long long)waves + wave] = real(sum[slot].x / POINTS);
-        if (m > 0) operator_of[(l * l + l - m) * (long long)waves + wave] = real(sum[slot].y / POINTS);
+        if (m > 0)
+            operator_of[(l * l + l - m) * (long long)waves + wave] = real(sum[slot].y / POINTS);
     }
 }

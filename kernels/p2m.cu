@@ -1,24 +1,27 @@
-// p2m: the parts of each box in order of their numbers, and the moments M_a = sum Q R_a(x) of the box.
+// p2m: the parts of each box in order of their numbers, and the moments M_a
+// = sum Q R_a(x) of the box.
 //
-// A block owns GROUP boxes. Its threads put the boxes' parts in order, which makes all later sums repeatable. Then P2M_LANES
-// lanes own a box: each warp sums up its share of the orders m in registers, over the parts of all its boxes at once, from shared
-// memory. Bound by instruction issue and latency alike, while boxes wait for the fullest; in small systems by latency.
+// A block owns GROUP boxes. Its threads put the boxes' parts in order, which makes all later sums
+// repeatable. Then P2M_LANES lanes own a box: each warp sums up its share of the orders m in
+// registers, over the parts of all its boxes at once, from shared memory. Bound by instruction
+// issue and latency alike, while boxes wait for the fullest; in small systems by latency.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
 #define WARPS 4
 #define THREADS (32 * WARPS)
 #define GROUP (32 / P2M_LANES)
-#define DEPTH (LISTED < 48 ? LISTED : 48)   // parts of a box that shared memory holds
-#define ITEMS 2                             // parts of a thread at a time
+#define DEPTH (LISTED < 48 ? LISTED : 48)  // parts of a box that shared memory holds
+#define ITEMS 2                            // parts of a thread at a time
 
 struct Shared {
-    real4 part[DEPTH][GROUP];           // the first parts of each box, in order
-    int list[GROUP][DEPTH + 4];         // numbers of each box's parts as they arrived, filled up with a larger one
-    unsigned short entry[GROUP * DEPTH]; // where in the lists each part of the block is
-    int begin[GROUP + 1];               // number of the block's parts before those of a box
-    int before[WARPS];                  // number of parts in boxes before the block's, shares of the warps
-    bool crowded;                       // whether a box has more than DEPTH parts
+    real4 part[DEPTH][GROUP];  // the first parts of each box, in order
+    int list[GROUP][DEPTH +
+                    4];  // numbers of each box's parts as they arrived, filled up with a larger one
+    unsigned short entry[GROUP * DEPTH];  // where in the lists each part of the block is
+    int begin[GROUP + 1];                 // number of the block's parts before those of a box
+    int before[WARPS];  // number of parts in boxes before the block's, shares of the warps
+    bool crowded;       // whether a box has more than DEPTH parts
 };
 
 template <class Value>
@@ -28,8 +31,10 @@ __device__ __forceinline__ Value warp_sum(Value value) {
     return value;
 }
 
-// Where the parts of each box of the block begin; returns the number of parts in all boxes before the block's.
-__device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ count, const int* __restrict__ region_count) {
+// Where the parts of each box of the block begin; returns the number of parts in all
+// boxes before the block's.
+__device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ count,
+                                           const int* __restrict__ region_count) {
     const int first = blockIdx.x * GROUP, region = first / REGION, lane = threadIdx.x % 32;
     int before = 0;
 #pragma unroll
@@ -75,7 +80,8 @@ __device__ __forceinline__ void copy_lists(Shared& s, const int* __restrict__ ar
         if (e >= GROUP * DEPTH) break;
         const int begin = s.begin[b];
         const bool used = begin + k < s.begin[b + 1];
-        s.list[b][k] = used ? arrived[(blockIdx.x * GROUP + b) * (long long)LISTED + k] : 0x7fffffff;
+        s.list[b][k] =
+            used ? arrived[(blockIdx.x * GROUP + b) * (long long)LISTED + k] : 0x7fffffff;
         if (used) s.entry[begin + k] = e;
     }
 }
@@ -91,8 +97,10 @@ __device__ __forceinline__ int rank_in(const int* list, int count, int own) {
     return rank;
 }
 
-// The same for lists of any length: writes the numbers of the block's parts box by box as they arrived.
-__device__ __forceinline__ void copy_long_lists(const Shared& s, int n, const int* __restrict__ arrived,
+// The same for lists of any length: writes the numbers of the block's parts box
+// by box as they arrived.
+__device__ __forceinline__ void copy_long_lists(const Shared& s, int n,
+                                                const int* __restrict__ arrived,
                                                 const int* __restrict__ next, int* number) {
     for (int b = threadIdx.x / 32; b < GROUP; b += WARPS) {
         const int begin = s.begin[b], count = s.begin[b + 1] - begin;
@@ -105,7 +113,8 @@ __device__ __forceinline__ void copy_long_lists(const Shared& s, int n, const in
     }
 }
 
-// Sums over the lanes of a box: lane i gets those of the values i, i + P2M_LANES, ..., in the first places.
+// Sums over the lanes of a box: lane i gets those of the values i, i + P2M_LANES, ...,
+// in the first places.
 template <int SIZE>
 __device__ __forceinline__ void sum_over_lanes(real (&value)[SIZE], int lane) {
 #pragma unroll
@@ -113,7 +122,8 @@ __device__ __forceinline__ void sum_over_lanes(real (&value)[SIZE], int lane) {
         const bool upper = lane & d;
 #pragma unroll
         for (int k = 0; k < SIZE / d; k += 2) {
-            const real give = upper ? value[k] : value[k + 1], keep = upper ? value[k + 1] : value[k];
+            const real give = upper ? value[k] : value[k + 1],
+                       keep = upper ? value[k + 1] : value[k];
             value[k / 2] = keep + __shfl_xor_sync(FULL, give, d);
         }
     }
@@ -121,10 +131,12 @@ __device__ __forceinline__ void sum_over_lanes(real (&value)[SIZE], int lane) {
 
 // Number of terms of the orders first <= m < last.
 __host__ __device__ constexpr int terms_of(int first, int last) {
-    return first == last ? 0 : (first > 0 ? 2 : 1) * (ORDER + 1 - first) + terms_of(first + 1, last);
+    return first == last ? 0
+                         : (first > 0 ? 2 : 1) * (ORDER + 1 - first) + terms_of(first + 1, last);
 }
 
-// Calls visit(k, l, m) for the terms of the orders FIRST <= m < LAST, k = 0, 1, ...; m < 0 for imaginary parts.
+// Calls visit(k, l, m) for the terms of the orders FIRST <= m < LAST, k = 0, 1, ...; m < 0 for
+// imaginary parts.
 template <int FIRST, int LAST, class Visit>
 __device__ __forceinline__ void for_each_term(Visit visit) {
     int k = 0;
@@ -137,13 +149,14 @@ __device__ __forceinline__ void for_each_term(Visit visit) {
         }
 }
 
-// Moments of a box, terms of the orders of warp WARP; each of its lanes takes every P2M_LANES-th part. Returns the lane's
-// share of sum Q |x|^2.
+// Moments of a box, terms of the orders of warp WARP; each of its lanes takes every P2M_LANES-th
+// part. Returns the lane's share of sum Q |x|^2.
 template <int WARP>
-__device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count, const real4* xq,
-                                             real* __restrict__ moments) {
+__device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count,
+                                             const real4* xq, real* __restrict__ moments) {
     constexpr int FIRST = first_order(WARP, WARPS), LAST = first_order(WARP + 1, WARPS);
-    constexpr int COUNT = FIRST < LAST ? terms_of(FIRST, LAST) : 1;  // low orders leave warps without work
+    // low orders leave warps without work
+    constexpr int COUNT = FIRST < LAST ? terms_of(FIRST, LAST) : 1;
     real sum[(COUNT + P2M_LANES - 1) / P2M_LANES * P2M_LANES] = {};
     double second = 0;
 #pragma unroll 1
@@ -170,14 +183,18 @@ __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-p2m(int n, const int* __restrict__ count /* (BOXES) */, const int* __restrict__ region_count /* (REGIONS) */,
-    const int* __restrict__ arrived /* (BOXES, LISTED) */, const int* __restrict__ next /* (CORNERS, n) */,
-    const Located* __restrict__ located, const real4* __restrict__ fraction, const int* __restrict__ slot /* (BOXES) */,
-    const Parameters* __restrict__ parameters,
-    int* number /* (parts): lists of crowded blocks */, int* __restrict__ start /* (BOXES + 1) */,
-    int* __restrict__ sorted /* (parts): numbers */, int* __restrict__ place /* (CORNERS, n): inverse of sorted */,
-    real4* xq /* (parts + 1): x, y, z, charge */, real* __restrict__ moments /* at slot[box] + STRIDE * term */,
-    double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
+    p2m(int n, const int* __restrict__ count /* (BOXES) */,
+        const int* __restrict__ region_count /* (REGIONS) */,
+        const int* __restrict__ arrived /* (BOXES, LISTED) */,
+        const int* __restrict__ next /* (CORNERS, n) */, const Located* __restrict__ located,
+        const real4* __restrict__ fraction, const int* __restrict__ slot /* (BOXES) */,
+        const Parameters* __restrict__ parameters,
+        int* number /* (parts): lists of crowded blocks */,
+        int* __restrict__ start /* (BOXES + 1) */, int* __restrict__ sorted /* (parts): numbers */,
+        int* __restrict__ place /* (CORNERS, n): inverse of sorted */,
+        real4* xq /* (parts + 1): x, y, z, charge */,
+        real* __restrict__ moments /* at slot[box] + STRIDE * term */,
+        double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
     __shared__ Shared s;
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];
     const auto settle = [&](int b, int rank, int own, const Located& at, const real4& u) {
@@ -229,14 +246,22 @@ p2m(int n, const int* __restrict__ count /* (BOXES) */, const int* __restrict__ 
     }
     __syncthreads();
 
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = lane / P2M_LANES, member = lane % P2M_LANES;
-    const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine], many = s.begin[mine + 1] - begin;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = lane / P2M_LANES,
+              member = lane % P2M_LANES;
+    const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine],
+              many = s.begin[mine + 1] - begin;
     const real4* own = xq + first + begin;
     real* to = box < BOXES ? moments + slot[box] : nullptr;
     switch (warp) {
-        case 0: moments_of<0>(s, mine, member, many, own, to); break;
-        case 1: moments_of<1>(s, mine, member, many, own, to); break;
-        case 2: moments_of<2>(s, mine, member, many, own, to); break;
+        case 0:
+            moments_of<0>(s, mine, member, many, own, to);
+            break;
+        case 1:
+            moments_of<1>(s, mine, member, many, own, to);
+            break;
+        case 2:
+            moments_of<2>(s, mine, member, many, own, to);
+            break;
         default: {
             const double second = warp_sum(moments_of<3>(s, mine, member, many, own, to));
             if (lane == 0) square[blockIdx.x] = second;

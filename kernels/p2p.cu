@@ -1,52 +1,62 @@
-// p2p: direct interactions of the parts of each box with those of its near stencil, exclusions left out.
+// p2p: direct interactions of the parts of each box with those of its near stencil,
+// exclusions left out.
 //
 //     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
 //
-// A block of two warps owns a box. One lists the parts of its near stencil and fetches them into shared memory, shifted to the
-// box's own centre, WINDOW at a time; meanwhile the other looks up which pairs are excluded, and fetches the last sources. Then
-// each takes half of the box's parts: a lane goes through every 32nd source and lets it meet up to TARGETS of these, which stay
-// in registers, 14 floating-point instructions a pair. A mask of BATCH bits tells which targets leave a source out. Rows of the
-// near stencil come in order of distance, so that only the first few steps of 32 sources need masks. Bound by instruction
-// issue, of which the pairs are two thirds, and by the latency of the lists.
+// A block of two warps owns a box. One lists the parts of its near stencil and fetches them into
+// shared memory, shifted to the box's own centre, WINDOW at a time; meanwhile the other looks up
+// which pairs are excluded, and fetches the last sources. Then each takes half of the box's parts:
+// a lane goes through every 32nd source and lets it meet up to TARGETS of these, which stay in
+// registers, 14 floating-point instructions a pair. A mask of BATCH bits tells which targets leave
+// a source out. Rows of the near stencil come in order of distance, so that only the first few
+// steps of 32 sources need masks. Bound by instruction issue, of which the pairs are two thirds,
+// and by the latency of the lists.
 //
-// The warps of a block run on different schedulers of a multiprocessor, the first one always on the same two. What it does in a
-// box, the second does in the next, so that all schedulers have as much to do.
+// The warps of a block run on different schedulers of a multiprocessor, the first one always on the
+// same two. What it does in a box, the second does in the next,
+// so that all schedulers have as much to do.
 //
-// Excluded pairs: the image given by the positions is left out if its box is near, and subtracted here if it is not.
+// Excluded pairs: the image given by the positions is left out if its box is near, and subtracted
+// here if it is not.
 //
-// Where forces are all that is wanted, potentials are left out, unless some particles are split: their forces depend on them,
-// and a launch that uses code for both cases takes longer.
+// Where forces are all that is wanted, potentials are left out, unless some particles are split:
+// their forces depend on them, and a launch that uses code for both cases takes longer.
 #include "common/parts.cuh"
 #include "common/reduce.cuh"
 
 #define TARGETS 4
 #define BATCH 32
-#define FETCHED 4               // steps of sources on their way at once
+#define FETCHED 4  // steps of sources on their way at once
 #define FETCHES (32 * FETCHED)
 #define HELD ((WINDOW + FETCHES - 1) / FETCHES * FETCHES)
 
 struct Shared {
     real4 source[HELD];
-    real4 target[2 * BATCH];      // in both orders, see `held`
-    real4 far[BATCH];             // what excluded pairs beyond the near stencil contribute
-    alignas(16) unsigned skip[WINDOW];  // a bit for every target that leaves the source out, in the order of the source's lane
-    int begin[NEAR + 1];          // number of sources before those of each near box; of all
-    int to_part[NEAR + 1];        // from the number of a source in it to that of the part
-    int masked[BATCH];            // sources up to the last one that the target leaves out
+    real4 target[2 * BATCH];            // in both orders, see `held`
+    real4 far[BATCH];                   // what excluded pairs beyond the near stencil contribute
+    alignas(16) unsigned skip[WINDOW];  // a bit for every target that leaves the source out, in the
+                                        // order of the source's lane
+    int begin[NEAR + 1];                // number of sources before those of each near box; of all
+    int to_part[NEAR + 1];              // from the number of a source in it to that of the part
+    int masked[BATCH];                  // sources up to the last one that the target leaves out
 };
 
 struct Field {
     real phi, x, y, z;
 };
 
-// A source with N targets, side by side, so that the roots, which take long, are under way for all of them at once. `skip` has
-// a bit for every target that leaves the source out; what it would add need not be finite.
+// A source with N targets, side by side, so that the roots, which take long, are under way for all
+// of them at once. `skip` has a bit for every target that leaves the source out; what it would add
+// need not be finite.
 template <bool MASKED, bool POTENTIAL, int N>
-__device__ __forceinline__ void interact(const real4 (&target)[N], const real4& source, unsigned skip, Field (&sum)[N]) {
+__device__ __forceinline__ void interact(const real4 (&target)[N], const real4& source,
+                                         unsigned skip, Field (&sum)[N]) {
     real dx[N], dy[N], dz[N], inverse[N];
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        dx[t] = target[t].x - source.x; dy[t] = target[t].y - source.y; dz[t] = target[t].z - source.z;
+        dx[t] = target[t].x - source.x;
+        dy[t] = target[t].y - source.y;
+        dz[t] = target[t].z - source.z;
         inverse[t] = dx[t] * dx[t] + dy[t] * dy[t] + dz[t] * dz[t];
     }
 #pragma unroll
@@ -62,19 +72,22 @@ __device__ __forceinline__ void interact(const real4 (&target)[N], const real4& 
     }
 }
 
-// The image of particle b that an exclusion of a means, as a translation in boxes: 0, or that of the nearest image.
-__device__ __forceinline__ int3 excluded_image(const Located& a, const Located& b, const real4& u, const real4& v,
-                                               const Parameters* p) {
+// The image of particle b that an exclusion of a means, as a translation in boxes: 0, or that of
+// the nearest image.
+__device__ __forceinline__ int3 excluded_image(const Located& a, const Located& b, const real4& u,
+                                               const real4& v, const Parameters* p) {
     int3 shift = {0, 0, 0};
 #if MINIMUM_IMAGE
-    double d[3], c[3] = {double(u.x) - v.x + (a.box[0] - b.box[0]), double(u.y) - v.y + (a.box[1] - b.box[1]),
+    double d[3], c[3] = {double(u.x) - v.x + (a.box[0] - b.box[0]),
+                         double(u.y) - v.y + (a.box[1] - b.box[1]),
                          double(u.z) - v.z + (a.box[2] - b.box[2])};
     const double *e = p->boxes, *h = p->cell;
     d[0] = c[0] * e[0] + c[1] * e[3] + c[2] * e[6];
     d[1] = c[1] * e[4] + c[2] * e[7];
     d[2] = c[2] * e[8];
     const int m2 = int(rint(d[2] / h[8]));
-    d[0] -= m2 * h[6]; d[1] -= m2 * h[7];
+    d[0] -= m2 * h[6];
+    d[1] -= m2 * h[7];
     const int m1 = int(rint(d[1] / h[4]));
     d[0] -= m1 * h[3];
     const int m0 = int(rint(d[0] / h[0]));
@@ -91,7 +104,8 @@ __device__ __forceinline__ unsigned wrapped(unsigned i, unsigned n) {
     return min(i, i - n);
 }
 
-// Number of a box index that leaves its range by at most the reach of the near stencil; -1 if there is no such box.
+// Number of a box index that leaves its range by at most the reach of the near stencil; -1 if there
+// is no such box.
 __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
 #if OPEN
     const bool inside = i0 >= 0 && i0 < N0 && i1 >= 0 && i1 < N1 && i2 >= 0 && i2 < N2;
@@ -104,8 +118,8 @@ __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
 }
 
 __device__ __forceinline__ Field from_lane(const Field& v, int bit) {
-    return {__shfl_xor_sync(FULL, v.phi, bit), __shfl_xor_sync(FULL, v.x, bit), __shfl_xor_sync(FULL, v.y, bit),
-            __shfl_xor_sync(FULL, v.z, bit)};
+    return {__shfl_xor_sync(FULL, v.phi, bit), __shfl_xor_sync(FULL, v.x, bit),
+            __shfl_xor_sync(FULL, v.y, bit), __shfl_xor_sync(FULL, v.z, bit)};
 }
 
 __device__ __forceinline__ void operator+=(Field& a, const Field& b) {
@@ -131,14 +145,15 @@ __device__ __forceinline__ unsigned target_bit(int source, int target) {
     return 1u << (source & 16 ? BATCH - 1 - target : target);
 }
 
-// Which of N targets a lane holds in register t: halves of the warp have opposite orders, so that, in a sum over them, what one
-// half gives away is in the same register as what the other keeps.
+// Which of N targets a lane holds in register t: halves of the warp have opposite orders, so that,
+// in a sum over them, what one half gives away is in the same register as what the other keeps.
 template <int N>
 __device__ __forceinline__ int held(unsigned lane, int t) {
     return lane & 16 ? N - 1 - t : t;
 }
 
-// Sums of N targets over the warp, held as above; calls store(target, component, total) once for each.
+// Sums of N targets over the warp, held as above; calls
+// store(target, component, total) once for each.
 template <int N, class Store>
 __device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], unsigned lane, Store store) {
     constexpr int LEFT = (N + 1) / 2, COUNT = LEFT > 2 ? 16 : 4 * LEFT;
@@ -159,10 +174,11 @@ __device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], unsigned lane, S
     if (t < N / 2 || (t < LEFT && lane < 16)) store(held<N>(lane, t), lane % 4, total);
 }
 
-// N targets, from number `from` of the batch on, which begins with part `batch`, with all sources of the window; adds to `near`
-// or, at first, sets it.
+// N targets, from number `from` of the batch on, which begins with part `batch`, with all sources
+// of the window; adds to `near` or, at first, sets it.
 template <int N, bool POTENTIAL>
-__device__ __forceinline__ void meet(const Shared& s, int steps, int from, int batch, bool initial, real4* __restrict__ near) {
+__device__ __forceinline__ void meet(const Shared& s, int steps, int from, int batch, bool initial,
+                                     real4* __restrict__ near) {
     const unsigned lane = lane_now();
     real4 target[N];
     Field sum[N];
@@ -186,7 +202,8 @@ __device__ __forceinline__ void meet(const Shared& s, int steps, int from, int b
 #pragma unroll 1
     for (; k < 32 * steps; k += 64) {
 #pragma unroll
-        for (int step = 0; step < 64; step += 32) interact<false, POTENTIAL>(target, s.source[k + step], 0, sum);
+        for (int step = 0; step < 64; step += 32)
+            interact<false, POTENTIAL>(target, s.source[k + step], 0, sum);
     }
     sum_over_lanes(sum, lane, [&](int t, int component, real total) {
         total += reinterpret_cast<const real*>(s.far + from + t)[component];
@@ -197,18 +214,23 @@ __device__ __forceinline__ void meet(const Shared& s, int steps, int from, int b
 
 // The instance of `meet` for a number of targets known only here.
 template <int N>
-__device__ __forceinline__ void meet_some(int count, bool potentials, const Shared& s, int steps, int from, int batch,
-                                          bool initial, real4* __restrict__ near) {
+__device__ __forceinline__ void meet_some(int count, bool potentials, const Shared& s, int steps,
+                                          int from, int batch, bool initial,
+                                          real4* __restrict__ near) {
     if constexpr (N > 1) {
-        if (count < N) return meet_some<N - 1>(count, potentials, s, steps, from, batch, initial, near);
+        if (count < N)
+            return meet_some<N - 1>(count, potentials, s, steps, from, batch, initial, near);
     }
-    if (SMOOTHED || potentials) meet<N, true>(s, steps, from, batch, initial, near);
-    else meet<N, false>(s, steps, from, batch, initial, near);
+    if (SMOOTHED || potentials)
+        meet<N, true>(s, steps, from, batch, initial, near);
+    else
+        meet<N, false>(s, steps, from, batch, initial, near);
 }
 
 // A warp's share of a batch, in passes of up to TARGETS.
-__device__ __forceinline__ void meet_all(bool potentials, const Shared& s, int steps, int first, int last, int batch,
-                                         bool initial, real4* __restrict__ near) {
+__device__ __forceinline__ void meet_all(bool potentials, const Shared& s, int steps, int first,
+                                         int last, int batch, bool initial,
+                                         real4* __restrict__ near) {
     while (first < last) {
         const int count = min(TARGETS, last - first);
         meet_some<TARGETS>(count, potentials, s, steps, first, batch, initial, near);
@@ -236,7 +258,8 @@ __device__ __forceinline__ void hear() {
 }
 
 // Lists the near boxes; done by one warp.
-__device__ __forceinline__ void list_rows(Shared& s, unsigned box, int lane, const int* __restrict__ start,
+__device__ __forceinline__ void list_rows(Shared& s, unsigned box, int lane,
+                                          const int* __restrict__ start,
                                           const int4* __restrict__ offset) {
     const int h0 = box % N0, h1 = box / N0 % N1, h2 = box / (N0 * N1);
     int sources = 0;
@@ -272,13 +295,15 @@ __device__ __forceinline__ int filled_up(const Shared& s, int window) {
     return unsigned(min(WINDOW, s.begin[NEAR] - window) + FETCHES - 1) / FETCHES * FETCHES;
 }
 
-// Notes, where each source of a window goes, which part it is and the row of its box; done by one warp. The last steps are
-// filled up with `nothing`, the part without charge that p2m adds behind all others.
+// Notes, where each source of a window goes, which part it is and the row of its box; done by one
+// warp. The last steps are filled up with `nothing`, the part without charge that p2m
+// adds behind all others.
 __device__ __forceinline__ void note_sources(Shared& s, int window, int lane, int nothing) {
     for (int row = lane; row < NEAR; row += 32) {
         const int to_part = s.to_part[row] + window;
 #pragma unroll 4
-        for (int k = max(0, s.begin[row] - window), end = min(WINDOW, s.begin[row + 1] - window); k < end; k++)
+        for (int k = max(0, s.begin[row] - window), end = min(WINDOW, s.begin[row + 1] - window);
+             k < end; k++)
             *reinterpret_cast<int2*>(s.source + k) = int2{to_part + k, row};
     }
     const int sources = min(WINDOW, s.begin[NEAR] - window), end = filled_up(s, window);
@@ -290,8 +315,10 @@ __device__ __forceinline__ void note_sources(Shared& s, int window, int lane, in
     __syncwarp();
 }
 
-// Some of the sources of a window, shifted to the box's centre: FETCHED steps at a time become positions and charges.
-__device__ __forceinline__ void fetch(Shared& s, int from, int to, int lane, const real4* __restrict__ xq,
+// Some of the sources of a window, shifted to the box's centre: FETCHED steps at a time become
+// positions and charges.
+__device__ __forceinline__ void fetch(Shared& s, int from, int to, int lane,
+                                      const real4* __restrict__ xq,
                                       const real4* __restrict__ shift) {
 #pragma unroll 1
     for (int k = from + lane; k < to; k += FETCHES) {
@@ -301,7 +328,9 @@ __device__ __forceinline__ void fetch(Shared& s, int from, int to, int lane, con
             const int2 at = *reinterpret_cast<const int2*>(s.source + k + 32 * p);
             const real4 by = shift[at.y];
             value[p] = xq[at.x];
-            value[p].x += by.x; value[p].y += by.y; value[p].z += by.z;
+            value[p].x += by.x;
+            value[p].y += by.y;
+            value[p].z += by.z;
         }
 #pragma unroll
         for (int p = 0; p < FETCHED; p++) s.source[k + 32 * p] = value[p];
@@ -322,8 +351,9 @@ struct Tables {
     const Parameters* __restrict__ parameters;
 };
 
-// The way of a lane, one of `share`, through the partners of its target's particle. The particle itself, the first of them,
-// counts only if it has several parts: that a part leaves out itself is known without.
+// The way of a lane, one of `share`, through the partners of its target's particle. The particle
+// itself, the first of them, counts only if it has several parts: that a part leaves out itself is
+// known without.
 struct Walk {
     int share, target, particle, next, last;
     int box[3];
@@ -340,18 +370,22 @@ __device__ __forceinline__ Walk begin_walk(const Tables& tables, int lane, int b
         const Located at = tables.located[walk.particle];
         if (!is_split(at)) walk.next++;
 #pragma unroll
-        for (int axis = 0; axis < 3; axis++) walk.box[axis] = at.box[axis] + step_of(at, part & 7, axis);
+        for (int axis = 0; axis < 3; axis++)
+            walk.box[axis] = at.box[axis] + step_of(at, part & 7, axis);
     }
     return walk;
 }
 
-// Leaves the part of an excluded partner, n boxes from the target's, out of the sources of the target, or subtracts it.
-__device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int target, int target_part, int part, int3 n,
-                                          int window, Field& far) {
+// Leaves the part of an excluded partner, n boxes from the target's, out of the sources of the
+// target, or subtracts it.
+__device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int target,
+                                          int target_part, int part, int3 n, int window,
+                                          Field& far) {
     constexpr unsigned WIDTH0 = 2 * REACH0 + 1, WIDTH1 = 2 * REACH1 + 1, WIDTH2 = 2 * REACH2 + 1;
     const unsigned from0 = n.x + REACH0, from1 = n.y + REACH1, from2 = n.z + REACH2;
     int row = -1;
-    if (from0 < WIDTH0 && from1 < WIDTH1 && from2 < WIDTH2) row = tables.row_of[from0 + WIDTH0 * (from1 + WIDTH1 * from2)];
+    if (from0 < WIDTH0 && from1 < WIDTH1 && from2 < WIDTH2)
+        row = tables.row_of[from0 + WIDTH0 * (from1 + WIDTH1 * from2)];
     if (row >= 0) {
         const int source = part - s.to_part[row] - window;
         if (source >= 0 && source < WINDOW) {
@@ -374,14 +408,16 @@ __device__ __forceinline__ void leave_out(Shared& s, const Tables& tables, int t
 }
 
 // Goes through the partners of a batch's targets.
-__device__ __forceinline__ void exclude(Shared& s, const Tables& tables, const Walk& walk, int batch, int window) {
+__device__ __forceinline__ void exclude(Shared& s, const Tables& tables, const Walk& walk,
+                                        int batch, int window) {
     Field far = {0, 0, 0, 0};
     for (int k = walk.next; k < walk.last; k += walk.share) {
         const int i = walk.particle, j = tables.partner[k];
         const Located other = tables.located[j];
         int3 image = {0, 0, 0};
         if (MINIMUM_IMAGE && j != i)
-            image = excluded_image(tables.located[i], other, tables.fraction[i], tables.fraction[j], tables.parameters);
+            image = excluded_image(tables.located[i], other, tables.fraction[i], tables.fraction[j],
+                                   tables.parameters);
         for_each_corner(other, [&](int corner) {
             const int3 n = {other.box[0] + step_of(other, corner, 0) + image.x - walk.box[0],
                             other.box[1] + step_of(other, corner, 1) + image.y - walk.box[1],
@@ -392,24 +428,32 @@ __device__ __forceinline__ void exclude(Shared& s, const Tables& tables, const W
     }
     if (!__any_sync(FULL, far.phi != 0 || far.x != 0 || far.y != 0 || far.z != 0)) return;
     for (int d = 1; d < walk.share; d *= 2) far += from_lane(far, d);
-    if ((threadIdx.x & (walk.share - 1)) == 0) s.far[walk.target] = real4{far.phi, far.x, far.y, far.z};
+    if ((threadIdx.x & (walk.share - 1)) == 0)
+        s.far[walk.target] = real4{far.phi, far.x, far.y, far.z};
 }
 
 extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
-p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts + 1) */,
-    const int* __restrict__ sorted /* (parts) */, const int* __restrict__ place /* (CORNERS, n) */,
-    const Located* __restrict__ located, const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
-    const real4* __restrict__ shift /* (NEAR): offset in box widths */,
-    const int* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis fastest */,
-    const int* __restrict__ partner_start /* (n + 1) */, const int* __restrict__ partner /* itself, then excluded ones */,
-    const Parameters* __restrict__ parameters, const int* __restrict__ potentials_wanted /* (1): more than forces */,
-    real4* __restrict__ near /* (parts): potential, field */) {
+    p2p(int n, const int* __restrict__ start /* (BOXES + 1) */,
+        const real4* __restrict__ xq /* (parts + 1) */,
+        const int* __restrict__ sorted /* (parts) */,
+        const int* __restrict__ place /* (CORNERS, n) */, const Located* __restrict__ located,
+        const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
+        const real4* __restrict__ shift /* (NEAR): offset in box widths */,
+        const int* __restrict__ row_of /* row of every offset within REACH, -1: not near; first axis
+                                          fastest */
+        ,
+        const int* __restrict__ partner_start /* (n + 1) */,
+        const int* __restrict__ partner /* itself, then excluded ones */,
+        const Parameters* __restrict__ parameters,
+        const int* __restrict__ potentials_wanted /* (1): more than forces */,
+        real4* __restrict__ near /* (parts): potential, field */) {
     __shared__ Shared s;
     const int lane = threadIdx.x % 32, box = blockIdx.x;
     const bool fetches = (threadIdx.x < 32) == (box % 2 == 0);
     const int first_target = start[box], last_target = start[box + 1];
     if (first_target == last_target) return;
-    const Tables tables = {n, xq, sorted, place, located, fraction, row_of, partner_start, partner, parameters};
+    const Tables tables = {n,        xq,     sorted,        place,   located,
+                           fraction, row_of, partner_start, partner, parameters};
     if (fetches) list_rows(s, box, lane, start, offset);
     int window = 0;
     do {
@@ -417,12 +461,15 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
             const int targets = min(BATCH, last_target - batch);
             Walk walk;
             if (!fetches) {
-                if (lane < targets) s.target[lane] = s.target[2 * BATCH - 1 - lane] = xq[batch + lane];
+                if (lane < targets)
+                    s.target[lane] = s.target[2 * BATCH - 1 - lane] = xq[batch + lane];
 #pragma unroll
-                for (int k = 4 * lane; k < WINDOW; k += 128) *reinterpret_cast<int4*>(s.skip + k) = int4{0, 0, 0, 0};
+                for (int k = 4 * lane; k < WINDOW; k += 128)
+                    *reinterpret_cast<int4*>(s.skip + k) = int4{0, 0, 0, 0};
                 walk = begin_walk(tables, lane, batch, targets);
                 __syncwarp();
-                const int own = batch - first_target - window;  // where the batch is among the sources: they begin with the box
+                // where the batch is among the sources: they begin with the box
+                const int own = batch - first_target - window;
                 const bool here = own >= 0 && own < WINDOW;
                 if (here) s.skip[own + lane] = target_bit(lane, lane);
                 s.masked[lane] = here ? own + lane + 1 : 0;
@@ -437,14 +484,17 @@ p2p(int n, const int* __restrict__ start /* (BOXES + 1) */, const real4* __restr
                 exclude(s, tables, walk, batch, window);
                 hear<2>();
             }
-            if (batch == first_target) {  // the other warp has time for a third, but not where particles have many parts
-                const int end = filled_up(s, window), own = SMOOTHED ? end : end - end / FETCHES / 3 * FETCHES;
+            // the other warp has time for a third, but not where particles have many parts
+            if (batch == first_target) {
+                const int end = filled_up(s, window),
+                          own = SMOOTHED ? end : end - end / FETCHES / 3 * FETCHES;
                 fetch(s, fetches ? 0 : own, fetches ? own : end, lane, xq, shift);
             }
             __syncthreads();
-            const int steps = unsigned(min(WINDOW, s.begin[NEAR] - window) + 31) / 32, half = unsigned(targets + 1) / 2;
-            meet_all(*potentials_wanted, s, steps, fetches ? 0 : half, fetches ? half : targets, batch,
-                     window == 0, near);
+            const int steps = unsigned(min(WINDOW, s.begin[NEAR] - window) + 31) / 32,
+                      half = unsigned(targets + 1) / 2;
+            meet_all(*potentials_wanted, s, steps, fetches ? 0 : half, fetches ? half : targets,
+                     batch, window == 0, near);
             __syncthreads();
         }
         window += WINDOW;

@@ -1,12 +1,13 @@
-// p2p_indexed: P2P whose sources stay where they are and are found, box by box, through the list of near boxes.
+// p2p_indexed: P2P whose sources stay where they are and are found, box by box,
+// through the list of near boxes.
 //
-// A row of the list at a time: where its box begins and ends, and then its parts, shifted to the targets' centre, one a lane. Lanes
-// beyond the box's last part are idle. Bound, in boxes of few parts, by the latency of these dependent loads; in full ones by
-// instruction issue.
+// A row of the list at a time: where its box begins and ends, and then its parts, shifted to the
+// targets' centre, one a lane. Lanes beyond the box's last part are idle. Bound, in boxes of few
+// parts, by the latency of these dependent loads; in full ones by instruction issue.
 #include "common/targets.cuh"
 
 struct Sources {
-    int lane, own, end;    // of the lane; parts of the targets' box
+    int lane, own, end;  // of the lane; parts of the targets' box
     const int* __restrict__ start;
     const int* __restrict__ row;
     const real4* __restrict__ shift;
@@ -20,19 +21,23 @@ struct Sources {
             const real4 by = shift[i];
             for (int k = first + lane; k < last; k += 32) {
                 real4 source = xq[k];
-                source.x += by.x; source.y += by.y; source.z += by.z;
+                source.x += by.x;
+                source.y += by.y;
+                source.z += by.z;
                 targets.meet(source);
             }
         }
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * PASS_WARPS)
-p2p_indexed(int boxes, int share, const int* __restrict__ start /* (boxes + 1) */,
-            const int* __restrict__ near /* (boxes, NEAR): numbers of the near boxes, itself first */,
-            const real4* __restrict__ shift /* (NEAR): offset in box widths */, const real4* __restrict__ xq /* (parts) */,
-            real4* __restrict__ results /* (parts): potential, field */) {
-    const int warp = blockIdx.x * PASS_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, box = warp / share;
+extern "C" __global__ void __launch_bounds__(32 * PASS_WARPS) p2p_indexed(
+    int boxes, int share, const int* __restrict__ start /* (boxes + 1) */,
+    const int* __restrict__ near /* (boxes, NEAR): numbers of the near boxes, itself first */,
+    const real4* __restrict__ shift /* (NEAR): offset in box widths */,
+    const real4* __restrict__ xq /* (parts) */,
+    real4* __restrict__ results /* (parts): potential, field */) {
+    const int warp = blockIdx.x * PASS_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32,
+              box = warp / share;
     if (box >= boxes) return;
     const int own = start[box], end = start[box + 1];
     const Sources sources = {lane, own, end, start, near + (long long)box * NEAR, shift, xq};

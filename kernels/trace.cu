@@ -1,12 +1,13 @@
-// trace: the sums Q, D, S of the trace term (docs/method.md), times the boxes' share of the cell. Q and D are the moments at k = 0,
-// S is summed over blocks of p2m.
+// trace: the sums Q, D, S of the trace term (docs/method.md), times the boxes' share of the cell. Q
+// and D are the moments at k = 0, S is summed over blocks of p2m.
 //
 // One block; bound by latency, and beside the convolution.
 #include "common/types.cuh"
 
-extern "C" __global__ void trace(const real2* __restrict__ spectrum /* (TERMS, waves) of the moments */, int waves,
-                                 const double* __restrict__ square /* (squares) */, int squares, double share,
-                                 double* __restrict__ sums /* (5): Q, D, S */) {
+extern "C" __global__ void trace(
+    const real2* __restrict__ spectrum /* (TERMS, waves) of the moments */, int waves,
+    const double* __restrict__ square /* (squares) */, int squares, double share,
+    double* __restrict__ sums /* (5): Q, D, S */) {
     __shared__ double partial[1024];
     double s = 0;
     for (int b = threadIdx.x; b < squares; b += blockDim.x) s += square[b];
@@ -18,7 +19,7 @@ extern "C" __global__ void trace(const real2* __restrict__ spectrum /* (TERMS, w
     }
     if (threadIdx.x == 0) {
         sums[0] = share * spectrum[0].x;
-        sums[1] = share * 2 * spectrum[3 * (long long)waves].x;   // R_11 = (x + i y) / 2
+        sums[1] = share * 2 * spectrum[3 * (long long)waves].x;  // R_11 = (x + i y) / 2
         sums[2] = share * 2 * spectrum[1 * (long long)waves].x;
         sums[3] = share * spectrum[2 * (long long)waves].x;
         sums[4] = share * partial[0];

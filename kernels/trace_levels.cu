@@ -1,8 +1,9 @@
-// trace_levels: the sums of the trace term with levels, fmm_openmm/backends/trace.py: Q, D, S relative to the leaves, and what D and S
-// change by relative to the boxes of the root grid. In float64; a block adds up some leaves, the last kernel the blocks.
+// trace_levels: the sums of the trace term with levels, fmm_openmm/backends/trace.py: Q, D, S
+// relative to the leaves, and what D and S change by relative to the boxes of the root grid. In
+// float64; a block adds up some leaves, the last kernel the blocks.
 #include "common/from_root.cuh"
 
-#define SUMS 8    // Q, D, D' - D, S' - S
+#define SUMS 8  // Q, D, D' - D, S' - S
 #define THREADS 256
 
 // The sum of a value over the threads of a block, in thread 0.
@@ -19,19 +20,25 @@ __device__ __forceinline__ double block_sum(double value) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-trace_leaves(int half, const Parameters* __restrict__ parameters, const real* __restrict__ moments /* slabs */,
-             double* __restrict__ partial /* (blocks, SUMS) */) {
+    trace_leaves(int half, const Parameters* __restrict__ parameters,
+                 const real* __restrict__ moments /* slabs */,
+                 double* __restrict__ partial /* (blocks, SUMS) */) {
     const int parents = parents_of(half);
     double sum[SUMS] = {};
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < 8 * parents; i += gridDim.x * THREADS) {
         const int child = i / parents;
         const Target parent(i % parents, half);
         const real* own = moments + parent.source(make_int4(0, 0, 0, child));
-        const double q = own[0], dx = 2 * double(own[3 * WARP]), dy = 2 * double(own[WARP]), dz = own[2 * WARP];
+        const double q = own[0], dx = 2 * double(own[3 * WARP]), dy = 2 * double(own[WARP]),
+                     dz = own[2 * WARP];
         const FromRoot a(parent, child, parameters);
         sum[0] += q;
-        sum[1] += dx; sum[2] += dy; sum[3] += dz;
-        sum[4] += q * a.x; sum[5] += q * a.y; sum[6] += q * a.z;
+        sum[1] += dx;
+        sum[2] += dy;
+        sum[3] += dz;
+        sum[4] += q * a.x;
+        sum[5] += q * a.y;
+        sum[6] += q * a.z;
         sum[7] += 2 * (a.x * dx + a.y * dy + a.z * dz) + q * a.square();
     }
     for (int n = 0; n < SUMS; n++) {
@@ -41,8 +48,9 @@ trace_leaves(int half, const Parameters* __restrict__ parameters, const real* __
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-trace_sums(int blocks, const double* __restrict__ partial /* (blocks, SUMS) */, int squares,
-           const double* __restrict__ square /* (squares), of p2m */, double* __restrict__ sums /* (9): Q, D, S, D' - D, S' - S */) {
+    trace_sums(int blocks, const double* __restrict__ partial /* (blocks, SUMS) */, int squares,
+               const double* __restrict__ square /* (squares), of p2m */,
+               double* __restrict__ sums /* (9): Q, D, S, D' - D, S' - S */) {
     for (int n = 0; n <= SUMS; n++) {
         double value = 0;
         if (n < SUMS)

@@ -1,24 +1,27 @@
-// translations: what m2l needs of the translations from box to box. All in double, for tables of floats too; a thread a vector.
+// translations: what m2l needs of the translations from box to box. All in double, for tables of
+// floats too; a thread a vector.
 //
 //   zero_rows    A_0b: what a term of degree 0 is computed from, in float64 (m2l_add.cu)
 //   harmonics    irregular harmonics, for m2l by matrices
-//   rotations    for m2l by rotation (common/rotation.cuh): exp(i m theta), 2 (-1)^n n! / R^(n+1); of planes exp(-i m alpha)
+//   rotations    for m2l by rotation (common/rotation.cuh): exp(i m theta), 2 (-1)^n n! / R^(n+1);
+//                of planes exp(-i m alpha)
 #include "common/vectors.cuh"
 
 #define ROW ((TERMS + 1) / 2 * 2)
 #define HARMONICS ((2 * ORDER + 1) * (2 * ORDER + 1))
 
-// Calls visit(l, m, real part, imaginary part) for the irregular harmonics up to a degree, (l - m)! (l + m)! R_lm / r^(2 l + 1), in
-// loops over m and l, as in fmm_openmm/expansions/harmonics.py.
+// Calls visit(l, m, real part, imaginary part) for the irregular harmonics up to a degree, (l - m)!
+// (l + m)! R_lm / r^(2 l + 1), in loops over m and l, as in fmm_openmm/expansions/harmonics.py.
 template <class Visit>
 __device__ void irregular_of(const Vector& r, int top, Visit visit) {
     const double inverse = 1 / r.square();
-    double c = sqrt(inverse), s = 0;      // S_mm
+    double c = sqrt(inverse), s = 0;  // S_mm
     for (int m = 0; m <= top; m++) {
-        double before = 0, factor = 1;    // S_lm over S_mm
+        double before = 0, factor = 1;  // S_lm over S_mm
         for (int l = m; l <= top; l++) {
             visit(l, m, factor * c, factor * s);
-            const double next = ((2 * l + 1) * r.z * factor - double((l + m) * (l - m)) * before) * inverse;
+            const double next =
+                ((2 * l + 1) * r.z * factor - double((l + m) * (l - m)) * before) * inverse;
             before = factor;
             factor = next;
         }
@@ -28,8 +31,9 @@ __device__ void irregular_of(const Vector& r, int top, Visit visit) {
     }
 }
 
-extern "C" __global__ void zero_rows(int count, const int4* __restrict__ offsets /* (count), target - source */,
-                                     const Parameters* __restrict__ parameters, double* __restrict__ rows /* (count, ROW) */) {
+extern "C" __global__ void zero_rows(
+    int count, const int4* __restrict__ offsets /* (count), target - source */,
+    const Parameters* __restrict__ parameters, double* __restrict__ rows /* (count, ROW) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     irregular_of(Vector(offsets[i], parameters), ORDER, [&](int l, int m, double c, double s) {
@@ -40,7 +44,8 @@ extern "C" __global__ void zero_rows(int count, const int4* __restrict__ offsets
     if (ROW > TERMS) rows[(long long)i * ROW + TERMS] = 0;
 }
 
-extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets, const Parameters* __restrict__ parameters,
+extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets,
+                                     const Parameters* __restrict__ parameters,
                                      real* __restrict__ terms /* (count, HARMONICS) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -51,15 +56,17 @@ extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets
     });
 }
 
-extern "C" __global__ void rotations(int count, const int4* __restrict__ offsets /* (count); w: whether of a plane */,
-                                     const int4* __restrict__ planes /* (count): a vector to the side of each plane */,
-                                     const Parameters* __restrict__ parameters,
-                                     real* __restrict__ table /* (count, 4 (ORDER + 1)) */) {
+extern "C" __global__ void rotations(
+    int count, const int4* __restrict__ offsets /* (count); w: whether of a plane */,
+    const int4* __restrict__ planes /* (count): a vector to the side of each plane */,
+    const Parameters* __restrict__ parameters,
+    real* __restrict__ table /* (count, 4 (ORDER + 1)) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     const Vector r(offsets[i], parameters), u(planes[i], parameters);
     const bool plane = offsets[i].w;
-    const double theta = atan2((r.y * u.y + r.z * u.z) / sqrt(u.y * u.y + u.z * u.z), r.x), inverse = 1 / sqrt(r.square());
+    const double theta = atan2((r.y * u.y + r.z * u.z) / sqrt(u.y * u.y + u.z * u.z), r.x),
+                 inverse = 1 / sqrt(r.square());
     const double angle = plane ? -(atan2(u.y, u.z) + 1.57079632679489661923) : theta;
     real *own = table + (long long)i * (4 * (ORDER + 1)), *power = own + 2 * (ORDER + 1);
     for (int m = 0; m <= ORDER; m++) {

@@ -1,16 +1,20 @@
-// treecode: potentials and fields of charges in empty space, far cells of an octree by their moments.
+// treecode: potentials and fields of charges in empty space,
+// far cells of an octree by their moments.
 //
-//     Phi(x) = sum_a S_a(x - c) M_a  over accepted cells  +  sum_j q_j / r_j  over the particles of leaves that are not
+//     Phi(x) = sum_a S_a(x - c) M_a  over accepted cells
+//              + sum_j q_j / r_j  over the particles of leaves that are not
 //
 // after J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0, with the expansions of
-// fmm_openmm/expansions/harmonics.py in units of the cells' widths w; on GPUs: R. Yokota and L. A. Barba, in GPU Computing Gems
-// Emerald Edition (2011), doi:10.1016/B978-0-12-384988-5.00009-7. With S_l,-m = (-1)^m conj S_lm and
-// (d/dx + i d/dy) S_lm = -S_l+1,m+1, (d/dx - i d/dy) S_lm = S_l+1,m-1, dS_lm/dz = -S_l+1,m:
+// fmm_openmm/expansions/harmonics.py in units of the cells' widths w; on GPUs: R. Yokota and L. A.
+// Barba, in GPU Computing Gems Emerald Edition (2011), doi:10.1016/B978-0-12-384988-5.00009-7. With
+// S_l,-m = (-1)^m conj S_lm and (d/dx + i d/dy) S_lm = -S_l+1,m+1, (d/dx - i d/dy) S_lm =
+// S_l+1,m-1, dS_lm/dz = -S_l+1,m:
 //
 //     Phi = sum_lm' Re(conj M_lm S_lm),   sum_m' = twice the terms of m > 0
 //
 //   p2m   a warp a leaf          m2m   a warp a cell, from its children, level by level
-//   walk  a warp walks the tree for 32 particles of a leaf together, a particle a lane, so that no lane waits for others.
+//   walk  a warp walks the tree for 32 particles of a leaf together, a particle a lane, so that no
+//         lane waits for others.
 //
 // Bound by instruction issue.
 #include "common/harmonics.cuh"
@@ -18,7 +22,8 @@
 
 #define STACK 192  // 7 waiting cells a level at most
 
-// A cell: centre, as pairs of reals, and width in nm; its particles and its children (none in a leaf).
+// A cell: centre, as pairs of reals, and width in nm; its particles and its
+// children (none in a leaf).
 struct __align__(16) Cell {
     real x, y, z, width;
     real low_x, low_y, low_z, unused;
@@ -31,7 +36,8 @@ struct Offset {
 
 // x - centre, nm.
 __device__ __forceinline__ Offset from_centre(const Charge& at, const Cell& cell) {
-    return Offset{difference(at.high.x, at.low.x, cell.x, cell.low_x), difference(at.high.y, at.low.y, cell.y, cell.low_y),
+    return Offset{difference(at.high.x, at.low.x, cell.x, cell.low_x),
+                  difference(at.high.y, at.low.y, cell.y, cell.low_y),
                   difference(at.high.z, at.low.z, cell.z, cell.low_z)};
 }
 
@@ -40,8 +46,8 @@ __device__ __forceinline__ Offset between(const Cell& a, const Cell& b) {
                   difference(a.z, a.low_z, b.z, b.low_z)};
 }
 
-// Whether the moments of a cell serve all particles of a leaf: its corners are at most THETA times as far from its centre
-// as any of these.
+// Whether the moments of a cell serve all particles of a leaf: its corners are at most THETA times
+// as far from its centre as any of these.
 __device__ __forceinline__ bool accepted(const Cell& cell, const Cell& leaf) {
     const real half_diagonal = real(0.8660254037844386);
     const Offset d = between(cell, leaf);
@@ -55,8 +61,9 @@ __device__ __forceinline__ real warp_sum(real value) {
     return value;
 }
 
-extern "C" __global__ void p2m(int leaves, const int* __restrict__ leaf /* (leaves) */, const Cell* __restrict__ cells,
-                               const real4* __restrict__ high, const real4* __restrict__ low,
+extern "C" __global__ void p2m(int leaves, const int* __restrict__ leaf /* (leaves) */,
+                               const Cell* __restrict__ cells, const real4* __restrict__ high,
+                               const real4* __restrict__ low,
                                real* __restrict__ moments /* (cells, TERMS) */) {
     const int lane = threadIdx.x % 32, number = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (number >= leaves) return;
@@ -85,11 +92,14 @@ __device__ __forceinline__ real2 complex_term(const real* a, int l, int m) {
     return real2{sign * a[term(l, -m)], -sign * a[term(l, m)]};
 }
 
-// M_lm = sum over children and (j, k) of R_l-j,m-k(d) 2^-j M_jk, with d from the cell's centre to the child's.
-extern "C" __global__ void m2m(int count, const int* __restrict__ parent /* (count) */, const Cell* __restrict__ cells,
+// M_lm = sum over children and (j, k) of R_l-j,m-k(d) 2^-j M_jk, with d from the cell's
+// centre to the child's.
+extern "C" __global__ void m2m(int count, const int* __restrict__ parent /* (count) */,
+                               const Cell* __restrict__ cells,
                                real* __restrict__ moments /* (cells, TERMS) */) {
     extern __shared__ real shared[];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, number = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+              number = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (number >= count) return;
     real *shift = shared + 2 * warp * TERMS, *own = shift + TERMS;
     const Cell cell = cells[parent[number]];
@@ -100,10 +110,11 @@ extern "C" __global__ void m2m(int count, const int* __restrict__ parent /* (cou
         const real* from = moments + (cell.child + c) * (long long)TERMS;
         if (lane == 0) {
             const real scale = 1 / cell.width;
-            regular_harmonics(d.x * scale, d.y * scale, d.z * scale, [&](int l, int m, real re, real im) {
-                shift[term(l, m)] = re;
-                if (m > 0) shift[term(l, -m)] = im;
-            });
+            regular_harmonics(d.x * scale, d.y * scale, d.z * scale,
+                              [&](int l, int m, real re, real im) {
+                                  shift[term(l, m)] = re;
+                                  if (m > 0) shift[term(l, -m)] = im;
+                              });
         }
         for (int a = lane; a < TERMS; a += 32) {
             const int l = int(sqrtf(float(a) + 0.5f));
@@ -130,7 +141,9 @@ __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, r
     const real inverse2 = 1 / (x * x + y * y + z * z);
     Field sum = {0, 0, 0, 0};
     real diagonal_c = sqrt(inverse2), diagonal_s = 0;
-    x *= inverse2; y *= inverse2; z *= inverse2;
+    x *= inverse2;
+    y *= inverse2;
+    z *= inverse2;
 #pragma unroll
     for (int m = 0; m <= ORDER + 1; m++) {
         if (m > 0) {
@@ -144,8 +157,10 @@ __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, r
             if (l > m) {
                 const real up = (2 * l - 1) * z, down = ((l - 1) * (l - 1) - m * m) * inverse2;
                 const real next_c = up * c - down * below_c, next_s = up * s - down * below_s;
-                below_c = c; below_s = s;
-                c = next_c; s = next_s;
+                below_c = c;
+                below_s = s;
+                c = next_c;
+                s = next_s;
             }
             const real twice = m > 0 ? 2 : 1;
             if (l <= ORDER) {
@@ -158,8 +173,10 @@ __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, r
                 sum.z += twice * at(j, m) * c;
                 if (m > 0) sum.z += twice * at(j, -m) * s;
             }
-            const real left_c = m > 0 ? at(j, m - 1) : real(0), left_s = m > 1 ? at(j, 1 - m) : real(0);
-            const real right_c = m < j ? at(j, m + 1) : real(0), right_s = m < j ? at(j, -m - 1) : real(0);
+            const real left_c = m > 0 ? at(j, m - 1) : real(0),
+                       left_s = m > 1 ? at(j, 1 - m) : real(0);
+            const real right_c = m < j ? at(j, m + 1) : real(0),
+                       right_s = m < j ? at(j, -m - 1) : real(0);
             sum.x -= (right_c - left_c) * c + (right_s - left_s) * s;
             sum.y += (right_c + left_c) * s - (right_s + left_s) * c;
         }
@@ -167,12 +184,14 @@ __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, r
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(WALK_THREADS)
-walk(int groups, const int2* __restrict__ group /* (groups): leaf, first particle */, const Cell* __restrict__ cells,
-     const int* __restrict__ parent /* (cells) */, const int* __restrict__ leaf_of /* (n) */, const real* __restrict__ moments,
-     const real4* __restrict__ high, const real4* __restrict__ low, const int* __restrict__ partner_start /* (n + 1) */,
-     const int* __restrict__ partner /* itself and excluded, ascending, in the order of the tree */,
-     Sum* __restrict__ results /* (n) */) {
+extern "C" __global__ void __launch_bounds__(WALK_THREADS) walk(
+    int groups, const int2* __restrict__ group /* (groups): leaf, first particle */,
+    const Cell* __restrict__ cells, const int* __restrict__ parent /* (cells) */,
+    const int* __restrict__ leaf_of /* (n) */, const real* __restrict__ moments,
+    const real4* __restrict__ high, const real4* __restrict__ low,
+    const int* __restrict__ partner_start /* (n + 1) */,
+    const int* __restrict__ partner /* itself and excluded, ascending, in the order of the tree */,
+    Sum* __restrict__ results /* (n) */) {
     __shared__ int stacks[WALK_THREADS / 32][STACK];
     const int lane = threadIdx.x % 32, number = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (number >= groups) return;
@@ -192,7 +211,8 @@ walk(int groups, const int2* __restrict__ group /* (groups): leaf, first particl
         if (accepted(cell, leaf)) {
             const Offset d = from_centre(target, cell);
             const real scale = 1 / cell.width;
-            Field far = m2p(moments + number_of_cell * (long long)TERMS, d.x * scale, d.y * scale, d.z * scale);
+            Field far = m2p(moments + number_of_cell * (long long)TERMS, d.x * scale, d.y * scale,
+                            d.z * scale);
             far.phi *= scale;
             far.x *= scale * scale;
             far.y *= scale * scale;
@@ -208,7 +228,8 @@ walk(int groups, const int2* __restrict__ group /* (groups): leaf, first particl
             int skip = next < last_partner ? partner[next] : cell.last;
             int k = cell.first;
             while (true) {
-                for (const int stop = min(cell.last, skip); k < stop; k++) interact(target, high[k], low[k], near);
+                for (const int stop = min(cell.last, skip); k < stop; k++)
+                    interact(target, high[k], low[k], near);
                 if (k == cell.last) break;
                 k++;
                 skip = ++next < last_partner ? partner[next] : cell.last;

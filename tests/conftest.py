@@ -1,16 +1,24 @@
-"""Which tests run: plain ``pytest`` takes the first case of every test that is not marked slow, ``pytest --all`` every case, as
-CI does. Where files or tests are named, all their cases run.
+"""Which tests run: plain ``pytest`` takes the first case of every test that is not marked slow,
+``pytest --all`` every case, as CI does. Where files or tests are named, all their cases run.
 """
 
 from pytest import Config
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="run every case of every test, not only the first of quick ones")
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="run every case of every test, not only the first of quick ones",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--all") or config.args_source is Config.ArgsSource.ARGS or config.getoption("keyword"):
+    if (
+        config.getoption("--all")
+        or config.args_source is Config.ArgsSource.ARGS
+        or config.getoption("keyword")
+    ):
         return
     seen, kept, left = set(), [], []
     for item in items:

@@ -1,9 +1,10 @@
-"""Long runs inside OpenMM's CUDA platform: nothing piles up on device or host, energies stay those of a fresh Context, and
-Lennard-Jones forces among sites those of OpenMM.
+"""Long runs inside OpenMM's CUDA platform: nothing piles up on device or host, energies stay those
+of a fresh Context, and Lennard-Jones forces among sites those of OpenMM.
 
     python -m tests.endurance [CASE ...]
 
-needs an NVIDIA GPU and CuPy. ``tests/integration/test_native_faults.py`` runs the same cases with fewer repetitions.
+needs an NVIDIA GPU and CuPy. ``tests/integration/test_native_faults.py`` runs the same cases with
+fewer repetitions.
 """
 
 import copy
@@ -30,7 +31,8 @@ PAIRS = 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """Growth of memory in kilobytes over all repetitions, and what :meth:`Steps.difference` tells after them."""
+    """Growth of memory in kilobytes over all repetitions, and what :meth:`Steps.difference`
+    tells after them."""
 
     device: int
     host: int
@@ -41,7 +43,8 @@ class Outcome:
         found = {
             "device memory": self.device > DEVICE_LIMIT,
             "host memory": self.host > case.host_limit,
-            "difference": self.difference is not None and not self.difference < case.most_difference,
+            "difference": self.difference is not None
+            and not self.difference < case.most_difference,
         }
         return [name for name, wrong in found.items() if wrong]
 
@@ -78,8 +81,8 @@ class Steps:
         self.context.getIntegrator().step(count)
 
     def difference(self) -> float | None:
-        """What the energy lacks from a fresh Context's, kJ/mol a square root of the number of particles; None where no Context
-        lives through all repetitions."""
+        """What the energy lacks from a fresh Context's, kJ/mol a square root of the number of
+        particles; None where no Context lives through all repetitions."""
         state = self.context.getState(positions=True, energy=True)
         fresh = copy.deepcopy(self.system)
         fresh.setDefaultPeriodicBoxVectors(*state.getPeriodicBoxVectors())
@@ -104,21 +107,27 @@ class Shapes(Steps):
     repetitions = 1000
 
     def __init__(self, sample: Sample):
-        """Some shapes take parameters of their own, whose kernels stay compiled: those that moves reach are visited first."""
+        """Some shapes take parameters of their own, whose kernels stay compiled: those that
+        moves reach are visited first."""
         super().__init__(sample)
         box = self.context.getState().getPeriodicBoxVectors()
         for stretch in itertools.product((0.97, 1.0, 1.03), repeat=3):
-            self.context.setPeriodicBoxVectors(*(factor * edge for factor, edge in zip(stretch, box, strict=True)))
+            self.context.setPeriodicBoxVectors(
+                *(factor * edge for factor, edge in zip(stretch, box, strict=True))
+            )
             self.context.getState(energy=True)
         self.context.setPeriodicBoxVectors(*box)
 
     def forces(self):
-        return [openmm.MonteCarloAnisotropicBarostat(openmm.Vec3(1, 1, 1), 300.0, True, True, True, 1)]
+        return [
+            openmm.MonteCarloAnisotropicBarostat(openmm.Vec3(1, 1, 1), 300.0, True, True, True, 1)
+        ]
 
 
 class Lists(Steps):
-    """Lennard-Jones forces by lists of sites, every so many steps beside OpenMM's by its own list. In double precision they
-    differ by 1e-7, as OpenMM holds the parameters in float32; a missing pair of water at the cutoff is 4e-6."""
+    """Lennard-Jones forces by lists of sites, every so many steps beside OpenMM's by its own
+    list. In double precision they differ by 1e-7, as OpenMM holds the parameters in float32; a
+    missing pair of water at the cutoff is 4e-6."""
 
     precision = "double"
     most_difference = 5e-7
@@ -135,8 +144,12 @@ class Lists(Steps):
             state = self.context.getState(positions=True, forces=True, groups={PAIRS})
             self._openmm.setPeriodicBoxVectors(*state.getPeriodicBoxVectors())
             self._openmm.setPositions(state.getPositions())
-            expected = self._openmm.getState(forces=True, groups={PAIRS}).getForces(asNumpy=True)._value
-            error = np.linalg.norm(state.getForces(asNumpy=True)._value - expected) / np.linalg.norm(expected)
+            expected = (
+                self._openmm.getState(forces=True, groups={PAIRS}).getForces(asNumpy=True)._value
+            )
+            error = np.linalg.norm(
+                state.getForces(asNumpy=True)._value - expected
+            ) / np.linalg.norm(expected)
             self._largest = max(self._largest, float(error))
 
     def difference(self) -> float:
@@ -170,8 +183,9 @@ class Updates(Steps):
 
 
 class Contexts(Steps):
-    """Contexts, each made, evaluated and given back. OpenMM and CUDA's driver keep some 50 kB of host memory of each with PME,
-    and 25 more with FMM, whose kernels, graphs and threads are all given back."""
+    """Contexts, each made, evaluated and given back. OpenMM and CUDA's driver keep some 50 kB of
+    host memory of each with PME, and 25 more with FMM, whose kernels,
+    graphs and threads are all given back."""
 
     repetitions = 200
     host_limit = 20480
@@ -192,14 +206,19 @@ class Contexts(Steps):
         return None
 
 
-CASES = {each.__name__.lower(): each for each in (Steps, Barostat, Shapes, Lists, BoxLists, Updates, Contexts)}
+CASES = {
+    each.__name__.lower(): each
+    for each in (Steps, Barostat, Shapes, Lists, BoxLists, Updates, Contexts)
+}
 
 
 def context_of(system: openmm.System, precision: str = "mixed") -> openmm.Context:
     """On the CUDA platform."""
     integrator = openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002)
     integrator.setRandomNumberSeed(1)
-    return openmm.Context(system, integrator, openmm.Platform.getPlatformByName("CUDA"), {"Precision": precision})
+    return openmm.Context(
+        system, integrator, openmm.Platform.getPlatformByName("CUDA"), {"Precision": precision}
+    )
 
 
 def resident_kilobytes() -> int:
@@ -226,7 +245,9 @@ def run(case: type[Steps], sample: Sample, repetitions: int) -> Outcome:
     made.repeat(max(2, repetitions // 10))
     before = taken_kilobytes(), resident_kilobytes()
     made.repeat(repetitions)
-    return Outcome(taken_kilobytes() - before[0], resident_kilobytes() - before[1], made.difference())
+    return Outcome(
+        taken_kilobytes() - before[0], resident_kilobytes() - before[1], made.difference()
+    )
 
 
 def sample() -> Sample:
@@ -239,7 +260,10 @@ def main(names) -> None:
     for name in names or CASES:
         case, start = CASES[name], time.perf_counter()
         outcome = run(case, water, case.repetitions)
-        print(f"{name}: {case.repetitions:,} in {time.perf_counter() - start:.0f} s, {outcome}", flush=True)
+        print(
+            f"{name}: {case.repetitions:,} in {time.perf_counter() - start:.0f} s, {outcome}",
+            flush=True,
+        )
         failed |= bool(outcome.failures(case))
     sys.exit(failed)
 

@@ -1,4 +1,5 @@
-"""The Lennard-Jones interaction of a few hundred sites, written down as it is defined: what the kernels are compared with."""
+"""The Lennard-Jones interaction of a few hundred sites, written down as it is defined: what the
+kernels are compared with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Functions:
-    """f and g of an energy a f(r) - b g(r), and their slopes, with source that defines them for ``kernels/common/pair.cuh``."""
+    """f and g of an energy a f(r) - b g(r), and their slopes, with source that defines them for
+    ``kernels/common/pair.cuh``."""
 
     f: Callable
     f_slope: Callable
@@ -17,27 +19,38 @@ class Functions:
     source: str = ""
 
 
-PLAIN = Functions(lambda r: r**-12.0, lambda r: -12 * r**-13.0, lambda r: r**-6.0, lambda r: -6 * r**-7.0)
+PLAIN = Functions(
+    lambda r: r**-12.0, lambda r: -12 * r**-13.0, lambda r: r**-6.0, lambda r: -6 * r**-7.0
+)
 
 
 FORCE_SWITCH = """
-    step(on-r)*(a*i6*i6 - b*i6 + b*i3on*i3off - a*i6on*i6off) + step(r-on)*step(off-r)*(aSlope*d6 - bSlope*d3)
+    step(on-r)*(a*i6*i6 - b*i6 + b*i3on*i3off - a*i6on*i6off)
+    + step(r-on)*step(off-r)*(aSlope*d6 - bSlope*d3)
     - step(r-on)*step(on-r)*(aSlope*d6 - bSlope*d3);
     aSlope = a*d6/(1 - i6off/i6on); bSlope = b*d3/(1 - i3off/i3on); d3 = i1*i2-i3off; d6 = i6-i6off;
     i1 = sqrt(i2); i6 = i2*i2*i2; i2 = 1.0/s; s = r*r;
     i6on = i3on*i3on; i6off = i3off*i3off; i3on = 1.0/(on*on*on); i3off = 1.0/(off*off*off);
 """
-"""CHARMM's force switch of a/r^12 - b/r^6 as an energy function of OpenMM, with the operations of CHARMM-GUI's scripts."""
+"""CHARMM's force switch of a/r^12 - b/r^6 as an energy function of OpenMM, with the operations
+of CHARMM-GUI's scripts."""
 
 
 def force_switch(on: float, off: float) -> Functions:
-    """CHARMM's force switch, doi:10.1002/jcc.540150702: up to ``on`` energies are shifted, at ``off`` forces vanish as well."""
+    """CHARMM's force switch, doi:10.1002/jcc.540150702: up to ``on`` energies are shifted, at
+    ``off`` forces vanish as well."""
 
     def part(n):  # (r^-n - off^-n)^2 from `on` to `off`
         k = 1 / (1 - (on / off) ** n)
         return (
-            lambda r: np.where(r < on, r ** (-2.0 * n) - (on * off) ** -n, k * (r**-n - off**-n) ** 2),
-            lambda r: np.where(r < on, -2 * n * r ** (-2 * n - 1.0), -2 * n * k * (r**-n - off**-n) * r ** (-n - 1.0)),
+            lambda r: np.where(
+                r < on, r ** (-2.0 * n) - (on * off) ** -n, k * (r**-n - off**-n) ** 2
+            ),
+            lambda r: np.where(
+                r < on,
+                -2 * n * r ** (-2 * n - 1.0),
+                -2 * n * k * (r**-n - off**-n) * r ** (-n - 1.0),
+            ),
         )
 
     def source(name, n):
@@ -45,8 +58,10 @@ def force_switch(on: float, off: float) -> Functions:
         k, end, shift = 1 / (1 - (on / off) ** n), off**-n, (on * off) ** -n
         return (
             f"const real {name}n = {power}, {name}d = {name}n - real({end!r}); "
-            f"const real {name} = r < real({on}) ? {name}n*{name}n - real({shift!r}) : real({k!r})*{name}d*{name}d; "
-            f"const real {name}_slope = {-2 * n}*{name}n*inverse*(r < real({on}) ? {name}n : real({k!r})*{name}d); "
+            f"const real {name} = r < real({on}) ? {name}n*{name}n - real({shift!r}) : "
+            f"real({k!r})*{name}d*{name}d; "
+            f"const real {name}_slope = {-2 * n}*{name}n*inverse*"
+            f"(r < real({on}) ? {name}n : real({k!r})*{name}d); "
         )
 
     return Functions(*part(6.0), *part(3.0), source("f", 6) + source("g", 3))
@@ -58,7 +73,8 @@ class LennardJones:
 
     Attributes:
         types: shape (n,).
-        a, b: coefficients of 1/r^12 and -1/r^6, or of f and -g, for every pair of types, shape (types, types).
+        a, b: coefficients of 1/r^12 and -1/r^6, or of f and -g, for every pair of types, shape
+            (types, types).
         excluded: pairs of sites, shape (m, 2).
         cutoff, switching: nm, or None.
         vectors: box vectors in rows, nm, or None.
@@ -76,21 +92,29 @@ class LennardJones:
 
     @classmethod
     def from_sigmas(cls, types, sigma, epsilon, excluded=(), **limits) -> "LennardJones":
-        """Sites whose types have these parameters, shape (types,), which combine as Lorentz and Berthelot say."""
+        """Sites whose types have these parameters, shape (types,), which combine as Lorentz and
+        Berthelot say."""
         sigma6 = (0.5 * np.add.outer(sigma, sigma)) ** 6
         epsilon4 = 4 * np.sqrt(np.multiply.outer(epsilon, epsilon))
         pairs = np.array(excluded, np.int64).reshape(-1, 2)
         return cls(np.asarray(types), epsilon4 * sigma6**2, epsilon4 * sigma6, pairs, **limits)
 
-    def pairs(self, positions: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every pair within reach that is not excluded, each image for itself: its two sites, from the second to the first."""
+    def pairs(
+        self, positions: np.ndarray, reach: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every pair within reach that is not excluded, each image for itself: its two sites,
+        from the second to the first."""
         found = []
         n = len(positions)
         include = ~np.eye(n, dtype=bool)
-        include[self.excluded[:, 0], self.excluded[:, 1]] = include[self.excluded[:, 1], self.excluded[:, 0]] = False
+        include[self.excluded[:, 0], self.excluded[:, 1]] = include[
+            self.excluded[:, 1], self.excluded[:, 0]
+        ] = False
         images = np.zeros((1, 3), np.int64)
         if self.vectors is not None:
-            images = np.stack(np.meshgrid(*3 * [np.arange(-3, 4)], indexing="ij"), -1).reshape(-1, 3)
+            images = np.stack(np.meshgrid(*3 * [np.arange(-3, 4)], indexing="ij"), -1).reshape(
+                -1, 3
+            )
             positions = positions - np.floor(positions @ np.linalg.inv(self.vectors)) @ self.vectors
         for image in images:
             shift = image @ self.vectors if self.vectors is not None else np.zeros(3)
@@ -109,7 +133,10 @@ class LennardJones:
         energy, slope = a * of.f(r) - b * of.g(r), a * of.f_slope(r) - b * of.g_slope(r)
         if self.switching is not None:
             u = np.clip((r - self.switching) / (self.cutoff - self.switching), 0, 1)
-            share, rate = 1 - 10 * u**3 + 15 * u**4 - 6 * u**5, -30 * u**2 * (1 - u) ** 2 / (self.cutoff - self.switching)
+            share, rate = (
+                1 - 10 * u**3 + 15 * u**4 - 6 * u**5,
+                -30 * u**2 * (1 - u) ** 2 / (self.cutoff - self.switching),
+            )
             energy, slope = energy * share, slope * share + energy * rate
         forces = np.zeros_like(positions)
         np.add.at(forces, i, (-slope / r)[:, None] * d)

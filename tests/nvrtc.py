@@ -1,4 +1,5 @@
-"""NVIDIA's runtime compiler through ctypes: several versions in one process, without CuPy or a GPU."""
+"""NVIDIA's runtime compiler through ctypes: several versions in one process,
+without CuPy or a GPU."""
 
 import ctypes
 import re
@@ -14,9 +15,14 @@ OLD = re.compile(r"nvrtc: warning: Architectures prior to .* are deprecated .*\n
 
 @cache
 def library(major: int) -> ctypes.CDLL | None:
-    """The compiler of a version of CUDA; None if its package is not installed, or is another version's."""
+    """The compiler of a version of CUDA; None if its package is not installed,
+    or is another version's."""
     try:
-        (path,) = [path for path in files(PACKAGES[major]) if path.name in (f"libnvrtc.so.{major}", f"nvrtc64_{major}0_0.dll")]
+        (path,) = [
+            path
+            for path in files(PACKAGES[major])
+            if path.name in (f"libnvrtc.so.{major}", f"nvrtc64_{major}0_0.dll")
+        ]
     except (PackageNotFoundError, ValueError):
         return None
     return ctypes.CDLL(str(path.locate()))
@@ -34,9 +40,16 @@ def architectures(nvrtc: ctypes.CDLL) -> list[int]:
 def compiled(nvrtc: ctypes.CDLL, source: str, name: str, options) -> tuple[bool, str]:
     """Whether a source compiles, and the compiler's log, without remarks on old architectures."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None) == 0
+    assert (
+        nvrtc.nvrtcCreateProgram(
+            ctypes.byref(program), source.encode(), name.encode(), 0, None, None
+        )
+        == 0
+    )
     try:
-        status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options)))
+        status = nvrtc.nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        )
         assert nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)) == 0
         log = ctypes.create_string_buffer(size.value)
         assert nvrtc.nvrtcGetProgramLog(program, log) == 0

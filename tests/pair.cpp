@@ -1,8 +1,10 @@
-// The interaction of one pair, by kernels/common/pair.cuh on the host: force over distance and energy, for the tests.
+// The interaction of one pair, by kernels/common/pair.cuh on the host: force over distance and
+// energy, for the tests.
 #include "cuda.h"
 #include "../kernels/common/pair.cuh"
 
-extern "C" __attribute__((visibility("default"))) void pair(double square, double x, double y, double* found) {
+extern "C" __attribute__((visibility("default"))) void pair(double square, double x, double y,
+                                                            double* found) {
     const Pair pair = pair_at<true>(real(square), {real(x), real(y)});
     found[0] = pair.force;
     found[1] = pair.energy;

@@ -1,9 +1,10 @@
-"""The kernels of periodic cells without levels, and the plugin's, under compute-sanitizer; needs an NVIDIA GPU.
+"""The kernels of periodic cells without levels, and the plugin's, under compute-sanitizer; needs an
+NVIDIA GPU.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python -m tests.sanitize [CASE ...]
 
-Buffers are allocated one by one, so that none hides behind another. Answers are checked against the reference backend: a
-case fails also if these are wrong.
+Buffers are allocated one by one, so that none hides behind another. Answers are checked against the
+reference backend: a case fails also if these are wrong.
 """
 
 import sys
@@ -33,8 +34,9 @@ ACCURACY = {"float32": 3e-5, "float64": 1e-11}
 
 @dataclass(frozen=True)
 class Case:
-    """What is evaluated: ``spread`` is the part of the cell, along each axis, that holds the particles. Without
-    ``covers_cell`` the grid covers them alone, in a cell that is 16 boxes wide for each nm of ``cell``."""
+    """What is evaluated: ``spread`` is the part of the cell, along each axis, that holds the
+    particles. Without ``covers_cell`` the grid covers them alone, in a cell that is 16 boxes
+    wide for each nm of ``cell``."""
 
     dtype: str
     grid: object
@@ -53,7 +55,8 @@ CASES = {
     "float": Case("float32", (6, 6, 6), 5),
     "float smoothed": Case("float32", (6, 6, 6), 6, smoothing=0.1),
     "double": Case("float64", (5, 5, 5), 12, near_radius=2.34),
-    "skewed": Case("float64", OBLIQUE_GRID, 12, "skewed", 2.5, 0.05, minimum_image=True),  # staging the operator takes too much
+    # staging the operator takes too much
+    "skewed": Case("float64", OBLIQUE_GRID, 12, "skewed", 2.5, 0.05, minimum_image=True),
     "skewed float": Case("float32", OBLIQUE_GRID, 6, "skewed", 2.5, 0.05),
     "one particle": Case("float32", (1, 1, 1), 3, particles=1),
     "crowd": Case("float32", (8, 8, 8), 4, smoothing=0.05, particles=2001, spread=0.1),
@@ -63,20 +66,36 @@ CASES = {
     "sums": Case("float32", (17, 19, 23), 3),
     "long": Case("float32", (36, 3, 3), 4, "long"),
     "nearly empty": Case("float32", (4, 5, 3), 5, spread=0.8, covers_cell=False),
-    "nearly empty skewed": Case("float64", (4, 5, 3), 5, "skewed", smoothing=0.05, spread=0.8, covers_cell=False),
+    "nearly empty skewed": Case(
+        "float64", (4, 5, 3), 5, "skewed", smoothing=0.05, spread=0.8, covers_cell=False
+    ),
     "OpenMM single": Case("float32", (6, 6, 6), 4, smoothing=0.05, openmm="single"),
     "OpenMM mixed": Case("float32", OBLIQUE_GRID, 4, "skewed", openmm="mixed"),
     "OpenMM double": Case("float64", (6, 6, 6), 4, openmm="double"),
-    "OpenMM nearly empty": Case("float32", (4, 5, 3), 4, smoothing=0.05, spread=0.8, covers_cell=False, openmm="mixed"),
+    "OpenMM nearly empty": Case(
+        "float32", (4, 5, 3), 4, smoothing=0.05, spread=0.8, covers_cell=False, openmm="mixed"
+    ),
 }
 
 
 class InOpenMM(CudaStages):
     """Stages between arrays such as OpenMM's, which hold the particles in another order."""
 
-    def __init__(self, interface: Interface, lattice, order, smoothing, charges, pairs, minimum_image, dtype):
+    def __init__(
+        self, interface: Interface, lattice, order, smoothing, charges, pairs, minimum_image, dtype
+    ):
         self.lattice, self._device, self._levels = lattice, cupy.cuda.Device(), 0
-        self._program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, current_device(), interface)
+        self._program = build(
+            lattice,
+            order,
+            smoothing,
+            charges,
+            pairs,
+            minimum_image,
+            dtype,
+            current_device(),
+            interface,
+        )
         self._make()
 
     def evaluate(self, positions, width):
@@ -102,32 +121,43 @@ class InOpenMM(CudaStages):
 
 
 def agrees(found, expected, accuracy):
-    """Exits if the difference is above ``accuracy``, relative to the whole of ``expected``, which is of order 1 or larger."""
+    """Exits if the difference is above ``accuracy``, relative to the whole of ``expected``,
+    which is of order 1 or larger."""
     error = np.linalg.norm(found - expected) / (1.0 + np.linalg.norm(expected))
     if not error <= accuracy:
         sys.exit(f"wrong answer: relative error {error:.1e}, not {accuracy:g}")
 
 
 def run(case: Case) -> None:
-    """Evaluations of two shapes of the cell, if it is covered, by the same stages, and the charges changed in between."""
+    """Evaluations of two shapes of the cell, if it is covered, by the same stages, and the
+    charges changed in between."""
     rng = np.random.default_rng(7)
     n, counts = case.particles, counts_matrix(case.grid)
     pairs = np.unique(np.sort(rng.integers(0, n, (n // 2, 2)), 1), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     charges = rng.normal(size=n)
-    place = rng.uniform(0.0, case.spread, (n, 3)) + 0.05 + rng.integers(-1, 2, (n, 3)) * (case.spread == 1.0)
+    place = (
+        rng.uniform(0.0, case.spread, (n, 3))
+        + 0.05
+        + rng.integers(-1, 2, (n, 3)) * (case.spread == 1.0)
+    )
     common = case.order, case.smoothing
     cell = CELLS[case.cell]
     cells = [cell, cell * [[1.0], [1.0], [1.001]]]
     lattices = [BoxLattice.from_cell(cell, counts, case.near_radius) for cell in cells]
     if not case.covers_cell:
-        cells, lattices = [counts / 1.0], [OpenLattice(np.diag(counts), case.near_radius, cell=16 * cell)]
+        cells, lattices = (
+            [counts / 1.0],
+            [OpenLattice(np.diag(counts), case.near_radius, cell=16 * cell)],
+        )
     options = pairs, case.minimum_image
     if case.openmm:
         interface = Interface(case.openmm, -(-n // 32) * 32)
         stages = InOpenMM(interface, lattices[0], *common, charges, *options, np.dtype(case.dtype))
         position, width = place @ cells[0], box_width(cells[0], counts)
-        expected = evaluate(ReferenceStages(lattices[0], *common, charges, *options), position, width)[1]
+        expected = evaluate(
+            ReferenceStages(lattices[0], *common, charges, *options), position, width
+        )[1]
         exact = charges[:, None] * expected * (COULOMB_CONSTANT / width**2)
         agrees(stages.evaluate(position, width), exact, 1e-5 if case.openmm == "double" else 1e-3)
         return

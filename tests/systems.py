@@ -1,7 +1,8 @@
 """The systems the accuracy promise is tested on.
 
-``build(name)`` returns a fresh copy, so a test may change what it gets. Systems are made once (fixed seeds, CPU
-platform, a short equilibration at 300 K unless said otherwise) and kept in ``.pytest_cache/systems``.
+``build(name)`` returns a fresh copy, so a test may change what it gets. Systems are made once
+(fixed seeds, CPU platform, a short equilibration at 300 K unless said otherwise) and kept in
+``.pytest_cache/systems``.
 """
 
 import hashlib
@@ -25,8 +26,13 @@ PEPTIDE = REPOSITORY / "examples" / "data" / "peptide.pdb"
 CACHE = REPOSITORY / ".pytest_cache" / "systems"
 SALT = 0.15 * unit.molar
 
-# Joung and Cheatham's ions for TIP3P (doi:10.1021/jp8001614): sigma (nm), epsilon (kJ/mol), mass (dalton).
-IONS = {"Na": (0.243928, 0.365846, 22.99), "Cl": (0.447766, 0.148913, 35.45), "Cs": (0.360101, 0.375960, 132.91)}
+# Joung and Cheatham's ions for TIP3P (doi:10.1021/jp8001614): sigma (nm), epsilon (kJ/mol),
+# mass (dalton).
+IONS = {
+    "Na": (0.243928, 0.365846, 22.99),
+    "Cl": (0.447766, 0.148913, 35.45),
+    "Cs": (0.360101, 0.375960, 132.91),
+}
 
 
 @dataclass
@@ -42,7 +48,8 @@ class Built:
 
 @dataclass
 class ChargeArrays:
-    """The electrostatics of a NonbondedForce: charges (n,) e, lengths in nm, exclusions (m, 2) int64."""
+    """The electrostatics of a NonbondedForce: charges (n,) e, lengths in nm,
+    exclusions (m, 2) int64."""
 
     charges: np.ndarray
     positions: np.ndarray
@@ -54,7 +61,12 @@ def charge_arrays(built) -> ChargeArrays:
     force = nonbonded(built.system)
     charges = [force.getParticleParameters(i)[0]._value for i in range(force.getNumParticles())]
     pairs = [force.getExceptionParameters(k)[:2] for k in range(force.getNumExceptions())]
-    return ChargeArrays(np.array(charges), built.positions, built.box_vectors, np.array(pairs, np.int64).reshape(-1, 2))
+    return ChargeArrays(
+        np.array(charges),
+        built.positions,
+        built.box_vectors,
+        np.array(pairs, np.int64).reshape(-1, 2),
+    )
 
 
 def nonbonded(system) -> openmm.NonbondedForce:
@@ -69,7 +81,9 @@ def build(name) -> Built:
 @cache
 def _pickled(name):
     sources = [Path(__file__), Path(__file__).with_name("crystals.py"), PEPTIDE]
-    stamp = openmm.Platform.getOpenMMVersion().encode() + b"".join(source.read_bytes() for source in sources)
+    stamp = openmm.Platform.getOpenMMVersion().encode() + b"".join(
+        source.read_bytes() for source in sources
+    )
     path = CACHE / f"{name}-{hashlib.sha256(stamp).hexdigest()[:16]}.pickle"
     if not path.exists():
         random.seed(name)  # Modeller places ions and hydrogens with it
@@ -88,7 +102,9 @@ def equilibrated(system, positions, box, topology=None, temperature=300.0, steps
     integrator = openmm.LangevinMiddleIntegrator(temperature, 5.0, 0.002)
     integrator.setRandomNumberSeed(1)
     platform = openmm.Platform.getPlatform("CPU")  # bitwise repeatable on one thread
-    context = openmm.Context(system, integrator, platform, {"Threads": "1", "DeterministicForces": "true"})
+    context = openmm.Context(
+        system, integrator, platform, {"Threads": "1", "DeterministicForces": "true"}
+    )
     context.setPositions(positions)
     context.computeVirtualSites()
     openmm.LocalEnergyMinimizer.minimize(context, 50.0, 50)
@@ -104,7 +120,8 @@ def forcefield(*files):
 
 
 def parametrised(modeller, field, cutoff=None):
-    """(system, positions in nm, box) of a Modeller, with PME, rigid water and rigid bonds to hydrogen."""
+    """(system, positions in nm, box) of a Modeller, with PME, rigid water and
+    rigid bonds to hydrogen."""
     box = np.array(modeller.topology.getPeriodicBoxVectors().value_in_unit(unit.nanometer))
     system = field.createSystem(
         modeller.topology,
@@ -131,19 +148,23 @@ def water(box, files=("amber14/tip3p.xml",), model="tip3p", **options):
 
 
 def water_within(region, box):
-    """Water molecules whose oxygen satisfies `region(x)`, x from the centre, in a box they do not fill."""
+    """Water molecules whose oxygen satisfies `region(x)`, x from the centre,
+    in a box they do not fill."""
     field, box = forcefield("amber14/tip3p.xml"), np.diag(box).astype(float)
     modeller = water_modeller(np.minimum(box, 3.0 * np.eye(3)), field)
     x = np.array(modeller.positions.value_in_unit(unit.nanometer))
     x -= 0.5 * (x.min(0) + x.max(0))
     modeller.positions = (x + 0.5 * box.diagonal()) * unit.nanometer
-    modeller.delete([r for r in modeller.topology.residues() if not region(x[next(r.atoms()).index])])
+    modeller.delete(
+        [r for r in modeller.topology.residues() if not region(x[next(r.atoms()).index])]
+    )
     modeller.topology.setPeriodicBoxVectors(box * unit.nanometer)
     return equilibrated(*parametrised(modeller, field), modeller.topology)
 
 
 def peptide(shape="cube", neutralize=True):
-    """The peptide of examples/data in TIP3P water; 0.15 M salt, or only itself with its charge of +2."""
+    """The peptide of examples/data in TIP3P water; 0.15 M salt,
+    or only itself with its charge of +2."""
     pdb, field = app.PDBFile(str(PEPTIDE)), forcefield("amber14-all.xml", "amber14/tip3p.xml")
     modeller = app.Modeller(pdb.topology, pdb.positions)
     modeller.addSolvent(
@@ -174,16 +195,21 @@ def ions(positions, names, box, cutoff=0.9):
 def displaced(name, species, repeats):
     """A supercell of a crystal of monovalent ions, each displaced by 0.025 nm (rms)."""
     crystal = CRYSTALS[name].supercell(*3 * [repeats])
-    x = crystal.positions + np.random.default_rng(1).normal(0.0, 0.025 / np.sqrt(3), crystal.positions.shape)
+    x = crystal.positions + np.random.default_rng(1).normal(
+        0.0, 0.025 / np.sqrt(3), crystal.positions.shape
+    )
     return ions(x, np.where(crystal.charges > 0, *species), crystal.box_vectors)
 
 
 def melt():
-    """Molten NaCl at 1,200 K and 16 ion pairs a nm^3, from ions in random order on a simple cubic lattice."""
+    """Molten NaCl at 1,200 K and 16 ion pairs a nm^3, from ions in random order on a simple
+    cubic lattice."""
     sites = np.stack(np.meshgrid(*3 * [np.arange(10)], indexing="ij"), -1).reshape(-1, 3)
     edge = (len(sites) / 32.0) ** (1 / 3)
     names = np.random.default_rng(1).permutation(["Na", "Cl"] * (len(sites) // 2))
-    return equilibrated(*ions(sites * edge / 10, names, edge * np.eye(3)), temperature=1200.0, steps=1000)
+    return equilibrated(
+        *ions(sites * edge / 10, names, edge * np.eye(3)), temperature=1200.0, steps=1000
+    )
 
 
 SKEWED = np.array([[2.9, 0.0, 0.0], [0.8, 2.6, 0.0], [-1.1, 0.9, 2.7]])
@@ -201,7 +227,9 @@ SYSTEMS: dict[str, Callable[[], tuple]] = {
     "peptide_charged": lambda: peptide("cube", neutralize=False),
     "water_3_1_1": lambda: water((5.4, 1.8, 1.8)),
     "water_1_1_5": lambda: water((1.5, 1.5, 7.5)),
-    "brine_triclinic": lambda: water(SKEWED, ("amber14/tip3p.xml",), ionicStrength=1.0 * unit.molar),
+    "brine_triclinic": lambda: water(
+        SKEWED, ("amber14/tip3p.xml",), ionicStrength=1.0 * unit.molar
+    ),
     "tip4pew": lambda: water((2.3, 2.3, 2.3), ("amber14/tip4pew.xml",), "tip4pew"),
     "tip5p": lambda: water((2.3, 2.3, 2.3), ("tip5p.xml",), "tip5p"),
     "droplet": lambda: water_within(lambda x: np.linalg.norm(x) < 1.2, (8.0, 8.0, 8.0)),

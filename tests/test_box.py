@@ -22,13 +22,17 @@ from fmm_openmm.parameters import DEFORMATION_LIMIT
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 DODECAHEDRON = np.array([[1, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]])
-OCTAHEDRON = np.array([[1, 0, 0], [1 / 3, np.sqrt(8) / 3, 0], [-1 / 3, np.sqrt(2) / 3, np.sqrt(6) / 3]])
+OCTAHEDRON = np.array(
+    [[1, 0, 0], [1 / 3, np.sqrt(8) / 3, 0], [-1 / 3, np.sqrt(2) / 3, np.sqrt(6) / 3]]
+)
 
 
 @st.composite
 def counts_matrices(draw, largest=9):
     counts = np.diag(draw(st.lists(st.integers(1, largest), min_size=3, max_size=3)))
-    counts[1, 0], counts[2, 0], counts[2, 1] = (draw(st.integers(-largest, largest)) for _ in range(3))
+    counts[1, 0], counts[2, 0], counts[2, 1] = (
+        draw(st.integers(-largest, largest)) for _ in range(3)
+    )
     return counts
 
 
@@ -51,7 +55,8 @@ def indices(seed, n=200, reach=40):
 @SETTINGS
 @given(counts_matrices(largest=40))
 def test_smith_normal_form(counts):
-    """The determinants of the integer matrices U and V multiply to +-1, so each is +-1: both are unimodular."""
+    """The determinants of the integer matrices U and V multiply to +-1, so each is +-1:
+    both are unimodular."""
     u, v, d = smith_normal_form(counts)
     exact = u.astype(object) @ counts.astype(object) @ v.astype(object)
     np.testing.assert_array_equal(exact, np.diag(d))
@@ -67,15 +72,24 @@ def test_compact_cycles_are_the_same_group(d, seed):
     y = np.mod(x @ v, lengths)
     assert lengths.prod() == np.prod(d)
     assert len(np.unique(y, axis=0)) == len(x)
-    np.testing.assert_array_equal(np.mod((x[1:] + x[:-1]) % d @ v, lengths), np.mod(y[1:] + y[:-1], lengths))
+    np.testing.assert_array_equal(
+        np.mod((x[1:] + x[:-1]) % d @ v, lengths), np.mod(y[1:] + y[:-1], lengths)
+    )
     assert (np.diff(lengths) >= 0).all()
 
 
 @pytest.mark.parametrize(
     ("d", "lengths"),
-    [((1, 1, 504), (7, 8, 9)), ((1, 2, 504), (8, 9, 14)), ((1, 8, 64), (1, 8, 64)), ((2, 2, 6048), (14, 32, 54)),
-     ((1, 1, 1), (1, 1, 1)), ((1, 1, 101), (1, 1, 101)), ((4, 6, 10), (4, 6, 10))],
-)  # fmt: skip
+    [
+        ((1, 1, 504), (7, 8, 9)),
+        ((1, 2, 504), (8, 9, 14)),
+        ((1, 8, 64), (1, 8, 64)),
+        ((2, 2, 6048), (14, 32, 54)),
+        ((1, 1, 1), (1, 1, 1)),
+        ((1, 1, 101), (1, 1, 101)),
+        ((4, 6, 10), (4, 6, 10)),
+    ],
+)
 def test_compact_cycles(d, lengths):
     assert tuple(compact_cycles(np.eye(3, dtype=np.int64), np.array(d))[1]) == lengths
 
@@ -100,10 +114,14 @@ def test_neighbours_along_the_first_axis_are_neighbours_in_memory(counts):
 @pytest.mark.parametrize(
     ("counts", "lengths"),
     [
-        ([[6, 0, 0], [0, 5, 0], [0, 0, 4]], (4, 5, 6)),  # a grid
-        ([[40, 0, 0], [0, 40, 0], [20, 20, 30]], (30, 40, 40)),  # rows and columns split off
-        ([[42, 0, 0], [0, 42, 0], [21, 21, 54]], (27, 84, 42)),  # rows do, columns are of another length
-        ([[54, 0, 0], [18, 54, 0], [-18, 27, 45]], (18, 81, 90)),  # nothing does
+        # a grid
+        ([[6, 0, 0], [0, 5, 0], [0, 0, 4]], (4, 5, 6)),
+        # rows and columns split off
+        ([[40, 0, 0], [0, 40, 0], [20, 20, 30]], (30, 40, 40)),
+        # rows do, columns are of another length
+        ([[42, 0, 0], [0, 42, 0], [21, 21, 54]], (27, 84, 42)),
+        # nothing does
+        ([[54, 0, 0], [18, 54, 0], [-18, 27, 45]], (18, 81, 90)),
     ],
 )
 def test_cycles(counts, lengths):
@@ -117,7 +135,10 @@ def test_every_box_has_one_slot_and_one_number(counts):
     every = np.arange(lattice.size)
     np.testing.assert_array_equal(np.sort(lattice.slots), every)
     n0, n1, n2 = np.diag(counts)
-    z, y, x = (axis.ravel() for axis in np.meshgrid(np.arange(n2), np.arange(n1), np.arange(n0), indexing="ij"))
+    z, y, x = (
+        axis.ravel()
+        for axis in np.meshgrid(np.arange(n2), np.arange(n1), np.arange(n0), indexing="ij")
+    )
     np.testing.assert_array_equal(lattice.linear(np.stack([x, y, z], -1)), every)
     assert np.prod(lattice.fft_shape) == lattice.size
 
@@ -137,10 +158,12 @@ def test_cell_translations_change_nothing(counts, seed):
 
 
 @pytest.mark.parametrize(
-    "counts", [[[217, 0, 0], [32, 346, 0], [-12, -79, 342]], [[143, 0, 0], [25, 376, 0], [-22, 121, 146]]]
+    "counts",
+    [[[217, 0, 0], [32, 346, 0], [-12, -79, 342]], [[143, 0, 0], [25, 376, 0], [-22, 121, 146]]],
 )
 def test_cell_translations_where_integers_grow_long(counts):
-    """64 bits do not hold the matrix of the normal form, or its products with the cycles' lengths."""
+    """64 bits do not hold the matrix of the normal form, or its products with
+    the cycles' lengths."""
     counts = np.array(counts)
     v, lengths = lattice_of(counts).cycles
     assert not (counts @ v % lengths).any()
@@ -153,11 +176,17 @@ def test_displacements_add_in_the_fft_array(counts, seed):
     """Hence a sum over all boxes and images is a circular convolution."""
     lattice = lattice_of(counts)
     i, j = indices(seed), indices(seed + 1)
-    at = np.array(np.unravel_index([lattice.slot(i), lattice.slot(j), lattice.slot(i + j)], lattice.fft_shape))
-    np.testing.assert_array_equal((at[:, 0] + at[:, 1]) % np.array(lattice.fft_shape)[:, None], at[:, 2])
+    at = np.array(
+        np.unravel_index([lattice.slot(i), lattice.slot(j), lattice.slot(i + j)], lattice.fft_shape)
+    )
+    np.testing.assert_array_equal(
+        (at[:, 0] + at[:, 1]) % np.array(lattice.fft_shape)[:, None], at[:, 2]
+    )
 
 
-@pytest.mark.parametrize("radius, boxes", [(1.0, 27), (1.75, 27), (2.3, 57), (2.5, 81), (2.9, 93), (3.5, 179)])
+@pytest.mark.parametrize(
+    "radius, boxes", [(1.0, 27), (1.75, 27), (2.3, 57), (2.5, 81), (2.9, 93), (3.5, 179)]
+)
 def test_near_stencil_of_cubes(radius, boxes):
     """The numbers of the design's accuracy table; 27 touching boxes at least."""
     assert len(near_stencil(np.eye(3), radius)) == boxes
@@ -171,11 +200,14 @@ def test_near_stencil(cell, radius):
     z, y, x = (axis.ravel() for axis in np.meshgrid(*3 * [np.arange(-12, 13)], indexing="ij"))
     offsets = np.stack([x, y, z], -1)
     wanted = (np.linalg.norm(offsets @ boxes, axis=1) <= radius) | (np.abs(offsets) <= 1).all(1)
-    np.testing.assert_array_equal(near, offsets[wanted])  # so sorted, first axis fastest, and each once
+    # so sorted, first axis fastest, and each once
+    np.testing.assert_array_equal(near, offsets[wanted])
     np.testing.assert_array_equal(near, -near[::-1])
     lattice = BoxLattice(np.eye(3, dtype=np.int64), boxes, radius)
     np.testing.assert_array_equal(lattice.is_near(offsets), wanted)
-    np.testing.assert_array_equal(lattice.is_near(offsets.reshape(25, 25, 25, 3)), wanted.reshape(25, 25, 25))
+    np.testing.assert_array_equal(
+        lattice.is_near(offsets.reshape(25, 25, 25, 3)), wanted.reshape(25, 25, 25)
+    )
 
 
 @SETTINGS
@@ -193,7 +225,9 @@ def test_chosen_boxes_are_nearly_cubes(cell, per_edge):
         assert n == 1
 
 
-@pytest.mark.parametrize("cell", [np.diag([234.0, 18, 18]), np.diag([93.5, 93.5, 156]), 460 * DODECAHEDRON], ids=str)
+@pytest.mark.parametrize(
+    "cell", [np.diag([234.0, 18, 18]), np.diag([93.5, 93.5, 156]), 460 * DODECAHEDRON], ids=str
+)
 def test_chosen_boxes_where_smooth_lengths_are_rare(cell):
     """None of the seven integers nearest to 156, 234 or 460 has prime factors up to 7 only."""
     counts = choose_counts(cell, 1.0)
@@ -209,7 +243,9 @@ def test_a_dodecahedron_is_made_of_cuboids(per_edge):
     assert deformation(DODECAHEDRON, counts) < 1.005
 
 
-@pytest.mark.parametrize("cell", [np.diag([3.0, 1, 1]), np.diag([50.0, 1, 1]), np.diag([20.0, 20, 0.75])], ids=str)
+@pytest.mark.parametrize(
+    "cell", [np.diag([3.0, 1, 1]), np.diag([50.0, 1, 1]), np.diag([20.0, 20, 0.75])], ids=str
+)
 @pytest.mark.parametrize("per_edge", [1, 2, 7])
 def test_rectangular_cells_get_a_plain_grid(cell, per_edge):
     counts = choose_counts(cell, np.diag(cell).min() / per_edge)
@@ -221,7 +257,9 @@ def test_a_width_beyond_the_cell_gives_one_box():
     np.testing.assert_array_equal(choose_counts(np.eye(3), 5.0), np.eye(3))
 
 
-@pytest.mark.parametrize("cell, worst", [(np.eye(3), 1.0), (np.diag([1.0, 1.0, 2.0]), np.sqrt(6 / 3) / 2 ** (1 / 3))])
+@pytest.mark.parametrize(
+    "cell, worst", [(np.eye(3), 1.0), (np.diag([1.0, 1.0, 2.0]), np.sqrt(6 / 3) / 2 ** (1 / 3))]
+)
 def test_deformation(cell, worst):
     assert deformation(cell, np.eye(3, dtype=int)) == pytest.approx(worst)
 
@@ -233,7 +271,9 @@ def test_lattice_of_a_cell():
     assert np.linalg.det(lattice.boxes) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("cell", [np.eye(3), DODECAHEDRON, OCTAHEDRON], ids=["cube", "dodecahedron", "octahedron"])
+@pytest.mark.parametrize(
+    "cell", [np.eye(3), DODECAHEDRON, OCTAHEDRON], ids=["cube", "dodecahedron", "octahedron"]
+)
 def test_same_shape(cell):
     lattice = BoxLattice.from_cell(cell, choose_counts(cell, 1 / 12), 2.5)
     for scale in (1e-3, 0.97, 1.0, np.pi, 1e4):
@@ -244,7 +284,9 @@ def test_same_shape(cell):
         assert not lattice.same_shape(other)
 
 
-@pytest.mark.parametrize("grid", [(4, 5, 6), [4, 5, 6], np.diag([4, 5, 6]), np.diag([4, 5, 6]).astype(np.uint16)])
+@pytest.mark.parametrize(
+    "grid", [(4, 5, 6), [4, 5, 6], np.diag([4, 5, 6]), np.diag([4, 5, 6]).astype(np.uint16)]
+)
 def test_grids(grid):
     counts = counts_matrix(grid)
     assert counts.dtype == np.int64
@@ -255,12 +297,24 @@ def test_grids(grid):
     "grid, message",
     [
         (8, r"`grid` must be three integers or a 3x3 integer matrix, got 8"),
-        ([[1, 2], [3]], r"`grid` must be three integers or a 3x3 integer matrix, got \[\[1, 2\], \[3\]\]"),
+        (
+            [[1, 2], [3]],
+            r"`grid` must be three integers or a 3x3 integer matrix, got \[\[1, 2\], \[3\]\]",
+        ),
         ((8, 8), r"`grid` must be three integers or a 3x3 integer matrix, got \(8, 8\)"),
         ((8.0, 8, 8), r"`grid` must be three integers or a 3x3 integer matrix, got \(8.0, 8, 8\)"),
-        ((8, 0, 8), r"`grid` must be lower triangular with a diagonal of at least 1, got .*\[0, 0, 0\]"),
-        ((8, 8, -8), r"`grid` must be lower triangular with a diagonal of at least 1, got .*\[0, 0, -8\]"),
-        (np.ones((3, 3), int), r"`grid` must be lower triangular with a diagonal of at least 1, got "),
+        (
+            (8, 0, 8),
+            r"`grid` must be lower triangular with a diagonal of at least 1, got .*\[0, 0, 0\]",
+        ),
+        (
+            (8, 8, -8),
+            r"`grid` must be lower triangular with a diagonal of at least 1, got .*\[0, 0, -8\]",
+        ),
+        (
+            np.ones((3, 3), int),
+            r"`grid` must be lower triangular with a diagonal of at least 1, got ",
+        ),
     ],
 )
 def test_bad_grids(grid, message):
@@ -301,20 +355,44 @@ def test_box_vectors_may_carry_the_noise_of_a_file():
     [
         ([3.0, 3.0, 3.0], r"`box_vectors` must have shape \(3, 3\), got \(3,\)"),
         (None, r"`box_vectors` must have shape \(3, 3\), got \(\)"),
-        ([[3, 0, 0], [0, 3]], r"`box_vectors` must be an array of real numbers, got \[\[3, 0, 0\], \[0, 3\]\]"),
+        (
+            [[3, 0, 0], [0, 3]],
+            r"`box_vectors` must be an array of real numbers, got \[\[3, 0, 0\], \[0, 3\]\]",
+        ),
         ("cube", r"`box_vectors` must be an array of real numbers, got 'cube'"),
         (np.diag([3.0, np.nan, 3.0]), r"`box_vectors` must be finite, got .*nan"),
         (np.diag([3.0, 3.0, np.inf]), r"`box_vectors` must be finite, got .*inf"),
         (np.zeros((3, 3)), r"`box_vectors` must span a positive volume, got "),
         (np.diag([3.0, 0.0, 3.0]), r"`box_vectors` must span a positive volume, got "),
         (np.diag([3.0, 3.0, -3.0]), r"`box_vectors` must span a positive volume, got "),
-        ([[3, 0.1, 0], [0, 3, 0], [0, 0, 3]], r"reduced form: the first periodic box vector must be parallel to x"),
-        ([[3, 0, 0], [0, 3, 0.1], [0, 0, 3]], r"must be in reduced form: .* the second in the x-y plane"),
-        ([[1, 0.5, 0], [0, 1, 0], [0, 0, 1e6]], r"reduced form: the first periodic box vector must be parallel to x"),
-        ([[1, 0, 0], [0.9, 1, 0], [0, 0, 1e6]], r"periodic box vectors must be in reduced form, got "),
-        ([[3, 0, 0], [1.6, 3, 0], [0, 0, 3]], r"periodic box vectors must be in reduced form, got "),
-        ([[3, 0, 0], [0, 3, 0], [-1.6, 0, 3]], r"periodic box vectors must be in reduced form, got "),
-        ([[3, 0, 0], [0, 3, 0], [0, 1.6, 3]], r"periodic box vectors must be in reduced form, got "),
+        (
+            [[3, 0.1, 0], [0, 3, 0], [0, 0, 3]],
+            r"reduced form: the first periodic box vector must be parallel to x",
+        ),
+        (
+            [[3, 0, 0], [0, 3, 0.1], [0, 0, 3]],
+            r"must be in reduced form: .* the second in the x-y plane",
+        ),
+        (
+            [[1, 0.5, 0], [0, 1, 0], [0, 0, 1e6]],
+            r"reduced form: the first periodic box vector must be parallel to x",
+        ),
+        (
+            [[1, 0, 0], [0.9, 1, 0], [0, 0, 1e6]],
+            r"periodic box vectors must be in reduced form, got ",
+        ),
+        (
+            [[3, 0, 0], [1.6, 3, 0], [0, 0, 3]],
+            r"periodic box vectors must be in reduced form, got ",
+        ),
+        (
+            [[3, 0, 0], [0, 3, 0], [-1.6, 0, 3]],
+            r"periodic box vectors must be in reduced form, got ",
+        ),
+        (
+            [[3, 0, 0], [0, 3, 0], [0, 1.6, 3]],
+            r"periodic box vectors must be in reduced form, got ",
+        ),
     ],
 )
 def test_bad_box_vectors(box_vectors, message):

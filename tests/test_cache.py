@@ -1,4 +1,5 @@
-"""Caches of compiled code where nothing can be written, where files are damaged, and where they may be another user's."""
+"""Caches of compiled code where nothing can be written, where files are damaged, and where they
+may be another user's."""
 
 import errno
 import importlib.util
@@ -74,7 +75,12 @@ def test_without_a_compiler(kernel, monkeypatch):
     [
         ("nbc", lambda content: b"", "its checksum is wrong"),
         ("nbc", lambda content: content[: len(content) // 2], "its checksum is wrong"),
-        ("nbc", lambda content: content[:200] + bytes(2000) + content[2200:], "its checksum is wrong"),  # ends the process
+        # ends the process
+        (
+            "nbc",
+            lambda content: content[:200] + bytes(2000) + content[2200:],
+            "its checksum is wrong",
+        ),
         ("nbc", lambda content: with_checksum(b"not a pickle"), "UnpicklingError"),
         ("nbc", lambda content: with_checksum(pickle.dumps(())), "TypeError"),
         ("nbi", lambda content: b"", "EOFError: Ran out of input"),
@@ -82,14 +88,19 @@ def test_without_a_compiler(kernel, monkeypatch):
         ("nbi", lambda content: b"#!/bin/sh", "UnpicklingError"),
     ],
 )
-def test_damaged_kernels_are_named_and_compiled_anew(kernel, tmp_path, caplog, suffix, damage, reason):
+def test_damaged_kernels_are_named_and_compiled_anew(
+    kernel, tmp_path, caplog, suffix, damage, reason
+):
     assert kernel()(3) == 6
     file = kept(tmp_path, suffix)
     file.write_bytes(damage(file.read_bytes()))
     assert kernel()(3) == 6
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert re.match(rf"{re.escape(str(file))} is ignored \(.*({reason}).*\): it is compiled anew$", record.getMessage())
+    assert re.match(
+        rf"{re.escape(str(file))} is ignored \(.*({reason}).*\): it is compiled anew$",
+        record.getMessage(),
+    )
     double = kernel()
     assert double(3) == 6
     assert sum(double.stats.cache_hits.values()) == 1
@@ -119,14 +130,16 @@ def test_a_full_disk_is_told_once(kernel, tmp_path, caplog, monkeypatch, written
     folder = re.escape(str(tmp_path / "__pycache__"))
     (record,) = caplog.records
     assert re.match(
-        rf"Numba keeps no compiled kernels in {folder} \(.*No space left on device\): each process compiles its own; "
+        rf"Numba keeps no compiled kernels in {folder} \(.*No space left on device\): "
+        r"each process compiles its own; "
         "the variable NUMBA_CACHE_DIR may name another folder$",
         record.getMessage(),
     )
 
 
 def read_only_run(program, folder, **variables):
-    """Standard error of Python where ``folder``, which is the user's home, cannot be written, also if the user is root."""
+    """Standard error of Python where ``folder``, which is the user's home, cannot be written,
+    also if the user is root."""
     for path in (folder, *folder.rglob("*")):
         if path.is_dir():
             path.chmod(0o555)
@@ -135,7 +148,14 @@ def read_only_run(program, folder, **variables):
         if not shutil.which("setpriv"):
             pytest.skip("needs `setpriv`, which takes from root the capability to write everywhere")
         command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *command]
-    unset = ("NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY", "XDG_CACHE_HOME", "FMM_OPENMM_CACHE", "PYTHONPATH")
+    unset = (
+        "NUMBA_CACHE_DIR",
+        "CUPY_CACHE_DIR",
+        "CUPY_CACHE_IN_MEMORY",
+        "XDG_CACHE_HOME",
+        "FMM_OPENMM_CACHE",
+        "PYTHONPATH",
+    )
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"HOME": str(folder), "PYTHONPATH": str(folder)} | variables
     try:
@@ -180,7 +200,9 @@ assert fmm_openmm.__file__.startswith({str(installed)!r})
 """
     (line,) = read_only_run(program, installed).splitlines()
     assert line.startswith("Numba keeps no compiled kernels (cannot cache function ")
-    assert line.endswith(": each process compiles its own; the variable NUMBA_CACHE_DIR may name another folder")
+    assert line.endswith(
+        ": each process compiles its own; the variable NUMBA_CACHE_DIR may name another folder"
+    )
 
 
 @needs_modes
@@ -188,7 +210,8 @@ def test_the_folder_that_the_message_asks_for_is_used(installed, tmp_path):
     folder = tmp_path / "numba"
     program = (
         "from fmm_openmm.oracle.direct import _pair_sums\n"
-        f"assert _pair_sums.stats.cache_path.startswith({str(folder)!r}), _pair_sums.stats.cache_path"
+        f"assert _pair_sums.stats.cache_path.startswith({str(folder)!r}), "
+        "_pair_sums.stats.cache_path"
     )
     assert read_only_run(program, installed, NUMBA_CACHE_DIR=str(folder)) == ""
 
@@ -239,7 +262,10 @@ def test_a_kernel_cache_that_fails_is_named_and_done_without(loader, monkeypatch
         assert isinstance(loader.load("gather", {}), Module)
     (record,) = caplog.records
     reason = f"OSError: [Errno {errno.ENOSPC}] No space left on device"
-    expected = f"CuPy's kernel cache {tmp_path} is not used ({reason}): this process compiles its kernels anew"
+    expected = (
+        f"CuPy's kernel cache {tmp_path} is not used ({reason}): "
+        "this process compiles its kernels anew"
+    )
     assert record.getMessage() == expected
 
 
@@ -263,7 +289,10 @@ def test_a_new_folder_is_the_users_alone(tmp_path):
 
 
 @needs_modes
-@pytest.mark.parametrize(("mode", "safe"), [(0o700, True), (0o755, True), (0o775, False), (0o702, False), (0o1777, False)])
+@pytest.mark.parametrize(
+    ("mode", "safe"),
+    [(0o700, True), (0o755, True), (0o775, False), (0o702, False), (0o1777, False)],
+)
 def test_what_others_can_write_is_unsafe(tmp_path, mode, safe):
     tmp_path.chmod(mode)
     reason = cache.why_unsafe(tmp_path)
@@ -292,7 +321,9 @@ os.wait()
 assert (folder / "file").exists()
 print(oct(folder.stat().st_mode & 0o777), folder)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     mode, folder = done.stdout.split()
     assert mode == "0o700"
     assert not Path(folder).exists()

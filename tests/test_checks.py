@@ -46,7 +46,11 @@ def test_charges_are_copied():
 @pytest.mark.parametrize(
     "charges, message",
     [
-        ([], r"`charges` must hold at least one particle, got an empty array: there are no particles"),
+        (
+            [],
+            r"`charges` must hold at least one particle, got an empty array: "
+            r"there are no particles",
+        ),
         ([[1.0, 2.0]], r"`charges` must have shape \(n,\), got \(1, 2\)"),
         (1.0, r"`charges` must have shape \(n,\), got \(\)"),
         ([1.0, NAN, 2.0], r"`charges` must be finite, got nan for particle 1"),
@@ -79,7 +83,10 @@ def test_positions(positions):
 def test_bad_coordinate_names_the_particle(value, particle, axis):
     positions = np.zeros((4, 3))
     positions[particle, axis] = value
-    with pytest.raises(ValueError, match=rf"`positions` must be finite and within 1e\+09 nm .* particle {particle}$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"`positions` must be finite and within 1e\+09 nm .* particle {particle}$",
+    ):
         check_positions(positions, 4)
 
 
@@ -87,7 +94,10 @@ def test_bad_coordinate_names_the_particle(value, particle, axis):
 def test_bad_shape_of_positions(shape):
     with pytest.raises(ValueError) as error:
         check_positions(np.zeros(shape), 4)
-    assert str(error.value) == f"`positions` must have shape (n, 3) with n = 4 (from `charges`), got {shape}"
+    assert (
+        str(error.value)
+        == f"`positions` must have shape (n, 3) with n = 4 (from `charges`), got {shape}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def in_the_folder(folder, monkeypatch):
 
 @pytest.fixture
 def succeed(capsys):
-    """Runs a command that must succeed; returns what it prints, parsed where ``--json`` is given."""
+    """Runs a command that must succeed; returns what it prints,
+    parsed where ``--json`` is given."""
 
     def command(*argv, code=0):
         assert main(list(argv)) == code, capsys.readouterr().err
@@ -87,9 +88,13 @@ WATER = ("water.pdb", "--forcefield", FORCE_FIELD)
 
 
 def test_module_and_exit_code():
-    done = subprocess.run([sys.executable, "-m", "fmm_openmm", "--version"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fmm_openmm", "--version"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, f"fmm_openmm {fmm.__version__}\n")
-    done = subprocess.run([sys.executable, "-m", "fmm_openmm", "convert"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fmm_openmm", "convert"], capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
@@ -108,14 +113,26 @@ def test_help(command, succeed):
         (["info", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["run", *WATER, "--steps", "many"], "invalid int value: 'many'"),
         (["run", *WATER, "--steps", "0"], "--steps must be at least 1, got 0"),
-        (["run", *WATER, "--timestep", "2"], "--timestep is in ps and must be at most 0.01, got 2: 0.002 is usual"),
+        (
+            ["run", *WATER, "--timestep", "2"],
+            "--timestep is in ps and must be at most 0.01, got 2: 0.002 is usual",
+        ),
         (["run", *WATER, "--temperature", "nan"], "--temperature must be at least 0, got nan"),
-        (["run", *WATER, "--trajectory", "out.xyz"], "--trajectory must end in .dcd, .xtc, .pdb, .cif, got out.xyz"),
+        (
+            ["run", *WATER, "--trajectory", "out.xyz"],
+            "--trajectory must end in .dcd, .xtc, .pdb, .cif, got out.xyz",
+        ),
         (["run", *WATER, "--platform", "Abacus"], "--platform must be one of Reference, CPU"),
-        (["run", *WATER, "--tolerance", "0"], "`tolerance` must lie between 1e-10 and 0.1, got 0.0"),
+        (
+            ["run", *WATER, "--tolerance", "0"],
+            "`tolerance` must lie between 1e-10 and 0.1, got 0.0",
+        ),
         (["run", *WATER, "--backend", "gpu"], "invalid choice: 'gpu'"),
         (["run", *WATER, "--plot", "out.doc"], "--plot must name a file ending in"),
-        (["validate", *WATER, "--pme-tolerance", "0"], "--pme-tolerance must lie between 0 and 1, got 0.0"),
+        (
+            ["validate", *WATER, "--pme-tolerance", "0"],
+            "--pme-tolerance must lie between 0 and 1, got 0.0",
+        ),
         (["validate", *WATER, "--grid", "0", "4", "4"], "`grid` must be"),
         (["validate", *WATER, "--bridge", "host"], "unrecognized arguments: --bridge host"),
         (["convert", *WATER], "the following arguments are required: -o/--output"),
@@ -156,7 +173,18 @@ def test_a_run_that_is_interrupted_tells_what_it_has(succeed, monkeypatch, tmp_p
 
     monkeypatch.setattr(app.Simulation, "step", interrupted)
     usual = signal.getsignal(signal.SIGINT)
-    argv = ("run", *WATER, "--steps", "2000", "--interval", "20", "--timestep", "0.0005", "--minimize", "10")
+    argv = (
+        "run",
+        *WATER,
+        "--steps",
+        "2000",
+        "--interval",
+        "20",
+        "--timestep",
+        "0.0005",
+        "--minimize",
+        "10",
+    )
     result = succeed(*argv, "--plot", str(plot), "--log", str(log), "--json", code=130)
     assert result["interrupted"]
     assert result["steps"] == 40
@@ -178,7 +206,12 @@ def test_no_progress_without_a_terminal(monkeypatch, capsys):
 # files that are read are not written
 
 
-WRITTEN = {"run": ["--log", "--trajectory", "--plot"], "validate": ["--plot"], "convert": ["--output"], "bench md": ["--json"]}
+WRITTEN = {
+    "run": ["--log", "--trajectory", "--plot"],
+    "validate": ["--plot"],
+    "convert": ["--output"],
+    "bench md": ["--json"],
+}
 
 
 @pytest.mark.parametrize("command", WRITTEN)
@@ -188,7 +221,11 @@ def test_an_input_is_never_overwritten(fail, tmp_path, command, way):
     source.write_bytes(Path("water.pdb").read_bytes())
     field.write_text("<ForceField/>")
     before = source.read_bytes(), field.read_bytes()
-    named = {"path": os.path.relpath(source), "absolute": str(source), "force field": str(field)}.get(way)
+    named = {
+        "path": os.path.relpath(source),
+        "absolute": str(source),
+        "force field": str(field),
+    }.get(way)
     if named is None:
         link = tmp_path / "link.npz"
         link.symlink_to(source) if way == "symbolic link" else link.hardlink_to(source)
@@ -201,14 +238,18 @@ def test_an_input_is_never_overwritten(fail, tmp_path, command, way):
 
 
 def test_outputs_are_different_files(fail, tmp_path):
-    line = fail("run", *WATER, "--log", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "." / "a.csv"))
+    line = fail(
+        "run", *WATER, "--log", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "." / "a.csv")
+    )
     assert f"--log and --plot are one file, {tmp_path}/a.csv: give two" in line
 
 
 def test_force_field_files_are_not_overwritten(fail, tmp_path):
     (tmp_path / "ions.itp").write_text("; ions")
     log = str(tmp_path / "ions.itp")
-    assert f"--log {log} is in the folder of --include" in fail("run", *WATER, "--include", str(tmp_path), "--log", log)
+    assert f"--log {log} is in the folder of --include" in fail(
+        "run", *WATER, "--include", str(tmp_path), "--log", log
+    )
 
 
 # info and check
@@ -221,7 +262,16 @@ def test_info(succeed):
     assert result["backends"]["reference"] == result["backends"]["cpu"] == "available"
     assert result["bridge"]["name"] in ("host", "native")
     text = succeed("info")
-    for word in ("fmm_openmm", "OpenMM", "NumPy", "SciPy", "Numba", "Python", "Reference", "Bridge"):
+    for word in (
+        "fmm_openmm",
+        "OpenMM",
+        "NumPy",
+        "SciPy",
+        "Numba",
+        "Python",
+        "Reference",
+        "Bridge",
+    ):
         assert word in text
 
 
@@ -229,7 +279,9 @@ def test_info_on_files(succeed, tmp_path):
     """What is in a file is told without running it."""
     hostile = tmp_path / "hostile.xml"
     function = pickle.dumps(Hostile(tmp_path / "ran")).hex()
-    hostile.write_text(f'<System><Forces><Force type="PythonForce" function="{function}"/></Forces></System>')
+    hostile.write_text(
+        f'<System><Forces><Force type="PythonForce" function="{function}"/></Forces></System>'
+    )
     result = succeed("info", "converted.xml", "system.xml", str(hostile), "--json")["files"]
     ((found,), none, of_somebody_else) = result.values()
     assert none == of_somebody_else == []
@@ -244,7 +296,9 @@ def test_brackets_are_shown_as_they_are(succeed, monkeypatch, tmp_path):
     """They are no markup: of ``pip install 'fmm_openmm[cuda13]'`` the extra would be missing."""
     path = str(tmp_path / "a[b].npz")
     assert "a[b].npz" in succeed("convert", *WATER, "-o", path).replace("\n", "").replace(" ", "")
-    monkeypatch.setattr(info, "describe_backend", lambda name: (name, "pip install 'fmm_openmm[cuda13]'"))
+    monkeypatch.setattr(
+        info, "describe_backend", lambda name: (name, "pip install 'fmm_openmm[cuda13]'")
+    )
     assert "'fmm_openmm[cuda13]'" in succeed("info")
 
 
@@ -267,7 +321,10 @@ def test_a_damaged_fmm_force(fail, folder):
     """The error names the file."""
     text = (folder / "converted.xml").read_text()
     packed = re.search('function="(.*?)"', text)[1]
-    for name, wrong in (("letters.xml", "zz" + packed[2:]), ("names.xml", packed.replace(b"charges".hex(), b"chargez".hex()))):
+    for name, wrong in (
+        ("letters.xml", "zz" + packed[2:]),
+        ("names.xml", packed.replace(b"charges".hex(), b"chargez".hex())),
+    ):
         (folder / name).write_text(text.replace(packed, wrong))
         assert f"cannot read {name}: " in fail("info", name)
     assert "cannot read names.xml: " in fail("convert", "names.xml", "water.pdb", "-o", "out.npz")
@@ -305,7 +362,11 @@ def test_check_fails_where_the_fmm_does(succeed, monkeypatch):
     monkeypatch.setattr(check, "platform_names", lambda: ["CPU", "Broken"])
     monkeypatch.setattr(check, "forces_on", forces_on)
     cpu, broken = succeed("check", "--json", code=1)["checks"]
-    assert (cpu["verdict"], cpu["error"], cpu["failure"]) == ("failed", None, "OpenMMException: no forces on CPU")
+    assert (cpu["verdict"], cpu["error"], cpu["failure"]) == (
+        "failed",
+        None,
+        "OpenMMException: no forces on CPU",
+    )
     assert (broken["verdict"], broken["skipped"]) == ("skipped", "no forces on Broken")
     assert "platform CPU: OpenMMException: no forces on CPU" in succeed("check", code=1)
 
@@ -337,13 +398,28 @@ def test_every_input_gives_the_same_system(argv, succeed, tmp_path):
     found = fmm.ChargeSystem.load(tmp_path / "out.npz")
     expected = fmm.ChargeSystem.from_openmm(*small_water()[1:])
     assert found.charges == pytest.approx(expected.charges, abs=1e-6)
-    assert found.positions == pytest.approx(expected.positions, abs=1e-6 if "water.gro" not in argv else 6e-4)
+    assert found.positions == pytest.approx(
+        expected.positions, abs=1e-6 if "water.gro" not in argv else 6e-4
+    )
     assert found.box_vectors == pytest.approx(BOX, abs=1e-6)
     assert np.array_equal(found.exclusions, expected.exclusions)
 
 
 def test_box_with_angles(succeed, tmp_path):
-    argv = ("convert", *WATER, "--box", "2", "2", "2", "60", "60", "90", "-o", str(tmp_path / "out.npz"), "--json")
+    argv = (
+        "convert",
+        *WATER,
+        "--box",
+        "2",
+        "2",
+        "2",
+        "60",
+        "60",
+        "90",
+        "-o",
+        str(tmp_path / "out.npz"),
+        "--json",
+    )
     expected = np.array([[2, 0, 0], [0, 2, 0], [1, 1, np.sqrt(2)]])
     assert np.abs(succeed(*argv)["box_vectors"]) == pytest.approx(expected)
 
@@ -361,23 +437,53 @@ def test_box_with_angles(succeed, tmp_path):
         (["bad.pdb", "--forcefield", FORCE_FIELD], "cannot read bad.pdb"),
         (["bad.xml", "water.pdb"], "cannot read bad.xml"),
         (["state.xml", "water.pdb"], "state.xml holds a VerletIntegrator, not a System"),
-        (["system.xml", "pair.pdb"], "system.xml and pair.pdb do not fit: 2 positions for 768 particles"),
+        (
+            ["system.xml", "pair.pdb"],
+            "system.xml and pair.pdb do not fit: 2 positions for 768 particles",
+        ),
         (["bad.prmtop", "water.rst7"], "cannot read bad.prmtop"),
         (["water.pdb", "--forcefield", "nothing.xml"], "cannot read nothing.xml"),
         (["water.pdb", "--forcefield", "tip5p.xml"], "No template found for residue 0 (HOH)"),
-        ([*WATER, "--box", "2", "2"], "--box takes three positive lengths in nm, or these and three angles"),
+        (
+            [*WATER, "--box", "2", "2"],
+            "--box takes three positive lengths in nm, or these and three angles",
+        ),
         ([*WATER, "--box", "2", "-2", "2"], "--box takes three positive lengths"),
-        ([*WATER, "--box", "2", "2", "2", "90", "90", "200"], "--box 2 2 2 90 90 200 is no cell: `box_vectors`"),
+        (
+            [*WATER, "--box", "2", "2", "2", "90", "90", "200"],
+            "--box 2 2 2 90 90 200 is no cell: `box_vectors`",
+        ),
         ([*WATER, "--box", "2", "2", "2", "90", "90", "180"], "--box 2 2 2 90 90 180 is no cell"),
-        ([*WATER, "--cutoff", "-1"], "fmm-openmm: --cutoff must be finite and above 0 (nm), got -1"),
-        ([*WATER, "--cutoff", "nan"], "fmm-openmm: --cutoff must be finite and above 0 (nm), got nan"),
-        ([*WATER, "--switch", "0.9"], "fmm-openmm: --switch must lie between 0 and the cutoff, 0.9 nm, got 0.9"),
-        ([*WATER, "--cutoff", "0.8", "--switch", "0"], "--switch must lie between 0 and the cutoff, 0.8 nm, got 0.0"),
-        (["system.xml", "water.pdb", "--switch", "0.7"], "--switch says nothing about system.xml and water.pdb"),
+        (
+            [*WATER, "--cutoff", "-1"],
+            "fmm-openmm: --cutoff must be finite and above 0 (nm), got -1",
+        ),
+        (
+            [*WATER, "--cutoff", "nan"],
+            "fmm-openmm: --cutoff must be finite and above 0 (nm), got nan",
+        ),
+        (
+            [*WATER, "--switch", "0.9"],
+            "fmm-openmm: --switch must lie between 0 and the cutoff, 0.9 nm, got 0.9",
+        ),
+        (
+            [*WATER, "--cutoff", "0.8", "--switch", "0"],
+            "--switch must lie between 0 and the cutoff, 0.8 nm, got 0.0",
+        ),
+        (
+            ["system.xml", "water.pdb", "--switch", "0.7"],
+            "--switch says nothing about system.xml and water.pdb",
+        ),
         ([*WATER, "--include", "folder"], "--include says nothing about water.pdb: leave it out"),
         ([*WATER, "--parameters", "x.prm"], "--parameters says nothing about water.pdb"),
-        (["system.xml", "water.pdb", "--constraints", "none"], "--constraints says nothing about system.xml and water.pdb"),
-        (["open.xml", "water.pdb", "--box", "2", "2", "2"], "--box needs a periodic System, open.xml holds one that is not"),
+        (
+            ["system.xml", "water.pdb", "--constraints", "none"],
+            "--constraints says nothing about system.xml and water.pdb",
+        ),
+        (
+            ["open.xml", "water.pdb", "--box", "2", "2", "2"],
+            "--box needs a periodic System, open.xml holds one that is not",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -387,7 +493,9 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
     (folder / "bad.xml").write_text("<System>")
     (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
     (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
-    (folder / "state.xml").write_text(openmm.XmlSerializer.serialize(openmm.VerletIntegrator(0.001)))
+    (folder / "state.xml").write_text(
+        openmm.XmlSerializer.serialize(openmm.VerletIntegrator(0.001))
+    )
     atom = "HETATM{0:5d}  O   HOH A{0:4d}       0.000   0.000{0:8.3f}  1.00  0.00           O\n"
     (folder / "pair.pdb").write_text(atom.format(1) + atom.format(2) + "END\n")
     if any(name.endswith((".psf", ".prmtop", ".gro", ".rst7")) for name in argv):
@@ -399,12 +507,15 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
 def pdb_with(cell, folder, name):
     """The water with this line in place of its cell."""
     lines = (folder / "water.pdb").read_text().splitlines(keepends=True)
-    (folder / name).write_text(cell + "".join(line for line in lines if not line.startswith("CRYST1")))
+    (folder / name).write_text(
+        cell + "".join(line for line in lines if not line.startswith("CRYST1"))
+    )
     return name
 
 
 def test_boxes_of_other_files(succeed, folder, tmp_path):
-    """Of the System where the structure has none; of the prmtop where the coordinates have none; none in a .gro of zeros."""
+    """Of the System where the structure has none; of the prmtop where the coordinates have none;
+    none in a .gro of zeros."""
     out = tmp_path / "out.npz"
     succeed("convert", "system.xml", pdb_with("", folder, "open.pdb"), "-o", str(out))
     assert fmm.ChargeSystem.load(out).box_vectors == pytest.approx(BOX, abs=1e-6)
@@ -413,36 +524,81 @@ def test_boxes_of_other_files(succeed, folder, tmp_path):
     succeed("run", "system.xml", "open.pdb", *argv)
     assert app.PDBFile(trajectory).topology.getPeriodicBoxVectors() is not None
     pytest.importorskip("parmed")
-    (folder / "nobox.rst7").write_text("".join((folder / "water.rst7").read_text().splitlines(keepends=True)[:-1]))
+    (folder / "nobox.rst7").write_text(
+        "".join((folder / "water.rst7").read_text().splitlines(keepends=True)[:-1])
+    )
     succeed("convert", "water.prmtop", "nobox.rst7", "-o", str(out))
     assert fmm.ChargeSystem.load(out).box_vectors == pytest.approx(BOX, abs=1e-6)
     lines = (folder / "water.gro").read_text().splitlines()
     (folder / "zero.gro").write_text("\n".join([*lines[:-1], "0.0 0.0 0.0", ""]))
-    assert succeed("convert", "water.top", "zero.gro", "-o", str(out), "--json")["box_vectors"] is None
+    assert (
+        succeed("convert", "water.top", "zero.gro", "-o", str(out), "--json")["box_vectors"] is None
+    )
 
 
-@pytest.mark.parametrize("cell", ["", "CRYST1    1.000    1.000    1.000  90.00  90.00  90.00 P 1           1\n"])
+@pytest.mark.parametrize(
+    "cell", ["", "CRYST1    1.000    1.000    1.000  90.00  90.00  90.00 P 1           1\n"]
+)
 def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp_path):
     argv = (pdb_with(cell, folder, "open.pdb"), "--forcefield", FORCE_FIELD)
-    assert succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None
+    assert (
+        succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None
+    )
     log = tmp_path / "run.csv"
-    result = succeed("run", *argv, "--steps", "5", "--interval", "5", "--minimize", "5", "--log", str(log), "--json")
+    result = succeed(
+        "run",
+        *argv,
+        "--steps",
+        "5",
+        "--interval",
+        "5",
+        "--minimize",
+        "5",
+        "--log",
+        str(log),
+        "--json",
+    )
     assert (result["fmm"]["bridge"], result["mean_volume"]) == ("host", None)
     assert log.read_text().splitlines()[-1].endswith(",nan")
-    assert "--ensemble npt needs a periodic box: give one with --box" in fail("run", *argv, "--ensemble", "npt")
+    assert "--ensemble npt needs a periodic box: give one with --box" in fail(
+        "run", *argv, "--ensemble", "npt"
+    )
     result = succeed("validate", *argv, "--json", "--plot", str(tmp_path / "errors.png"))
-    assert (result["reference"], result["passed"], result["pme"]) == ("the sum over all pairs", True, None)
-    assert "`reference` must be 'direct' or 'nocutoff'" in fail("validate", *argv, "--reference", "pme")
-    assert "--cutoff says nothing in empty space" in fail("convert", *argv, "--cutoff", "0.8", "-o", str(tmp_path / "out.npz"))
-    assert "--switch says nothing in empty space" in fail("convert", *argv, "--switch", "0.8", "-o", str(tmp_path / "out.npz"))
-    assert "--pme-tolerance says nothing in empty space" in fail("validate", *argv, "--pme-tolerance", "1e-5")
+    assert (result["reference"], result["passed"], result["pme"]) == (
+        "the sum over all pairs",
+        True,
+        None,
+    )
+    assert "`reference` must be 'direct' or 'nocutoff'" in fail(
+        "validate", *argv, "--reference", "pme"
+    )
+    assert "--cutoff says nothing in empty space" in fail(
+        "convert", *argv, "--cutoff", "0.8", "-o", str(tmp_path / "out.npz")
+    )
+    assert "--switch says nothing in empty space" in fail(
+        "convert", *argv, "--switch", "0.8", "-o", str(tmp_path / "out.npz")
+    )
+    assert "--pme-tolerance says nothing in empty space" in fail(
+        "validate", *argv, "--pme-tolerance", "1e-5"
+    )
 
 
 # notes
 
 
 FREE_SPACE = "no periodic box in open.pdb: free space; --box to set one"
-SHORT_RUN = ("--minimize", "20", "--steps", "1", "--interval", "1", "--timestep", "0.0001", "--tolerance", "1e-3")
+SHORT_RUN = (
+    "--minimize",
+    "20",
+    "--steps",
+    "1",
+    "--interval",
+    "1",
+    "--timestep",
+    "0.0001",
+    "--tolerance",
+    "1e-3",
+)
 COMMANDS = [("convert", "-o", "out.npz"), ("run", *SHORT_RUN), ("validate", "--tolerance", "1e-3")]
 each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 
@@ -475,10 +631,15 @@ def test_free_space_is_named(command, succeed, folder):
 def test_a_system_in_free_space_is_named(command, succeed, folder):
     """Whatever box the structure beside it has."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
-    next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce)).setNonbondedMethod(0)
+    next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce)).setNonbondedMethod(
+        0
+    )
     (folder / "nocutoff.xml").write_text(openmm.XmlSerializer.serialize(system))
     argv = ("nocutoff.xml", "water.pdb")
-    assert noted(succeed, command, *argv) == ("free space", ["no periodic boundary in nocutoff.xml: free space"])
+    assert noted(succeed, command, *argv) == (
+        "free space",
+        ["no periodic boundary in nocutoff.xml: free space"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -509,8 +670,12 @@ def test_virtual_sites_are_no_atoms(succeed, folder):
     system.setDefaultPeriodicBoxVectors(*(20 * np.eye(3)))
     (folder / "dimer.xml").write_text(openmm.XmlSerializer.serialize(system))
     with open(folder / "dimer.pdb", "w") as file:
-        app.PDBFile.writeFile(topology, np.array([[1.0, 1, 1], [1.2, 1, 1], [1.1, 1, 1]]) * unit.nanometer, file)
-    density, charges = succeed("convert", "dimer.xml", "dimer.pdb", "-o", "out.npz", "--json")["notes"]
+        app.PDBFile.writeFile(
+            topology, np.array([[1.0, 1, 1], [1.2, 1, 1], [1.1, 1, 1]]) * unit.nanometer, file
+        )
+    density, charges = succeed("convert", "dimer.xml", "dimer.pdb", "-o", "out.npz", "--json")[
+        "notes"
+    ]
     assert density.startswith("2 atoms in 8000 nm^3: 0.00025 atoms per nm^3")
     assert charges == "all charges are zero: there is no Coulomb interaction"
 
@@ -536,7 +701,10 @@ def test_charges_of_zero_are_told(command, succeed, folder):
 @each_command
 def test_a_shortened_cutoff_is_named(command, succeed):
     argv = (*WATER, "--box", "1.83", "2.1", "2.2")
-    told = "cutoff shortened to 0.897 nm, from 0.9 nm: it must be less than half of the smallest box width, 1.83 nm"
+    told = (
+        "cutoff shortened to 0.897 nm, from 0.9 nm: "
+        "it must be less than half of the smallest box width, 1.83 nm"
+    )
     assert noted(succeed, command, *argv) == ("periodic", [told])
     assert noted(succeed, command, *argv, "--cutoff", "0.7") == ("periodic", [])
 
@@ -555,11 +723,24 @@ def test_validate(succeed, tmp_path):
 
 
 def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
-    argv = ("validate", "system.xml", "water.pdb", "--tolerance", "1e-6", "--pme-tolerance", "1e-5", "--json")
+    argv = (
+        "validate",
+        "system.xml",
+        "water.pdb",
+        "--tolerance",
+        "1e-6",
+        "--pme-tolerance",
+        "1e-5",
+        "--json",
+    )
     by_ewald, by_pme = succeed(*argv), succeed(*argv, "--reference", "pme")
     assert by_pme["reference"].startswith("PME at 1e-07")
     assert by_pme["reference_energy"] == pytest.approx(by_ewald["reference_energy"], rel=1e-7)
-    assert by_ewald["fmm"]["relative_rms_force_error"] < 1e-6 < by_ewald["pme"]["relative_rms_force_error"]
+    assert (
+        by_ewald["fmm"]["relative_rms_force_error"]
+        < 1e-6
+        < by_ewald["pme"]["relative_rms_force_error"]
+    )
     exact = fmm.ChargeSystem.from_openmm(*small_water()[1:])
     energy = ewald_sum(exact.positions, exact.charges, exact.box_vectors, exact.exclusions).energy
     assert by_ewald["reference_energy"] == pytest.approx(energy, rel=1e-9)
@@ -568,7 +749,9 @@ def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
 def test_validate_with_pme_parameters_of_the_system(succeed, folder):
     """They are used, unless a tolerance is named."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
-    next(force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)).setPMEParameters(3.0, 8, 8, 8)
+    next(
+        force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)
+    ).setPMEParameters(3.0, 8, 8, 8)
     (folder / "coarse.xml").write_text(openmm.XmlSerializer.serialize(system))
     argv = ("validate", "coarse.xml", "water.pdb", "--json")
     as_set, named = succeed(*argv)["pme"], succeed(*argv, "--pme-tolerance", "1e-4")["pme"]
@@ -593,7 +776,9 @@ def test_a_system_with_an_fmm_force_alone(succeed, tmp_path):
     assert np.array_equal(fmm.ChargeSystem.load(output).charges, exact.charges)
 
 
-@pytest.mark.parametrize("command", [("validate",), ("run", "--steps", "2", "--interval", "2", "--timestep", "0.0001")])
+@pytest.mark.parametrize(
+    "command", [("validate",), ("run", "--steps", "2", "--interval", "2", "--timestep", "0.0001")]
+)
 def test_a_converted_system_keeps_its_options(command, succeed, tmp_path):
     """And its charges, which may have been changed since; unless options are given."""
     name, *rest = command
@@ -609,16 +794,32 @@ def test_a_converted_system_keeps_its_options(command, succeed, tmp_path):
         assert 0.01 * tolerance < used["expected_error"] <= tolerance
         if name == "validate":
             charges = fmm.ChargeSystem.from_openmm(system, small_water()[2])
-            exact = ewald_sum(charges.positions, charges.charges, charges.box_vectors, charges.exclusions)
+            exact = ewald_sum(
+                charges.positions, charges.charges, charges.box_vectors, charges.exclusions
+            )
             assert result["tolerance"] == tolerance
             assert result["reference_energy"] == pytest.approx(exact.energy, rel=1e-5)
 
 
 def test_levels_and_the_bridge(succeed, fail):
-    argv = ("run", "system.xml", "water.pdb", "--steps", "2", "--interval", "2", "--timestep", "0.0001", "--tolerance", "1e-3")
+    argv = (
+        "run",
+        "system.xml",
+        "water.pdb",
+        "--steps",
+        "2",
+        "--interval",
+        "2",
+        "--timestep",
+        "0.0001",
+        "--tolerance",
+        "1e-3",
+    )
     used = succeed(*argv, "--levels", "1", "--bridge", "host", "--json")["fmm"]
     assert (used["levels"], used["bridge"]) == (1, "host")
-    assert "`bridge` must be one of 'auto', 'host', 'native', got 'rope'" in fail(*argv, "--bridge", "rope")
+    assert "`bridge` must be one of 'auto', 'host', 'native', got 'rope'" in fail(
+        *argv, "--bridge", "rope"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:`tolerance=1e-05` is out of reach")
@@ -633,7 +834,11 @@ def test_validate_fails_beyond_the_tolerance(succeed):
 
 
 def test_run_nve(succeed, tmp_path):
-    files = {"log": tmp_path / "run.csv", "trajectory": tmp_path / "run.dcd", "plot": tmp_path / "run.png"}
+    files = {
+        "log": tmp_path / "run.csv",
+        "trajectory": tmp_path / "run.dcd",
+        "plot": tmp_path / "run.png",
+    }
     outputs = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     start = ("--minimize", "10", "--equilibrate", "20", "--seed", "7")
     steps = ("--steps", "50", "--interval", "10", "--timestep", "0.001")
@@ -655,8 +860,29 @@ def test_run_nve(succeed, tmp_path):
 
 
 def test_run_npt_and_nvt(succeed):
-    argv = ("--steps", "50", "--interval", "25", "--minimize", "10", "--platform", "CPU", "--tolerance", "1e-3")
-    result = succeed("run", "system.xml", "water.pdb", "--ensemble", "npt", *argv, "--timestep", "0.0005", "--json")
+    argv = (
+        "--steps",
+        "50",
+        "--interval",
+        "25",
+        "--minimize",
+        "10",
+        "--platform",
+        "CPU",
+        "--tolerance",
+        "1e-3",
+    )
+    result = succeed(
+        "run",
+        "system.xml",
+        "water.pdb",
+        "--ensemble",
+        "npt",
+        *argv,
+        "--timestep",
+        "0.0005",
+        "--json",
+    )
     assert result["platform"] == "CPU"
     assert result["mean_volume"] == pytest.approx(np.prod(BOX.diagonal()), rel=0.1)
     assert "drift_kJ_mol_ps" not in result
@@ -673,9 +899,21 @@ def test_run_replaces_barostats_and_thermostats(succeed):
     system.addForce(openmm.AndersenThermostat(300.0, 1.0))
     with open("baths.xml", "w") as file:
         file.write(openmm.XmlSerializer.serialize(system))
-    argv = ("baths.xml", "water.pdb", "--steps", "4", "--interval", "1", "--timestep", "0.0005", "--tolerance", "1e-3")
-    assert "Left out of the System, as --ensemble is nve: MonteCarloBarostat, AndersenThermostat" in succeed(
-        "run", *argv, "--ensemble", "nve", "--log", "run.csv"
+    argv = (
+        "baths.xml",
+        "water.pdb",
+        "--steps",
+        "4",
+        "--interval",
+        "1",
+        "--timestep",
+        "0.0005",
+        "--tolerance",
+        "1e-3",
+    )
+    assert (
+        "Left out of the System, as --ensemble is nve: MonteCarloBarostat, AndersenThermostat"
+        in succeed("run", *argv, "--ensemble", "nve", "--log", "run.csv")
     )
     with open("run.csv", newline="") as file:
         assert len({row["volume"] for row in csv.DictReader(file)}) == 1
@@ -697,7 +935,9 @@ def test_run_refuses(argv, message, fail):
 def test_one_ion(succeed, tmp_path):
     """Nothing moves that has a temperature, and the exact force is zero."""
     system, nonbonded, topology = openmm.System(), openmm.NonbondedForce(), app.Topology()
-    topology.addAtom("NA", app.Element.getBySymbol("Na"), topology.addResidue("NA", topology.addChain()))
+    topology.addAtom(
+        "NA", app.Element.getBySymbol("Na"), topology.addResidue("NA", topology.addChain())
+    )
     system.addParticle(22.99)
     nonbonded.addParticle(1.0, 0.3, 0.1)
     nonbonded.setNonbondedMethod(openmm.NonbondedForce.PME)
@@ -713,11 +953,23 @@ def test_one_ion(succeed, tmp_path):
 
 
 def test_run_says_where_it_failed(fail):
-    line = fail("run", "system.xml", "water.pdb", "--ensemble", "nve", "--timestep", "0.01", "--steps", "500")
+    line = fail(
+        "run",
+        "system.xml",
+        "water.pdb",
+        "--ensemble",
+        "nve",
+        "--timestep",
+        "0.01",
+        "--steps",
+        "500",
+    )
     assert "the simulation failed near step" in line
     assert "--minimize" in line
 
 
 def test_plot_without_matplotlib(fail, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "--plot needs matplotlib: pip install 'fmm_openmm[plot]'" in fail("run", *WATER, "--plot", "out.png")
+    assert "--plot needs matplotlib: pip install 'fmm_openmm[plot]'" in fail(
+        "run", *WATER, "--plot", "out.png"
+    )

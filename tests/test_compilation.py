@@ -23,15 +23,24 @@ def test_declared_signatures_are_all_there_are():
     x, q = rng.random((400, 3)), rng.choice([-1.0, 1.0], 400)
     pairs = np.array([[0, 1], [2, 5]])
     for precision in ("single", "double"):
-        for options in ({}, {"smoothing": 0.05}, {"levels": 1}, {"levels": 1, "m2l": "rotation", "order": 9}):
-            solver = fmm.CoulombSolver(q, SKEWED, precision=precision, backend="cpu", exclusions=pairs, **options)
+        for options in (
+            {},
+            {"smoothing": 0.05},
+            {"levels": 1},
+            {"levels": 1, "m2l": "rotation", "order": 9},
+        ):
+            solver = fmm.CoulombSolver(
+                q, SKEWED, precision=precision, backend="cpu", exclusions=pairs, **options
+            )
             solver.compute(x @ SKEWED)
     for dtype in DTYPES:
         DirectSum(q, pairs, dtype).evaluate(x)
         Treecode(q, pairs, dtype, 6, 0.5).evaluate(x)
     for kernel in signatures:
         assert kernel.signatures, kernel.py_func
-        assert set(kernel.signatures) <= {_signature(kernel, dtype) for dtype in DTYPES}, kernel.py_func
+        assert set(kernel.signatures) <= {_signature(kernel, dtype) for dtype in DTYPES}, (
+            kernel.py_func
+        )
 
 
 def test_work_is_shared():
@@ -39,7 +48,9 @@ def test_work_is_shared():
     for count in (1, 2, 4):
         shares = _shares(kernels, count)
         assert len(shares) == count and all(shares)
-        assert sorted(id(kernel) for share in shares for kernel in share) == sorted(map(id, kernels))
+        assert sorted(id(kernel) for share in shares for kernel in share) == sorted(
+            map(id, kernels)
+        )
     assert _shares(kernels[:1], 4) == [[kernels[0]]]
 
 
@@ -69,7 +80,11 @@ print([compilation._is_kept(kernel, np.dtype(np.float32)) for kernel in kernels]
     [
         (2, "", ["compiling kernels, once", "started", "started"]),
         (1, "", ["compiling kernels, once", "started"]),
-        (1, "/no/such/python", ["compiling kernels, once", "kernels are compiled as they are called: "]),
+        (
+            1,
+            "/no/such/python",
+            ["compiling kernels, once", "kernels are compiled as they are called: "],
+        ),
         (1, "/bin/false", ["compiling kernels, once", "started"]),
     ],
     ids=["two processes", "one thread", "no Python", "a process that fails"],
@@ -84,7 +99,9 @@ def test_kernels_are_compiled_once(tmp_path, threads, executable, first):
         return done.stdout.splitlines()
 
     *told, kept = lines()
-    assert len(told) == len(first) and all(line.startswith(start) for line, start in zip(told, first, strict=True))
+    assert len(told) == len(first) and all(
+        line.startswith(start) for line, start in zip(told, first, strict=True)
+    )
     assert kept == str([not executable] * 2)
     if not executable:
         assert lines() == [kept]

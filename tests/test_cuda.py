@@ -23,7 +23,10 @@ import cupy
 
 CELLS = {
     "cube": (np.eye(3) * 3.0, (6, 6, 6)),
-    "skewed": (np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]), [[8, 0, 0], [1, 6, 0], [-2, 2, 7]]),
+    "skewed": (
+        np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]),
+        [[8, 0, 0], [1, 6, 0], [-2, 2, 7]],
+    ),
     "long": (np.diag([3.0, 1, 1]), (9, 3, 3)),
     "one box": (np.diag([3.0, 1, 1]), (1, 1, 1)),
 }
@@ -53,11 +56,18 @@ def test_agrees_with_the_reference_backend(cell, dtype, accuracy, smoothing, min
 
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(np.float64, 1e-12), (np.float32, 2e-5)])
-@pytest.mark.parametrize("grid", [(7, 10, 15), (11, 1, 2), (13, 5, 32), (36, 33, 30), (96, 4, 32), (33, 17, 4), (23, 19, 17)])
+@pytest.mark.parametrize(
+    "grid",
+    [(7, 10, 15), (11, 1, 2), (13, 5, 32), (36, 33, 30), (96, 4, 32), (33, 17, 4), (23, 19, 17)],
+)
 def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
-    """Small grids are transformed by a block each, larger ones plane by plane, and lengths with large prime factors by sums."""
+    """Small grids are transformed by a block each, larger ones plane by plane, and lengths with
+    large prime factors by sums."""
     vectors = np.diag(0.3 * np.array(grid))
-    lattice, width = BoxLattice.from_cell(vectors, np.diag(grid), 1.75), box_width(vectors, np.diag(grid))
+    lattice, width = (
+        BoxLattice.from_cell(vectors, np.diag(grid), 1.75),
+        box_width(vectors, np.diag(grid)),
+    )
     positions, charges, pairs = random_charges()
     arguments = (lattice, 4, 0.0, charges, pairs, False)
     expected = evaluate(ReferenceStages(*arguments), positions, width)
@@ -79,7 +89,8 @@ def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
     ],
 )
 def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype, smoothing):
-    """With a net charge, so that the trace term counts; bit for bit the same again, and for another shape of the cell."""
+    """With a net charge, so that the trace term counts; bit for bit the same again, and for
+    another shape of the cell."""
     vectors, counts = CELLS[cell][0], counts_matrix(root) << levels
     positions, charges, pairs = random_charges()
     for scale in (1.0, 1.01):
@@ -93,7 +104,9 @@ def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype,
             assert stages.adopt(lattice, 5, smoothing, dtype)
         found, again = stages.evaluate(positions, width), stages.evaluate(positions, width)
         for a, b, c in zip(found, expected, again, strict=True):
-            assert np.linalg.norm(a - b) <= (1e-12 if dtype == np.float64 else 2e-5) * np.linalg.norm(b)
+            assert np.linalg.norm(a - b) <= (
+                1e-12 if dtype == np.float64 else 2e-5
+            ) * np.linalg.norm(b)
             np.testing.assert_array_equal(a, c)
 
 
@@ -102,8 +115,12 @@ def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype,
 def test_levels_meet_the_tolerance(levels, tolerance):
     a = charge_arrays(build("peptide_octahedron"))
     exact = ewald_sum(a.positions, a.charges, a.box_vectors, a.exclusions).forces
-    solver = CoulombSolver(a.charges, a.box_vectors, a.exclusions, tolerance=tolerance, levels=levels, backend="cuda")
-    assert np.linalg.norm(solver.compute(a.positions).forces - exact) <= tolerance * np.linalg.norm(exact)
+    solver = CoulombSolver(
+        a.charges, a.box_vectors, a.exclusions, tolerance=tolerance, levels=levels, backend="cuda"
+    )
+    assert np.linalg.norm(solver.compute(a.positions).forces - exact) <= tolerance * np.linalg.norm(
+        exact
+    )
     assert (solver.parameters.levels, solver.parameters.m2l) == (levels, "rotation")
 
 
@@ -112,7 +129,14 @@ def test_levels_meet_the_tolerance(levels, tolerance):
 def test_meets_the_tolerance(name, tolerance):
     a = charge_arrays(build(name))
     exact = ewald_sum(a.positions, a.charges, a.box_vectors, a.exclusions).forces
-    solver = CoulombSolver(a.charges, a.box_vectors, a.exclusions, tolerance=tolerance, positions=a.positions, backend="cuda")
+    solver = CoulombSolver(
+        a.charges,
+        a.box_vectors,
+        a.exclusions,
+        tolerance=tolerance,
+        positions=a.positions,
+        backend="cuda",
+    )
     error = np.linalg.norm(solver.compute(a.positions).forces - exact) / np.linalg.norm(exact)
     assert error <= tolerance
 
@@ -122,9 +146,14 @@ def test_repeats_bit_for_bit(dtype):
     vectors, grid = CELLS["skewed"]
     counts = counts_matrix(grid)
     positions, charges, pairs = random_charges()
-    stages = CudaStages(BoxLattice.from_cell(vectors, counts, 2.5), 6, 0.05, charges, pairs, False, dtype)
+    stages = CudaStages(
+        BoxLattice.from_cell(vectors, counts, 2.5), 6, 0.05, charges, pairs, False, dtype
+    )
     on_device = cupy.asarray(positions)
-    first, *others = ([array.get() for array in stages.compute(on_device, box_width(vectors, counts))] for _ in range(5))
+    first, *others = (
+        [array.get() for array in stages.compute(on_device, box_width(vectors, counts))]
+        for _ in range(5)
+    )
     for other in others:
         for a, b in zip(first, other, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -137,7 +166,12 @@ def test_everything_in_one_box(count):
     options = {"order": 6, "near_radius": 2.5, "grid": (8, 8, 8), "precision": "double"}
     expected = CoulombSolver(charges, np.eye(3) * 8, backend="cpu", **options).compute(positions)
     found = CoulombSolver(charges, np.eye(3) * 8, backend="cuda", **options).compute(positions)
-    np.testing.assert_allclose(found.forces, expected.forces, rtol=1e-10, atol=1e-10 * (1.0 + np.abs(expected.forces).max()))
+    np.testing.assert_allclose(
+        found.forces,
+        expected.forces,
+        rtol=1e-10,
+        atol=1e-10 * (1.0 + np.abs(expected.forces).max()),
+    )
     assert found.energy == pytest.approx(expected.energy, rel=1e-11)
 
 
@@ -148,17 +182,29 @@ def test_arrays_on_the_device_give_arrays_on_the_device():
     for name in ("forces", "potentials", "fields"):
         assert isinstance(getattr(device, name), cupy.ndarray)
         np.testing.assert_allclose(
-            getattr(device, name).get(), getattr(host, name), rtol=1e-12, atol=1e-9 * np.abs(getattr(host, name)).max()
+            getattr(device, name).get(),
+            getattr(host, name),
+            rtol=1e-12,
+            atol=1e-9 * np.abs(getattr(host, name)).max(),
         )
     assert float(device.energy[0]) == pytest.approx(host.energy, rel=1e-12)
 
 
 def test_boxes_and_charges_may_change():
     positions, charges, pairs = random_charges()
-    cuda, cpu = (CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend=b) for b in ("cuda", "cpu"))
+    cuda, cpu = (
+        CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend=b)
+        for b in ("cuda", "cpu")
+    )
     before = cuda.compute(positions).energy
-    for box in (np.eye(3) * 3.1, np.diag([3.0, 3.1, 2.9]), [[3, 0, 0], [0.4, 3, 0], [-0.3, 0.2, 3.1]]):
-        assert cuda.compute(positions, box).energy == pytest.approx(cpu.compute(positions, box).energy, rel=1e-6)
+    for box in (
+        np.eye(3) * 3.1,
+        np.diag([3.0, 3.1, 2.9]),
+        [[3, 0, 0], [0.4, 3, 0], [-0.3, 0.2, 3.1]],
+    ):
+        assert cuda.compute(positions, box).energy == pytest.approx(
+            cpu.compute(positions, box).energy, rel=1e-6
+        )
     assert cuda.compute(positions).energy == before
     cuda.set_charges(2 * charges)
     assert cuda.compute(positions).energy == pytest.approx(4 * before, rel=1e-12)
@@ -183,7 +229,8 @@ def test_on_the_callers_stream():
     with cupy.cuda.Stream(non_blocking=True) as stream:
         result = solver.compute(cupy.asarray(positions))
         stream.synchronize()
-        assert float(result.energy.get(stream=stream)[0]) == pytest.approx(expected, rel=1e-7)  # float32 potentials
+        # float32 potentials
+        assert float(result.energy.get(stream=stream)[0]) == pytest.approx(expected, rel=1e-7)
 
 
 def test_a_caller_may_change_streams():
@@ -207,13 +254,19 @@ def test_a_caller_may_change_streams():
 def test_several_solvers_in_threads_on_streams_of_their_own():
     def run(seed):
         positions, charges, pairs = random_charges(seed)
-        exact = CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend="cpu").compute(positions).forces
+        exact = (
+            CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend="cpu")
+            .compute(positions)
+            .forces
+        )
         with cupy.cuda.Stream(non_blocking=True) as stream:
             solver = CoulombSolver(charges, np.eye(3) * 3, pairs, tolerance=1e-6, backend="cuda")
             on_device = cupy.asarray(positions)
             results = [solver.compute(on_device).forces for _ in range(20)]
             stream.synchronize()
-            return max(np.linalg.norm(forces.get() - exact) for forces in results) / np.linalg.norm(exact)
+            return max(np.linalg.norm(forces.get() - exact) for forces in results) / np.linalg.norm(
+                exact
+            )
 
     with ThreadPoolExecutor(4) as pool:
         assert max(pool.map(run, range(4))) < 2e-6
@@ -232,7 +285,9 @@ def test_a_solver_stays_on_its_device():
             for device, solver in enumerate(solvers):
                 assert solver.compute(positions).energy == first
                 assert solver._stages[0].positions.device.id == device
-                assert float(solver.compute(cupy.asarray(positions)).energy[0]) == pytest.approx(first, rel=1e-7)
+                assert float(solver.compute(cupy.asarray(positions)).energy[0]) == pytest.approx(
+                    first, rel=1e-7
+                )
 
 
 # memory
@@ -251,7 +306,12 @@ def pool():
 def large(backend):
     """Needs some 60 MB."""
     return CoulombSolver(
-        np.resize([1.0, -1.0], 100), np.eye(3) * 3, grid=(48, 48, 48), order=6, near_radius=1.87, backend=backend
+        np.resize([1.0, -1.0], 100),
+        np.eye(3) * 3,
+        grid=(48, 48, 48),
+        order=6,
+        near_radius=1.87,
+        backend=backend,
     )
 
 
@@ -263,11 +323,16 @@ def test_too_little_memory(pool):
     held = pool.used_bytes()
     pool.set_limit(size=pool.total_bytes() + 2**24)
     solver = large("cuda")
-    with pytest.raises(MemoryError, match=r"^`backend='cuda'` needs [\d,]{9,} bytes of device memory here: Out of memory"):
+    with pytest.raises(
+        MemoryError,
+        match=r"^`backend='cuda'` needs [\d,]{9,} bytes of device memory here: Out of memory",
+    ):
         solver.compute(positions[:100])
     assert pool.used_bytes() == held
     assert small.compute(positions).energy == energy
-    with pytest.warns(UserWarning, match="^backend 'auto' means 'cpu' here: .* bytes of device memory"):
+    with pytest.warns(
+        UserWarning, match="^backend 'auto' means 'cpu' here: .* bytes of device memory"
+    ):
         automatic = large("auto")
         on_cpu = automatic.compute(cupy.asarray(positions[:100]))
     assert automatic.backend == "cpu"
@@ -299,7 +364,9 @@ def test_memory_stays_flat(pool):
         return cupy.cuda.runtime.memGetInfo()[0]
 
     for cycle in range(200):
-        solver = CoulombSolver(charges, np.eye(3) * 3, pairs, order=4, near_radius=1.87, grid=(6, 6, 6), backend="cuda")
+        solver = CoulombSolver(
+            charges, np.eye(3) * 3, pairs, order=4, near_radius=1.87, grid=(6, 6, 6), backend="cuda"
+        )
         solver.compute(positions)
         del solver
         if cycle == 20:

@@ -1,4 +1,7 @@
-"""``boundary="open"`` on the GPU: against the reference backend and the direct sum. Needs an NVIDIA GPU."""
+"""``boundary="open"`` on the GPU: against the reference backend and the direct sum.
+
+Needs an NVIDIA GPU.
+"""
 
 import numpy as np
 import pytest
@@ -34,7 +37,9 @@ def filling(span, n=300):
 
 
 def solver_for(system, **options):
-    return CoulombSolver(system[1], None, system[2], boundary="open", **{"backend": "cuda", **options})
+    return CoulombSolver(
+        system[1], None, system[2], boundary="open", **{"backend": "cuda", **options}
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -53,7 +58,9 @@ def test_agrees_with_the_reference_backend(span, dtype, accuracy, smoothing):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_promise(name, tolerance):
     system, expected = exact(name)
-    result = solver_for(system, tolerance=tolerance, order=6 if tolerance > 1e-5 else 12).compute(system[0])
+    result = solver_for(system, tolerance=tolerance, order=6 if tolerance > 1e-5 else 12).compute(
+        system[0]
+    )
     assert relative(result.forces, expected.forces) <= tolerance
     assert result.energy == pytest.approx(expected.energy, rel=tolerance)
 
@@ -95,7 +102,10 @@ def test_particles_may_leave():
             moved = x.copy()
             moved[:3] += [0.0, escape, 0.0]
             forces = cupy.asnumpy(solver.compute(place(moved)).forces)
-            assert relative(forces, direct_sum(moved, q, pairs).forces if escape else expected.forces) <= 5e-4
+            assert (
+                relative(forces, direct_sum(moved, q, pairs).forces if escape else expected.forces)
+                <= 5e-4
+            )
 
 
 def test_a_bad_particle_is_named_and_nothing_is_lost():
@@ -118,7 +128,9 @@ def test_a_bad_particle_is_named_and_nothing_is_lost():
 def test_outside_the_boxes_is_not_a_number(value, smoothing):
     """Nothing is written where it should not be: the next evaluation is as before."""
     x, q, pairs = filling((6, 6, 6))
-    stages = CudaStages(OpenLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32)
+    stages = CudaStages(
+        OpenLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32
+    )
     before = stages.evaluate(x, 1.0)[1]
     for axis in range(3):
         moved = x.copy()
@@ -140,7 +152,9 @@ def test_charges_may_change():
 @pytest.mark.parametrize("distance", [1e-3, 0.3, 500.0])
 def test_two_charges(distance):
     x = np.array([[7.0, 7.0, 7.0], [7.0, 7.0 + distance, 7.0]])
-    result = CoulombSolver([1.0, -1.0], None, boundary="open", precision="double", backend="cuda").compute(x)
+    result = CoulombSolver(
+        [1.0, -1.0], None, boundary="open", precision="double", backend="cuda"
+    ).compute(x)
     expected = direct_sum(x, np.array([1.0, -1.0]))
     assert result.energy == pytest.approx(expected.energy, rel=1e-10)
     assert relative(result.forces, expected.forces) <= 1e-9
@@ -160,7 +174,9 @@ def test_exclusions_at_any_distance():
 def test_promise_in_a_cell(name):
     (x, q, pairs, cell), expected = in_cell(name)
     for tolerance, radius in ((5e-4, 2.34), (1e-6, 3.24)):
-        solver = CoulombSolver(q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=radius)
+        solver = CoulombSolver(
+            q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=radius
+        )
         host, device = solver.compute(x), solver.compute(cupy.asarray(x))
         assert isinstance(solver._stages[0].lattice, OpenLattice)
         assert relative(host.forces, expected.forces) <= tolerance
@@ -169,7 +185,8 @@ def test_promise_in_a_cell(name):
 
 
 def test_a_droplet_moves_through_a_cell():
-    """On the device, through the boundary; then it falls apart, and the boxes are over the whole cell."""
+    """On the device, through the boundary; then it falls apart,
+    and the boxes are over the whole cell."""
     (x, q, pairs, cell), expected = in_cell("droplet")
     solver = CoulombSolver(q, cell, pairs, positions=x, backend="cuda")
     for step in range(6):
@@ -181,6 +198,9 @@ def test_a_droplet_moves_through_a_cell():
         assert relative(result.forces.get(), exact.forces) <= 5e-4
     assert isinstance(solver._stages[0].lattice, OpenLattice)
     apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
-    result, exact = solver.compute(cupy.asarray(apart.reshape(-1, 3))), ewald_sum(apart.reshape(-1, 3), q, cell, pairs)
+    result, exact = (
+        solver.compute(cupy.asarray(apart.reshape(-1, 3))),
+        ewald_sum(apart.reshape(-1, 3), q, cell, pairs),
+    )
     assert relative(result.forces.get(), exact.forces) <= 5e-4
     assert not isinstance(solver._stages[0].lattice, OpenLattice)

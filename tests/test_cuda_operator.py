@@ -45,7 +45,8 @@ NOTHING = np.ones(2), np.zeros((0, 2), np.int64), False
 
 
 def set_up(lattice, order, dtype):
-    """The operator, after the setup steps alone: the stages would take time to compile, and perhaps too much shared memory."""
+    """The operator, after the setup steps alone: the stages would take time to compile, and
+    perhaps too much shared memory."""
     program = build(lattice, order, 0.0, *NOTHING, dtype, Device(1, 2**18))
     names = [name for name, kernel in program.kernels.items() if kernel.file == SETUP]
     kernels = {name: load(SETUP, program.macros).get_function(name) for name in names}
@@ -65,7 +66,8 @@ def operator_of(stages):
 
 
 def assert_equal(found, lattice, order, accuracy):
-    """Relative to each degree's largest entry, or to S of the nearest far boxes where these cancel by symmetry."""
+    """Relative to each degree's largest entry, or to S of the nearest far boxes where these
+    cancel by symmetry."""
     expected = stored(lattice_operator(lattice, order), lattice).reshape(len(found), -1)
     found = found.reshape(expected.shape)
     l = np.arange(2 * order + 1)
@@ -77,9 +79,15 @@ def assert_equal(found, lattice, order, accuracy):
     assert error.max() < accuracy
 
 
-@pytest.mark.parametrize(("order", "radius", "dtype"), [
-    (6, 1.87, np.float32), (9, 4.18, np.float32), (11, 2.91, np.float64), (20, 2.64, np.float64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("order", "radius", "dtype"),
+    [
+        (6, 1.87, np.float32),
+        (9, 4.18, np.float32),
+        (11, 2.91, np.float64),
+        (20, 2.64, np.float64),
+    ],
+)
 @pytest.mark.parametrize("name", LATTICES)
 def test_equals_the_definition(name, order, radius, dtype):
     lattice = lattice_of(*LATTICES[name], radius)
@@ -115,7 +123,10 @@ def test_another_shape_is_adopted(name, dtype):
         assert stages.adopt(other, 6, 0.0, dtype)
         assert_equal(operator_of(stages), other, 6, ACCURACY[dtype])
         np.testing.assert_allclose(
-            np.sort(stages._buffers["shifts"].get()[:, :3], 0), np.sort(other.near @ other.boxes, 0), rtol=0, atol=1e-6
+            np.sort(stages._buffers["shifts"].get()[:, :3], 0),
+            np.sort(other.near @ other.boxes, 0),
+            rtol=0,
+            atol=1e-6,
         )
 
 
@@ -128,16 +139,25 @@ def test_only_what_fits_is_adopted():
     assert not stages.adopt(lattice, 6, 0.0, np.float64)
     assert not stages.adopt(lattice_of(counts, boxes, 2.91), 6, 0.0, np.float32)
     assert not stages.adopt(lattice_of(counts, deformed(boxes, 0.15), 2.64), 6, 0.0, np.float32)
-    assert not stages.adopt(lattice_of(counts + np.diag([0, 0, 1]), boxes, 2.64), 6, 0.0, np.float32)
+    assert not stages.adopt(
+        lattice_of(counts + np.diag([0, 0, 1]), boxes, 2.64), 6, 0.0, np.float32
+    )
     assert stages.lattice is lattice
 
 
 def test_results_follow_the_shape():
-    """Trial moves of an anisotropic barostat, some rejected: as from a solver made for each shape."""
+    """Trial moves of an anisotropic barostat, some rejected:
+    as from a solver made for each shape."""
     rng = np.random.default_rng(5)
     charges, cell = rng.normal(size=300), 3 * OBLIQUE
     positions = rng.uniform(0, 1, (300, 3)) @ cell
-    options = {"order": 8, "near_radius": 2.64, "grid": (6, 7, 6), "precision": "double", "backend": "cuda"}
+    options = {
+        "order": 8,
+        "near_radius": 2.64,
+        "grid": (6, 7, 6),
+        "precision": "double",
+        "backend": "cuda",
+    }
     solver = CoulombSolver(charges, cell, **options)
     trials = [np.diag([1, 1, 1 + 0.002 * k]) for k in (0, 1, 0, 2, 2, 3, 0, 1)]
     made = set()
@@ -145,6 +165,8 @@ def test_results_follow_the_shape():
         found = solver.compute(positions @ stretch, cell @ stretch)
         made |= {id(stages) for stages in solver._stages}
         expected = CoulombSolver(charges, cell @ stretch, **options).compute(positions @ stretch)
-        np.testing.assert_allclose(found.forces, expected.forces, rtol=0, atol=1e-11 * np.abs(expected.forces).max())
+        np.testing.assert_allclose(
+            found.forces, expected.forces, rtol=0, atol=1e-11 * np.abs(expected.forces).max()
+        )
         assert found.energy == pytest.approx(expected.energy, rel=1e-12)
     assert len(made) == 2

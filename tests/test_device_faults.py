@@ -1,4 +1,7 @@
-"""What a GPU that is missing, or too small, does to ``CoulombSolver``. Needs no GPU: the faults are played."""
+"""What a GPU that is missing, or too small, does to ``CoulombSolver``.
+
+Needs no GPU: the faults are played.
+"""
 
 import logging
 import re
@@ -17,11 +20,18 @@ from fmm_openmm.parameters import CPU_COST
 CELL = 2 * np.eye(3)
 X = np.random.default_rng(0).uniform(0, 2, (20, 3))
 Q = np.resize([1.0, -1.0], 20)
-OPTIONS = {"order": 6, "near_radius": 1.87, "grid": (3, 3, 3), "precision": "double", "tolerance": 0.1}
+OPTIONS = {
+    "order": 6,
+    "near_radius": 1.87,
+    "grid": (3, 3, 3),
+    "precision": "double",
+    "tolerance": 0.1,
+}
 
 
 class SmallDevice(ReferenceStages):
-    """A GPU with room for so many stages, at creation or at their first evaluation, or without a compiler."""
+    """A GPU with room for so many stages, at creation or at their first evaluation,
+    or without a compiler."""
 
     room, late, compiler = 0, False, True
     made: weakref.WeakSet
@@ -39,7 +49,9 @@ class SmallDevice(ReferenceStages):
 
     def _check(self, now):
         if now and len(self.made) > self.room:
-            raise MemoryError("`backend='cuda'` needs 1,000 bytes of device memory here: out of memory")
+            raise MemoryError(
+                "`backend='cuda'` needs 1,000 bytes of device memory here: out of memory"
+            )
 
 
 @pytest.fixture
@@ -62,7 +74,9 @@ def test_too_little_memory_falls_back(device, late):
     device.setattr(SmallDevice, "late", late)
     automatic = solver("auto")
     assert automatic.backend == "cuda"
-    with pytest.warns(UserWarning, match=r"^backend 'auto' means 'cpu' here: `backend='cuda'` needs 1,000 bytes") as told:
+    with pytest.warns(
+        UserWarning, match=r"^backend 'auto' means 'cpu' here: `backend='cuda'` needs 1,000 bytes"
+    ) as told:
         found = automatic.compute(X)
     assert len(told) == 1
     assert told[0].filename == __file__
@@ -147,7 +161,10 @@ def unusable(monkeypatch):
     return monkeypatch
 
 
-FALLBACK = "backend 'auto' means 'cpu' here: `backend='cuda'` needs an NVIDIA GPU and its driver: none found"
+FALLBACK = (
+    "backend 'auto' means 'cpu' here: `backend='cuda'` needs an NVIDIA GPU and its driver: "
+    "none found"
+)
 
 
 def test_a_gpu_that_cannot_be_used_is_warned_of_once(unusable, caplog):
@@ -234,7 +251,9 @@ def test_without_cupy(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("fmm_openmm.backends.cuda.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(UnsupportedError, match=r"^`backend='cuda'` needs CuPy .*pip install 'fmm_openmm\[cuda13\]'"):
+    with pytest.raises(
+        UnsupportedError, match=r"^`backend='cuda'` needs CuPy .*pip install 'fmm_openmm\[cuda13\]'"
+    ):
         solver("cuda")
 
 
@@ -252,7 +271,9 @@ def test_an_old_driver_or_no_compiler(monkeypatch, fault, text):
         raise fault(cupy)
 
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", failing)
-    with pytest.raises(UnsupportedError, match=rf"^`backend='cuda'` needs an NVIDIA GPU and its driver: .*{text}"):
+    with pytest.raises(
+        UnsupportedError, match=rf"^`backend='cuda'` needs an NVIDIA GPU and its driver: .*{text}"
+    ):
         solver("cuda")
 
 
@@ -260,16 +281,22 @@ def test_faults_of_cuda_are_explained():
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     from fmm_openmm.backends.cuda.faults import missing, out_of_memory
 
-    full_driver = RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")  # CUDADriverError needs a driver to be made
+    # CUDADriverError needs a driver to be made
+    full_driver = RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")
     runtime = cupy.cuda.runtime.CUDARuntimeError
     full = [cupy.cuda.memory.OutOfMemoryError(1000, 2000, 3000), runtime(2), full_driver]
     for error in full:
         text = re.escape(f"`backend='cuda'` needs 1,234 bytes of device memory here: {error}")
         with pytest.raises(MemoryError, match=f"^{text}$"):
             raise out_of_memory(error, 1234)
-    source = cupy.cuda.compiler.CompileException("sort.cu(3): error\nand more", "", "sort.cu", (), "nvrtc")
+    source = cupy.cuda.compiler.CompileException(
+        "sort.cu(3): error\nand more", "", "sort.cu", (), "nvrtc"
+    )
     for error in (source, runtime(209), ImportError("no libnvrtc")):
         assert out_of_memory(error, 1) is None
-        assert re.fullmatch(r"`backend='cuda'` cannot be set up here: (sort.cu\(3\): error|cuda\w+: .*|no libnvrtc)",
-                            str(missing(error)))  # fmt: skip
+        assert re.fullmatch(
+            r"`backend='cuda'` cannot be set up here: "
+            r"(sort.cu\(3\): error|cuda\w+: .*|no libnvrtc)",
+            str(missing(error)),
+        )
     assert missing(ValueError("a bug")) is out_of_memory(ValueError("a bug"), 1) is None

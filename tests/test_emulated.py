@@ -1,4 +1,5 @@
-"""The CUDA pipeline on the host, through ``tests/emulator``: every stage against the reference backend. Needs no GPU."""
+"""The CUDA pipeline on the host, through ``tests/emulator``: every stage against the reference
+backend. Needs no GPU."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,10 @@ if COMPILER is None:
 
 CELLS = {
     "cube": (np.eye(3) * 3.0, (6, 6, 6)),
-    "skewed": (np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]), [[6, 0, 0], [1, 5, 0], [-2, 2, 5]]),
+    "skewed": (
+        np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]),
+        [[6, 0, 0], [1, 5, 0], [-2, 2, 5]],
+    ),
     "cuboid": (np.diag([3.0, 2, 1]), (9, 6, 3)),
     "one box": (np.diag([3.0, 1, 1]), (1, 1, 1)),
 }
@@ -36,9 +40,23 @@ def charges_in(low, high, n=150, seed=3):
     return rng.uniform(low, high, (n, 3)), rng.normal(size=n), pairs
 
 
-def check(lattice, width, positions, charges, pairs, order, smoothing, minimum_image, dtype, folder, **options):
+def check(
+    lattice,
+    width,
+    positions,
+    charges,
+    pairs,
+    order,
+    smoothing,
+    minimum_image,
+    dtype,
+    folder,
+    **options,
+):
     arguments = lattice, order, smoothing, charges, pairs, minimum_image
-    expected = evaluate(ReferenceStages(*arguments, levels=options.get("levels", 0)), positions, width)
+    expected = evaluate(
+        ReferenceStages(*arguments, levels=options.get("levels", 0)), positions, width
+    )
     found = EmulatedStages(*arguments, dtype, folder, **options).evaluate(positions, width)
     accuracy = 1e-12 if dtype == np.float64 else 2e-5
     for a, b in zip(found, expected, strict=True):
@@ -65,19 +83,28 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
 
 @pytest.mark.parametrize(("cell", "levels"), [("cuboid", 0), ("skewed", 0), ("skewed", 1)])
 def test_a_strained_cell_and_back(cell, levels, folder):
-    """By the program of another cell; what the setup made for that, kept beside, makes the setup needless there."""
+    """By the program of another cell; what the setup made for that, kept beside, makes the setup
+    needless there."""
     vectors, grid = CELLS[cell]
     counts = counts_matrix([[6, 0, 0], [2, 4, 0], [-2, 2, 6]] if levels else grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
     positions, charges, pairs = charges_in(-2, 3)
-    stages = EmulatedStages(lattice, 3, 0.0, charges, pairs, False, np.float64, folder, levels=levels)
+    stages = EmulatedStages(
+        lattice, 3, 0.0, charges, pairs, False, np.float64, folder, levels=levels
+    )
     before = stages.evaluate(positions, width)
     shaped = {name: stages.buffers[name].copy() for name in stages.emulator.program.shaped}
-    change = deformation(np.diag([1.0, -1, 1]) if cell == "cuboid" else np.array([[1.0, 0, 0], [1, -1, 0], [-1, 1, 1]]))
+    change = deformation(
+        np.diag([1.0, -1, 1])
+        if cell == "cuboid"
+        else np.array([[1.0, 0, 0], [1, -1, 0], [-1, 1, 1]])
+    )
     stages.lattice = lattice.strained(vectors @ change)
     expected = evaluate(
-        ReferenceStages(stages.lattice, 3, 0.0, charges, pairs, False, levels=levels), positions @ change, width
-    )  # fmt: skip
+        ReferenceStages(stages.lattice, 3, 0.0, charges, pairs, False, levels=levels),
+        positions @ change,
+        width,
+    )
     for a, b in zip(stages.evaluate(positions @ change, width), expected, strict=True):
         assert np.linalg.norm(a - b) <= 1e-12 * np.linalg.norm(b)
     for name, content in shaped.items():
@@ -91,11 +118,22 @@ def test_a_strained_cell_and_back(cell, levels, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["cuboid", "skewed"])
 def test_with_little_shared_memory(cell, folder):
-    """Grids are transformed plane by plane and column by column, as large ones are; the operator is read where it lies."""
+    """Grids are transformed plane by plane and column by column, as large ones are; the operator
+    is read where it lies."""
     vectors, grid = CELLS[cell]
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
-    check(lattice, width, *charges_in(-2, 3), 1, 0.0, False, np.float64, folder, device=Device(4, 2048))
+    check(
+        lattice,
+        width,
+        *charges_in(-2, 3),
+        1,
+        0.0,
+        False,
+        np.float64,
+        folder,
+        device=Device(4, 2048),
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +157,20 @@ def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
         vectors, counts = CELLS[cell][0], counts_matrix(root) << levels
         lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
         positions, charges, pairs = charges_in(-2, 3)
-    check(lattice, width, positions, charges + 0.2, pairs, 3, smoothing, False, dtype, folder, levels=levels, m2l=m2l)
+    check(
+        lattice,
+        width,
+        positions,
+        charges + 0.2,
+        pairs,
+        3,
+        smoothing,
+        False,
+        dtype,
+        folder,
+        levels=levels,
+        m2l=m2l,
+    )
 
 
 @pytest.mark.slow
@@ -150,7 +201,10 @@ def test_a_crowd_in_one_box(dtype, folder):
     sites = np.stack(np.unravel_index(np.arange(650), (9, 9, 9)), -1)
     positions[50:] = 0.2 + 0.025 * sites + 0.002 * positions[50:]
     counts = counts_matrix((4, 4, 4))
-    lattice, width = BoxLattice.from_cell(np.eye(3) * 3.0, counts, 1.87), box_width(np.eye(3) * 3.0, counts)
+    lattice, width = (
+        BoxLattice.from_cell(np.eye(3) * 3.0, counts, 1.87),
+        box_width(np.eye(3) * 3.0, counts),
+    )
     check(lattice, width, positions, charges, pairs, 3, 0.0, False, dtype, folder)
 
 
@@ -159,8 +213,9 @@ def test_a_crowd_in_one_box(dtype, folder):
     [("single", 0.1, 2e-5), ("mixed", 0.1, 2e-5), ("mixed", 0.0, 2e-5), ("double", 0.1, 1e-9)],
 )
 def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
-    """Atoms in another order, coordinates in two parts; forces are added in fixed point, even the largest. Where they are all
-    that is wanted, they are the same, and potentials and energy stay as they were."""
+    """Atoms in another order, coordinates in two parts; forces are added in fixed point, even
+    the largest. Where they are all that is wanted, they are the same, and potentials and energy
+    stay as they were."""
     positions, charges, pairs = charges_in(-2, 3)
     vectors, grid = CELLS["cube"]
     counts = counts_matrix(grid)
@@ -177,7 +232,9 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     found = forces_in_openmm(stages, index) - 1.0
     assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
     assert not arrays["force_buffer"][:, len(index) :].any()
-    assert arrays["energy"][0] == pytest.approx((charges @ stages.buffers["potentials"]) / 2, rel=1e-5)
+    assert arrays["energy"][0] == pytest.approx(
+        (charges @ stages.buffers["potentials"]) / 2, rel=1e-5
+    )
     for name in ("energy", "potentials"):
         arrays[name][...] = 7.0
     arrays["potentials_wanted"][...], arrays["force_buffer"][...] = 0, 0
@@ -192,7 +249,8 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     largest = forces_in_openmm(stages, index)
     assert (np.abs(largest) > 2.0**29).mean() > 0.9
     stages.run(width)
-    assert (np.sign(forces_in_openmm(stages, index)) == np.sign(largest)).all()  # the sum of two does not wrap
+    # the sum of two does not wrap
+    assert (np.sign(forces_in_openmm(stages, index)) == np.sign(largest)).all()
 
 
 def forces_in_openmm(stages, index) -> np.ndarray:
@@ -203,28 +261,47 @@ def forces_in_openmm(stages, index) -> np.ndarray:
 
 
 def between_openmm(stages, positions) -> np.ndarray:
-    """Positions (n, 3) where OpenMM has them, in another order, which is returned; no forces yet."""
+    """Positions (n, 3) where OpenMM has them, in another order, which is returned;
+    no forces yet."""
     index = np.random.default_rng(8).permutation(len(positions))
     arrays = stages.buffers
     for name in ("posq", "posq_correction", "force_buffer"):
         arrays[name][...] = 0
     arrays["atom_index"][: len(index)] = index
     arrays["posq"][: len(index), :3] = positions[index]
-    arrays["posq_correction"][: len(index), :3] = positions[index] - arrays["posq"][: len(index), :3]
+    arrays["posq_correction"][: len(index), :3] = (
+        positions[index] - arrays["posq"][: len(index), :3]
+    )
     return index
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "precision", "minimum_image"),
-    [("empty space", "mixed", False), ("cuboid", None, True), ("skewed", "double", False), ("skewed", None, False)],
+    [
+        ("empty space", "mixed", False),
+        ("cuboid", None, True),
+        ("skewed", "double", False),
+        ("skewed", None, False),
+    ],
 )
 def test_boxes_elsewhere(cell, precision, minimum_image, folder):
-    """Boxes that cover the particles only, far from the origin; molecules in any image, or each atom if exclusions mean the
-    nearest one. Inside OpenMM and not; a particle without a box is told of."""
+    """Boxes that cover the particles only, far from the origin; molecules in any image, or each
+    atom if exclusions mean the nearest one. Inside OpenMM and not;
+    a particle without a box is told of."""
     dtype = np.float32 if precision == "mixed" else np.float64
-    span, origin, width, order, n = np.array([4, 5, 3]), np.array([900.1, -870.3, 1000.7]), 0.9, 4, 150
-    vectors = None if cell == "empty space" else CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
+    span, origin, width, order, n = (
+        np.array([4, 5, 3]),
+        np.array([900.1, -870.3, 1000.7]),
+        0.9,
+        4,
+        150,
+    )
+    vectors = (
+        None
+        if cell == "empty space"
+        else CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
+    )
     lattice = OpenLattice(span, 1.87) if vectors is None else OpenLattice(span, 1.87, cell=vectors)
     positions, charges, _ = charges_in(0.15, span - 0.35)
     pairs = np.arange(n).reshape(-1, 3)[:, [[0, 1], [1, 2]]].reshape(-1, 2)
@@ -250,12 +327,15 @@ def test_boxes_elsewhere(cell, precision, minimum_image, folder):
         return forces_in_openmm(stages, index), stages.buffers["outside"][0]
 
     found, outside = forces(given)
-    assert np.linalg.norm(found - expected) <= {"mixed": 2e-5}.get(precision, 1e-9) * np.linalg.norm(expected)
+    assert np.linalg.norm(found - expected) <= {"mixed": 2e-5}.get(
+        precision, 1e-9
+    ) * np.linalg.norm(expected)
     assert outside == 0
     given[7] += [0.0, width * span[1], 0.0]
     found, outside = forces(given)
     assert outside == 1
-    assert not (np.abs(found[7]) < 2.0**30 - 1).any()  # not numbers, which are the largest forces of OpenMM's
+    # not numbers, which are the largest forces of OpenMM's
+    assert not (np.abs(found[7]) < 2.0**30 - 1).any()
 
 
 # the emulator itself
@@ -266,7 +346,9 @@ def emulated(body, folder, monkeypatch, threads=64):
     text = f'extern "C" __global__ void kernel(int* out) {{ {body} }}'
     monkeypatch.setattr(emulator, "source_of", lambda file, macros: text)
     launch = Launch("stage", 0, "kernel", (1, 1, 1), threads, (At("out"),))
-    program = Program({}, {"kernel": Kernel("kernel")}, {"out": Buffer((threads,), np.dtype(np.int32))}, [launch])
+    program = Program(
+        {}, {"kernel": Kernel("kernel")}, {"out": Buffer((threads,), np.dtype(np.int32))}, [launch]
+    )
     machine = emulator.Emulator(program, folder)
     machine.run()
     return machine.buffers["out"]
@@ -296,7 +378,10 @@ def test_threads_meet_at_barriers_and_in_warps(folder, monkeypatch):
         ("out[threadIdx.x + 1] = 7;", "kernel wrote beyond out"),
         ("if (threadIdx.x == 3) __syncwarp(0xffu);", "wait for each other for ever"),
         ("if (threadIdx.x == 3) __syncwarp(1u);", "not in its own mask"),
-        ("if (threadIdx.x < 32) __syncthreads(); else __syncwarp(1u << 31);", "not in its own mask"),
+        (
+            "if (threadIdx.x < 32) __syncthreads(); else __syncwarp(1u << 31);",
+            "not in its own mask",
+        ),
     ],
 )
 def test_faults_are_noticed(body, fault, folder, monkeypatch):

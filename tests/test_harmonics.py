@@ -1,4 +1,5 @@
-"""Solid harmonics: definition, derivatives, and the error of a chain of translations falling as predicted."""
+"""Solid harmonics: definition, derivatives, and the error of a chain of translations
+falling as predicted."""
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ POINTS = np.random.default_rng(0).normal(size=(20, 3))
 
 
 def by_definition(x, order):
-    """Complex (R_lm, S_lm) for m >= 0 from Legendre functions, without the Condon-Shortley phase SciPy puts in."""
+    """Complex (R_lm, S_lm) for m >= 0 from Legendre functions, without the Condon-Shortley phase
+    SciPy puts in."""
     r, phi = np.linalg.norm(x, axis=1), np.arctan2(x[:, 1], x[:, 0])
     l = np.array([l for l in range(order + 1) for _ in range(l + 1)])[:, None]
     m = np.array([m for l in range(order + 1) for m in range(l + 1)])[:, None]
@@ -52,20 +54,32 @@ def assert_equal_by_degree(actual, expected, order, tolerance):
     """Relative to the largest value of each degree."""
     for l in range(order + 1):
         rows = degrees(order) == l
-        np.testing.assert_allclose(actual[rows], expected[rows], rtol=0, atol=tolerance * np.abs(expected[rows]).max())
+        np.testing.assert_allclose(
+            actual[rows], expected[rows], rtol=0, atol=tolerance * np.abs(expected[rows]).max()
+        )
 
 
 def test_terms_are_numbered_by_degree():
     numbers = [term(l, m) for l in range(TOP + 1) for m in range(-l, l + 1)]
     assert numbers == list(range(term_count(TOP)))
-    np.testing.assert_array_equal(degrees(TOP), [l for l in range(TOP + 1) for m in range(-l, l + 1)])
+    np.testing.assert_array_equal(
+        degrees(TOP), [l for l in range(TOP + 1) for m in range(-l, l + 1)]
+    )
 
 
 def test_lowest_degrees():
     x, y, z = POINTS.T
     expected = [1, y / 2, z, x / 2]
-    expected += [x * y / 4, y * z / 2, (2 * z * z - x * x - y * y) / 4, x * z / 2, (x * x - y * y) / 8]
-    np.testing.assert_allclose(regular(POINTS, 2), np.stack(np.broadcast_arrays(*expected)), rtol=1e-14)
+    expected += [
+        x * y / 4,
+        y * z / 2,
+        (2 * z * z - x * x - y * y) / 4,
+        x * z / 2,
+        (x * x - y * y) / 8,
+    ]
+    np.testing.assert_allclose(
+        regular(POINTS, 2), np.stack(np.broadcast_arrays(*expected)), rtol=1e-14
+    )
 
 
 def test_regular_and_irregular_harmonics():
@@ -96,17 +110,22 @@ def test_gradient_by_finite_differences():
     h, order = 1e-5, 6
     for axis, step in enumerate(h * np.eye(3)):
         slope = (regular(POINTS + step, order) - regular(POINTS - step, order)) / (2 * h)
-        assert_equal_by_degree(gradient(order)[axis] @ regular(POINTS, order - 1), slope, order, 1e-8)
+        assert_equal_by_degree(
+            gradient(order)[axis] @ regular(POINTS, order - 1), slope, order, 1e-8
+        )
 
 
 def test_harmonics_are_harmonic():
-    laplacian = sum(matrix @ inner for matrix, inner in zip(gradient(TOP), gradient(TOP - 1), strict=True))
+    laplacian = sum(
+        matrix @ inner for matrix, inner in zip(gradient(TOP), gradient(TOP - 1), strict=True)
+    )
     np.testing.assert_allclose(laplacian, 0.0, atol=1e-15)
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.5])
 def test_addition_theorem(ratio):
-    """``1/|x - y| = sum_lm conj(R_lm(y)) S_lm(x)``; on a line the error is exactly ``ratio^(p + 1) / (|x| - |y|)``."""
+    """``1/|x - y| = sum_lm conj(R_lm(y)) S_lm(x)``; on a line the error is exactly
+    ``ratio^(p + 1) / (|x| - |y|)``."""
     x = POINTS / np.linalg.norm(POINTS, axis=1)[:, None]
     y = ratio * np.concatenate([x[:1], np.roll(x, 1, axis=0)[1:]])
     twice = np.concatenate([np.where(np.arange(-l, l + 1) == 0, 1.0, 2.0) for l in range(TOP + 1)])
@@ -120,7 +139,8 @@ def test_addition_theorem(ratio):
 
 
 def translated(order, displacement, x, y):
-    """Potential at `x` (from its centre) of a unit charge at `y` (from its centre), through p2m, m2l and l2p."""
+    """Potential at `x` (from its centre) of a unit charge at `y` (from its centre),
+    through p2m, m2l and l2p."""
     index, weight = coupling(order)
     t = irregular(displacement[None], 2 * order)[:, 0]
     matrix = (-1.0) ** degrees(order)[:, None] * (weight * t[index]).sum(-1)
@@ -129,8 +149,9 @@ def translated(order, displacement, x, y):
 
 @pytest.mark.parametrize("reach", [0.3, 0.5, 0.8])
 def test_translation_converges_at_the_predicted_rate(reach):
-    """Charges facing each other on the line of centres are the worst case. There all terms of degree > p of the target
-    sum to ``(t / (d - s))^(p + 1) / (d - s - t)``, those of the source to the same.
+    """Charges facing each other on the line of centres are the worst case. There all terms of
+    degree > p of the target sum to ``(t / (d - s))^(p + 1) / (d - s - t)``, those of the source to
+    the same.
     """
     distance = 3.0
     direction = POINTS[0] / np.linalg.norm(POINTS[0])
@@ -157,7 +178,8 @@ def test_translation_is_within_the_worst_case_in_any_direction(order):
 
 @pytest.mark.parametrize("order", [1, 2, 5, 9])
 def test_coupling(order):
-    """At most two terms for each pair, all of degree l + j; symmetric, so that energies are bilinear."""
+    """At most two terms for each pair, all of degree l + j; symmetric,
+    so that energies are bilinear."""
     index, weight = coupling(order)
     assert index.shape == weight.shape == (*2 * (term_count(order),), 2)
     np.testing.assert_array_equal(index, index.swapaxes(0, 1))

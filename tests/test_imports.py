@@ -1,4 +1,5 @@
-"""Imports flow one way: the rule of docs/architecture.md, read from the source with ``ast``, nothing imported."""
+"""Imports flow one way: the rule of docs/architecture.md, read from the source with ``ast``,
+nothing imported."""
 
 import ast
 import re
@@ -11,7 +12,8 @@ PACKAGE = "fmm_openmm"
 SOURCE = Path(find_spec(PACKAGE).origin).parent
 ROOT = Path(__file__).resolve().parents[1]
 
-# Each layer may import the layers before it and itself. A set in a row shares the row's rank, as in the document.
+# Each layer may import the layers before it and itself. A set in a row shares the row's rank,
+# as in the document.
 BASE = ["units", "errors", "version", "cache", "openmp"]
 SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions", "parameters"]
@@ -65,7 +67,8 @@ OUTSIDE = {
 
 
 def imported_names(source, module, is_package=False):
-    """The full dotted names that ``source``, the text of ``module``, imports, wherever in the file they stand."""
+    """The full dotted names that ``source``, the text of ``module``, imports, wherever in the
+    file they stand."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -80,7 +83,8 @@ def imported_names(source, module, is_package=False):
 
 
 def faults(source, path):
-    """What ``source``, the text of the file at ``path`` (relative to the package), imports against the rule."""
+    """What ``source``, the text of the file at ``path`` (relative to the package), imports
+    against the rule."""
     parts = path.with_suffix("").parts
     module = ".".join((PACKAGE, *parts)).removesuffix(".__init__")
     component = parts[0]
@@ -92,12 +96,18 @@ def faults(source, path):
         top, *rest = name.split(".")
         if top == PACKAGE:
             target = rest[0] if rest and rest[0] in MAY_IMPORT else "__init__"
-            another = component == target == "backends" and parts[1] in BACKENDS and {*rest[1:2]} & BACKENDS - {parts[1]}
+            another = (
+                component == target == "backends"
+                and parts[1] in BACKENDS
+                and {*rest[1:2]} & BACKENDS - {parts[1]}
+            )
             if another or target not in (component, *MAY_IMPORT[component]):
                 found.append(f"{place}: imports {name}")
         elif top in OUTSIDE:
             allowed = OUTSIDE[top]
-            if not any(place == f"{prefix}.py" or place.startswith(f"{prefix}/") for prefix in allowed):
+            if not any(
+                place == f"{prefix}.py" or place.startswith(f"{prefix}/") for prefix in allowed
+            ):
                 found.append(f"{place}: imports {top}, which only {', '.join(allowed)} may")
     return found
 
@@ -116,9 +126,21 @@ def test_imports_flow_one_way(path):
     [
         ("solver.py", "from .oracle import ewald", "imports fmm_openmm.oracle.ewald"),
         ("solver.py", "from . import oracle", "imports fmm_openmm.oracle"),
-        ("backends/cpu/p2p.py", "from ...solver import CoulombSolver", "imports fmm_openmm.solver.CoulombSolver"),
-        ("backends/__init__.py", "from ..convert import ChargeSystem", "imports fmm_openmm.convert.ChargeSystem"),
-        ("backends/cuda/direct.py", "from ..cpu.sort import home", "imports fmm_openmm.backends.cpu.sort.home"),
+        (
+            "backends/cpu/p2p.py",
+            "from ...solver import CoulombSolver",
+            "imports fmm_openmm.solver.CoulombSolver",
+        ),
+        (
+            "backends/__init__.py",
+            "from ..convert import ChargeSystem",
+            "imports fmm_openmm.convert.ChargeSystem",
+        ),
+        (
+            "backends/cuda/direct.py",
+            "from ..cpu.sort import home",
+            "imports fmm_openmm.backends.cpu.sort.home",
+        ),
         ("units.py", "def f():\n    import fmm_openmm.box", "imports fmm_openmm.box"),
         ("box.py", "from fmm_openmm import CoulombSolver", "imports fmm_openmm.CoulombSolver"),
         ("backends/cpu/p2p.py", "import cupy as cp", "only backends/cuda, bench may"),
@@ -133,15 +155,26 @@ def test_the_rule_catches(path, source, complaint):
     assert complaint in found[0]
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "backends" / "cpu").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "backends" / "cpu").glob("*.py")), ids=lambda path: path.stem
+)
 def test_kernels_read_no_constant_of_another_module(path):
-    """Numba keeps what it has compiled when such a constant changes: see ``backends/cpu/threads.py``, itself the exception."""
+    """Numba keeps what it has compiled when such a constant changes: see
+    ``backends/cpu/threads.py``, itself the exception."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.module.endswith(".threads")]
+    imports = [
+        node
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and not node.module.endswith(".threads")
+    ]
     constants = {alias.name for node in imports for alias in node.names if alias.name.isupper()}
     for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
-        if {"kernel", "serial", "inline"} & {name.id for name in function.decorator_list if isinstance(name, ast.Name)}:
-            assert not constants & {name.id for name in ast.walk(function) if isinstance(name, ast.Name)}, function.name
+        if {"kernel", "serial", "inline"} & {
+            name.id for name in function.decorator_list if isinstance(name, ast.Name)
+        }:
+            assert not constants & {
+                name.id for name in ast.walk(function) if isinstance(name, ast.Name)
+            }, function.name
 
 
 def test_the_document_names_every_module():
@@ -151,14 +184,31 @@ def test_the_document_names_every_module():
 
 
 def test_the_document_names_every_kernel():
-    rows = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The kernels")[1]
-    assert set(re.findall(r"`(\w+)`", rows)) == {path.stem for path in (ROOT / "kernels").glob("*.cu")}
+    rows = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The kernels")[1]
+    )
+    assert set(re.findall(r"`(\w+)`", rows)) == {
+        path.stem for path in (ROOT / "kernels").glob("*.cu")
+    }
 
 
 def test_the_rule_reaches_the_package():
-    assert {"units.py", "solver.py", "convert/storage.py"} <= {path.as_posix() for path in modules()}
+    assert {"units.py", "solver.py", "convert/storage.py"} <= {
+        path.as_posix() for path in modules()
+    }
 
 
 def test_the_rule_allows():
-    assert faults("from ..solver import CoulombSolver\nimport openmm\nimport numpy", Path("convert/system.py")) == []
-    assert faults("from .harmonics import regular\nfrom ..units import PI", Path("expansions/lattice.py")) == []
+    assert (
+        faults(
+            "from ..solver import CoulombSolver\nimport openmm\nimport numpy",
+            Path("convert/system.py"),
+        )
+        == []
+    )
+    assert (
+        faults(
+            "from .harmonics import regular\nfrom ..units import PI", Path("expansions/lattice.py")
+        )
+        == []
+    )

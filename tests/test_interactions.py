@@ -1,4 +1,7 @@
-"""Tables of the boxes that interact by m2l on the GPU, against the octree they describe. Needs no GPU."""
+"""Tables of the boxes that interact by m2l on the GPU, against the octree they describe.
+
+Needs no GPU.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +24,9 @@ def of(boxes, radius):
 
 def offsets(octree, child):
     """Of the sources of a child position, as a set."""
-    return set(map(tuple, octree.interactions[(PARITIES == CHILDREN[child]).all(1).argmax()].tolist()))
+    return set(
+        map(tuple, octree.interactions[(PARITIES == CHILDREN[child]).all(1).argmax()].tolist())
+    )
 
 
 @pytest.mark.parametrize(("boxes", "radius"), CASES)
@@ -41,19 +46,25 @@ def test_numbers_by_parent(boxes, radius):
     tables = Interactions(octree.leaf)
     for target in range(8):
         found = {
-            tuple((2 * parent + CHILDREN[source] - CHILDREN[target]).tolist()): tables.number[n, source, target]
+            tuple((2 * parent + CHILDREN[source] - CHILDREN[target]).tolist()): tables.number[
+                n, source, target
+            ]
             for n, parent in enumerate(octree.leaf.near)
             for source in range(8)
         }
         far = {offset: number for offset, number in found.items() if number >= 0}
         assert set(far) == offsets(octree, target)
-        assert all(offset == tuple((-tables.translations[number]).tolist()) for offset, number in far.items())
+        assert all(
+            offset == tuple((-tables.translations[number]).tolist())
+            for offset, number in far.items()
+        )
 
 
 @pytest.mark.parametrize("radius", [1.0, 1.87, 2.64])
 @pytest.mark.parametrize("boxes", ["cubes", "cuboids"])
 def test_mirror_images_share_a_matrix(boxes, radius):
-    """The n-th translation of a group is its vector, mirrored by h and by the n-th subset of its axes."""
+    """The n-th translation of a group is its vector, mirrored by h and by the n-th
+    subset of its axes."""
     octree = of(boxes, radius)
     vectors, group, sources = Interactions(octree.leaf).mirrored
     assert len(np.unique(vectors, axis=0)) == len(vectors)
@@ -70,7 +81,8 @@ def test_mirror_images_share_a_matrix(boxes, radius):
 
 
 def test_groups_of_cuboids_are_not_all_of_the_mirrors():
-    """The case that cubes do not have: one vector in several groups of a child position, and several mirrors h."""
+    """The case that cubes do not have: one vector in several groups of a child position, and
+    several mirrors h."""
     _, group, _ = Interactions(of("cuboids", 2.64).leaf).mirrored
     assert len(np.unique(group[0, :, 1] // 64)) < group.shape[1]
     assert len(np.unique(group[0, :, 1] // 8 % 8)) > 1

@@ -35,22 +35,31 @@ def lattice_of(counts, radius=2.3):
 
 
 def displacements(operator, lattice):
-    """T_t at every slot of the FFT array, shape (terms, boxes): the stored real numbers back through their signs."""
+    """T_t at every slot of the FFT array, shape (terms, boxes): the stored real numbers back
+    through their signs."""
     l = degrees(TOP)[:, None, None, None]
     spectrum = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * operator
     values = scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=(1, 2, 3))
-    np.testing.assert_allclose(scipy.fft.rfftn(values, axes=(1, 2, 3)), spectrum, rtol=0, atol=1e-10 * abs(operator).max())
+    np.testing.assert_allclose(
+        scipy.fft.rfftn(values, axes=(1, 2, 3)), spectrum, rtol=0, atol=1e-10 * abs(operator).max()
+    )
     return values.reshape(len(operator), -1)
 
 
 def image_sum(lattice, i, top, weights=(1.0,), steps=((0, 0, 0),)):
     """``sum_s weight_s sum_n S_t(i + step_s + n)`` over images n that are not near.
 
-    Images fade out smoothly between half of `REACH` and `REACH`, which makes the sum converge faster than a sharp edge.
+    Images fade out smoothly between half of `REACH` and `REACH`, which makes the sum converge
+    faster than a sharp edge.
     """
     cell = lattice.counts @ lattice.boxes
     limits = np.ceil(REACH * np.linalg.norm(np.linalg.inv(cell), axis=0)).astype(int)
-    n = np.stack(np.meshgrid(*[np.arange(-k, k + 1) for k in limits], indexing="ij"), -1).reshape(-1, 3) @ lattice.counts
+    n = (
+        np.stack(np.meshgrid(*[np.arange(-k, k + 1) for k in limits], indexing="ij"), -1).reshape(
+            -1, 3
+        )
+        @ lattice.counts
+    )
     fade = np.clip(2 * np.linalg.norm(n @ lattice.boxes, axis=1) / REACH - 1, 0, 1)
     fade, n = (np.cos(np.pi / 2 * fade) ** 2)[fade < 1], n[fade < 1]
     total = np.zeros(term_count(top))
@@ -70,8 +79,12 @@ def test_high_degrees_are_plain_sums_over_images(grid):
     rows = degrees(TOP) >= 5
     for i in ([0, 0, 0], [1, 0, 0], [-1, 2, 1], [2, 2, 2]):
         expected = image_sum(lattice, np.array(i), TOP)
-        scale = np.array([abs(expected[degrees(TOP) == l]).max() for l in range(TOP + 1)])[degrees(TOP)]
-        error = abs(found[:, lattice.slot(np.array(i))] - expected) / np.maximum(scale, 1e-3 * irregular_norm(TOP))
+        scale = np.array([abs(expected[degrees(TOP) == l]).max() for l in range(TOP + 1)])[
+            degrees(TOP)
+        ]
+        error = abs(found[:, lattice.slot(np.array(i))] - expected) / np.maximum(
+            scale, 1e-3 * irregular_norm(TOP)
+        )
         assert error[rows].max() < 1e-6
 
 
@@ -81,7 +94,8 @@ ALTERNATING = (-1.0) ** CORNERS.sum(1)
 
 @pytest.mark.parametrize("grid", ["cube", "dodecahedron", "skewed"])
 def test_low_degrees_are_plain_sums_for_an_octupole(grid):
-    """Eight charges at the corners of a box have neither charge nor dipole nor quadrupole: their images just add up."""
+    """Eight charges at the corners of a box have neither charge nor dipole nor quadrupole: their
+    images just add up."""
     lattice = lattice_of(GRIDS[grid])
     found = displacements(lattice_operator(lattice, ORDER), lattice)
     for i in ([0, 0, 0], [1, 0, 0], [-1, 2, 1]):
@@ -92,7 +106,8 @@ def test_low_degrees_are_plain_sums_for_an_octupole(grid):
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_splitting_does_not_matter(grid, monkeypatch):
-    """Nor for degree 0 and its background: the answer of Ewald's method must not depend on alpha."""
+    """Nor for degree 0 and its background: the answer of Ewald's method must
+    not depend on alpha."""
     lattice = lattice_of(GRIDS[grid])
     chosen = displacements(lattice_operator(lattice, ORDER), lattice)
     for alpha in (0.45, 0.7):
@@ -117,7 +132,10 @@ def test_inversion(grid):
     i = np.stack(np.meshgrid(*3 * [np.arange(-3, 4)], indexing="ij"), -1).reshape(-1, 3)
     parity = (-1.0) ** degrees(TOP)[:, None]
     np.testing.assert_allclose(
-        found[:, lattice.slot(-i)], parity * found[:, lattice.slot(i)], rtol=0, atol=1e-13 * abs(found).max()
+        found[:, lattice.slot(-i)],
+        parity * found[:, lattice.slot(i)],
+        rtol=0,
+        atol=1e-13 * abs(found).max(),
     )
 
 
@@ -125,7 +143,9 @@ def test_inversion(grid):
 def computed(monkeypatch):
     """Counts the lattice operators computed."""
     calls, reciprocal = [], lattice_module._reciprocal
-    monkeypatch.setattr(lattice_module, "_reciprocal", lambda *args: calls.append(1) or reciprocal(*args))
+    monkeypatch.setattr(
+        lattice_module, "_reciprocal", lambda *args: calls.append(1) or reciprocal(*args)
+    )
     return calls
 
 
@@ -158,14 +178,21 @@ def test_only_a_change_of_shape_computes_the_operator_anew(cell, backend, comput
     ids=str,
 )
 def test_equivalent_counts_give_the_same_operator(counts):
-    """Rows plus other rows describe the same periodic lattice of boxes; the Smith form of some has entries above 1e9."""
+    """Rows plus other rows describe the same periodic lattice of boxes; the Smith form of some
+    has entries above 1e9."""
 
     def values(counts, displacements):
         lattice = BoxLattice(counts, np.eye(3), 2.3)
         l = degrees(2)[:, None, None, None]
-        transform = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * lattice_operator(lattice, 1)
-        return scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(9, -1)[:, lattice.slot(displacements)]
+        transform = (
+            np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * lattice_operator(lattice, 1)
+        )
+        return scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(9, -1)[
+            :, lattice.slot(displacements)
+        ]
 
     counts, displacements = np.array(counts), np.random.default_rng(0).integers(-20, 20, (500, 3))
     equivalent = counts - 2 * np.outer([0, 0, 1], counts[0])
-    np.testing.assert_allclose(values(counts, displacements), values(equivalent, displacements), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        values(counts, displacements), values(equivalent, displacements), rtol=0, atol=1e-12
+    )

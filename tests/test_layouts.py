@@ -1,4 +1,5 @@
-"""Layouts of P2P against the reference backend, through the emulator and on a GPU; the model of their times; the benchmark."""
+"""Layouts of P2P against the reference backend, through the emulator and on a GPU; the model of
+their times; the benchmark."""
 
 import json
 from dataclasses import asdict, replace
@@ -8,7 +9,17 @@ import pytest
 
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench.layouts import LAYOUTS, MOST_NEAR, Neighbourhood, program
-from fmm_openmm.bench.layouts.model import KEPT, KERNELS, Costs, choose, fit, key, operations, predict, predict_layout
+from fmm_openmm.bench.layouts.model import (
+    KEPT,
+    KERNELS,
+    Costs,
+    choose,
+    fit,
+    key,
+    operations,
+    predict,
+    predict_layout,
+)
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.cli import main
 from fmm_openmm.errors import UnsupportedError
@@ -18,14 +29,20 @@ from tests.emulator import COMPILER, Emulator, compiled
 ACCURACY = {np.float32: 1e-5, np.float64: 1e-12}
 CASES = {  # cell, grid, near radius, particles
     "cube": (np.eye(3) * 3.0, (6, 6, 6), 1.75, 300),
-    "skewed": (np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]), [[6, 0, 0], [1, 5, 0], [-2, 2, 5]], 2.3, 150),
+    "skewed": (
+        np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]]),
+        [[6, 0, 0], [1, 5, 0], [-2, 2, 5]],
+        2.3,
+        150,
+    ),
     "crowded": (np.diag([2.0, 1, 1]), (2, 1, 1), 1.75, 150),
     "one box": (np.eye(3), (1, 1, 1), 2.0, 7),
 }
 
 
 def case(name):
-    """Lattice, ends of boxes, positions and charges in them, and what the reference backend's p2p makes of these."""
+    """Lattice, ends of boxes, positions and charges in them, and what the reference backend's
+    p2p makes of these."""
     cell, grid, radius, n = CASES[name]
     counts = counts_matrix(grid)
     lattice, rng = BoxLattice.from_cell(cell, counts, radius), np.random.default_rng(5)
@@ -79,7 +96,9 @@ def test_what_is_not_known_is_refused():
         Neighbourhood.of(OpenLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
     with pytest.raises(UnsupportedError, match=f"know at most {MOST_NEAR} near boxes, got 515"):
         Neighbourhood.of(BoxLattice(np.diag([2, 2, 2]), np.eye(3), 5.0), np.zeros(9, int))
-    with pytest.raises(ValueError, match="`layout` must be one of indexed, replicated, got 'magic'"):
+    with pytest.raises(
+        ValueError, match="`layout` must be one of indexed, replicated, got 'magic'"
+    ):
         program("magic", case("cube")[0], np.float32)
 
 
@@ -104,8 +123,17 @@ def test_operations_of_random_boxes():
     passes, steps = np.ceil(targets / 4), np.ceil(sources / 32).sum(1)
     streamed = np.ceil(sources.sum(1) / 32)
     expected = {
-        "p2p_indexed": {"targets": passes, "row": near * passes, "gathered": passes * steps, "pair": targets * steps},
-        "p2p_replicated": {"targets": passes, "streamed": passes * streamed, "pair": targets * streamed},
+        "p2p_indexed": {
+            "targets": passes,
+            "row": near * passes,
+            "gathered": passes * steps,
+            "pair": targets * steps,
+        },
+        "p2p_replicated": {
+            "targets": passes,
+            "streamed": passes * streamed,
+            "pair": targets * streamed,
+        },
         "replicate": {"listed": np.array([near]), "copied": sources.sum(1)},
     }
     for kernel, each in expected.items():
@@ -118,13 +146,19 @@ def test_operations_of_random_boxes():
 def test_costs_are_found_again():
     """From times that the model itself predicts."""
     kernels = [kernel for layout in LAYOUTS for kernel in KERNELS[layout]]
-    cases = [(kernel, density, near, 1000) for kernel in kernels for density in (0.7, 3.0, 20.0, 90.0) for near in (27, 57)]
+    cases = [
+        (kernel, density, near, 1000)
+        for kernel in kernels
+        for density in (0.7, 3.0, 20.0, 90.0)
+        for near in (27, 57)
+    ]
     found = fit(COSTS.pair, [(*each, predict(*each, COSTS)) for each in cases])
     assert asdict(found) == pytest.approx(asdict(COSTS), rel=1e-6)
 
 
 def test_the_choice_turns_with_the_density():
-    """Few particles leave most lanes of an indexed step idle; many leave few, and copying costs more than that."""
+    """Few particles leave most lanes of an indexed step idle; many leave few, and copying costs
+    more than that."""
     costs = replace(COSTS, copied=20e-12, gathered=COSTS.streamed)
     assert choose(1.0, 27, costs) == "replicated"
     assert choose(32_000.0, 27, costs) == "indexed"
@@ -201,7 +235,8 @@ def test_random_boxes():
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_bench_measures(monkeypatch, tmp_path, folder):
-    """Through the emulator, with a clock that ticks once a measurement; the costs are measured once and then kept."""
+    """Through the emulator, with a clock that ticks once a measurement; the costs are measured
+    once and then kept."""
 
     class Emulated:
         def __init__(self, of):
@@ -236,20 +271,29 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
     assert (len(ticks), bench.costs_of("single"), len(ticks)) == (6, costs, 6)
     bench.costs_of("single", anew=True)
     assert len(ticks) == 12
-    for row in bench.rows([4.0], ["single", "double"], 100, 1.75, {"single": costs, "double": costs}):
+    for row in bench.rows(
+        [4.0], ["single", "double"], 100, 1.75, {"single": costs, "double": costs}
+    ):
         assert 0 < row["error"] < (1e-5 if row["precision"] == "single" else 1e-12)
         assert row["faster"] == "indexed"  # timed first
         assert row["picked"] == choose(row["density"], 27, costs)
-        assert row["predicted"]["replicated"] == pytest.approx(sum(list(row["kernel_predicted"].values())[1:]))
+        assert row["predicted"]["replicated"] == pytest.approx(
+            sum(list(row["kernel_predicted"].values())[1:])
+        )
 
 
 def made_up(of, precision, costs):
-    """A row: indexed takes 2 ms at any density, replicated 1 ms for 2 particles a box and in proportion."""
+    """A row: indexed takes 2 ms at any density, replicated 1 ms for 2 particles a
+    box and in proportion."""
     row = {"precision": precision, "density": of.density, "near": of.near.shape[1]}
     if of.density > 50:
         return row | {"failure": "memory"}
     times = {"indexed": 2e-3, "replicated": of.density * 0.5e-3}
-    kernels = {"p2p_indexed": 2e-3, "replicate": of.density * 0.3e-3, "p2p_replicated": of.density * 0.2e-3}
+    kernels = {
+        "p2p_indexed": 2e-3,
+        "replicate": of.density * 0.3e-3,
+        "p2p_replicated": of.density * 0.2e-3,
+    }
     return row | {
         "seconds": times,
         "predicted": {"indexed": 1.8e-3, "replicated": of.density * 0.55e-3},
@@ -269,11 +313,19 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "measure", made_up)
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     arguments = ["--densities", "2", "8", "64", "--particles", "4096"]
-    assert main(["bench", "layouts", *arguments, "--json", str(out), "--plot", str(plot)]) == 0, capsys.readouterr().err
+    assert main(["bench", "layouts", *arguments, "--json", str(out), "--plot", str(plot)]) == 0, (
+        capsys.readouterr().err
+    )
     text = capsys.readouterr().out
-    assert "| single | 2 | 27 | 2000 (1800) | 1000 (1100) | 600 (600) | 400 (400) | replicated | replicated | 1.0e-07 |" in text
+    assert (
+        "| single | 2 | 27 | 2000 (1800) | 1000 (1100) | 600 (600) | 400 (400) | replicated "
+        "| replicated | 1.0e-07 |" in text
+    )
     assert "| double | 64 | 27 | memory | - | - | - | - | - | - |" in text
-    assert "single: the faster layout is picked in 1 of 2 cases; picks take at most 100 percent longer" in text
+    assert (
+        "single: the faster layout is picked in 1 of 2 cases; picks take at most 100 percent longer"
+        in text
+    )
     result = json.loads(out.read_text())
     assert result["costs"] == dict.fromkeys(("single", "double"), asdict(COSTS))
     assert len(result["rows"]) == 6

@@ -1,4 +1,5 @@
-"""The kernels of the Lennard-Jones interaction on the host, through ``tests/emulator``, against NumPy. Needs no GPU."""
+"""The kernels of the Lennard-Jones interaction on the host, through ``tests/emulator``, against
+NumPy. Needs no GPU."""
 
 import re
 from collections import Counter
@@ -36,7 +37,8 @@ def folder(tmp_path_factory):
 
 
 class Emulated:
-    """What the plugin does with a program, by the emulator: sites of OpenMM's particles 3 s + 1 of all."""
+    """What the plugin does with a program, by the emulator: sites of OpenMM's
+    particles 3 s + 1 of all."""
 
     def __init__(self, problem: LennardJones, precision: str, folder, buffer=BUFFER, **changes):
         self.problem, n = problem, len(problem.types)
@@ -48,7 +50,9 @@ class Emulated:
             (problem.cutoff or 0.0) + buffer, False, 0, 0, 64, problem.functions.source,
         )  # fmt: skip
         self.sites = replace(sites, **changes)
-        program = lennard_jones.build(self.sites, Device(1, 48 * 1024), Interface(precision, padded), blocks=1)
+        program = lennard_jones.build(
+            self.sites, Device(1, 48 * 1024), Interface(precision, padded), blocks=1
+        )
         self.emulator = Emulator(program, folder)
         self.buffers = buffers = self.emulator.buffers
         buffers["slot"][:], buffers["type"][:] = self.slots, problem.types
@@ -75,7 +79,9 @@ class Emulated:
         self.emulator.run([wanted])
         others = np.delete(buffers["force_buffer"], self.slots, axis=1)
         assert not others.any()
-        return buffers["energy_buffer"].sum(dtype=float), buffers["force_buffer"][:, self.slots].T / 2.0**32
+        return buffers["energy_buffer"].sum(dtype=float), buffers["force_buffer"][
+            :, self.slots
+        ].T / 2.0**32
 
     @property
     def builds(self):
@@ -95,7 +101,11 @@ class Emulated:
             for entry, mask in rows:
                 j, image = int(entry) & (2**25 - 1), int(entry) >> 25
                 for m in range(4):
-                    if j < self.sites.capacity and not int(mask) >> m & 1 and home[4 * cluster + m, 3] >= 0:
+                    if (
+                        j < self.sites.capacity
+                        and not int(mask) >> m & 1
+                        and home[4 * cluster + m, 3] >= 0
+                    ):
                         pair = number[4 * cluster + m], number[j], image
                         found[pair] = found.get(pair, 0) + 1
         return found
@@ -105,7 +115,9 @@ def liquid(vectors, n, seed=1, least=0.22):
     """Positions that keep a distance, in any image."""
     rng = np.random.default_rng(seed)
     found = np.empty((0, 3))
-    images = np.stack(np.meshgrid(*3 * [np.arange(-1, 2)], indexing="ij"), -1).reshape(-1, 3) @ vectors
+    images = (
+        np.stack(np.meshgrid(*3 * [np.arange(-1, 2)], indexing="ij"), -1).reshape(-1, 3) @ vectors
+    )
     while len(found) < n:
         x = rng.uniform(size=3) @ vectors
         d = found[:, None] - x + images if len(found) else np.full((1, 1, 3), 9.0)
@@ -117,16 +129,25 @@ def liquid(vectors, n, seed=1, least=0.22):
 def system(cell, n=230, types=3, excluded=True, seed=1, **limits):
     rng = np.random.default_rng(seed)
     positions = liquid(cell, n, seed)
-    pairs = np.array([(i, j) for i in range(n) for j in (i + 1, i + 2, i + 7) if j < n and i % 3]) if excluded else []
+    pairs = (
+        np.array([(i, j) for i in range(n) for j in (i + 1, i + 2, i + 7) if j < n and i % 3])
+        if excluded
+        else []
+    )
     limits = {"cutoff": CUTOFF, "vectors": cell} | limits
     sigma, epsilon = 0.2 + 0.12 * np.arange(types) / types, 0.3 + 0.9 * np.arange(types) / types
-    return positions, LennardJones.from_sigmas(rng.integers(0, types, n), sigma, epsilon, pairs, **limits)
+    return positions, LennardJones.from_sigmas(
+        rng.integers(0, types, n), sigma, epsilon, pairs, **limits
+    )
 
 
 def check(found, expected, accuracy):
     """Forces to a relative RMS error, beyond what fixed-point numbers round."""
     (energy, forces), (exact, exact_forces) = found, expected
-    assert np.linalg.norm(forces - exact_forces) <= accuracy * np.linalg.norm(exact_forces) + 2.0**-31 * forces.size**0.5
+    assert (
+        np.linalg.norm(forces - exact_forces)
+        <= accuracy * np.linalg.norm(exact_forces) + 2.0**-31 * forces.size**0.5
+    )
     assert energy == pytest.approx(exact, abs=accuracy * (abs(exact) + 50))
 
 
@@ -150,7 +171,11 @@ ACCURACY = {"single": 3e-5, "mixed": 3e-5, "double": 1e-9}
 )
 def test_periodic(cell, precision, limits, folder):
     positions, problem = system(CELLS[cell], **limits)
-    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+    check(
+        Emulated(problem, precision, folder).evaluate(positions),
+        problem.evaluate(positions),
+        ACCURACY[precision],
+    )
 
 
 @pytest.fixture
@@ -183,43 +208,64 @@ def test_every_pair_once(cell, limits, folder, pairs_once):
     listed = emulated.listed()
     assert set(listed.values()) == {1}
     have = Counter(tuple(sorted(map(int, pair[:2]))) for pair in listed)
-    wanted = Counter(zip(np.minimum(i, j).tolist(), np.maximum(i, j).tolist(), strict=True))  # from both sides
+    # from both sides
+    wanted = Counter(zip(np.minimum(i, j).tolist(), np.maximum(i, j).tolist(), strict=True))
     assert not {pair for pair, times in wanted.items() if 2 * have[pair] < times}
 
 
 @pytest.mark.parametrize(("precision", "types"), [("mixed", 1), ("double", 40)])
 def test_free_space(precision, types, folder):
-    """Some sites are far from all others, and very far; they may share a cell of the grid with sites that they do not meet."""
+    """Some sites are far from all others, and very far; they may share a cell of the grid with
+    sites that they do not meet."""
     positions, problem = system(1.9 * np.eye(3), 200, types, vectors=None)
     positions = np.mod(positions, 1.9) - 0.7
     positions[::17] *= 40.0
     positions[5] = [3e4, -2e5, 1e3]
-    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+    check(
+        Emulated(problem, precision, folder).evaluate(positions),
+        problem.evaluate(positions),
+        ACCURACY[precision],
+    )
 
 
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 def test_without_a_cutoff(precision, folder):
     positions, problem = system(3.0 * np.eye(3), 150, cutoff=None, vectors=None)
     positions = np.mod(positions, 3.0)
-    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+    check(
+        Emulated(problem, precision, folder).evaluate(positions),
+        problem.evaluate(positions),
+        ACCURACY[precision],
+    )
 
 
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 @pytest.mark.parametrize(
-    "limits", [{}, {"switching": 0.8}, {"cutoff": None, "vectors": None}], ids=["", "switched", "no cutoff"]
+    "limits",
+    [{}, {"switching": 0.8}, {"cutoff": None, "vectors": None}],
+    ids=["", "switched", "no cutoff"],
 )
 def test_other_functions_of_the_distance(precision, limits, folder):
     """Here CHARMM's force switch, alone and with a switching function besides."""
     cell = CELLS["skewed"]
     positions, problem = system(cell, functions=force_switch(0.6, 0.9), **limits)
-    check(Emulated(problem, precision, folder).evaluate(positions), problem.evaluate(positions), ACCURACY[precision])
+    check(
+        Emulated(problem, precision, folder).evaluate(positions),
+        problem.evaluate(positions),
+        ACCURACY[precision],
+    )
 
 
 @pytest.mark.parametrize("wanted", ["forces", "both"])
 @pytest.mark.parametrize("limits", [{}, {"switching": 0.8}], ids=["", "switched"])
 def test_functions_that_are_infinite_far_away(wanted, limits, folder):
-    source = "const real f = inverse*inverse, f_slope = -2*f*inverse, g4 = square*square, g = g4*g4, g_slope = 8*g*inverse;"
-    functions = Functions(lambda r: r**-2.0, lambda r: -2 * r**-3.0, lambda r: r**8, lambda r: 8 * r**7, source)
+    source = (
+        "const real f = inverse*inverse, f_slope = -2*f*inverse, g4 = square*square, "
+        "g = g4*g4, g_slope = 8*g*inverse;"
+    )
+    functions = Functions(
+        lambda r: r**-2.0, lambda r: -2 * r**-3.0, lambda r: r**8, lambda r: 8 * r**7, source
+    )
     positions, problem = system(CELLS["cube"], functions=functions, **limits)
     problem = replace(problem, a=problem.b, b=1e-3 * problem.b)
     energy, forces = Emulated(problem, "mixed", folder).evaluate(positions, wanted)
@@ -229,12 +275,16 @@ def test_functions_that_are_infinite_far_away(wanted, limits, folder):
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
 @pytest.mark.parametrize(
-    "limits", [{}, {"vectors": None}, {"vectors": None, "cutoff": None}], ids=["periodic", "free", "no cutoff"]
+    "limits",
+    [{}, {"vectors": None}, {"vectors": None, "cutoff": None}],
+    ids=["periodic", "free", "no cutoff"],
 )
 def test_few_sites(number, limits, folder):
     positions, problem = system(2.0 * np.eye(3), number, 1, False, **limits)
     positions = np.mod(positions, 2.0)
-    check(Emulated(problem, "double", folder).evaluate(positions), problem.evaluate(positions), 1e-9)
+    check(
+        Emulated(problem, "double", folder).evaluate(positions), problem.evaluate(positions), 1e-9
+    )
 
 
 @pytest.mark.parametrize("lanes", [16, 32])
@@ -257,7 +307,9 @@ def test_what_is_wanted(lanes, folder, monkeypatch):
 def missing_and_repeated(emulated, positions, vectors):
     """Pairs within the radius that the list lacks, and any that it has twice."""
     found = emulated.listed()
-    i, j, _ = replace(emulated.problem, vectors=vectors).pairs(positions, emulated.sites.radius - 1e-6)
+    i, j, _ = replace(emulated.problem, vectors=vectors).pairs(
+        positions, emulated.sites.radius - 1e-6
+    )
     wanted, have = {}, {}
     for pair in zip(i.tolist(), j.tolist(), strict=True):
         wanted[pair] = wanted.get(pair, 0) + 1
@@ -309,7 +361,9 @@ def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder):
 def test_a_site_too_far_to_be_brought_into_the_cell_is_in_no_pair(far, folder):
     positions, problem = system(CELLS["cube"])
     alone = np.stack([np.full(len(positions) - 1, 3), np.delete(np.arange(len(positions)), 3)], 1)
-    expected = replace(problem, excluded=np.concatenate([problem.excluded, alone])).evaluate(positions)
+    expected = replace(problem, excluded=np.concatenate([problem.excluded, alone])).evaluate(
+        positions
+    )
     emulated, now = Emulated(problem, "double", folder), positions.copy()
     now[3, 0] = far
     energy, forces = emulated.evaluate(now)
@@ -317,9 +371,13 @@ def test_a_site_too_far_to_be_brought_into_the_cell_is_in_no_pair(far, folder):
 
 
 def test_constants_of_the_kernels():
-    text = (Path(str(resources.files("fmm_openmm.kernels"))) / "common" / "sites.cuh").read_text(encoding="utf-8")
+    text = (Path(str(resources.files("fmm_openmm.kernels"))) / "common" / "sites.cuh").read_text(
+        encoding="utf-8"
+    )
     for name in ("CLUSTER", "SITE_BITS"):
-        assert re.search(rf"^#define {name} (\d+)", text, re.MULTILINE)[1] == str(getattr(lennard_jones, name))
+        assert re.search(rf"^#define {name} (\d+)", text, re.MULTILINE)[1] == str(
+            getattr(lennard_jones, name)
+        )
 
 
 def test_too_many_sites_for_an_entry():
@@ -329,7 +387,10 @@ def test_too_many_sites_for_an_entry():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stretch", [np.diag([1.02, 1.02, 1.02]), np.array([[1.1, 0, 0], [0.1, 0.97, 0], [-0.1, 0.05, 1.0]])])
+@pytest.mark.parametrize(
+    "stretch",
+    [np.diag([1.02, 1.02, 1.02]), np.array([[1.1, 0, 0], [0.1, 0.97, 0], [-0.1, 0.05, 1.0]])],
+)
 def test_another_cell(stretch, folder):
     positions, problem = system(CELLS["cube"])
     emulated = Emulated(problem, "double", folder)
@@ -343,9 +404,12 @@ def test_another_cell(stretch, folder):
 
 @pytest.mark.parametrize("limits", [{}, {"vectors": None}], ids=["periodic", "free"])
 @pytest.mark.parametrize("room", ["entries", "masked"])
-@pytest.mark.parametrize(("precision", "long"), [("double", 400), ("mixed", -1)], ids=["twice", "once"])
+@pytest.mark.parametrize(
+    ("precision", "long"), [("double", 400), ("mixed", -1)], ids=["twice", "once"]
+)
 def test_lists_that_are_too_long(room, limits, precision, long, folder, monkeypatch):
-    """No pair is missing where there is too little room, and the host is told how much is needed."""
+    """No pair is missing where there is too little room, and the host is told
+    how much is needed."""
     monkeypatch.setattr(lennard_jones, "LONG", long)
     positions, problem = system(CELLS["cube"], **limits)
     if limits:
@@ -357,7 +421,10 @@ def test_lists_that_are_too_long(room, limits, precision, long, folder, monkeypa
     expected, accuracy = problem.evaluate(positions), ACCURACY[precision]
     for wanted in ("both", "forces", "energy"):
         energy, forces = emulated.evaluate(positions, wanted)
-        found = energy if wanted != "forces" else expected[0], forces if wanted != "energy" else expected[1]
+        found = (
+            energy if wanted != "forces" else expected[0],
+            forces if wanted != "energy" else expected[1],
+        )
         check(found, expected, accuracy)
     entries, masked, too_long = emulated.buffers["state"][3:6]
     assert too_long
@@ -383,7 +450,9 @@ def test_excluded_sites_may_coincide(folder):
     positions, problem = system(CELLS["cube"])
     i, j = problem.excluded[3]
     positions[j] = positions[i]
-    check(Emulated(problem, "double", folder).evaluate(positions), problem.evaluate(positions), 1e-9)
+    check(
+        Emulated(problem, "double", folder).evaluate(positions), problem.evaluate(positions), 1e-9
+    )
 
 
 def test_other_parameters(folder):
@@ -399,7 +468,8 @@ def test_other_parameters(folder):
 
 
 def test_the_order_of_sites_does_not_depend_on_who_comes_first(folder):
-    """With DeterministicForces: sites of a cell are in the order of their slots, whatever their order was before."""
+    """With DeterministicForces: sites of a cell are in the order of their slots, whatever their
+    order was before."""
     positions, problem = system(CELLS["cube"])
     emulated = Emulated(problem, "single", folder, deterministic=True)
     first = emulated.evaluate(positions)
@@ -409,5 +479,7 @@ def test_the_order_of_sites_does_not_depend_on_who_comes_first(folder):
     again = emulated.evaluate(positions)
     assert emulated.builds == 3
     np.testing.assert_array_equal(first[1], again[1])
-    clusters, before = (slots.reshape(-1, 4).tolist() for slots in (emulated.buffers["home"][:, 3], order))
+    clusters, before = (
+        slots.reshape(-1, 4).tolist() for slots in (emulated.buffers["home"][:, 3], order)
+    )
     assert sorted(clusters) == sorted(before)

@@ -1,4 +1,5 @@
-"""Levels below the root grid: the tree, the accuracy promise, and agreement with the single level."""
+"""Levels below the root grid: the tree, the accuracy promise,
+and agreement with the single level."""
 
 from dataclasses import replace
 from functools import cache
@@ -27,7 +28,11 @@ BOXES = {
     "cuboids": np.diag([0.95, 1.0, 1.05]),
     "skewed": np.array([[1.0, 0, 0], [0.2, 0.95, 0], [-0.15, 0.25, 1.05]]),
 }
-ROOTS = {"one": np.diag([1, 1, 1]), "two": np.diag([2, 2, 2]), "triclinic": np.array([[2, 0, 0], [1, 2, 0], [-1, 1, 3]])}
+ROOTS = {
+    "one": np.diag([1, 1, 1]),
+    "two": np.diag([2, 2, 2]),
+    "triclinic": np.array([[2, 0, 0], [1, 2, 0], [-1, 1, 3]]),
+}
 SHAPES = {
     "cube": np.eye(3),
     "slab": np.diag([2.0, 2.0, 1.0]),
@@ -36,7 +41,15 @@ SHAPES = {
     "octahedron": OCTAHEDRON,
 }
 NEEDLES = np.array([[2.55, 0, 0], [-1.275, 0.52, 0], [-1.275, 0, 1.34]])
-WATER = ("water", "peptide_dodecahedron", "peptide_octahedron", "peptide_charged", "brine_triclinic", "water_3_1_1", "melt")
+WATER = (
+    "water",
+    "peptide_dodecahedron",
+    "peptide_octahedron",
+    "peptide_charged",
+    "brine_triclinic",
+    "water_3_1_1",
+    "melt",
+)
 
 
 # The tree
@@ -45,7 +58,8 @@ WATER = ("water", "peptide_dodecahedron", "peptide_octahedron", "peptide_charged
 @pytest.mark.parametrize("boxes", BOXES)
 @pytest.mark.parametrize("root", ROOTS)
 def test_every_pair_of_boxes_interacts_once(boxes, root):
-    """The constant kernel: leaves get by m2l below the root and from near leaves what their root box's near boxes hold."""
+    """The constant kernel: leaves get by m2l below the root and from near leaves what their root
+    box's near boxes hold."""
     lattice = BoxLattice.from_cell(ROOTS[root] * 4 @ BOXES[boxes], ROOTS[root] * 4, 2.64)
     octree = Octree(lattice, 2)
     held = np.random.default_rng(1).integers(1, 100, lattice.size)
@@ -64,7 +78,9 @@ def test_every_pair_of_boxes_interacts_once(boxes, root):
         found = np.zeros(finer.size, int)
         for target, parity in zip(at, at % 2, strict=True):
             row = int(np.flatnonzero((PARITIES == parity).all(1))[0])
-            found[finer.linear(target)] = sums[level][finer.linear(target + octree.interactions[row])].sum()
+            found[finer.linear(target)] = sums[level][
+                finer.linear(target + octree.interactions[row])
+            ].sum()
         if level == 2:
             for offset in finer.near:
                 found[finer.linear(at)] += sums[2][finer.linear(at + offset)]
@@ -100,13 +116,17 @@ def particles(cell, n=150, net=1.5):
 
 
 @cache
-def solved(backend, boxes, root, levels, order=6, m2l="p4", smoothing=0.1, dtype=np.float64, depth=2):
+def solved(
+    backend, boxes, root, levels, order=6, m2l="p4", smoothing=0.1, dtype=np.float64, depth=2
+):
     """Potentials and fields with leaves ``2^depth`` times below the root, in ``levels`` levels."""
     counts = ROOTS[root] * 2**depth
     cell = 0.4 * counts @ BOXES[boxes]
     x, q, pairs = particles(cell)
     lattice = BoxLattice.from_cell(cell, counts, 2.64)
-    stages = BACKENDS[backend](lattice, order, smoothing, q, pairs, False, dtype, levels=levels, m2l=m2l)
+    stages = BACKENDS[backend](
+        lattice, order, smoothing, q, pairs, False, dtype, levels=levels, m2l=m2l
+    )
     return evaluate(stages, x, box_width(cell, counts))
 
 
@@ -116,7 +136,9 @@ def solved(backend, boxes, root, levels, order=6, m2l="p4", smoothing=0.1, dtype
 @pytest.mark.parametrize("m2l", OPERATORS)
 def test_cpu_equals_reference(m2l, root, boxes, smoothing):
     for found, expected in zip(
-        solved("cpu", boxes, root, 2, 4, m2l, smoothing), solved("reference", boxes, root, 2, 4, "p4", smoothing), strict=True
+        solved("cpu", boxes, root, 2, 4, m2l, smoothing),
+        solved("reference", boxes, root, 2, 4, "p4", smoothing),
+        strict=True,
     ):
         assert relative(found, expected) < 1e-12
 
@@ -124,7 +146,9 @@ def test_cpu_equals_reference(m2l, root, boxes, smoothing):
 @pytest.mark.parametrize("m2l", OPERATORS)
 def test_single_precision(m2l):
     for found, expected in zip(
-        solved("cpu", "skewed", "two", 2, m2l=m2l, dtype=np.float32), solved("cpu", "skewed", "two", 2, m2l=m2l), strict=True
+        solved("cpu", "skewed", "two", 2, m2l=m2l, dtype=np.float32),
+        solved("cpu", "skewed", "two", 2, m2l=m2l),
+        strict=True,
     ):
         assert relative(found, expected) < 1e-5
 
@@ -133,11 +157,20 @@ def test_single_precision(m2l):
 @pytest.mark.parametrize("boxes", BOXES)
 @pytest.mark.parametrize("root", ROOTS)
 def test_levels_equal_one_level_to_truncation(root, boxes):
-    """With a net charge, so that the trace term counts. The difference is the truncation error, and falls with the order."""
+    """With a net charge, so that the trace term counts.
+
+    The difference is the truncation error, and falls with the order.
+    """
     differences = []
     for order in (3, 6, 9):
         one, *several = [solved("cpu", boxes, root, levels, order) for levels in (0, 1, 2)]
-        differences.append([relative(found, expected) for each in several for found, expected in zip(each, one, strict=True)])
+        differences.append(
+            [
+                relative(found, expected)
+                for each in several
+                for found, expected in zip(each, one, strict=True)
+            ]
+        )
     bound = np.array([1e-2, 5e-4, 2e-5])
     assert (np.max(differences, axis=1) < bound).all()
 
@@ -158,7 +191,9 @@ def test_all_orders_of_both_operators(backend):
 def test_promise(name, tolerance, m2l):
     d = charge_arrays(build(name))
     expected = ewald_sum(d.positions, d.charges, d.box_vectors, d.exclusions)
-    solver = CoulombSolver(d.charges, d.box_vectors, d.exclusions, tolerance, levels=1, m2l=m2l, backend="cpu")
+    solver = CoulombSolver(
+        d.charges, d.box_vectors, d.exclusions, tolerance, levels=1, m2l=m2l, backend="cpu"
+    )
     result = solver.compute(d.positions)
     assert solver.parameters.levels == 1 and solver.parameters.m2l == m2l
     assert relative(result.forces, expected.forces) <= tolerance
@@ -170,7 +205,9 @@ def test_classical_octree(grid):
     d = charge_arrays(build("water"))
     expected = ewald_sum(d.positions, d.charges, d.box_vectors, d.exclusions)
     levels = 3 if grid[0] == 1 else 2
-    solver = CoulombSolver(d.charges, d.box_vectors, d.exclusions, 1e-4, grid=grid, levels=levels, backend="cpu")
+    solver = CoulombSolver(
+        d.charges, d.box_vectors, d.exclusions, 1e-4, grid=grid, levels=levels, backend="cpu"
+    )
     assert relative(solver.compute(d.positions).forces, expected.forces) <= 1e-4
     assert solver.parameters.grid == tuple(map(tuple, np.diag(grid).tolist()))
     np.testing.assert_array_equal(solver.parameters.counts, np.diag([8, 8, 8]))
@@ -193,7 +230,8 @@ def test_every_cell_shape(shape):
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
 @pytest.mark.parametrize("net", [0.0, 5.0])
 def test_promise_in_empty_space(net, tolerance, levels, monkeypatch):
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(CPU_COST, pair=1e-7))  # a far field, in small systems too
+    # a far field, in small systems too
+    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(CPU_COST, pair=1e-7))
     x, q, pairs = droplet(300, net)
     expected = direct_sum(x, q, pairs)
     solver = CoulombSolver(q, None, pairs, tolerance, boundary="open", levels=levels, backend="cpu")
@@ -216,7 +254,11 @@ def test_boxes_in_empty_space_stay_while_the_particles_do():
 
 def test_open_lattices_of_all_levels():
     octree = Octree(OpenLattice(np.array([8, 12, 4]), 2.64, levels=2), 2)
-    assert [lattice.span.tolist() for lattice in octree.lattices] == [[2, 3, 1], [4, 6, 2], [8, 12, 4]]
+    assert [lattice.span.tolist() for lattice in octree.lattices] == [
+        [2, 3, 1],
+        [4, 6, 2],
+        [8, 12, 4],
+    ]
     for above, below in zip(octree.lattices, octree.lattices[1:], strict=False):
         np.testing.assert_array_equal(below.counts, 2 * above.counts)
     assert all(lattice.background == 0.0 for lattice in octree.lattices)
@@ -252,7 +294,8 @@ def test_the_automatic_choice_is_one_level():
 
 def test_stencils_that_are_not_nested_are_refused():
     message = (
-        r"^`near_radius` must be larger with `levels` for boxes of this shape, got 2\.64: near boxes must have near parents$"
+        r"^`near_radius` must be larger with `levels` for boxes of this shape, got 2\.64: "
+        r"near boxes must have near parents$"
     )
     with pytest.raises(ValueError, match=message):
         CoulombSolver([1.0, -1.0], NEEDLES, grid=(1, 1, 1), near_radius=2.64, levels=1)
@@ -260,5 +303,8 @@ def test_stencils_that_are_not_nested_are_refused():
 
 def test_a_shape_without_nested_stencils_is_refused():
     cell = [[44.6, 0.0, 0.0], [20.79, 2.09, 0.0], [2.78, -0.5, 16.78]]
-    with pytest.raises(ValueError, match=r"^`levels` must be fewer for boxes of this shape, got 3: near boxes must have near"):
+    with pytest.raises(
+        ValueError,
+        match=r"^`levels` must be fewer for boxes of this shape, got 3: near boxes must have near",
+    ):
         CoulombSolver([1.0, -1.0], cell, levels=3)

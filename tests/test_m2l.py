@@ -1,4 +1,5 @@
-"""M2L operators of a level on the GPU against dense matrices in float64; their tables need no GPU."""
+"""M2L operators of a level on the GPU against dense matrices in float64;
+their tables need no GPU."""
 
 import json
 
@@ -24,7 +25,8 @@ ACCURACY = {np.float32: 1e-5, np.float64: 1e-12}
 
 
 def far_sources(target, separation):
-    """The interaction list by its definition: children of the parent's near boxes, not near; offsets source - target."""
+    """The interaction list by its definition: children of the parent's near boxes, not near;
+    offsets source - target."""
     low = 2 * (np.array(target) // 2 - separation) - target
     axes = [np.arange(start, start + 4 * separation + 2) for start in low]
     offsets = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)
@@ -65,7 +67,9 @@ def test_mirrored_lists(separation):
 def random_moments(order, boxes, seed=0):
     """Of five charges a box, shape (terms, boxes)."""
     rng = np.random.default_rng(seed)
-    return (regular(rng.uniform(-0.5, 0.5, (5, boxes, 3)), order) * rng.normal(size=(5, boxes))).sum(1)
+    return (
+        regular(rng.uniform(-0.5, 0.5, (5, boxes, 3)), order) * rng.normal(size=(5, boxes))
+    ).sum(1)
 
 
 def dense(moments, side, separation):
@@ -87,7 +91,8 @@ def dense(moments, side, separation):
 
 
 def largest_error(found, expected, order):
-    """Of the degrees, each relative to its norm over all boxes, terms weighted with the norms of their harmonics."""
+    """Of the degrees, each relative to its norm over all boxes, terms weighted with the norms of
+    their harmonics."""
     weight = 1.0 / np.sqrt(irregular_norm(order))[:, None]
     squares = [(weight * values) ** 2 for values in (found - expected, expected)]
     wrong, right = (np.bincount(degrees(order), square.sum(1)) for square in squares)
@@ -103,14 +108,20 @@ def emulated(name, level, moments, folder):
 
 
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-@pytest.mark.parametrize(("order", "side", "separation", "dtype"), [(1, 4, 1, np.float32), (5, 2, 2, np.float64)])
+@pytest.mark.parametrize(
+    ("order", "side", "separation", "dtype"), [(1, 4, 1, np.float32), (5, 2, 2, np.float64)]
+)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_programs_agree_with_dense_matrices(name, order, side, separation, dtype, monkeypatch, tmp_path_factory):
+def test_programs_agree_with_dense_matrices(
+    name, order, side, separation, dtype, monkeypatch, tmp_path_factory
+):
     """Through the emulator; of ``p4_parity`` with one tile of terms a block, and with two."""
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ENOUGH_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
-    found = emulated(name, Level(order, side, separation, dtype), moments, tmp_path_factory.getbasetemp())
+    found = emulated(
+        name, Level(order, side, separation, dtype), moments, tmp_path_factory.getbasetemp()
+    )
     assert largest_error(found, expected, order) <= ACCURACY[dtype]
 
 
@@ -149,16 +160,20 @@ def test_lists_by_plane(separation):
         ((8, 3, 2, 2, 3, 0), 2, 2**21),
     ],
 )
-def test_shapes_of_rotation_agree_with_dense_matrices(shape, shares, planes_bytes, monkeypatch, tmp_path_factory):
-    """Several warps a block, the last of which has no targets; numbers in registers and in shared memory; M' in parts; all
-    planes at once, one after the other, and four at a time."""
+def test_shapes_of_rotation_agree_with_dense_matrices(
+    shape, shares, planes_bytes, monkeypatch, tmp_path_factory
+):
+    """Several warps a block, the last of which has no targets; numbers in registers and in
+    shared memory; M' in parts; all planes at once, one after the other, and four at a time."""
     order, side = 3, 10
     pipeline = "fmm_openmm.backends.cuda.pipeline.m2l"
     monkeypatch.setattr(f"{pipeline}.ROTATION_SHAPES", {8: ((order, *shape),)})
     monkeypatch.setattr(f"{pipeline}.fewest_rounds", lambda *_: shares)
     monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", planes_bytes)
     moments = random_moments(order, side**3)
-    found = emulated("rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp())
+    found = emulated(
+        "rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp()
+    )
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
 
 
@@ -166,14 +181,21 @@ def test_shapes_of_rotation_agree_with_dense_matrices(shape, shares, planes_byte
 def test_planes_without_sources(monkeypatch, tmp_path_factory):
     """One plane after the other, of which some have no source for some child positions."""
     table = np.ascontiguousarray(Interactions(cube(1)).list[:, ::40])
-    offsets = {target: {offset_of(row, target) for row in rows} for target, rows in zip(children(), table, strict=True)}
+    offsets = {
+        target: {offset_of(row, target) for row in rows}
+        for target, rows in zip(children(), table, strict=True)
+    }
     monkeypatch.setattr(Interactions, "list", table)
     monkeypatch.setattr(f"{__name__}.far_sources", lambda target, separation: offsets[target])
     monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.PLANES_BYTES", 1)
-    counts = np.array([np.diff(Interactions(cube(1)).by_plane(plane, plane + 1, 1)[0]) for plane in range(16)])
+    counts = np.array(
+        [np.diff(Interactions(cube(1)).by_plane(plane, plane + 1, 1)[0]) for plane in range(16)]
+    )
     assert (counts[0] == 0).any() and ((counts == 0).any(1) & (counts > 0).any(1)).any()
     moments = random_moments(2, 64)
-    found = emulated("rotation", Level(2, 4, 1, np.float64), moments, tmp_path_factory.getbasetemp())
+    found = emulated(
+        "rotation", Level(2, 4, 1, np.float64), moments, tmp_path_factory.getbasetemp()
+    )
     assert largest_error(found, dense(moments, 4, 1), 2) <= ACCURACY[np.float64]
 
 
@@ -181,7 +203,8 @@ def test_planes_without_sources(monkeypatch, tmp_path_factory):
 @pytest.mark.parametrize("order", [1, 2, 5, 8, 12, 16, 20])
 @pytest.mark.parametrize(("side", "separation"), [(2, 1), (4, 1), (10, 1), (2, 2), (4, 2)])
 def test_operators_agree_with_dense_matrices(side, separation, order):
-    """On every box, of lists that wrap around the cell several times too; and repeat bit for bit."""
+    """On every box, of lists that wrap around the cell several times too;
+    and repeat bit for bit."""
     if order == 20 and side > 4:
         side = 8
     moments = random_moments(order, side**3)
@@ -215,32 +238,60 @@ def test_levels_that_do_not_exist(arguments, text):
 
 def test_unknown_operators_are_refused():
     with pytest.raises(
-        ValueError, match="`name` must be one of p4, p4_dynamic, p4_symmetric, p4_parity, rotation, got 'magic'"
+        ValueError,
+        match="`name` must be one of p4, p4_dynamic, p4_symmetric, p4_parity, rotation, "
+        "got 'magic'",
     ):
         program("magic", Level(4, 4), DEVICE)
 
 
 def test_work_of_the_operators():
-    """A rotation at order 1: flips 1, then 2 for real parts and 1 for imaginary; a turn of 4; columns of 4 and twice 1."""
+    """A rotation at order 1: flips 1, then 2 for real parts and 1 for imaginary; a turn of 4;
+    columns of 4 and twice 1."""
     assert bench.multiply_adds("p4", 3) == 256
     assert bench.multiply_adds("rotation", 1) == 4 * (1 + 2 + 1 + 4) + 4 + 2
-    ratios = [bench.multiply_adds("p4", order) / bench.multiply_adds("rotation", order) for order in range(1, 21)]
+    ratios = [
+        bench.multiply_adds("p4", order) / bench.multiply_adds("rotation", order)
+        for order in range(1, 21)
+    ]
     assert np.all(np.diff(ratios) > 0)
 
 
 def test_crossovers_and_claims():
     times = {"p4_symmetric": [1.0, 2.0, 9.0], "rotation": [2.0, 1.0, 3.0], "fft": [0.1, 0.1, 0.1]}
     rows = [
-        {"operator": name, "order": order, "depth": 5, "precision": "single", "seconds": seconds, "compute_share": 0.5}
+        {
+            "operator": name,
+            "order": order,
+            "depth": 5,
+            "precision": "single",
+            "seconds": seconds,
+            "compute_share": 0.5,
+        }
         for name, each in times.items()
         for order, seconds in zip((2, 3, 4), each, strict=True)
     ]
-    rows.append({"operator": "rotation", "order": 5, "depth": 5, "precision": "single", "failure": "memory"})
-    expected = {"precision": "single", "depth": 5, "faster": "rotation", "than": "p4_symmetric", "from_order": 3}
+    rows.append(
+        {"operator": "rotation", "order": 5, "depth": 5, "precision": "single", "failure": "memory"}
+    )
+    expected = {
+        "precision": "single",
+        "depth": 5,
+        "faster": "rotation",
+        "than": "p4_symmetric",
+        "from_order": 3,
+    }
     assert bench.crossovers(rows) == [expected]
-    measured = [(claim["order"], claim["measured"]) for claim in bench.claims(rows) if "rotation" in claim["claim"]]
+    measured = [
+        (claim["order"], claim["measured"])
+        for claim in bench.claims(rows)
+        if "rotation" in claim["claim"]
+    ]
     assert measured == [(2, 0.5), (3, 2.0), (4, 3.0)]
-    assert [claim["order"] for claim in bench.claims(rows) if "symmetries" in claim["claim"]] == [3, 4]
+    assert [claim["order"] for claim in bench.claims(rows) if "symmetries" in claim["claim"]] == [
+        3,
+        4,
+    ]
 
 
 def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
@@ -249,16 +300,41 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "compile_all", lambda levels, names: None)
 
     def made_up(name, order, depth, precision, separation):
-        row = {"operator": name, "order": order, "depth": depth, "precision": precision, "separation": separation}
+        row = {
+            "operator": name,
+            "order": order,
+            "depth": depth,
+            "precision": precision,
+            "separation": separation,
+        }
         if depth == 7:
             return row | {"failure": "memory"}
         seconds = order**3 * 1e-6 if name == "rotation" else order**4 * 0.5e-6
-        return row | {"seconds": seconds, "error": None if name == "fft" else 1e-7, "compute_share": 0.5, "memory_share": 0.1}
+        return row | {
+            "seconds": seconds,
+            "error": None if name == "fft" else 1e-7,
+            "compute_share": 0.5,
+            "memory_share": 0.1,
+        }
 
     monkeypatch.setattr(bench, "measure", made_up)
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
-    arguments = ["--orders", "1", "3", "4", "--depths", "3", "7", "--operators", "p4_symmetric", "rotation", "fft"]
-    assert main(["bench", "operators", *arguments, "--json", str(out), "--plot", str(plot)]) == 0, capsys.readouterr().err
+    arguments = [
+        "--orders",
+        "1",
+        "3",
+        "4",
+        "--depths",
+        "3",
+        "7",
+        "--operators",
+        "p4_symmetric",
+        "rotation",
+        "fft",
+    ]
+    assert main(["bench", "operators", *arguments, "--json", str(out), "--plot", str(plot)]) == 0, (
+        capsys.readouterr().err
+    )
     text = capsys.readouterr().out
     assert "| single | 3 | 3 | rotation | 27.0 | 1.0e-07 | 0.500 | 0.100 |" in text
     assert "| double | 7 | 4 | fft | memory | - | - | - |" in text

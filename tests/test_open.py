@@ -1,4 +1,5 @@
-"""``boundary="open"``: the accuracy promise against the direct sum, and what free space has that a periodic box has not."""
+"""``boundary="open"``: the accuracy promise against the direct sum, and what free space has that
+a periodic box has not."""
 
 from dataclasses import replace
 from functools import cache
@@ -48,7 +49,9 @@ def droplet(molecules, net=0.0, at=0.0, name="water_large"):
     x = np.concatenate([x + np.array(image) * period for image in product(range(-1, 1), repeat=3)])
     x = x[np.argsort(np.linalg.norm(x[:, 0] - x[:, 0].mean(0), axis=1))[:molecules]].reshape(-1, 3)
     first = 3 * np.arange(molecules)
-    pairs = np.concatenate([np.stack([first + i, first + j], 1) for i, j in ((0, 1), (0, 2), (1, 2))])
+    pairs = np.concatenate(
+        [np.stack([first + i, first + j], 1) for i, j in ((0, 1), (0, 2), (1, 2))]
+    )
     return x + at, np.tile(d.charges[:3], molecules) + net / len(x), pairs
 
 
@@ -61,7 +64,11 @@ def clusters():
 
 
 def ions(n=1000):
-    return lattice_points(n, 0.28), np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], n // 2)), NONE
+    return (
+        lattice_points(n, 0.28),
+        np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], n // 2)),
+        NONE,
+    )
 
 
 def plane():
@@ -70,7 +77,8 @@ def plane():
 
 
 def line():
-    """As far apart as molecules: float32 does not resolve the shortest of 512 random distances along 40 nm."""
+    """As far apart as molecules: float32 does not resolve the shortest of 512 random
+    distances along 40 nm."""
     x = np.arange(512) + np.random.default_rng(8).uniform(-0.3, 0.3, 512)
     return np.outer(0.08 * x, [1.0, 0.0, 0.0]), np.ones(512), NONE
 
@@ -94,7 +102,9 @@ def exact(name):
 
 
 def solver_for(system, **options):
-    return CoulombSolver(system[1], None, system[2], boundary="open", **{"backend": "cpu", **options})
+    return CoulombSolver(
+        system[1], None, system[2], boundary="open", **{"backend": "cpu", **options}
+    )
 
 
 # The promise
@@ -124,8 +134,16 @@ def test_the_error_is_not_wastefully_small(tolerance):
 def test_reference(name):
     """The readable backend gives what the fast one gives."""
     system, expected = exact(name)
-    options = {"tolerance": 1e-4, "precision": "double", "order": 6, "near_radius": 2.34, "smoothing": 0.05}
-    fast, obvious = (solver_for(system, backend=b, **options).compute(system[0]) for b in ("cpu", "reference"))
+    options = {
+        "tolerance": 1e-4,
+        "precision": "double",
+        "order": 6,
+        "near_radius": 2.34,
+        "smoothing": 0.05,
+    }
+    fast, obvious = (
+        solver_for(system, backend=b, **options).compute(system[0]) for b in ("cpu", "reference")
+    )
     assert relative(obvious.forces, expected.forces) <= 1e-2
     assert relative(fast.forces, obvious.forces) <= 1e-11
     assert relative(fast.potentials, obvious.potentials) <= 1e-11
@@ -133,7 +151,10 @@ def test_reference(name):
 
 def test_reference_keeps_the_promise():
     system, expected = exact("charged droplet")
-    assert relative(solver_for(system, backend="reference").compute(system[0]).forces, expected.forces) <= 5e-4
+    assert (
+        relative(solver_for(system, backend="reference").compute(system[0]).forces, expected.forces)
+        <= 5e-4
+    )
 
 
 def test_tight_tolerances_give_potentials_and_fields():
@@ -160,21 +181,32 @@ def test_wide_boxes_do_not_drown_single_precision(monkeypatch):
     """In boxes of 1000 nm float32 does not resolve a dense cluster."""
     monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", TRUE_COST)
     rng = np.random.default_rng(8)
-    system = rng.random((1000, 3)) + np.repeat([[0.0] * 3, [1000.0, 3.0, 500.0]], 500, axis=0), rng.normal(size=1000), NONE
-    assert relative(solver_for(system).compute(system[0]).forces, direct_sum(*system).forces) <= 5e-4
-    with pytest.warns(UserWarning, match=r"^`tolerance=2e-05` is out of reach in single precision for particles"):
+    system = (
+        rng.random((1000, 3)) + np.repeat([[0.0] * 3, [1000.0, 3.0, 500.0]], 500, axis=0),
+        rng.normal(size=1000),
+        NONE,
+    )
+    assert (
+        relative(solver_for(system).compute(system[0]).forces, direct_sum(*system).forces) <= 5e-4
+    )
+    with pytest.warns(
+        UserWarning, match=r"^`tolerance=2e-05` is out of reach in single precision for particles"
+    ):
         solver_for(system, tolerance=2e-5, precision="single").compute(system[0])
 
 
 @pytest.mark.parametrize("net", [0.0, 20.0, 200.0, 2000.0])
 def test_net_charges_do_not_drown_single_precision(net):
-    """The potential of a net charge is far larger than the fields that remain of it: "auto" sees it and takes double."""
+    """The potential of a net charge is far larger than the fields that remain of it: "auto" sees
+    it and takes double."""
     x, q, pairs = system = droplet(900, net)
     solver = solver_for(system, tolerance=1e-5, near_radius=3.08, smoothing=0.025)
     assert relative(solver.compute(x).forces, direct_sum(*system).forces) <= 1e-5
     if net != 20.0:
         assert solver.parameters.precision == ("double" if net else "single")
-    later = solver_for((x, droplet(900)[1], pairs), tolerance=1e-5, near_radius=3.08, smoothing=0.025)
+    later = solver_for(
+        (x, droplet(900)[1], pairs), tolerance=1e-5, near_radius=3.08, smoothing=0.025
+    )
     later.compute(x)
     later.set_charges(q)
     assert relative(later.compute(x).forces, direct_sum(*system).forces) <= 1e-5
@@ -183,21 +215,30 @@ def test_net_charges_do_not_drown_single_precision(net):
 # The operator
 
 
-@pytest.mark.parametrize("span, radius", [((5, 3, 4), 1.87), ((1, 7, 2), 2.34), ((2, 2, 1), 1.0), ((4, 4, 9), 3.24)])
+@pytest.mark.parametrize(
+    "span, radius", [((5, 3, 4), 1.87), ((1, 7, 2), 2.34), ((2, 2, 1), 1.0), ((4, 4, 9), 3.24)]
+)
 def test_operator(span, radius):
-    """Transformed back, it is the irregular harmonics at every displacement of two boxes, and 0 at the near ones."""
+    """Transformed back, it is the irregular harmonics at every displacement of two boxes, and 0
+    at the near ones."""
     lattice, top = OpenLattice(np.array(span), radius), 4
     operator = lattice_operator(lattice, top // 2)
     l = degrees(top)[:, None, None, None]
     transform = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * operator
-    found = scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(len(operator), -1)
+    found = scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(
+        len(operator), -1
+    )
     offsets = np.array(list(product(*[range(1 - n, n) for n in span])), float)
     slots = lattice.slot(offsets.astype(int))
     assert len(np.unique(slots)) == len(offsets)  # the circular convolution is the plain one
     near = lattice.is_near(offsets)
     r = np.where(near, 1.0, np.linalg.norm(offsets, axis=1))
-    expected = regular(offsets, top) * irregular_norm(top)[:, None] / r ** (2 * degrees(top)[:, None] + 1)
-    np.testing.assert_allclose(found[:, slots], np.where(near, 0.0, expected), rtol=1e-9, atol=1e-12)
+    expected = (
+        regular(offsets, top) * irregular_norm(top)[:, None] / r ** (2 * degrees(top)[:, None] + 1)
+    )
+    np.testing.assert_allclose(
+        found[:, slots], np.where(near, 0.0, expected), rtol=1e-9, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("n", range(1, 12))
@@ -206,7 +247,11 @@ def test_no_box_is_near_through_the_boundary(n, radius):
     lattice = OpenLattice(np.array([n, 1, 1]), radius)
     length = lattice.counts[0, 0]
     for i, j in product(range(n), repeat=2):
-        found = [near for near in lattice.near[(lattice.near[:, 1:] == 0).all(1), 0] if (i + near - j) % length == 0]
+        found = [
+            near
+            for near in lattice.near[(lattice.near[:, 1:] == 0).all(1), 0]
+            if (i + near - j) % length == 0
+        ]
         assert found == ([j - i] if lattice.is_near(np.array([j - i, 0, 0])) else [])
 
 
@@ -217,10 +262,14 @@ def test_no_box_is_near_through_the_boundary(n, radius):
 @pytest.mark.parametrize("distance", [1e-3, 0.3, 500.0])
 def test_two_charges(distance, backend):
     x = np.array([[7.0, 7.0, 7.0], [7.0, 7.0 + distance, 7.0]])
-    result = CoulombSolver([1.0, 1.0], None, boundary="open", precision="double", backend=backend).compute(x)
+    result = CoulombSolver(
+        [1.0, 1.0], None, boundary="open", precision="double", backend=backend
+    ).compute(x)
     assert result.energy == pytest.approx(COULOMB_CONSTANT / distance, rel=1e-10)
     force = COULOMB_CONSTANT / distance**2
-    np.testing.assert_allclose(result.forces, [[0, -force, 0], [0, force, 0]], rtol=1e-9, atol=1e-9 * force)
+    np.testing.assert_allclose(
+        result.forces, [[0, -force, 0], [0, force, 0]], rtol=1e-9, atol=1e-9 * force
+    )
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -235,11 +284,17 @@ def test_one_charge(backend):
 def test_coincident_particles(backend):
     x, q, _ = ions(64)
     x[1] = x[0]
-    result = CoulombSolver(q, None, [(0, 1)], boundary="open", tolerance=1e-8, backend=backend).compute(x)
+    result = CoulombSolver(
+        q, None, [(0, 1)], boundary="open", tolerance=1e-8, backend=backend
+    ).compute(x)
     assert relative(result.forces, direct_sum(x, q, [(0, 1)]).forces) <= 1e-8
-    with pytest.raises(ValueError, match="`positions`: particles 0 and 1 coincide and are not excluded"):
+    with pytest.raises(
+        ValueError, match="`positions`: particles 0 and 1 coincide and are not excluded"
+    ):
         CoulombSolver(q, None, boundary="open", backend=backend).compute(x)
-    both = CoulombSolver([1.0, 1.0], None, [(0, 1)], boundary="open", backend=backend).compute(np.ones((2, 3)))
+    both = CoulombSolver([1.0, 1.0], None, [(0, 1)], boundary="open", backend=backend).compute(
+        np.ones((2, 3))
+    )
     assert both.energy == 0.0
 
 
@@ -269,14 +324,17 @@ def test_forces_are_the_gradient_of_the_energy():
     forces = solver.compute(x).forces
     direction = np.random.default_rng(2).normal(size=x.shape)
     step = 1e-5
-    slope = (solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy) / (2 * step)
+    slope = (
+        solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy
+    ) / (2 * step)
     assert len(solver._stages) == 1
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
 
 
 @pytest.mark.slow
 def test_boxes_follow_the_particles(monkeypatch):
-    """Vibrations and drift keep the stages, at any place; growth and collapse make new ones; the two last are kept."""
+    """Vibrations and drift keep the stages, at any place; growth and collapse make new ones; the
+    two last are kept."""
     (x, q, pairs), expected = exact("droplet")
     solver = solver_for((x, q, pairs))
     made = []
@@ -329,11 +387,20 @@ def test_charges_may_change():
 def test_parameters():
     (x, q, pairs), _ = exact("droplet")
     solver = solver_for((x, q, pairs), order=4, near_radius=2.64, smoothing=0.1, precision="double")
-    with pytest.raises(ValueError, match="`parameters` are chosen for positions: give `positions`, or call `compute` first"):
+    with pytest.raises(
+        ValueError,
+        match="`parameters` are chosen for positions: give `positions`, or call `compute` first",
+    ):
         _ = solver.parameters
     solver.compute(x)
     p = solver.parameters
-    assert (p.order, p.near_radius, p.smoothing, p.precision, p.levels) == (4, 2.64, 0.1, "double", 0)
+    assert (p.order, p.near_radius, p.smoothing, p.precision, p.levels) == (
+        4,
+        2.64,
+        0.1,
+        "double",
+        0,
+    )
     told = solver_for((x, q, pairs), positions=x)
     chosen = told.parameters
     assert chosen.expected_error <= 5e-4
@@ -352,9 +419,21 @@ def test_sparse_systems_get_few_boxes():
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"box_vectors": np.eye(3)}, ValueError, r"`box_vectors` must be None with `boundary='open'`"),
-        ({"grid": (4, 4, 4)}, ValueError, r"`grid` must be None with `boundary='open'`, where the boxes follow .*\(4, 4, 4\)"),
-        ({"positions": np.zeros((3, 3))}, ValueError, r"`positions` must have shape \(n, 3\) with n = 2"),
+        (
+            {"box_vectors": np.eye(3)},
+            ValueError,
+            r"`box_vectors` must be None with `boundary='open'`",
+        ),
+        (
+            {"grid": (4, 4, 4)},
+            ValueError,
+            r"`grid` must be None with `boundary='open'`, where the boxes follow .*\(4, 4, 4\)",
+        ),
+        (
+            {"positions": np.zeros((3, 3))},
+            ValueError,
+            r"`positions` must have shape \(n, 3\) with n = 2",
+        ),
     ],
     ids=str,
 )
@@ -370,6 +449,10 @@ def test_box_vectors_are_refused_later():
 
 
 def test_precision_single_is_refused_where_it_cannot_do():
-    solver = CoulombSolver([1.0, -1.0], None, boundary="open", tolerance=5e-6, precision="single", smoothing=0.05)
-    with pytest.raises(ValueError, match=r"`tolerance` must be at least .* ask for `precision='double'`"):
+    solver = CoulombSolver(
+        [1.0, -1.0], None, boundary="open", tolerance=5e-6, precision="single", smoothing=0.05
+    )
+    with pytest.raises(
+        ValueError, match=r"`tolerance` must be at least .* ask for `precision='double'`"
+    ):
         solver.compute(np.eye(3)[:2])

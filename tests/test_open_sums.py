@@ -13,9 +13,14 @@ RNG = np.random.default_rng(11)
 
 
 def clusters():
-    """A uniform cloud, a dense cluster far away, excluded pairs near and far, one of them coincident."""
+    """A uniform cloud, a dense cluster far away, excluded pairs near and far,
+    one of them coincident."""
     positions = np.concatenate(
-        [RNG.uniform(0, 4, (1500, 3)), 50 + 0.05 * RNG.normal(size=(700, 3)), [[7, 7, 7], [7, 7, 7], [90, 0, 9]]]
+        [
+            RNG.uniform(0, 4, (1500, 3)),
+            50 + 0.05 * RNG.normal(size=(700, 3)),
+            [[7, 7, 7], [7, 7, 7], [90, 0, 9]],
+        ]
     )
     pairs = np.sort(RNG.integers(0, 2200, (1200, 2)), 1)
     pairs = np.concatenate([np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0), [[2200, 2201]]])
@@ -60,7 +65,10 @@ def test_direct_sum(backend, name, dtype, accuracy):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("order", "theta", "accuracy"), [(2, 0.4, 2e-3), (4, 0.5, 5e-4), (8, 0.6, 3e-5), (16, 0.6, 1e-6)])
+@pytest.mark.parametrize(
+    ("order", "theta", "accuracy"),
+    [(2, 0.4, 2e-3), (4, 0.5, 5e-4), (8, 0.6, 3e-5), (16, 0.6, 1e-6)],
+)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_treecode(backend, name, order, theta, accuracy, dtype):
     positions, charges, pairs = SYSTEMS[name]
@@ -70,7 +78,9 @@ def test_treecode(backend, name, order, theta, accuracy, dtype):
 
 def test_treecode_converges_to_rounding(backend):
     system = SYSTEMS["clusters"]
-    found = open_sum(backend, "treecode")(system[1], system[2], np.float64, 20, 0.3).evaluate(system[0])
+    found = open_sum(backend, "treecode")(system[1], system[2], np.float64, 20, 0.3).evaluate(
+        system[0]
+    )
     assert max(errors(found, system)) <= 1e-13
 
 
@@ -98,7 +108,9 @@ def test_meets_the_tolerance(backend, system, method, tolerance):
     solver = CoulombSolver(charges, None, pairs, tolerance, "open", backend=backend, method=method)
     result = solver.compute(positions)
     assert np.linalg.norm(result.forces - exact.forces) <= tolerance * np.linalg.norm(exact.forces)
-    assert result.energy == pytest.approx(exact.energy, abs=tolerance * np.abs(charges * exact.potentials).sum() / 2)
+    assert result.energy == pytest.approx(
+        exact.energy, abs=tolerance * np.abs(charges * exact.potentials).sum() / 2
+    )
     assert solver.parameters.method == method
     assert solver.parameters.expected_error <= tolerance
 
@@ -110,26 +122,35 @@ def test_bad_positions_and_new_charges(backend, method):
     energy = solver.compute(positions).energy
     together = positions.copy()
     together[7] = together[40]
-    with pytest.raises(ValueError, match="`positions`: particles 7 and 40 coincide and are not excluded"):
+    with pytest.raises(
+        ValueError, match="`positions`: particles 7 and 40 coincide and are not excluded"
+    ):
         solver.compute(together)
     solver.set_charges(-2 * charges)
     assert solver.compute(positions).energy == pytest.approx(4 * energy, rel=1e-6)
-    ions = np.where(np.arange(len(charges)) % 3, 0.0, 1.0)  # of another kind: the parameters are chosen anew
+    # of another kind: the parameters are chosen anew
+    ions = np.where(np.arange(len(charges)) % 3, 0.0, 1.0)
     solver.set_charges(ions)
-    assert solver.compute(positions).energy == pytest.approx(direct_sum(positions, ions, pairs).energy, rel=5e-4)
+    assert solver.compute(positions).energy == pytest.approx(
+        direct_sum(positions, ions, pairs).energy, rel=5e-4
+    )
 
 
 def test_results_stay_on_the_device():
     cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
     positions, charges, pairs = droplet(400)
     try:
-        solver = CoulombSolver(charges, None, pairs, boundary="open", backend="cuda", method="treecode")
+        solver = CoulombSolver(
+            charges, None, pairs, boundary="open", backend="cuda", method="treecode"
+        )
     except UnsupportedError as reason:
         pytest.skip(f"no GPU to run on: {reason}")
     host, device = solver.compute(positions), solver.compute(cupy.asarray(positions))
     assert float(device.energy[0]) == pytest.approx(host.energy, rel=1e-12)
     for name in ("forces", "potentials", "fields"):
-        np.testing.assert_allclose(getattr(device, name).get(), getattr(host, name), rtol=1e-12, atol=1e-9)
+        np.testing.assert_allclose(
+            getattr(device, name).get(), getattr(host, name), rtol=1e-12, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -137,9 +158,18 @@ def test_results_stay_on_the_device():
     [
         ({"method": "magic"}, "`method` must be one of"),
         ({"method": "direct", "boundary": "periodic"}, "`method='direct'` needs `boundary='open'`"),
-        ({"method": "treecode", "backend": "reference"}, "not available with `backend='reference'`"),
-        ({"method": "treecode", "near_radius": 2.0}, "`near_radius` is a parameter of `method='fmm'`"),
-        ({"method": "direct", "order": 4}, "`order` must be at most 20 with the treecode, and None with the direct sum"),
+        (
+            {"method": "treecode", "backend": "reference"},
+            "not available with `backend='reference'`",
+        ),
+        (
+            {"method": "treecode", "near_radius": 2.0},
+            "`near_radius` is a parameter of `method='fmm'`",
+        ),
+        (
+            {"method": "direct", "order": 4},
+            "`order` must be at most 20 with the treecode, and None with the direct sum",
+        ),
         ({"method": "treecode", "order": 21}, "`order` must be at most 20"),
     ],
 )
@@ -152,5 +182,7 @@ def test_refusals(options, message):
 
 def test_an_explicit_order_is_obeyed():
     _, charges, pairs = droplet(400)
-    solver = CoulombSolver(charges, None, pairs, boundary="open", backend="cpu", method="treecode", order=7)
+    solver = CoulombSolver(
+        charges, None, pairs, boundary="open", backend="cpu", method="treecode", order=7
+    )
     assert solver.parameters.order == 7

@@ -1,4 +1,5 @@
-"""The tables of the lattice operator on the GPU, through the formula of ``kernels/operator.cu`` in NumPy. Needs no GPU."""
+"""The tables of the lattice operator on the GPU, through the formula of ``kernels/operator.cu``
+in NumPy. Needs no GPU."""
 
 from itertools import product
 
@@ -6,7 +7,14 @@ import numpy as np
 import pytest
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OperatorTables, mirrored, serves, stored, stored_shape
+from fmm_openmm.backends.cuda.operator import (
+    OFFSET_TILE,
+    OperatorTables,
+    mirrored,
+    serves,
+    stored,
+    stored_shape,
+)
 from fmm_openmm.box import BoxLattice, OpenLattice
 from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
@@ -31,7 +39,11 @@ def lattice_of(counts, boxes, radius=1.87):
 def operator(tables, boxes, order):
     """The operator of box vectors ``boxes``, shape (terms, waves stored)."""
     l = degrees(2 * order)
-    v, d, shape = tables.group[:9].reshape(3, 3).astype(float), tables.group[9:12], tables.group[12:]
+    v, d, shape = (
+        tables.group[:9].reshape(3, 3).astype(float),
+        tables.group[9:12],
+        tables.group[12:],
+    )
     kappa = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1).reshape(-1, 3)
     fraction = (kappa / d) @ v.T
     fraction -= np.rint(fraction)
@@ -39,7 +51,10 @@ def operator(tables, boxes, order):
     x = tables.offsets[:, :3] @ boxes
     r2 = (x * x).sum(1)
     argument, half = tables.alpha**2 * r2, np.arange(2 * order + 1)[:, None] + 0.5
-    share = np.where(tables.offsets[:, 3] & 1, -gammainc(half, argument), gammaincc(half, argument)) / r2**half
+    share = (
+        np.where(tables.offsets[:, 3] & 1, -gammainc(half, argument), gammaincc(half, argument))
+        / r2**half
+    )
     weights = 2 * regular(x, 2 * order) * irregular_norm(2 * order)[:, None] * share[l]
     weights[(l + 1) // 2 % 2 == 1] *= -1
     if (tables.offsets[:, :3] >= 0).all():  # mirrored
@@ -69,9 +84,16 @@ def operator(tables, boxes, order):
     return out
 
 
-@pytest.mark.parametrize(("order", "radius", "accuracy", "error"), [
-    (2, 1.87, 1e-5, 1e-7), (6, 2.64, 1e-5, 1e-7), (5, 4.64, 1e-5, 1e-7), (2, 1.87, 1e-12, 1e-13), (8, 2.91, 1e-12, 1e-13),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("order", "radius", "accuracy", "error"),
+    [
+        (2, 1.87, 1e-5, 1e-7),
+        (6, 2.64, 1e-5, 1e-7),
+        (5, 4.64, 1e-5, 1e-7),
+        (2, 1.87, 1e-12, 1e-13),
+        (8, 2.91, 1e-12, 1e-13),
+    ],
+)
 @pytest.mark.parametrize("deformed", [False, True])
 @pytest.mark.parametrize("name", LATTICES)
 def test_the_formula_equals_the_definition(name, deformed, order, radius, accuracy, error):
@@ -80,15 +102,23 @@ def test_the_formula_equals_the_definition(name, deformed, order, radius, accura
     lattice = lattice_of(counts, boxes, radius)
     tables = OperatorTables.of(lattice, order, accuracy)
     if deformed:
-        direction = np.diag([-1.0, 1, -1]) if mirrored(lattice) else np.array([[-1.0, 0, 0], [1, 1, 0], [-1, 1, -1]])
+        direction = (
+            np.diag([-1.0, 1, -1])
+            if mirrored(lattice)
+            else np.array([[-1.0, 0, 0], [1, 1, 0], [-1, 1, -1]])
+        )
         lattice = lattice.strained(lattice.cell @ deformation(direction))
-    expected = stored(lattice_operator(lattice, order), lattice).reshape(len(degrees(2 * order)), -1)
+    expected = stored(lattice_operator(lattice, order), lattice).reshape(
+        len(degrees(2 * order)), -1
+    )
     found = operator(tables, lattice.boxes, order)
     far = tables.offsets[tables.offsets[:, 3] % 2 == 0, :3]
     reach = np.linalg.norm(far @ lattice.boxes, axis=1).min()
     for l in range(2 * order + 1):
         rows = degrees(2 * order) == l
-        scale = max(np.abs(expected[rows]).max(), np.prod(np.arange(1, 2 * l, 2)) / reach ** (l + 1))
+        scale = max(
+            np.abs(expected[rows]).max(), np.prod(np.arange(1, 2 * l, 2)) / reach ** (l + 1)
+        )
         assert np.abs(found[rows] - expected[rows]).max() < error * scale
 
 
@@ -100,9 +130,13 @@ def test_rows_are_consecutive(name):
     assert {*range(0, len(offsets), OFFSET_TILE)} <= {*starts.tolist()}
     for row in np.split(offsets[:, :3], starts[1:]):
         np.testing.assert_array_equal(row, row[0] + np.outer(np.arange(len(row)), [1, 0, 0]))
-    images = np.array(list(product((-1, 1), repeat=3)) if mirrored(lattice) else [(1, 1, 1), (-1, -1, -1)])
+    images = np.array(
+        list(product((-1, 1), repeat=3)) if mirrored(lattice) else [(1, 1, 1), (-1, -1, -1)]
+    )
     everything = np.unique((offsets[:, None, :3] * images).reshape(-1, 3), axis=0)
-    multiplicity = 2 ** (offsets[:, :3] != 0).sum(1) if mirrored(lattice) else np.full(len(offsets), 2)
+    multiplicity = (
+        2 ** (offsets[:, :3] != 0).sum(1) if mirrored(lattice) else np.full(len(offsets), 2)
+    )
     assert len(everything) == multiplicity.sum()
     assert {*map(tuple, lattice.near.tolist())} <= {*map(tuple, everything.tolist())} | {(0, 0, 0)}
 
@@ -123,14 +157,22 @@ def test_an_octant_gives_all_in_rectangular_cells(counts):
     for mirror_z in (False, True):
         for mirror_y in (False, True):
             sign = np.where(mirror_y, y, 1.0) * np.where(mirror_z, z, 1.0)
-            k0, k1 = (np.arange(octant.shape[axis]) * (-1 if mirror else 1) for axis, mirror in ((1, mirror_z), (2, mirror_y)))
-            found[:, (k0 % operator.shape[1])[:, None], k1 % operator.shape[2]] = sign[:, None, None, None] * octant
+            k0, k1 = (
+                np.arange(octant.shape[axis]) * (-1 if mirror else 1)
+                for axis, mirror in ((1, mirror_z), (2, mirror_y))
+            )
+            found[:, (k0 % operator.shape[1])[:, None], k1 % operator.shape[2]] = (
+                sign[:, None, None, None] * octant
+            )
     np.testing.assert_allclose(found, operator, rtol=0, atol=1e-12 * np.abs(operator).max())
 
 
 def test_a_cell_that_is_no_longer_rectangular_needs_more_than_an_octant():
     counts = np.diag([4, 5, 6])
-    rectangular, skewed = lattice_of(counts, np.eye(3)), lattice_of(counts, np.eye(3) + 0.001 * np.tri(3, k=-1))
+    rectangular, skewed = (
+        lattice_of(counts, np.eye(3)),
+        lattice_of(counts, np.eye(3) + 0.001 * np.tri(3, k=-1)),
+    )
     assert not mirrored(skewed)
     assert stored_shape(skewed) == (6, 5, 3)
     assert serves(skewed, rectangular)

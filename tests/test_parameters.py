@@ -1,4 +1,5 @@
-"""From a tolerance to parameters: the request is met or obeyed, bad requests are refused, every cell costs the same."""
+"""From a tolerance to parameters: the request is met or obeyed, bad requests are refused, every
+cell costs the same."""
 
 import warnings
 from dataclasses import replace
@@ -52,7 +53,9 @@ def chosen(name, particles, tolerance=5e-4, ionic=0.0, precision="auto"):
 def cost(name, particles, *request):
     """Seconds, by the cost model, of the parameters chosen."""
     parameters = chosen(name, particles, *request)
-    lattice = BoxLattice.from_cell(cell_for(name, particles), parameters.counts, parameters.near_radius)
+    lattice = BoxLattice.from_cell(
+        cell_for(name, particles), parameters.counts, parameters.near_radius
+    )
     parts = particles * (1 + 2 * parameters.smoothing) ** 3
     return CPU_COST(parts, 1.0, lattice.size, len(lattice.near), parameters.order)
 
@@ -85,13 +88,21 @@ def test_few_particles_get_parameters(name, particles):
         ({"smoothing": 0.0}, {"smoothing": 0.0}),
         ({"smoothing": 0.2}, {"smoothing": 0.2}),
         ({"grid": (6, 7, 8)}, {"grid": ((6, 0, 0), (0, 7, 0), (0, 0, 8))}),
-        ({"grid": [[6, 0, 0], [1, 7, 0], [0, -2, 8]]}, {"grid": ((6, 0, 0), (1, 7, 0), (0, -2, 8))}),
+        (
+            {"grid": [[6, 0, 0], [1, 7, 0], [0, -2, 8]]},
+            {"grid": ((6, 0, 0), (1, 7, 0), (0, -2, 8))},
+        ),
         ({"levels": 0}, {"levels": 0}),
         ({"precision": "double", "tolerance": 1e-2}, {"precision": "double"}),
         ({"precision": "single", "tolerance": 1e-5}, {"precision": "single"}),
         (
             {"order": 3, "near_radius": 2.0, "grid": (5, 5, 5), "smoothing": 0.05},
-            {"order": 3, "near_radius": 2.0, "grid": ((5, 0, 0), (0, 5, 0), (0, 0, 5)), "smoothing": 0.05},
+            {
+                "order": 3,
+                "near_radius": 2.0,
+                "grid": ((5, 0, 0), (0, 5, 0), (0, 0, 5)),
+                "smoothing": 0.05,
+            },
         ),
     ],
     ids=str,
@@ -110,7 +121,10 @@ def test_explicit_values_that_miss_the_tolerance_say_so():
 
 def test_what_is_not_given_is_chosen_for_the_rest():
     """A higher order allows a smaller stencil."""
-    low, high = (choose_parameters(Request(1e-4, order=order), 3 * np.eye(3), Load(2700, 1.0, 0.0)) for order in (5, 8))
+    low, high = (
+        choose_parameters(Request(1e-4, order=order), 3 * np.eye(3), Load(2700, 1.0, 0.0))
+        for order in (5, 8)
+    )
     assert low.expected_error <= 1e-4 >= high.expected_error
     assert low.near_radius > high.near_radius
 
@@ -126,16 +140,20 @@ def test_defaults():
 @pytest.mark.parametrize("cell", [DODECAHEDRON, OCTAHEDRON], ids=["dodecahedron", "octahedron"])
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
 def test_on_a_gpu_neighbouring_boxes_lie_side_by_side(cell, particles, tolerance):
-    """Strewn over memory they cost up to a quarter of an evaluation more, far more than a slightly worse grid."""
+    """Strewn over memory they cost up to a quarter of an evaluation more, far more than a
+    slightly worse grid."""
     found = choose_parameters(Request(tolerance), cell, Load(int(particles), 1.0, 0.0), CUDA_COST)
     assert row_cycle(found.counts) is not None
 
 
 @pytest.mark.parametrize(("particles", "edge", "boxes"), [(21384, 6.0, 12), (70752, 9.0, 16)])
 def test_on_a_gpu_boxes_are_many_enough(particles, edge, boxes):
-    """What was fastest in an MD step on an H200, at order 11: with 10^3 boxes a part of the device has nothing to do."""
+    """What was fastest in an MD step on an H200, at order 11: with 10^3 boxes a part of the
+    device has nothing to do."""
     for tolerance in (5e-4, 8e-4, 1e-3):
-        found = choose_parameters(Request(tolerance), edge * np.eye(3), Load(particles, 1.0, 0.0), CUDA_COST)
+        found = choose_parameters(
+            Request(tolerance), edge * np.eye(3), Load(particles, 1.0, 0.0), CUDA_COST
+        )
         np.testing.assert_array_equal(found.counts, boxes * np.eye(3))
 
 
@@ -146,7 +164,8 @@ def test_on_a_gpu_boxes_are_many_enough(particles, edge, boxes):
         (SINGLE_FLOOR, 0.0, CPU_COST, "single"),
         (0.99 * SINGLE_FLOOR, 0.0, CPU_COST, "double"),
         (1e-9, 0.0, CPU_COST, "double"),
-        (SINGLE_FLOOR, 1.0, CPU_COST, "double"),  # forces in a salt crystal are small differences of large numbers
+        # forces in a salt crystal are small differences of large numbers
+        (SINGLE_FLOOR, 1.0, CPU_COST, "double"),
         (5e-4, 1.0, CPU_COST, "single"),
         (1e-5, 0.0, CUDA_COST, "single"),
         (SINGLE_FLOOR, 0.0, CUDA_COST, "double"),
@@ -162,27 +181,56 @@ def test_auto_precision(tolerance, ionic, cost, precision):
     "options, error, message",
     [
         ({"tolerance": 0}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got 0$"),
-        ({"tolerance": -1e-4}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got -0.0001$"),
+        (
+            {"tolerance": -1e-4},
+            ValueError,
+            r"^`tolerance` must lie between 1e-10 and 0.1, got -0.0001$",
+        ),
         ({"tolerance": 1.0}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got 1.0$"),
-        ({"tolerance": float("nan")}, ValueError, r"^`tolerance` must lie between 1e-10 and 0.1, got nan$"),
+        (
+            {"tolerance": float("nan")},
+            ValueError,
+            r"^`tolerance` must lie between 1e-10 and 0.1, got nan$",
+        ),
         ({"tolerance": "small"}, TypeError, r"^`tolerance` must be a number, got 'small'$"),
         (
             {"tolerance": 1e-6, "precision": "single"},
             ValueError,
-            r"^`tolerance` must be at least 5e-06 in single precision, got 1e-06: ask for `precision='double'`$",
+            r"^`tolerance` must be at least 5e-06 in single precision, got 1e-06: "
+            r"ask for `precision='double'`$",
         ),
-        ({"precision": "half"}, ValueError, r"^`precision` must be one of 'auto', 'single', 'double', got 'half'$"),
+        (
+            {"precision": "half"},
+            ValueError,
+            r"^`precision` must be one of 'auto', 'single', 'double', got 'half'$",
+        ),
         ({"order": 0}, ValueError, r"^`order` must lie between 1 and 40, got 0$"),
         ({"order": 5.0}, TypeError, r"^`order` must be an integer, got 5.0$"),
         ({"near_radius": 0.5}, ValueError, r"^`near_radius` must lie between 1 and 8, got 0.5$"),
         ({"smoothing": -0.1}, ValueError, r"^`smoothing` must lie between 0 and "),
         ({"smoothing": 0.5}, ValueError, r"^`smoothing` must lie between 0 and "),
-        ({"grid": 0}, ValueError, r"^`grid` must be three integers or a 3x3 integer matrix, got 0$"),
-        ({"grid": (0, 4, 4)}, ValueError, r"^`grid` must be lower triangular with a diagonal of at least 1, got "),
+        (
+            {"grid": 0},
+            ValueError,
+            r"^`grid` must be three integers or a 3x3 integer matrix, got 0$",
+        ),
+        (
+            {"grid": (0, 4, 4)},
+            ValueError,
+            r"^`grid` must be lower triangular with a diagonal of at least 1, got ",
+        ),
         ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 10, got -1$"),
         ({"levels": 1.5}, TypeError, r"^`levels` must be an integer, got 1.5$"),
-        ({"levels": 2, "m2l": "fft"}, ValueError, r"^`m2l` must be one of 'p4', 'p4_dynamic', .* 'rotation', got 'fft'$"),
-        ({"m2l": "p4"}, ValueError, r"^`m2l` must be None without `levels` below the root grid, got 'p4'$"),
+        (
+            {"levels": 2, "m2l": "fft"},
+            ValueError,
+            r"^`m2l` must be one of 'p4', 'p4_dynamic', .* 'rotation', got 'fft'$",
+        ),
+        (
+            {"m2l": "p4"},
+            ValueError,
+            r"^`m2l` must be None without `levels` below the root grid, got 'p4'$",
+        ),
     ],
     ids=str,
 )
@@ -208,10 +256,14 @@ def test_every_cell_costs_what_a_cube_costs(name, particles, tolerance):
 
 @pytest.mark.parametrize("particles", [10_000, 1_000_000])
 def test_work_is_proportional_to_the_particles(particles):
-    assert cost("cube", particles) / particles == pytest.approx(cost("cube", 21480) / 21480, rel=0.15)
+    assert cost("cube", particles) / particles == pytest.approx(
+        cost("cube", 21480) / 21480, rel=0.15
+    )
 
 
-@pytest.mark.parametrize("name", ["water", "tip5p", "nacl", "melt", "peptide_octahedron", "brine_triclinic"])
+@pytest.mark.parametrize(
+    "name", ["water", "tip5p", "nacl", "melt", "peptide_octahedron", "brine_triclinic"]
+)
 def test_liquids_and_solids_fill_their_cell(name):
     """So that parameters do not depend on the positions there."""
     built = build(name)
@@ -219,7 +271,9 @@ def test_liquids_and_solids_fill_their_cell(name):
     assert filled_fraction(built.positions + shifts, built.box_vectors) == 1.0
 
 
-@pytest.mark.parametrize("name, least, most", [("droplet", 1 / 128, 1 / 32), ("slab", 1 / 8, 1 / 2)])
+@pytest.mark.parametrize(
+    "name, least, most", [("droplet", 1 / 128, 1 / 32), ("slab", 1 / 8, 1 / 2)]
+)
 def test_empty_space_is_seen(name, least, most):
     """The droplet takes up 1.5 percent of its cell, the slab a fifth."""
     built = build(name)
@@ -228,19 +282,30 @@ def test_empty_space_is_seen(name, least, most):
 
 
 def test_a_crowd_in_one_place_is_not_taken_for_a_droplet():
-    """As sites of virtual particles that have not been placed yet; not even if nothing else is there are boxes too many."""
+    """As sites of virtual particles that have not been placed yet; not even if nothing else is
+    there are boxes too many."""
     positions, cell = np.random.default_rng(5).uniform(0, 6, (20_000, 3)), 6.0 * np.eye(3)
     positions[: len(positions) // 4] = 0.0
     assert filled_fraction(positions, cell) == 1.0
     nowhere = filled_fraction(np.zeros_like(positions), cell)
     assert 0.0 < nowhere < 1e-6
-    assert abs(np.linalg.det(choose_parameters(Request(5e-4), cell, Load(len(positions), nowhere, 0.0)).counts)) < 1e6
+    assert (
+        abs(
+            np.linalg.det(
+                choose_parameters(Request(5e-4), cell, Load(len(positions), nowhere, 0.0)).counts
+            )
+        )
+        < 1e6
+    )
 
 
 def test_a_tolerance_out_of_reach_is_told():
     """By whatever is given; what is given is obeyed all the same."""
     request, load = Request(1e-9, near_radius=1.87), Load(20000, 1.0, 0.0)
-    with pytest.warns(UserWarning, match=r"^`tolerance=1e-09` is out of reach .*: the best expected error is \d\.\de-0\d$"):
+    with pytest.warns(
+        UserWarning,
+        match=r"^`tolerance=1e-09` is out of reach .*: the best expected error is \d\.\de-0\d$",
+    ):
         found = choose_parameters(request, 6 * np.eye(3), load)
     assert found.expected_error > 1e-9
     with warnings.catch_warnings():
@@ -269,7 +334,10 @@ def test_what_was_given_is_named(options, given):
 
 
 def test_attempts_that_are_given_up_are_not_told():
-    """For a deformed cell the order is held at first, whatever it expects. Told is what is chosen, and what is news."""
+    """For a deformed cell the order is held at first, whatever it expects.
+
+    Told is what is chosen, and what is news.
+    """
     load, cell = Load(2000, 1.0, 0.0), 2.7 * np.eye(3)
     deformed = cell * [[1.0], [1.0], [1.1]]
     chosen = choose_parameters(Request(), cell, load)
@@ -278,7 +346,9 @@ def test_attempts_that_are_given_up_are_not_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert adapt_parameters(chosen, request, deformed, load).expected_error <= request.tolerance
-    with pytest.warns(UserWarning, match="with the `order`, `grid`, `near_radius` and `smoothing` given"):
+    with pytest.warns(
+        UserWarning, match="with the `order`, `grid`, `near_radius` and `smoothing` given"
+    ):
         missed = adapt_parameters(chosen, fixed, deformed, load)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -291,11 +361,21 @@ def test_few_particles_fill_their_cell():
 
 
 def test_the_precision_stays_when_the_cell_is_deformed():
-    """Chosen with the widest smoothing in mind, where float32 is least noisy, while a narrower one may be cheaper."""
+    """Chosen with the widest smoothing in mind, where float32 is least noisy, while a narrower
+    one may be cheaper."""
     cell, request, load = 6.0 * np.eye(3), Request(1e-5), Load(21384, 1.0, 0.0)
-    chosen = choose_parameters(replace(request, smoothing=0.03, precision="single"), cell, load, CUDA_COST)
-    assert replace(request, smoothing=chosen.smoothing).resolve_precision(load.ionic, CUDA_COST.rounding) == "double"
-    deformed = adapt_parameters(chosen, request, cell * [[1.0], [1.0], [1.0 - 1e-6]], load, CUDA_COST)
+    chosen = choose_parameters(
+        replace(request, smoothing=0.03, precision="single"), cell, load, CUDA_COST
+    )
+    assert (
+        replace(request, smoothing=chosen.smoothing).resolve_precision(
+            load.ionic, CUDA_COST.rounding
+        )
+        == "double"
+    )
+    deformed = adapt_parameters(
+        chosen, request, cell * [[1.0], [1.0], [1.0 - 1e-6]], load, CUDA_COST
+    )
     assert replace(deformed, expected_error=chosen.expected_error) == chosen
 
 
@@ -304,7 +384,11 @@ def test_the_grid_stays_until_the_cell_is_deformed(name):
     cell, request, load = CELLS[name], Request(1e-4), Load(3000, 1.0, 0.0)
     chosen = choose_parameters(request, cell, load)
     larger = adapt_parameters(chosen, request, 1.7 * cell, load)
-    assert (larger.grid, larger.order, larger.near_radius) == (chosen.grid, chosen.order, chosen.near_radius)
+    assert (larger.grid, larger.order, larger.near_radius) == (
+        chosen.grid,
+        chosen.order,
+        chosen.near_radius,
+    )
     slightly = adapt_parameters(chosen, request, cell * [[1.0], [1.0], [1.02]], load)
     assert slightly.grid == chosen.grid and slightly.expected_error <= 1e-4
     much = adapt_parameters(chosen, request, cell * [[1.0], [1.0], [2.5]], load)
@@ -315,11 +399,16 @@ def test_the_grid_stays_until_the_cell_is_deformed(name):
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 5e-4, 1e-4, 1e-5, 1e-7])
 @pytest.mark.parametrize(("particles", "edge"), [(2700, 3.0), (21384, 6.0), (922752, 21.06)])
 def test_promises(particles, edge, tolerance, cost):
-    """What is chosen keeps them all; without smoothing where that is cheaper and conserves the energy."""
+    """What is chosen keeps them all; without smoothing where that is cheaper and
+    conserves the energy."""
     load = Load(particles, 1.0, 0.0)
     chosen = choose_parameters(Request(tolerance), edge * np.eye(3), load, cost)
     assert chosen.expected_error <= tolerance
-    assert chosen.expected_error * largest_ratio(chosen.order, chosen.smoothing) <= 1.3 * LARGEST * tolerance  # with rounding
+    # with rounding
+    assert (
+        chosen.expected_error * largest_ratio(chosen.order, chosen.smoothing)
+        <= 1.3 * LARGEST * tolerance
+    )
     assert chosen.smoothing > 0 or chosen.expected_error <= CONSERVING
     if tolerance <= CONSERVING:
         assert chosen.smoothing == 0
@@ -328,10 +417,16 @@ def test_promises(particles, edge, tolerance, cost):
 
 
 def test_promises_are_kept_as_far_as_possible():
-    """An order too low for all of them is smoothed; one that was asked for without smoothing meets the tolerance alone."""
+    """An order too low for all of them is smoothed; one that was asked for without smoothing
+    meets the tolerance alone."""
     cell, load = 6.0 * np.eye(3), Load(21384, 1.0, 0.0)
     low = choose_parameters(Request(5e-4, order=9, near_radius=1.87), cell, load, CUDA_COST)
     assert low.smoothing > 0
     plain = choose_parameters(Request(5e-4, smoothing=0.0), cell, load, CUDA_COST)
     assert CONSERVING < plain.expected_error <= 5e-4
-    assert plain.order < choose_parameters(Request(5e-4, near_radius=plain.near_radius), cell, load, CUDA_COST).order
+    assert (
+        plain.order
+        < choose_parameters(
+            Request(5e-4, near_radius=plain.near_radius), cell, load, CUDA_COST
+        ).order
+    )

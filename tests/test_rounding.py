@@ -1,4 +1,5 @@
-"""Charges that are close to each other in wide boxes: single precision is left, or what it costs is told."""
+"""Charges that are close to each other in wide boxes: single precision is left,
+or what it costs is told."""
 
 import warnings
 
@@ -14,7 +15,8 @@ from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.oracle import ewald_sum
 
 MISSED = 1.5
-"""Error over tolerance that counts as a miss: below some 200 charges the estimate is one of few errors."""
+"""Error over tolerance that counts as a miss: below some 200 charges the estimate
+is one of few errors."""
 
 
 def backends():
@@ -90,7 +92,9 @@ def test_explicit_single_precision_is_warned_of(backend):
     """Once, with the error to expect."""
     x, q, cell = cluster(1e-3)
     solver = fmm.CoulombSolver(q, cell, tolerance=1e-5, precision="single", backend=backend)
-    with pytest.warns(UserWarning, match="is out of reach in single precision for charges so close to each other") as told:
+    with pytest.warns(
+        UserWarning, match="is out of reach in single precision for charges so close to each other"
+    ) as told:
         error = error_of(solver, x, q, cell)
     expected = float(str(told[0].message).partition("an error of about ")[2].partition(";")[0])
     assert expected / 3 < error < 3 * expected
@@ -139,7 +143,10 @@ def hostile(kind: str, seed: int):
     n = int(rng.integers(2, 100))
     edges = 10 ** rng.uniform(0.2, 2.3) * np.exp(rng.uniform(-0.7, 0.7, 3))
     cell = np.diag(edges)
-    cell[1, 0], cell[2, :2] = rng.uniform(-0.5, 0.5) * edges[0], rng.uniform(-0.5, 0.5, 2) * edges[:2]
+    cell[1, 0], cell[2, :2] = (
+        rng.uniform(-0.5, 0.5) * edges[0],
+        rng.uniform(-0.5, 0.5, 2) * edges[:2],
+    )
     q = rng.normal(size=n) if rng.random() < 0.5 else rng.choice([-1.0, 1.0], n)
     if rng.random() < 0.7:
         q -= q.mean()
@@ -149,7 +156,9 @@ def hostile(kind: str, seed: int):
     elif kind == "cluster beside others":
         x[: n // 2] = x[0] + 10 ** rng.uniform(-3.5, -0.5) * rng.normal(size=(n // 2, 3))
     elif kind == "pairs":
-        x[n // 2 : 2 * (n // 2)] = x[: n // 2] + 10 ** rng.uniform(-4, -1) * rng.normal(size=(n // 2, 3))
+        x[n // 2 : 2 * (n // 2)] = x[: n // 2] + 10 ** rng.uniform(-4, -1) * rng.normal(
+            size=(n // 2, 3)
+        )
     elif kind == "layer":
         x = (rng.random((n, 3)) * [1, 1, 10 ** rng.uniform(-3, -0.5)]) @ cell
     elif kind == "mixture":
@@ -172,7 +181,9 @@ def check_hostile(kind: str, seed: int, tolerance: float) -> None:
     assert np.linalg.norm(found - exact) <= MISSED * tolerance * np.linalg.norm(exact)
 
 
-hostile_systems = given(st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([5e-4, 1e-4, 1e-5, 1e-8]))
+hostile_systems = given(
+    st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([5e-4, 1e-4, 1e-5, 1e-8])
+)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

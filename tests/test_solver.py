@@ -19,12 +19,14 @@ from tests.systems import SYSTEMS, build, charge_arrays
 from tests.test_box import DODECAHEDRON, OCTAHEDRON
 from tests.test_oracle import SKEWED, random_charges, relative
 
-pytestmark = pytest.mark.filterwarnings("ignore:`tolerance=0.0005` is out of reach")  # of low orders, which are asked for
+# of low orders, which are asked for
+pytestmark = pytest.mark.filterwarnings("ignore:`tolerance=0.0005` is out of reach")
 
 TOLERANCES = (1e-2, 5e-4, 1e-4, 1e-5, 1e-6, 1e-8)
 TELLING = {"slab": (1e-5, 1e-4, 5e-4), "droplet": (), "cscl": ()}
-"""Tolerances at which a small error tells of waste, where these are not all. Accuracy comes for free where the near stencil
-covers nearly everything, and in a crystal whose planes lie well in boxes that fit its cells: shifted, it would be another."""
+"""Tolerances at which a small error tells of waste, where these are not all. Accuracy comes for
+free where the near stencil covers nearly everything, and in a crystal whose planes lie well in
+boxes that fit its cells: shifted, it would be another."""
 
 BACKENDS = ("cpu", "reference")
 MIXED = [(0, 1), (0, 2), (1, 2), (7, 3), (5, 39)]
@@ -60,8 +62,8 @@ def solve(x, q, cell, exclusions=None, **options):
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_promise(name, tolerance):
-    """Measured relative RMS force error: at most the tolerance, and not wastefully less than that, or than what conserves
-    energy without smoothing.
+    """Measured relative RMS force error: at most the tolerance, and not wastefully less than that,
+    or than what conserves energy without smoothing.
     """
     d, expected = exact(name)
     solver = solver_for(name, tolerance=tolerance)
@@ -74,10 +76,15 @@ def test_promise(name, tolerance):
         assert error >= (tolerance if smoothed else min(tolerance, CONSERVING)) / 30
 
 
-@pytest.mark.parametrize("name", ["water", "tip4pew", "peptide_octahedron", "peptide_charged", "brine_triclinic"])
+@pytest.mark.parametrize(
+    "name", ["water", "tip4pew", "peptide_octahedron", "peptide_charged", "brine_triclinic"]
+)
 def test_promise_of_single_precision_on_the_cpu(name):
     solver = solver_for(name, tolerance=SINGLE_FLOOR, precision="single", backend="cpu")
-    assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= SINGLE_FLOOR
+    assert (
+        relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces)
+        <= SINGLE_FLOOR
+    )
 
 
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-6])
@@ -86,7 +93,10 @@ def test_promise_with_the_parameters_of_a_gpu(name, tolerance, monkeypatch):
     """Where a box holds a few particles instead of a dozen."""
     monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CUDA_COST)
     solver = solver_for(name, tolerance=tolerance, backend="cpu")
-    assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= tolerance
+    assert (
+        relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces)
+        <= tolerance
+    )
 
 
 @pytest.mark.parametrize("tolerance", [5e-6, 1e-5])
@@ -98,7 +108,10 @@ def test_single_precision_on_the_cpu_meets_the_tolerance_for_ions_or_is_refused(
         assert "`tolerance` must be at least" in str(error) and "precision='double'" in str(error)
         assert tolerance == SINGLE_FLOOR
     else:
-        assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= tolerance
+        assert (
+            relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces)
+            <= tolerance
+        )
 
 
 @pytest.mark.parametrize("name", ["nacl", "cscl"])
@@ -118,10 +131,16 @@ def test_promise_in_a_stretched_box(name, tolerance, stretch):
     n, cell = len(d.charges), d.box_vectors * np.array(stretch)
     links = coo_array((np.ones(len(d.exclusions)), d.exclusions.T), shape=(n, n))
     _, molecule = connected_components(links, directed=False)
-    centre = np.stack([np.bincount(molecule, x) for x in d.positions.T], 1) / np.bincount(molecule)[:, None]
+    centre = (
+        np.stack([np.bincount(molecule, x) for x in d.positions.T], 1)
+        / np.bincount(molecule)[:, None]
+    )
     x = d.positions + (centre * (np.array(stretch) - 1))[molecule]
     expected = ewald_sum(x, d.charges, cell, d.exclusions)
-    assert relative(solver_for(name, tolerance=tolerance).compute(x, cell).forces, expected.forces) <= tolerance
+    assert (
+        relative(solver_for(name, tolerance=tolerance).compute(x, cell).forces, expected.forces)
+        <= tolerance
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -129,10 +148,15 @@ def test_promise_in_a_stretched_box(name, tolerance, stretch):
 @pytest.mark.parametrize("name", ["water", "peptide_octahedron", "brine_triclinic"])
 def test_promise_at_any_smoothing(name, tolerance, smoothing):
     solver = solver_for(name, tolerance=tolerance, smoothing=smoothing)
-    assert relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces) <= tolerance
+    assert (
+        relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces)
+        <= tolerance
+    )
 
 
-@pytest.mark.parametrize("name", ["water", "peptide_dodecahedron", "peptide_charged", "brine_triclinic", "tip5p", "cscl"])
+@pytest.mark.parametrize(
+    "name", ["water", "peptide_dodecahedron", "peptide_charged", "brine_triclinic", "tip5p", "cscl"]
+)
 def test_tight_tolerances_give_the_energy(name):
     d, expected = exact(name)
     result = solver_for(name, tolerance=1e-9).compute(d.positions)
@@ -165,8 +189,11 @@ def test_without_positions_only_the_cost_changes():
 def test_madelung(name):
     crystal = CRYSTALS[name]
     result = solve(crystal.positions, crystal.charges, crystal.box_vectors, tolerance=1e-10)
-    assert result.energy == pytest.approx(crystal.energy, rel=max(crystal.digits, 1e-9)), crystal.origin
-    if not name.startswith("wurtzite"):  # which is polar; elsewhere symmetry leaves no field at any ion
+    assert result.energy == pytest.approx(crystal.energy, rel=max(crystal.digits, 1e-9)), (
+        crystal.origin
+    )
+    # which is polar; elsewhere symmetry leaves no field at any ion
+    if not name.startswith("wurtzite"):
         assert np.abs(result.fields).max() < 1e-7 * COULOMB_CONSTANT / crystal.distance**2
 
 
@@ -174,7 +201,10 @@ def test_madelung(name):
 def test_primitive_cell_conventional_cell_and_supercell_agree(name):
     cells = [CRYSTALS[name], CRYSTALS[name].supercell(2, 1, 3), CRYSTALS[name + "_primitive"]]
     cells.append(cells[-1].supercell(3, 3, 3))
-    energies = [solve(c.positions, c.charges, c.box_vectors, tolerance=1e-10).energy / c.units for c in cells]
+    energies = [
+        solve(c.positions, c.charges, c.box_vectors, tolerance=1e-10).energy / c.units
+        for c in cells
+    ]
     np.testing.assert_allclose(energies, energies[0], rtol=1e-9)
 
 
@@ -185,7 +215,8 @@ def test_primitive_cell_conventional_cell_and_supercell_agree(name):
 @pytest.mark.parametrize("smoothing", [0.05, 0.2])
 @pytest.mark.parametrize("cell", [SKEWED, np.diag([2.0, 2.2, 1.8])], ids=["skewed", "rectangular"])
 def test_forces_are_the_gradient_of_the_energy(cell, smoothing, backend):
-    """Exactly, however loose the tolerance: along a line through several boxes, within the transitions and outside."""
+    """Exactly, however loose the tolerance: along a line through several boxes, within the
+    transitions and outside."""
     x, q = scattered(40, cell, net=1.0)
     solver = CoulombSolver(
         q,
@@ -202,10 +233,15 @@ def test_forces_are_the_gradient_of_the_energy(cell, smoothing, backend):
     for distance in np.linspace(0.0, 0.5, 9):
         ahead, here, behind = x.copy(), x.copy(), x.copy()
         here[particle] += distance * direction
-        ahead[particle], behind[particle] = here[particle] + h * direction, here[particle] - h * direction
+        ahead[particle], behind[particle] = (
+            here[particle] + h * direction,
+            here[particle] - h * direction,
+        )
         slope = (solver.compute(ahead).energy - solver.compute(behind).energy) / (2 * h)
         forces = solver.compute(here).forces
-        assert forces[particle] @ direction == pytest.approx(-slope, rel=1e-6, abs=1e-7 * np.abs(forces).max())
+        assert forces[particle] @ direction == pytest.approx(
+            -slope, rel=1e-6, abs=1e-7 * np.abs(forces).max()
+        )
 
 
 def crossings(solver, positions, count):
@@ -226,15 +262,18 @@ def crossings(solver, positions, count):
 
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
 def test_energy_jump_at_a_box_face(tolerance):
-    """Without smoothing it is the difference of two truncation errors: of the size of a force error, tolerance times the
-    rms force, over a box width. With smoothing there is none.
+    """Without smoothing it is the difference of two truncation errors: of the size of a force
+    error, tolerance times the rms force, over a box width. With smoothing there is none.
     """
     d, expected = exact("water")
     sharp = solver_for("water", tolerance=tolerance, smoothing=0.0, precision="double")
     smooth = solver_for("water", tolerance=tolerance, smoothing=0.02, precision="double")
     width = box_width(d.box_vectors, sharp.parameters.counts)
     bound = tolerance * np.sqrt((expected.forces**2).sum(1).mean()) * width
-    jumps = [abs(np.subtract(*(sharp.compute(x).energy for x in pair))) for pair in crossings(sharp, d.positions, 12)]
+    jumps = [
+        abs(np.subtract(*(sharp.compute(x).energy for x in pair)))
+        for pair in crossings(sharp, d.positions, 12)
+    ]
     assert 1e-3 * bound < np.max(jumps) < bound
     for before, behind in crossings(smooth, d.positions, 4):
         results = [smooth.compute(x) for x in (before, behind)]
@@ -245,11 +284,13 @@ def test_energy_jump_at_a_box_face(tolerance):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_potential_is_the_derivative_by_the_charge(smoothing, backend):
-    """The energy is quadratic in the charges, so the central difference is exact, and at any tolerance: the truncated
-    energy is symmetric.
+    """The energy is quadratic in the charges, so the central difference is exact, and at any
+    tolerance: the truncated energy is symmetric.
     """
     x, q = scattered(40, net=1.0)
-    solver = CoulombSolver(q, SKEWED, MIXED, tolerance=1e-2, precision="double", smoothing=smoothing, backend=backend)
+    solver = CoulombSolver(
+        q, SKEWED, MIXED, tolerance=1e-2, precision="double", smoothing=smoothing, backend=backend
+    )
     result = solver.compute(x)
     for particle in (0, 7, 20):
         energies = []
@@ -263,7 +304,8 @@ def test_potential_is_the_derivative_by_the_charge(smoothing, backend):
 
 @pytest.mark.parametrize("net", [0.0, 3.0])
 def test_trace_of_the_virial_is_the_energy(net):
-    """The energy scales as the inverse length, the background of a net charge included: -dE / d ln(length) = E."""
+    """The energy scales as the inverse length, the background of a net charge included: -dE / d
+    ln(length) = E."""
     x, q = scattered(net=net)
     solver = CoulombSolver(q, SKEWED, tolerance=1e-3, precision="double")
     h = 1e-4
@@ -278,10 +320,18 @@ def test_derivative_by_the_box_vectors(i, j):
     fractions, h = x @ np.linalg.inv(SKEWED), 1e-4
     solver = CoulombSolver(q, SKEWED, tolerance=1e-9)
     slopes = []
-    for energy in (lambda x, cell: solver.compute(x, cell).energy, lambda x, cell: ewald_sum(x, q, cell).energy):
+    for energy in (
+        lambda x, cell: solver.compute(x, cell).energy,
+        lambda x, cell: ewald_sum(x, q, cell).energy,
+    ):
         step = np.zeros((3, 3))
         step[i, j] = h
-        slopes.append(np.subtract(*(energy(fractions @ cell, cell) for cell in (SKEWED + step, SKEWED - step))) / (2 * h))
+        slopes.append(
+            np.subtract(
+                *(energy(fractions @ cell, cell) for cell in (SKEWED + step, SKEWED - step))
+            )
+            / (2 * h)
+        )
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-5)
 
 
@@ -334,7 +384,8 @@ def test_translation(exclusions):
 
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-9])
 def test_the_whole_system_far_away(tolerance):
-    """At 3e6 nm float64 resolves 5e-10 nm; the answer is that for the coordinates as rounded there."""
+    """At 3e6 nm float64 resolves 5e-10 nm; the answer is that for the
+    coordinates as rounded there."""
     x, q = scattered()
     shift = np.array([3e6, -3e6, 3e6])
     far = x + shift
@@ -344,7 +395,9 @@ def test_the_whole_system_far_away(tolerance):
 
 
 @pytest.mark.parametrize(
-    "rotation", [[[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0, -1, 0], [1, 0, 0], [0, 0, 1]], np.diag([-1, 1, 1])], ids=str
+    "rotation",
+    [[[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0, -1, 0], [1, 0, 0], [0, 0, 1]], np.diag([-1, 1, 1])],
+    ids=str,
 )
 def test_rotation_by_a_symmetry_of_the_cell(rotation):
     cell = 2.2 * np.eye(3)
@@ -355,7 +408,11 @@ def test_rotation_by_a_symmetry_of_the_cell(rotation):
     assert rotated.energy == pytest.approx(result.energy, rel=2e-8)
 
 
-@pytest.mark.parametrize("cell", [SKEWED, 2.2 * DODECAHEDRON, 2.2 * OCTAHEDRON], ids=["skewed", "dodecahedron", "octahedron"])
+@pytest.mark.parametrize(
+    "cell",
+    [SKEWED, 2.2 * DODECAHEDRON, 2.2 * OCTAHEDRON],
+    ids=["skewed", "dodecahedron", "octahedron"],
+)
 def test_grid_order_radius_and_smoothing_do_not_matter(cell):
     x, q = scattered(60, cell, net=1.0)
     chosen = solve(x, q, cell, MIXED, tolerance=1e-9)
@@ -376,7 +433,9 @@ def test_error_falls_with_the_order(smoothing):
     x, q = scattered()
     expected, errors = ewald_sum(x, q, SKEWED).forces, []
     for order in range(2, 13, 2):
-        options = dict(order=order, near_radius=2.5, grid=(4, 4, 4), smoothing=smoothing, precision="double")
+        options = dict(
+            order=order, near_radius=2.5, grid=(4, 4, 4), smoothing=smoothing, precision="double"
+        )
         errors.append(relative(solve(x, q, SKEWED, **options).forces, expected))
     ratios = np.divide(errors[1:], errors[:-1])
     assert (ratios > 0.03).all() and (ratios < 0.4).all()
@@ -390,7 +449,9 @@ def test_net_charge():
     solver = CoulombSolver([1.0], 3 * np.eye(3), tolerance=1e-8)
     result = solver.compute([[0.3, -7.0, 1e3]])
     assert result.energy == pytest.approx(-65.70019, rel=5e-7)
-    assert result.energy == pytest.approx(ewald_sum([[0.3, -7.0, 1e3]], [1.0], 3 * np.eye(3)).energy, rel=1e-8)
+    assert result.energy == pytest.approx(
+        ewald_sum([[0.3, -7.0, 1e3]], [1.0], 3 * np.eye(3)).energy, rel=1e-8
+    )
     assert result.potentials == pytest.approx(2 * result.energy)
     assert np.abs(result.forces).max() < 1e-6
 
@@ -410,18 +471,28 @@ def test_set_charges_with_another_net_charge():
 
 
 def test_set_charges_on_fewer_particles():
-    """Parameters for many charges would miss the tolerance: fewer in a box average the truncation error less."""
+    """Parameters for many charges would miss the tolerance: fewer in a box average the
+    truncation error less."""
     rng = np.random.default_rng(5)
     x, pairs = 3.4 * rng.random((4000, 3)), np.arange(4000).reshape(-1, 2)
     q = np.zeros(4000)
     q[:12] = np.tile([0.8, -0.8], 6)
-    options = {"tolerance": 1e-4, "grid": (6, 6, 6), "near_radius": 2.64, "smoothing": 0.05, "backend": "cpu"}
-    fresh, solver = (CoulombSolver(charges, 3.4 * np.eye(3), pairs, **options) for charges in (q, 0 * q))
+    options = {
+        "tolerance": 1e-4,
+        "grid": (6, 6, 6),
+        "near_radius": 2.64,
+        "smoothing": 0.05,
+        "backend": "cpu",
+    }
+    fresh, solver = (
+        CoulombSolver(charges, 3.4 * np.eye(3), pairs, **options) for charges in (q, 0 * q)
+    )
     assert solver.parameters.order < fresh.parameters.order
     solver.set_charges(q)
     assert solver.parameters == fresh.parameters
     solver.set_charges(0 * q)
-    assert solver.parameters == fresh.parameters  # charges that come and go do not change them every time
+    # charges that come and go do not change them every time
+    assert solver.parameters == fresh.parameters
     assert not solver.compute(x).forces.any()
 
 
@@ -476,20 +547,27 @@ def test_few_particles_in_cells_of_any_shape(shape, n, tolerance):
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_one_and_two_particles_in_cells_of_any_shape(shape, n):
-    """The tolerance is an average over many particles; two alone can be unlucky, so 1e-8 is asked for to get 1e-7."""
+    """The tolerance is an average over many particles; two alone can be unlucky, so 1e-8 is
+    asked for to get 1e-7."""
     cell = SHAPES[shape]
     size = np.cbrt(np.linalg.det(cell))
     x, q = random_charges(n, cell, net=1.0, gap=0.02 * size)
     result, expected = solve(x, q, cell, tolerance=1e-8), ewald_sum(x, q, cell)
     strength = COULOMB_CONSTANT / size**2
-    np.testing.assert_allclose(result.forces, expected.forces, rtol=0, atol=1e-7 * max(strength, abs(expected.forces).max()))
+    np.testing.assert_allclose(
+        result.forces,
+        expected.forces,
+        rtol=0,
+        atol=1e-7 * max(strength, abs(expected.forces).max()),
+    )
     np.testing.assert_allclose(result.potentials, expected.potentials, rtol=1e-7)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("edge", [0.02, 1.0])
 def test_everything_in_one_box(edge, backend):
-    """100 charges in one corner of a cell that is otherwise empty, and in one box that is the cell."""
+    """100 charges in one corner of a cell that is otherwise empty,
+    and in one box that is the cell."""
     x, q = random_charges(100, edge * np.eye(3), gap=0.05 * edge)
     cell = np.eye(3)
     result = solve(
@@ -505,9 +583,13 @@ def test_everything_in_one_box(edge, backend):
     assert relative(result.forces, ewald_sum(x, q, cell).forces) < 1e-6
 
 
-@pytest.mark.parametrize("backend, precision", [("cpu", "single"), ("cpu", "double"), ("reference", "double")])
 @pytest.mark.parametrize(
-    "cell", [2 * np.eye(3), 2 * DODECAHEDRON, SHAPES["tilts_of_a_half"]], ids=["cube", "dodecahedron", "half"]
+    "backend, precision", [("cpu", "single"), ("cpu", "double"), ("reference", "double")]
+)
+@pytest.mark.parametrize(
+    "cell",
+    [2 * np.eye(3), 2 * DODECAHEDRON, SHAPES["tilts_of_a_half"]],
+    ids=["cube", "dodecahedron", "half"],
 )
 def test_coordinates_on_faces(cell, backend, precision):
     """On faces of the cell and, because the boxes have an origin of their own, of boxes too."""
@@ -541,7 +623,12 @@ def test_a_restored_box_gives_the_old_energy(backend):
     x, q = scattered()
     solver = CoulombSolver(q, SKEWED, MIXED, backend=backend)
     before = solver.compute(x)
-    for cell in (1.02 * SKEWED, SKEWED * [[1.0], [1.0], [1.04]], SKEWED + 0.01 * np.eye(3), 2 * np.eye(3)):
+    for cell in (
+        1.02 * SKEWED,
+        SKEWED * [[1.0], [1.0], [1.04]],
+        SKEWED + 0.01 * np.eye(3),
+        2 * np.eye(3),
+    ):
         assert solver.compute(x, cell).energy != before.energy
         after = solver.compute(x, SKEWED)
         assert after.energy == before.energy
@@ -553,7 +640,11 @@ def test_isotropic_scaling_keeps_the_parameters(scale):
     x, q = scattered()
     solver = CoulombSolver(q, SKEWED, tolerance=1e-6)
     chosen, kept = solver.parameters, solver.parameters_for(scale * SKEWED)
-    assert (kept.grid, kept.order, kept.near_radius) == (chosen.grid, chosen.order, chosen.near_radius)
+    assert (kept.grid, kept.order, kept.near_radius) == (
+        chosen.grid,
+        chosen.order,
+        chosen.near_radius,
+    )
     result = solver.compute(scale * x, scale * SKEWED)
     assert relative(result.forces, ewald_sum(scale * x, q, scale * SKEWED).forces) < 1e-6
 
@@ -596,7 +687,8 @@ def test_excluding_every_pair():
 @pytest.mark.parametrize("precision, tolerance", [("single", 1e-5), ("double", 1e-8)])
 @pytest.mark.parametrize("distance", [0.0, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2])
 def test_drude_pairs(distance, precision, tolerance):
-    """Opposite charges almost on top of each other: their own 1/r is never added, so never subtracted either."""
+    """Opposite charges almost on top of each other: their own 1/r is never added, so never
+    subtracted either."""
     x, q = random_charges(40, SKEWED)
     x, q = (
         np.concatenate([x, x + distance * np.array([0.6, 0.64, -0.48])]),
@@ -624,7 +716,9 @@ def test_repeated_evaluation_is_bitwise_the_same(precision):
         np.testing.assert_array_equal(other.potentials, results[0].potentials)
 
 
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs NUMBA_NUM_THREADS of at least 2")
+@pytest.mark.skipif(
+    numba.config.NUMBA_NUM_THREADS < 2, reason="needs NUMBA_NUM_THREADS of at least 2"
+)
 @pytest.mark.parametrize("precision", ["single", "double"])
 def test_the_number_of_threads_does_not_matter(precision):
     d, _ = exact("water")

@@ -1,4 +1,7 @@
-"""Bad input to ``CoulombSolver``: an error that names the culprit, and nothing lost. Several solvers, and memory."""
+"""Bad input to ``CoulombSolver``: an error that names the culprit, and nothing lost.
+
+Several solvers, and memory.
+"""
 
 import gc
 import resource
@@ -52,12 +55,16 @@ def changed(array, index, value):
 @pytest.mark.parametrize("value", [NAN, 1e10])
 def test_bad_coordinate(solver, scattered, unharmed, value):
     bad = changed(scattered[0], (17, 1), value)
-    with pytest.raises(ValueError, match=r"^`positions` must be finite and within 1e\+09 nm .* particle 17$"):
+    with pytest.raises(
+        ValueError, match=r"^`positions` must be finite and within 1e\+09 nm .* particle 17$"
+    ):
         solver.compute(bad)
 
 
 def test_no_box():
-    with pytest.raises(ValueError, match=r"^`box_vectors` must be given with `boundary='periodic'`: ask for 'open'"):
+    with pytest.raises(
+        ValueError, match=r"^`box_vectors` must be given with `boundary='periodic'`: ask for 'open'"
+    ):
         CoulombSolver([1.0], None)
 
 
@@ -65,7 +72,10 @@ def test_no_box():
 def test_bad_shape_of_positions(solver, unharmed, shape):
     with pytest.raises(ValueError) as error:
         solver.compute(np.zeros(shape))
-    assert str(error.value) == f"`positions` must have shape (n, 3) with n = 40 (from `charges`), got {shape}"
+    assert (
+        str(error.value)
+        == f"`positions` must have shape (n, 3) with n = 40 (from `charges`), got {shape}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +85,10 @@ def test_bad_shape_of_positions(solver, unharmed, shape):
         (changed(SKEWED, (2, 2), 0.0), "`box_vectors` must span a positive volume, got "),
         (changed(SKEWED, (0, 0), -2.0), "`box_vectors` must span a positive volume, got "),
         (changed(SKEWED, (1, 0), 1.2), "periodic box vectors must be in reduced form, got "),
-        (changed(SKEWED, (0, 1), 0.2), "must be in reduced form: the first periodic box vector must be parallel to x"),
+        (
+            changed(SKEWED, (0, 1), 0.2),
+            "must be in reduced form: the first periodic box vector must be parallel to x",
+        ),
         ([2.0, 2.0, 2.0], r"`box_vectors` must have shape \(3, 3\), got \(3,\)"),
     ],
     ids=["nan", "flat", "negative", "too_skewed", "rotated", "lengths"],
@@ -94,7 +107,11 @@ def test_bad_box(solver, scattered, unharmed, box_vectors, message):
         (changed(np.ones(40), 39, -INF), r"^`charges` must be finite, got -inf for particle 39$"),
         (np.ones(39), r"^`charges` must have shape \(40,\) as at creation, got \(39,\)$"),
         (np.ones((40, 1)), r"^`charges` must have shape \(n,\), got \(40, 1\)$"),
-        ([], r"^`charges` must hold at least one particle, got an empty array: there are no particles$"),
+        (
+            [],
+            r"^`charges` must hold at least one particle, got an empty array: "
+            r"there are no particles$",
+        ),
     ],
     ids=["nan", "inf", "count", "column", "empty"],
 )
@@ -108,19 +125,39 @@ def test_bad_charges(solver, unharmed, charges, message):
 
 def test_orders_beyond_the_range_of_floats_are_refused():
     """Irregular harmonics of degree 36 are 1.7e40 at distance 2."""
-    options = {"order": 18, "grid": (4, 4, 4), "near_radius": 1.87, "precision": "single", "backend": "cpu"}
+    options = {
+        "order": 18,
+        "grid": (4, 4, 4),
+        "near_radius": 1.87,
+        "precision": "single",
+        "backend": "cpu",
+    }
     solver = CoulombSolver([1.0, -1.0], 3 * np.eye(3), **options)
-    with pytest.raises(fmm.UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"):
+    with pytest.raises(
+        fmm.UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"
+    ):
         solver.compute([[0.1, 0.2, 0.3], [1.4, 1.5, 1.6]])
 
 
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"exclusions": [(0, 40)]}, ValueError, r"`exclusions` must hold indices from 0 to 39, got \[0, 40\] in row 0"),
+        (
+            {"exclusions": [(0, 40)]},
+            ValueError,
+            r"`exclusions` must hold indices from 0 to 39, got \[0, 40\] in row 0",
+        ),
         ({"tolerance": 0}, ValueError, r"`tolerance` must lie between 1e-10 and 0.1, got 0"),
-        ({"backend": "gpu"}, ValueError, r"`backend` must be one of 'auto', 'cuda', 'cpu', 'reference', got 'gpu'"),
-        ({"boundary": "vacuum"}, ValueError, r"`boundary` must be one of 'periodic', 'open', got 'vacuum'"),
+        (
+            {"backend": "gpu"},
+            ValueError,
+            r"`backend` must be one of 'auto', 'cuda', 'cpu', 'reference', got 'gpu'",
+        ),
+        (
+            {"boundary": "vacuum"},
+            ValueError,
+            r"`boundary` must be one of 'periodic', 'open', got 'vacuum'",
+        ),
         ({"boundary": "open"}, ValueError, r"`box_vectors` must be None with `boundary='open'`"),
         (
             {"levels": 1, "m2l": "p4_symmetric", "backend": "cpu"},
@@ -153,7 +190,11 @@ def test_cuda_is_refused_without_a_gpu(scattered):
             {"order": 1, "levels": 2, "near_radius": 1.87},
             "these particles with the `order`, `near_radius` and `levels` given",
         ),
-        (None, {"order": 1, "method": "treecode"}, "a treecode in single precision with the `order` given"),
+        (
+            None,
+            {"order": 1, "method": "treecode"},
+            "a treecode in single precision with the `order` given",
+        ),
         (
             None,
             {"order": 1, "method": "treecode", "precision": "double"},
@@ -172,7 +213,8 @@ def test_a_tolerance_out_of_reach_is_told_once(scattered, cell, options, told):
         solver.compute(x)
     (warning,) = caught
     expected = (
-        f"`tolerance=0.0002` is out of reach for {told}: the best expected error is {solver.parameters.expected_error:.1e}"
+        f"`tolerance=0.0002` is out of reach for {told}: the best expected error is "
+        f"{solver.parameters.expected_error:.1e}"
     )
     assert str(warning.message) == expected
     assert warning.filename == __file__
@@ -188,7 +230,9 @@ def test_coincident_particles_are_named(scattered, precision, smoothing, image):
     x, q = scattered
     solver = CoulombSolver(q, SKEWED, PAIRS, precision=precision, smoothing=smoothing)
     before = solver.compute(x).energy
-    with pytest.raises(ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"):
+    with pytest.raises(
+        ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"
+    ):
         solver.compute(changed(x, 30, x[7] + image @ SKEWED))
     assert solver.compute(x).energy == before
 
@@ -198,13 +242,18 @@ def test_an_excluded_pair_that_meets_through_an_image_is_named(scattered):
     x, q = scattered
     first, second = PAIRS[0]
     met = changed(x, second, x[first] + SKEWED[2])
-    with pytest.raises(ValueError, match=rf"^`positions`: particles {first} and {second} coincide and are not excluded$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^`positions`: particles {first} and {second} coincide and are not excluded$",
+    ):
         CoulombSolver(q, SKEWED, PAIRS).compute(met)
     CoulombSolver(q, SKEWED, PAIRS, exclusions_periodic=True).compute(met)
 
 
 def test_every_particle_in_the_same_place(solver, scattered, unharmed):
-    with pytest.raises(ValueError, match=r"^`positions`: particles \d+ and \d+ coincide and are not excluded$"):
+    with pytest.raises(
+        ValueError, match=r"^`positions`: particles \d+ and \d+ coincide and are not excluded$"
+    ):
         solver.compute(np.ones((40, 3)))
 
 
@@ -222,7 +271,8 @@ def test_excluded_particles_may_coincide(scattered, backend, precision):
 @pytest.mark.parametrize("precision, resolution", [("single", 1e-7), ("double", 1e-15)])
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
 def test_a_clash_gives_its_force(scattered, distance, precision, resolution):
-    """However large, as far as the coordinates (to `resolution` nm) tell it: a minimiser has to get out of it."""
+    """However large, as far as the coordinates (to `resolution` nm) tell it: a minimiser has to
+    get out of it."""
     x, q = scattered
     x = changed(x, 30, x[7] + [distance, 0, 0])
     expected = ewald_sum(x, q, SKEWED).forces[[7, 30]]
@@ -232,33 +282,59 @@ def test_a_clash_gives_its_force(scattered, distance, precision, resolution):
 
 @pytest.mark.parametrize("precision", ["single", "double"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("charges", [(1e-6, 1e-6), (1e-6, -1e-6), (1e-12, 1e-6), (1.0, 1e-12)], ids=str)
-def test_however_small_the_charges_that_coincide_beside_others(scattered, precision, smoothing, charges):
+@pytest.mark.parametrize(
+    "charges", [(1e-6, 1e-6), (1e-6, -1e-6), (1e-12, 1e-6), (1.0, 1e-12)], ids=str
+)
+def test_however_small_the_charges_that_coincide_beside_others(
+    scattered, precision, smoothing, charges
+):
     x, q = scattered
-    solver = CoulombSolver(changed(q, [7, 30], charges), SKEWED, precision=precision, smoothing=smoothing, backend="cpu")
-    with pytest.raises(ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"):
+    solver = CoulombSolver(
+        changed(q, [7, 30], charges),
+        SKEWED,
+        precision=precision,
+        smoothing=smoothing,
+        backend="cpu",
+    )
+    with pytest.raises(
+        ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"
+    ):
         solver.compute(changed(x, 30, x[7]))
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("precision", ["single", "double"])
-@pytest.mark.parametrize("boundary, options", [
-    ("periodic", {"backend": "cpu"}), ("periodic", {"backend": "cpu", "smoothing": 0.2}), ("open", {"backend": "cpu"}),
-    ("periodic", {"backend": "reference"}), ("periodic", {"backend": "reference", "smoothing": 0.2}),
-    ("open", {"backend": "reference"}), ("open", {"backend": "cpu", "method": "direct"}),
-    ("open", {"backend": "cpu", "method": "treecode"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "boundary, options",
+    [
+        ("periodic", {"backend": "cpu"}),
+        ("periodic", {"backend": "cpu", "smoothing": 0.2}),
+        ("open", {"backend": "cpu"}),
+        ("periodic", {"backend": "reference"}),
+        ("periodic", {"backend": "reference", "smoothing": 0.2}),
+        ("open", {"backend": "reference"}),
+        ("open", {"backend": "cpu", "method": "direct"}),
+        ("open", {"backend": "cpu", "method": "treecode"}),
+    ],
+)
 def test_uncharged_particles_may_be_anywhere(scattered, boundary, options, precision):
     x, q = scattered
     x, q = changed(x, [7, 20, 30], x[[8, 19, 8]]), changed(q, [7, 19, 20, 30], 0.0)
-    cell, options = SKEWED if boundary == "periodic" else None, {"boundary": boundary, "precision": precision, **options}
+    cell, options = (
+        SKEWED if boundary == "periodic" else None,
+        {"boundary": boundary, "precision": precision, **options},
+    )
     result = CoulombSolver(q, cell, **options).compute(x)
     expected = CoulombSolver(q, cell, [(7, 8), (7, 30), (8, 30), (19, 20)], **options).compute(x)
     assert result.energy == pytest.approx(expected.energy, rel=1e-6)
-    np.testing.assert_allclose(result.forces, expected.forces, atol=1e-6 * np.abs(expected.forces).max())
+    np.testing.assert_allclose(
+        result.forces, expected.forces, atol=1e-6 * np.abs(expected.forces).max()
+    )
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(result.potentials)), [7, 30])
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(result.fields).any(1)), [7, 30])
-    with pytest.raises(ValueError, match=r"^`positions`: particles 8 and 40 coincide and are not excluded$"):
+    with pytest.raises(
+        ValueError, match=r"^`positions`: particles 8 and 40 coincide and are not excluded$"
+    ):
         CoulombSolver(np.append(q, 1.0), cell, **options).compute(np.concatenate([x, x[8:9]]))
 
 
@@ -276,7 +352,10 @@ def test_quantities_are_accepted(scattered):
 
 def test_solvers_do_not_disturb_each_other(scattered):
     x, q = scattered
-    a, b = CoulombSolver(q, SKEWED, PAIRS), CoulombSolver(-2 * q[:30], 2 * np.eye(3), precision="double")
+    a, b = (
+        CoulombSolver(q, SKEWED, PAIRS),
+        CoulombSolver(-2 * q[:30], 2 * np.eye(3), precision="double"),
+    )
     alone = a.compute(x)
     b.compute(x[:30])
     with pytest.raises(ValueError):
@@ -294,21 +373,28 @@ def test_threads_are_independent(scattered, backend):
 
     def evaluate(k):
         own = CoulombSolver((1 + k) * q, cells[k % 4], PAIRS, backend=backend)
-        return [own.compute(x + 0.01 * k).forces for _ in range(3)], shared.compute(x + 0.01 * k).forces
+        return [own.compute(x + 0.01 * k).forces for _ in range(3)], shared.compute(
+            x + 0.01 * k
+        ).forces
 
     alone = [evaluate(k) for k in range(8)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(evaluate, range(8)))
     np.testing.assert_array_equal([own for own, _ in together], [own for own, _ in alone])
-    np.testing.assert_array_equal([common for _, common in together], [common for _, common in alone])
+    np.testing.assert_array_equal(
+        [common for _, common in together], [common for _, common in alone]
+    )
 
 
 # Memory
 
 
 def resident_peak():
-    """Largest resident size so far, bytes: what tracemalloc does not see, such as memory of compiled code."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """Largest resident size so far, bytes: what tracemalloc does not see, such as memory of
+    compiled code."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def memory_in_arrays():
@@ -324,7 +410,9 @@ def test_create_and_compute_in_a_loop(backend):
     x, q = np.random.default_rng(0).uniform(0, 2, (200, 3)), np.tile([1.0, -1.0], 100)
 
     def cycle():
-        solver = CoulombSolver(q, 2 * np.eye(3), [(0, 1)], backend=backend, order=3, near_radius=1.75, grid=(4, 4, 4))
+        solver = CoulombSolver(
+            q, 2 * np.eye(3), [(0, 1)], backend=backend, order=3, near_radius=1.75, grid=(4, 4, 4)
+        )
         solver.compute(x)
         solver.compute(x, np.diag([2.0, 2.0, 2.1]))
         with pytest.raises(ValueError):
@@ -361,9 +449,13 @@ def test_memory_is_proportional_to_the_particles():
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_tiny_charges_that_coincide_are_named_and_their_excluded_partner_is_not(backend, scale, smoothing):
+def test_tiny_charges_that_coincide_are_named_and_their_excluded_partner_is_not(
+    backend, scale, smoothing
+):
     x, q = random_charges(40, SKEWED)
     x[30] = x[7] = x[8]
     solver = CoulombSolver(scale * q, SKEWED, [(7, 8)], backend=backend, smoothing=smoothing)
-    with pytest.raises(ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"):
+    with pytest.raises(
+        ValueError, match=r"^`positions`: particles 7 and 30 coincide and are not excluded$"
+    ):
         solver.compute(x)

@@ -1,4 +1,5 @@
-"""Periodic cells that are nearly empty: boxes that cover the particles only, against the Ewald sum."""
+"""Periodic cells that are nearly empty: boxes that cover the particles only,
+against the Ewald sum."""
 
 from dataclasses import replace
 from functools import cache
@@ -29,7 +30,9 @@ SKEWED = np.array([[9.0, 0.0, 0.0], [4.0, 8.0, 0.0], [-3.0, -2.0, 10.0]])
 @pytest.fixture(autouse=True)
 def far_field(monkeypatch):
     """Pairs cost a lot, so that small systems have a far field too."""
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(fmm_openmm.solver.CPU_COST, pair=1e-7))
+    monkeypatch.setattr(
+        fmm_openmm.solver, "CPU_COST", replace(fmm_openmm.solver.CPU_COST, pair=1e-7)
+    )
 
 
 def wrapped(x, cell, size=3):
@@ -56,8 +59,17 @@ def ions():
     """Bare charges, wrapped one by one, in a cell of another shape."""
     cell = np.diag([15.0, 11.0, 8.0])
     rng = np.random.default_rng(2)
-    x = np.array(list(product(range(8), range(6), range(5)))) * 0.45 + rng.uniform(-0.1, 0.1, (240, 3)) - 1.0
-    return wrapped(x, cell, 1), rng.permutation(np.repeat([1.0, -1.0], 120)), np.zeros((0, 2), np.int64), cell
+    x = (
+        np.array(list(product(range(8), range(6), range(5)))) * 0.45
+        + rng.uniform(-0.1, 0.1, (240, 3))
+        - 1.0
+    )
+    return (
+        wrapped(x, cell, 1),
+        rng.permutation(np.repeat([1.0, -1.0], 120)),
+        np.zeros((0, 2), np.int64),
+        cell,
+    )
 
 
 SYSTEMS = {
@@ -114,7 +126,12 @@ def test_few_particles_see_their_images():
     """All boxes are near then, and images still the business of expansions."""
     rng = np.random.default_rng(3)
     cell = np.diag([4.0, 5.0, 6.0])
-    system = rng.uniform(0, 0.8, (40, 3)), rng.normal(1.0, 1.0, 40), np.zeros((0, 2), np.int64), cell
+    system = (
+        rng.uniform(0, 0.8, (40, 3)),
+        rng.normal(1.0, 1.0, 40),
+        np.zeros((0, 2), np.int64),
+        cell,
+    )
     expected = ewald_sum(*system[:2], cell)
     for tolerance in (1e-3, 1e-9):
         solver = solver_for(system, tolerance=tolerance)
@@ -128,7 +145,9 @@ def test_few_particles_see_their_images():
 def test_reference(name):
     system, expected = exact(name)
     options = {"precision": "double", "order": 5, "near_radius": 2.34, "smoothing": 0.05}
-    fast, obvious = (solver_for(system, backend=b, **options).compute(system[0]) for b in ("cpu", "reference"))
+    fast, obvious = (
+        solver_for(system, backend=b, **options).compute(system[0]) for b in ("cpu", "reference")
+    )
     assert relative(obvious.forces, expected.forces) <= 1e-2
     assert relative(fast.forces, obvious.forces) <= 1e-11
     assert relative(fast.potentials, obvious.potentials) <= 1e-11
@@ -144,9 +163,12 @@ def counted(solver, monkeypatch):
 # The operator
 
 
-@pytest.mark.parametrize("counts", [np.diag([12, 14, 15]), np.array([[12, 0, 0], [5, 14, 0], [-4, 6, 15]])])
+@pytest.mark.parametrize(
+    "counts", [np.diag([12, 14, 15]), np.array([[12, 0, 0], [5, 14, 0], [-4, 6, 15]])]
+)
 def test_operator(counts):
-    """Transformed back, it is that of boxes over the whole cell, at every displacement of two boxes of the span."""
+    """Transformed back, it is that of boxes over the whole cell, at every displacement of two
+    boxes of the span."""
     order, span = 3, np.array([4, 5, 6])
     whole = BoxLattice(counts, np.eye(3), 1.87)
     part = OpenLattice(span, 1.87, cell=whole.cell)
@@ -154,7 +176,11 @@ def test_operator(counts):
     l = degrees(2 * order)[:, None, None, None]
 
     def table(lattice, accuracy):
-        transform = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * lattice_operator(lattice, order, accuracy)
+        transform = (
+            np.array([1, 1, -1, -1])[l % 4]
+            * np.where(l % 2, 1j, 1)
+            * lattice_operator(lattice, order, accuracy)
+        )
         grid = scipy.fft.irfftn(transform, lattice.fft_shape, axes=(1, 2, 3)).reshape(len(l), -1)
         return grid[:, lattice.slot(offsets)]
 
@@ -165,7 +191,9 @@ def test_operator(counts):
         assert (difference <= max(3e-15, 0.2 * accuracy) * scale.max() / scale.min() * scale).all()
     if mirrored(part):
         octant, all_of_it = free_space_octant(part, 2 * order), lattice_operator(part, order)
-        np.testing.assert_allclose(octant, stored(all_of_it, part), rtol=0, atol=1e-13 * np.abs(all_of_it).max())
+        np.testing.assert_allclose(
+            octant, stored(all_of_it, part), rtol=0, atol=1e-13 * np.abs(all_of_it).max()
+        )
     assert mirrored(part) == mirrored(whole)
 
 
@@ -219,7 +247,8 @@ def test_a_droplet_moves_through_the_boundary(monkeypatch):
 
 @pytest.mark.parametrize("leaving", [1, 60])
 def test_molecules_leave_in_a_huge_cell(leaving):
-    """The boxes over the whole cell are no more than memory holds, whether one molecule is far away or all are."""
+    """The boxes over the whole cell are no more than memory holds, whether one molecule is far
+    away or all are."""
     x, q, pairs, cell = in_cell(300.0 * np.eye(3), molecules=60)
     solver = solver_for((x, q, pairs, cell))
     solver.compute(x)
@@ -243,7 +272,9 @@ def test_the_cell_changes(name, monkeypatch):
     def check(scale):
         box = cell * scale
         molecules = x.reshape(-1, 3, 3)
-        moved = (molecules + molecules[:, :1] @ (np.diag(np.atleast_1d(scale) * np.ones(3)) - np.eye(3))).reshape(-1, 3)
+        moved = (
+            molecules + molecules[:, :1] @ (np.diag(np.atleast_1d(scale) * np.ones(3)) - np.eye(3))
+        ).reshape(-1, 3)
         result, expected = solver.compute(moved, box), ewald_sum(moved, q, box, pairs)
         assert relative(result.forces, expected.forces) <= 5e-4
         assert result.energy == pytest.approx(expected.energy, rel=5e-4)
@@ -264,7 +295,9 @@ def test_forces_are_the_gradient_of_the_energy():
     forces = solver.compute(x).forces
     direction = np.random.default_rng(2).normal(size=x.shape)
     step = 1e-5
-    slope = (solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy) / (2 * step)
+    slope = (
+        solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy
+    ) / (2 * step)
     assert is_sparse(solver)
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
 
@@ -302,7 +335,8 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for():
 
 @pytest.mark.parametrize("seed", [3, 4, 7, 1747051099])
 def test_boxes_keep_away_from_images(seed, monkeypatch):
-    """Where pairs cost little, so that boxes are few and wide, those that are used are those that were looked at."""
+    """Where pairs cost little, so that boxes are few and wide, those that are used are those
+    that were looked at."""
     monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CPU_COST)
     rng = np.random.default_rng(seed)
     n = int(rng.choice([60, 150, 300]))
@@ -319,7 +353,9 @@ def test_boxes_keep_away_from_images(seed, monkeypatch):
 
 
 def test_a_slab_keeps_boxes_over_the_whole_cell():
-    x = np.random.default_rng(5).permutation(np.array(list(product(range(10), range(10), range(4)))) * 0.31)
+    x = np.random.default_rng(5).permutation(
+        np.array(list(product(range(10), range(10), range(4)))) * 0.31
+    )
     q, cell = np.repeat([1.0, -1.0], 200), np.diag([3.1, 3.1, 12.0])
     x = x + np.random.default_rng(6).uniform(-0.05, 0.05, x.shape)
     solver = solver_for((x, q, np.zeros((0, 2), np.int64), cell))

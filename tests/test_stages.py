@@ -1,4 +1,5 @@
-"""Each stage of the fast backend against the same stage of the reference backend, and what sort must guarantee."""
+"""Each stage of the fast backend against the same stage of the reference backend, and what sort
+must guarantee."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +26,8 @@ SKEWED = np.array([[5, 0, 0], [2, 4, 0], [-2, 1, 3]])
 
 @dataclass(eq=False)
 class Case:
-    """Boxes are 0.5 nm wide and slightly deformed; `spread` is the fraction of the cell that the particles fill."""
+    """Boxes are 0.5 nm wide and slightly deformed; `spread` is the fraction of the cell that the
+    particles fill."""
 
     counts: np.ndarray
     particles: int
@@ -51,7 +53,8 @@ CASES = {
 
 @cache
 def particles(case):
-    """Positions (unwrapped, over 27 cells), charges, and excluded pairs: close, distant, many for particle 0."""
+    """Positions (unwrapped, over 27 cells), charges, and excluded pairs: close, distant, many
+    for particle 0."""
     x, q = random_charges(case.particles, case.cell, net=1.0, gap=0.01)
     x, n = x * case.spread, case.particles
     if n == 1:
@@ -59,7 +62,10 @@ def particles(case):
     pairs = {(0, j) for j in range(1, min(n, 6))}
     nearest = np.linalg.norm(x[:, None] - x, axis=-1) + 1e9 * np.eye(n)
     pairs |= {tuple(sorted((i, int(nearest[i].argmin())))) for i in range(0, n, 3)}
-    pairs |= {tuple(sorted(pair)) for pair in np.random.default_rng(1).permutation(n)[: n // 4 * 2].reshape(-1, 2)}
+    pairs |= {
+        tuple(sorted(pair))
+        for pair in np.random.default_rng(1).permutation(n)[: n // 4 * 2].reshape(-1, 2)
+    }
     x[1] = x[0] + [1e-4, 0, 0]
     return x, q, np.array(sorted(pairs))
 
@@ -101,12 +107,15 @@ def obvious(case, smoothing, fast):
 
 
 def canonical(parts):
-    """Order of the parts that both backends agree on: where a box meets its own image they number parts differently."""
+    """Order of the parts that both backends agree on: where a box meets its own image they
+    number parts differently."""
     return np.lexsort((*parts.box.T, parts.particle))
 
 
 def assert_close(found, expected, dtype):
-    assert np.linalg.norm(np.subtract(found, expected)) <= ROUNDING[dtype] * max(np.linalg.norm(expected), 1e-30)
+    assert np.linalg.norm(np.subtract(found, expected)) <= ROUNDING[dtype] * max(
+        np.linalg.norm(expected), 1e-30
+    )
 
 
 def test_sort(case, smoothing, dtype, fast):
@@ -133,7 +142,8 @@ def test_p2m(fast, obvious, dtype):
 
 
 def random_expansions(stage, dtype):
-    """For all boxes, (terms, boxes) in FFT order; terms of high degree are as small as those of moments are."""
+    """For all boxes, (terms, boxes) in FFT order; terms of high degree are as small as
+    those of moments are."""
     terms = (stage.order + 1) ** 2
     values = np.random.default_rng(2).normal(size=(terms, stage.lattice.size))
     return (values * 0.5 ** np.sqrt(np.arange(terms))[:, None]).astype(dtype)
@@ -224,7 +234,9 @@ def test_set_charges(backend):
 # What sort guarantees
 
 BOXES = {"cubes": np.eye(3), "skewed": np.array([[1.0, 0, 0], [0.3, 0.9, 0], [-0.2, 0.4, 1.1]])}
-coordinate = st.one_of(st.floats(-30, 30), st.integers(-30, 30).map(float), st.sampled_from([-1e-17, 0.45, 0.55, -0.1]))
+coordinate = st.one_of(
+    st.floats(-30, 30), st.integers(-30, 30).map(float), st.sampled_from([-1e-17, 0.45, 0.55, -0.1])
+)
 
 
 def split(positions, boxes="skewed", smoothing=0.1, counts=SKEWED):
@@ -246,7 +258,9 @@ def test_parts_are_a_partition_of_unity(boxes, smoothing, positions):
     np.testing.assert_allclose(np.bincount(parts.particle, parts.weight, n), 1.0, atol=1e-14)
     np.testing.assert_array_equal(parts.charge, parts.weight)
     for axis in range(3):
-        np.testing.assert_allclose(np.bincount(parts.particle, parts.slope[:, axis], n), 0.0, atol=1e-12)
+        np.testing.assert_allclose(
+            np.bincount(parts.particle, parts.slope[:, axis], n), 0.0, atol=1e-12
+        )
     assert (parts.weight >= 0).all()
 
     centre = (parts.box + 0.5 - ORIGIN) @ lattice.boxes
@@ -256,7 +270,9 @@ def test_parts_are_a_partition_of_unity(boxes, smoothing, positions):
     np.testing.assert_array_equal(lattice.linear(parts.box), number)
 
 
-@pytest.mark.parametrize("corner", [(0.0, 0.0, 0.0), (0.03, 0.98, 0.5), (0.1, 0.9, 0.999), (-1e-17, 0.05, 0.5)])
+@pytest.mark.parametrize(
+    "corner", [(0.0, 0.0, 0.0), (0.03, 0.98, 0.5), (0.1, 0.9, 0.999), (-1e-17, 0.05, 0.5)]
+)
 def test_slope_is_the_gradient_of_the_weight(corner):
     lattice, x, parts = split([corner])
 
@@ -266,7 +282,9 @@ def test_slope_is_the_gradient_of_the_weight(corner):
 
     h = 1e-6
     for box, slope in zip(parts.box, parts.slope, strict=True):
-        ahead, behind = ([weights(x + s * h * e).get(tuple(box), 0.0) for e in np.eye(3)] for s in (1, -1))
+        ahead, behind = (
+            [weights(x + s * h * e).get(tuple(box), 0.0) for e in np.eye(3)] for s in (1, -1)
+        )
         np.testing.assert_allclose(slope, np.subtract(ahead, behind) / (2 * h), atol=1e-6)
 
 

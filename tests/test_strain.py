@@ -1,4 +1,5 @@
-"""Cells that are strained a little keep grid, parameters and near stencil, and the tolerance; others have them chosen anew."""
+"""Cells that are strained a little keep grid, parameters and near stencil, and the tolerance;
+others have them chosen anew."""
 
 from itertools import product
 
@@ -7,7 +8,14 @@ import pytest
 
 from fmm_openmm import CoulombSolver, region
 from fmm_openmm.backends.cuda.operator import SLACK, mirrored, serves
-from fmm_openmm.box import MAX_STRAIN, BoxLattice, choose_counts, counts_matrix, near_stencil, strain
+from fmm_openmm.box import (
+    MAX_STRAIN,
+    BoxLattice,
+    choose_counts,
+    counts_matrix,
+    near_stencil,
+    strain,
+)
 from fmm_openmm.octree import Octree, is_nested
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.parameters import CUDA_COST, Load, Request
@@ -16,7 +24,10 @@ from tests.test_box import DODECAHEDRON
 from tests.test_oracle import random_charges, relative
 from tests.test_solver import exact
 
-CORNERS = [np.array([[a, 0, 0], [b, c, 0], [d, e, f]]) for a, b, c, d, e, f in product((-1.0, 1.0), repeat=6)]
+CORNERS = [
+    np.array([[a, 0, 0], [b, c, 0], [d, e, f]])
+    for a, b, c, d, e, f in product((-1.0, 1.0), repeat=6)
+]
 """Directions of strains all of whose components are largest."""
 
 SKEWED = np.array([[2.1, 0, 0], [0.4, 1.9, 0], [-0.5, 0.3, 2.3]])
@@ -42,7 +53,9 @@ def lattice_of(cell, counts, radius=2.64):
     return BoxLattice.from_cell(cell, counts_matrix(counts), radius)
 
 
-@pytest.mark.parametrize("cell", [np.eye(3), SKEWED, DODECAHEDRON], ids=["cube", "skewed", "dodecahedron"])
+@pytest.mark.parametrize(
+    "cell", [np.eye(3), SKEWED, DODECAHEDRON], ids=["cube", "skewed", "dodecahedron"]
+)
 def test_strain(cell):
     e = np.array([[0.01, 0, 0], [-0.02, 0.015, 0], [0.003, 0.02, -0.024]])
     e[2, 2] = 1 / (1.01 * 1.015) - 1  # of no volume
@@ -60,7 +73,8 @@ def test_lengths_change_by_less_than_tables_allow_for():
 
 @pytest.mark.parametrize("counts", [(4, 5, 6), [[5, 0, 0], [2, 4, 0], [-2, 1, 3]]], ids=str)
 def test_near_boxes_stay_near(counts):
-    """Also where the distances of the strained boxes would have it otherwise; twice strained is strained from the first."""
+    """Also where the distances of the strained boxes would have it otherwise; twice strained is
+    strained from the first."""
     counts = counts_matrix(counts)
     lattice = lattice_of(counts.astype(float), counts, 2.84)
     differ = 0
@@ -88,7 +102,9 @@ def test_boxes_that_were_no_cuboids_are_not_mirrored():
     straightened = skewed.strained(rectangular)
     assert not np.tril(straightened.boxes, -1).any()
     assert mirrored(lattice_of(rectangular, (4, 5, 6))) and not mirrored(straightened)
-    assert serves(skewed, straightened) and not serves(lattice_of(rectangular, (4, 5, 6)), straightened)
+    assert serves(skewed, straightened) and not serves(
+        lattice_of(rectangular, (4, 5, 6)), straightened
+    )
 
 
 def test_cuboids_in_a_triclinic_cell_are_not_adopted_once_they_are_none():
@@ -110,13 +126,21 @@ def test_levels_are_strained_alike():
 
 
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
-@pytest.mark.parametrize(("name", "options"), [("water", {}), ("melt", {"grid": (4, 4, 5), "near_radius": 2.78})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("water", {}), ("melt", {"grid": (4, 4, 5), "near_radius": 2.78})]
+)
 def test_strained_cells_keep_the_tolerance(name, options, tolerance):
     """In the second case with boxes that would be near no longer, and others that are not yet."""
     d, _ = exact(name)
     solver = CoulombSolver(
-        d.charges, d.box_vectors, d.exclusions, tolerance, backend="cpu", exclusions_periodic=True, **options
-    )  # fmt: skip
+        d.charges,
+        d.box_vectors,
+        d.exclusions,
+        tolerance,
+        backend="cpu",
+        exclusions_periodic=True,
+        **options,
+    )
     differ = 0
     for direction in (sign * each for each in DIRECTIONS.values() for sign in (1, -1)):
         change = deformation(direction)
@@ -125,7 +149,12 @@ def test_strained_cells_keep_the_tolerance(name, options, tolerance):
         lattice = solver._kept[0][1].lattice
         assert lattice.strained_from
         differ += len(near_stencil(lattice.boxes, lattice.near_radius)) != len(lattice.near)
-        assert relative(found, ewald_sum(x, d.charges, cell, d.exclusions, exclusions_periodic=True).forces) < tolerance
+        assert (
+            relative(
+                found, ewald_sum(x, d.charges, cell, d.exclusions, exclusions_periodic=True).forces
+            )
+            < tolerance
+        )
     assert differ or not options
 
 
@@ -150,7 +179,8 @@ def choices(monkeypatch):
 
 
 def test_a_cell_that_drifts_keeps_the_tolerance(choices):
-    """By a tenth, with trial moves on the way: boxes are chosen anew a few times, in their own middle, and not to and fro."""
+    """By a tenth, with trial moves on the way: boxes are chosen anew a few times, in their own
+    middle, and not to and fro."""
     d, _ = exact("melt")
     solver = CoulombSolver(d.charges, d.box_vectors, tolerance=1e-4, backend="cpu")
     random, errors = np.random.default_rng(2), []
@@ -163,11 +193,13 @@ def test_a_cell_that_drifts_keeps_the_tolerance(choices):
             errors.append(relative(result.forces, expected.forces))
     assert len(errors) == 9
     assert max(errors) < 1e-4
-    assert 8 <= len(choices) <= 11  # strains of 0.2 along z, chosen for the middle of 0.04 or of more than 0.02 each
+    # strains of 0.2 along z, chosen for the middle of 0.04 or of more than 0.02 each
+    assert 8 <= len(choices) <= 11
 
 
 def test_boxes_are_chosen_for_the_cell_that_asked(choices):
-    """And serve on both sides of it, so that nothing alternates; the first ones serve their own neighbourhood again."""
+    """And serve on both sides of it, so that nothing alternates; the first ones serve their own
+    neighbourhood again."""
     cell = 3.0 * np.eye(3)
     load = Load(3000, 1.0, 0.1)
     placement = Placement(Request(), load, np.zeros((0, 2), np.int64), False, cell, CUDA_COST)

@@ -8,7 +8,11 @@ from scipy.spatial import cKDTree
 from fmm_openmm.oracle import ewald_sum
 from tests.systems import PEPTIDE, SYSTEMS, build, charge_arrays, nonbonded
 
-CELL_VOLUME = {"peptide_cube": 1.0, "peptide_dodecahedron": 1 / np.sqrt(2), "peptide_octahedron": 4 / np.sqrt(27)}
+CELL_VOLUME = {
+    "peptide_cube": 1.0,
+    "peptide_dodecahedron": 1 / np.sqrt(2),
+    "peptide_octahedron": 4 / np.sqrt(27),
+}
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -25,7 +29,9 @@ def test_system(name):
         assert built.topology.getNumAtoms() == n
 
     masses = np.array([built.system.getParticleMass(i)._value for i in range(n)])
-    atoms = data.positions[masses > 2] - np.floor(data.positions[masses > 2] @ np.linalg.inv(box)) @ box
+    atoms = (
+        data.positions[masses > 2] - np.floor(data.positions[masses > 2] @ np.linalg.inv(box)) @ box
+    )
     images = np.stack(np.meshgrid(*3 * [[0, -1, 1]], indexing="ij"), -1).reshape(-1, 1, 3) @ box
     distances, _ = cKDTree((atoms + images).reshape(-1, 3)).query(atoms, k=2)
     assert 0.11 < distances[:, 1].min() < distances[:, 1].max() < 0.45
@@ -36,7 +42,12 @@ def test_system(name):
 
 
 def test_shapes():
-    assert len(charge_arrays(build("water")).charges) < 1200 < 2500 < len(charge_arrays(build("water_large")).charges)
+    assert (
+        len(charge_arrays(build("water")).charges)
+        < 1200
+        < 2500
+        < len(charge_arrays(build("water_large")).charges)
+    )
     for name, volume in CELL_VOLUME.items():
         box = build(name).box_vectors
         assert np.linalg.det(box) == pytest.approx(volume * box[0, 0] ** 3, rel=1e-5)
@@ -76,7 +87,19 @@ def test_building_again_gives_the_same():
 def test_peptide_is_made_of_l_amino_acids():
     pdb = app.PDBFile(str(PEPTIDE))
     x = np.array(pdb.positions.value_in_unit(unit.nanometer))
-    assert [r.name for r in pdb.topology.residues()] == ["ACE", "ALA", "LYS", "ALA", "GLU", "LYS", "LYS", "NME"]
+    assert [r.name for r in pdb.topology.residues()] == [
+        "ACE",
+        "ALA",
+        "LYS",
+        "ALA",
+        "GLU",
+        "LYS",
+        "LYS",
+        "NME",
+    ]
     for residue in list(pdb.topology.residues())[1:-1]:
-        n, ca, c, cb = (x[next(a.index for a in residue.atoms() if a.name == name)] for name in ("N", "CA", "C", "CB"))
+        n, ca, c, cb = (
+            x[next(a.index for a in residue.atoms() if a.name == name)]
+            for name in ("N", "CA", "C", "CB")
+        )
         assert (n - ca) @ np.cross(c - ca, cb - ca) > 0.002

@@ -40,6 +40,8 @@ def test_children_divide_their_parent(name, leaf):
         own = slice(tree.child[i], tree.child[i] + count)
         assert (tree.parent[own] == i).all()
         assert (depth[own] == depth[i] + 1).all()
-        np.testing.assert_array_equal(np.append(tree.first[own], tree.last[i]), np.insert(tree.last[own], 0, tree.first[i]))
+        np.testing.assert_array_equal(
+            np.append(tree.first[own], tree.last[i]), np.insert(tree.last[own], 0, tree.first[i])
+        )
         np.testing.assert_allclose(tree.width[own], tree.width[i] / 2)
     assert np.count_nonzero(tree.parent >= 0) == len(tree.parent) - 1

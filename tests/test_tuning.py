@@ -1,4 +1,7 @@
-"""Parameters found by timing: what is kept, when it is used, and what becomes of a damaged file. Needs no GPU."""
+"""Parameters found by timing: what is kept, when it is used, and what becomes of a damaged file.
+
+Needs no GPU.
+"""
 
 import json
 import os
@@ -66,7 +69,10 @@ def test_the_winner_serves_its_class_only():
     winner = nth(5)
     keep(winner)
     size = replace(LOAD, particles=2600)
-    assert (tuned(load=size).near_radius, tuned(load=size).smoothing) == (winner.near_radius, winner.smoothing)
+    assert (tuned(load=size).near_radius, tuned(load=size).smoothing) == (
+        winner.near_radius,
+        winner.smoothing,
+    )
     assert tuned(load=size) != nth(0, load=size)
     assert tuned(device="Abacus 9001") == nth(0)
     for load in (replace(LOAD, particles=1000), replace(LOAD, filled=0.25)):
@@ -104,10 +110,10 @@ def test_explicit_parameters_are_obeyed(fixed):
         '{"format": "fmm_openmm tuning 99", "winners": {}}',
         '{"format": "fmm_openmm tuning 1", "winners": [3]}',
         '{"format": "fmm_openmm tuning 1", "winners": {"a": {"order": 5}}}',
-        '{"format": "fmm_openmm tuning 1", "winners": {"a": {"order": "5", "near_radius": 2, "smoothing": 0, "per_box": 3, '
-        '"seconds": 1}}}',
-        '{"format": "fmm_openmm tuning 1", "winners": {"a": {"order": 5, "near_radius": 2, "smoothing": 0, "per_box": -3, '
-        '"seconds": NaN}}}',
+        '{"format": "fmm_openmm tuning 1", "winners": {"a": {"order": "5", "near_radius": 2, '
+        '"smoothing": 0, "per_box": 3, "seconds": 1}}}',
+        '{"format": "fmm_openmm tuning 1", "winners": {"a": {"order": 5, "near_radius": 2, '
+        '"smoothing": 0, "per_box": -3, "seconds": NaN}}}',
         b"\xff\xfe\x00",
         "[" * 100_000,
     ],
@@ -116,7 +122,9 @@ def test_explicit_parameters_are_obeyed(fixed):
 def test_a_damaged_file_is_ignored_with_one_warning(file, content):
     file.parent.mkdir()
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.warns(UserWarning, match=r"tuning\.json is ignored .*: delete it, or tune again$") as told:
+    with pytest.warns(
+        UserWarning, match=r"tuning\.json is ignored .*: delete it, or tune again$"
+    ) as told:
         assert tuned() == nth(0)
         assert tuned() == nth(0)
     assert len(told) == 1
@@ -149,7 +157,9 @@ def test_killed_while_writing(file, monkeypatch):
 @pytest.mark.slow
 def test_several_writers_at_once(file):
     code = "import sys; from fmm_openmm.tuning import KEPT, Winner\n"
-    code += "for k in range(30): KEPT.store({f'{sys.argv[1]} {k}': Winner(5, 2.64, 0.05, 7.5, 1e-4)})"
+    code += (
+        "for k in range(30): KEPT.store({f'{sys.argv[1]} {k}': Winner(5, 2.64, 0.05, 7.5, 1e-4)})"
+    )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(k)]) for k in range(3)]
     while any(writer.poll() is None for writer in writers):
         with warnings.catch_warnings():
@@ -253,7 +263,8 @@ def test_candidates_are_timed(monkeypatch):
     load = Load.of(charges.charges, charges.exclusions)
     chosen = nth(1, load=load, cell=charges.box_vectors)
     assert 0 < bench_tune.seconds_of(charges, chosen, REQUEST.tolerance) < 10
-    assert replace(made[0].solver.parameters, expected_error=chosen.expected_error) == chosen  # a CPU rounds less
+    # a CPU rounds less
+    assert replace(made[0].solver.parameters, expected_error=chosen.expected_error) == chosen
 
 
 def test_memory_may_not_suffice(gpu, monkeypatch):
@@ -264,7 +275,18 @@ def test_memory_may_not_suffice(gpu, monkeypatch):
 
 def test_the_command(gpu, file, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = ["--sizes", "2.8", "3", "--tolerance", "1e-3", "--cells", "cube", "octahedron", "--json", "out.json"]
+    arguments = [
+        "--sizes",
+        "2.8",
+        "3",
+        "--tolerance",
+        "1e-3",
+        "--cells",
+        "cube",
+        "octahedron",
+        "--json",
+        "out.json",
+    ]
     assert main(["bench", "tune", *arguments]) == 0, capsys.readouterr().err
     assert str(file) in capsys.readouterr().out
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]

@@ -18,9 +18,13 @@ def test_coulomb_constant_is_openmms():
         system.addParticle(1.0)
         force.addParticle(1.0, 1.0, 0.0)
     system.addForce(force)
-    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform("Reference"))
+    context = openmm.Context(
+        system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform("Reference")
+    )
     context.setPositions([[0, 0, 0], [1, 0, 0]])
-    assert context.getState(energy=True).getPotentialEnergy()._value == pytest.approx(COULOMB_CONSTANT, rel=1e-14)
+    assert context.getState(energy=True).getPotentialEnergy()._value == pytest.approx(
+        COULOMB_CONSTANT, rel=1e-14
+    )
 
 
 @pytest.mark.parametrize(

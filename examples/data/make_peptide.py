@@ -1,7 +1,9 @@
-"""Makes peptide.pdb: the helix ACE-ALA-LYS-ALA-GLU-LYS-LYS-NME, net charge +2, from ideal internal coordinates.
+"""Makes peptide.pdb: the helix ACE-ALA-LYS-ALA-GLU-LYS-LYS-NME, net charge +2, from ideal internal
+coordinates.
 
-Run it in this folder. Heavy atoms are placed one after the other from (bond, angle, dihedral) tables, OpenMM's Modeller
-adds the hydrogens, and a minimisation with Amber14 in vacuum settles them.
+Run it in this folder. Heavy atoms are placed one after the other from (bond, angle, dihedral)
+tables, OpenMM's Modeller adds the hydrogens, and a minimisation with Amber14 in vacuum settles
+them.
 """
 
 import random
@@ -13,7 +15,8 @@ from openmm import app, unit
 
 PHI, PSI, OMEGA = -62.0, -43.0, 180.0
 
-# atom: three placed atoms, bond (nm), angle and dihedral (degrees). A leading "-" is the residue before.
+# atom: three placed atoms, bond (nm), angle and dihedral (degrees).
+# A leading "-" is the residue before.
 BACKBONE = {
     "N": ("-N", "-CA", "-C", 0.1335, 116.6, PSI),
     "CA": ("-CA", "-C", "N", 0.1449, 121.9, OMEGA),
@@ -27,8 +30,16 @@ CHAIN = {
 }
 SIDE_CHAINS = {
     "ALA": {},
-    "LYS": CHAIN | {"CE": ("CB", "CG", "CD", 0.1526, 112.0, 180.0), "NZ": ("CG", "CD", "CE", 0.1471, 111.0, 180.0)},
-    "GLU": CHAIN | {"OE1": ("CB", "CG", "CD", 0.1250, 118.0, 0.0), "OE2": ("CB", "CG", "CD", 0.1250, 118.0, 180.0)},
+    "LYS": CHAIN
+    | {
+        "CE": ("CB", "CG", "CD", 0.1526, 112.0, 180.0),
+        "NZ": ("CG", "CD", "CE", 0.1471, 111.0, 180.0),
+    },
+    "GLU": CHAIN
+    | {
+        "OE1": ("CB", "CG", "CD", 0.1250, 118.0, 0.0),
+        "OE2": ("CB", "CG", "CD", 0.1250, 118.0, 180.0),
+    },
 }
 CAP = {  # ACE, its CH3 in the place of CA; the first three atoms are set, not placed
     "O": ("-N", "CH3", "C", 0.1229, 120.5, PSI + 180.0),
@@ -49,11 +60,19 @@ def place(a, b, c, bond, angle, dihedral):
 def residue(name, before):
     """Heavy atoms of one residue, placed behind the atoms of the residue `before`."""
     if name == "ACE":
-        frame = {"-N": np.array([0.05, 0.14, 0.0]), "CH3": np.zeros(3), "C": np.array([0.1522, 0.0, 0.0])}
+        frame = {
+            "-N": np.array([0.05, 0.14, 0.0]),
+            "CH3": np.zeros(3),
+            "C": np.array([0.1522, 0.0, 0.0]),
+        }
         table = CAP
     else:
         frame = {"-" + atom: x for atom, x in before.items()}
-        rows = {"N": BACKBONE["N"], "C": BACKBONE["CA"]} if name == "NME" else BACKBONE | SIDE_CHAINS[name]
+        rows = (
+            {"N": BACKBONE["N"], "C": BACKBONE["CA"]}
+            if name == "NME"
+            else BACKBONE | SIDE_CHAINS[name]
+        )
         table = rows
     for atom, (a, b, c, *internal) in table.items():
         frame[atom] = place(frame[a], frame[b], frame[c], *internal)
@@ -83,7 +102,9 @@ def main():
     forcefield = app.ForceField("amber14-all.xml")
     modeller.addHydrogens(forcefield, pH=7.0)
     system = forcefield.createSystem(modeller.topology)
-    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform("Reference"))
+    context = openmm.Context(
+        system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform("Reference")
+    )
     context.setPositions(modeller.positions)
     openmm.LocalEnergyMinimizer.minimize(context, 100.0, 200)
     minimised = context.getState(positions=True).getPositions()

@@ -1,4 +1,7 @@
-"""The implementations of the stages. The GPU's is imported, and CuPy with it, only when it is asked for."""
+"""The implementations of the stages.
+
+The GPU's is imported, and CuPy with it, only when it is asked for.
+"""
 
 import logging
 import os
@@ -38,7 +41,8 @@ def backend_class(name: str) -> type[Stages]:
 
 
 def open_sum(backend: str, method: str) -> type[OpenSum]:
-    """The class of a method for empty space without boxes, "direct" or "treecode", on the backend "cuda" or "cpu".
+    """The class of a method for empty space without boxes, "direct" or "treecode", on the backend
+    "cuda" or "cpu".
 
     Raises:
         UnsupportedError: as for :func:`backend_class`.
@@ -50,7 +54,8 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
 def choose_backend(name: str = "auto") -> str:
     """The backend of that name; for "auto" "cuda" where it is usable, else "cpu".
 
-    Once it is said why not: in a warning where there is an NVIDIA GPU, else in a line of the log at level INFO.
+    Once it is said why not: in a warning where there is an NVIDIA GPU, else in a line of the log at
+    level INFO.
     """
     global _told
     if name != "auto":
@@ -71,8 +76,8 @@ def fallback(reason: Exception) -> str:
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU that ``CUDA_VISIBLE_DEVICES`` does not hide; CUDA itself is not asked, since a
-    process that has initialised it cannot be forked."""
+    """Whether this machine has an NVIDIA GPU that ``CUDA_VISIBLE_DEVICES`` does not hide; CUDA
+    itself is not asked, since a process that has initialised it cannot be forked."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = visible is not None and not re.match(r"\s*(\d|GPU-|MIG-)", visible)
     return not hidden and any(map(glob, GPU_FILES))

@@ -3,14 +3,18 @@
 import numpy as np
 
 
-def partners(pairs, particles: int, xp=np, itself_first: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Every particle itself and its excluded partners, ascending, as ``partner[start[i]:start[i + 1]]``: start, partner.
+def partners(
+    pairs, particles: int, xp=np, itself_first: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every particle itself and its excluded partners, ascending, as
+    ``partner[start[i]:start[i + 1]]``: start, partner.
 
     Args:
         pairs: excluded pairs, shape (k, 2).
         particles: their number.
         xp: the library of the arrays, NumPy or CuPy.
-        itself_first: whether the particle comes before its partners; these ascend from it and go on from 0.
+        itself_first: whether the particle comes before its partners; these ascend from it and go on
+            from 0.
     """
     pairs, everyone = xp.asarray(pairs, xp.int64).reshape(-1, 2), xp.arange(particles)
     i = xp.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
@@ -22,7 +26,8 @@ def partners(pairs, particles: int, xp=np, itself_first: bool = False) -> tuple[
 
 
 def near_table(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row of every offset in ``near`` (m, 3), -1 where it is not near, indexed by offset + reach; and reach (3,)."""
+    """Row of every offset in ``near`` (m, 3), -1 where it is not near, indexed by offset +
+    reach; and reach (3,)."""
     reach = np.abs(near).max(0)
     table = np.full(2 * reach + 1, -1)
     table[tuple((near + reach).T)] = np.arange(len(near))

@@ -1,4 +1,7 @@
-"""What a GPU can do, measured, and times on it. Imports CuPy: to be imported where there is a GPU only."""
+"""What a GPU can do, measured, and times on it.
+
+Imports CuPy: to be imported where there is a GPU only.
+"""
 
 import cupy
 import numpy as np
@@ -61,7 +64,8 @@ def bandwidth() -> float:
 
 
 def free_bytes() -> int:
-    """Free memory of the device, as all processes see it, after CuPy has given back what it does not use."""
+    """Free memory of the device, as all processes see it, after CuPy has given back
+    what it does not use."""
     cupy.get_default_memory_pool().free_all_blocks()
     return cupy.cuda.runtime.memGetInfo()[0]
 

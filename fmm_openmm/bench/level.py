@@ -1,13 +1,15 @@
 r"""M2L of one level of an octree in a periodic cube, by operators of several kinds, chosen by name.
 
-A level is a grid of ``side^3`` boxes, whose 8 children-to-a-parent structure needs an even side. Boxes are near within
-``separation`` along every axis. The interaction list of a box holds the children of its parent's near boxes that are not near
-itself, 189 for separation 1 and 875 for separation 2, periodic images as they come:
+A level is a grid of ``side^3`` boxes, whose 8 children-to-a-parent structure needs an even side.
+Boxes are near within ``separation`` along every axis. The interaction list of a box holds the
+children of its parent's near boxes that are not near itself, 189 for separation 1 and 875 for
+separation 2, periodic images as they come:
 
-    Lambda(target) = sum over the list of A(target - source) M(source)          (A as in expansions/translations.py)
+    Lambda(target) = sum over the list of A(target - source) M(source)
+                     (A as in expansions/translations.py)
 
-The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``). What is here describes them, and needs no GPU;
-``backends/cuda/executor.py`` runs them through CuPy.
+The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``). What is here
+describes them, and needs no GPU; ``backends/cuda/executor.py`` runs them through CuPy.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +27,8 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import term_count
 
 UNIT = 8.0
-"""Lengths in the kernels are in box widths over this, so that terms of any order fit into float32."""
+"""Lengths in the kernels are in box widths over this, so that terms of any
+order fit into float32."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Level:
 
 
 def program(name: str, level: Level, device: Device) -> Program:
-    """Reads the buffer "moments" and overwrites "local", both shape (terms, boxes) with x fastest, of the level's dtype,
-    lengths in box widths. One stage, "m2l", after its setup.
+    """Reads the buffer "moments" and overwrites "local", both shape (terms, boxes) with x fastest,
+    of the level's dtype, lengths in box widths. One stage, "m2l", after its setup.
 
     Raises:
         ValueError: there is no operator of that name.
@@ -88,7 +91,8 @@ def program(name: str, level: Level, device: Device) -> Program:
     b.launch("to_slabs", slabs, 8 * WARP, np.int32(half), "moments", "level_moments")
     operator.launch(b, half, "level_moments")
     b.launch(
-        "from_slabs", (-(-level.boxes // 256), b.terms), 256, np.int32(half), np.int32(shares), "level_sums", "local"
+        "from_slabs", (-(-level.boxes // 256), b.terms), 256, np.int32(half), np.int32(shares),
+        "level_sums", "local"
     )  # fmt: skip
     return b.program
 

@@ -1,14 +1,15 @@
 """Time of whole MD steps in OpenMM with PME and with FMM, and what Coulomb adds to a step.
 
-Each time is the wall time of one stretch of Langevin dynamics at 300 K, which begins at a sample's state and is not set back:
-neighbour lists are built, particles reordered and the box scaled by a barostat as often as in a simulation, and the work of the
-host is in it.
+Each time is the wall time of one stretch of Langevin dynamics at 300 K, which begins at a sample's
+state and is not set back: neighbour lists are built, particles reordered and the box scaled by a
+barostat as often as in a simulation, and the work of the host is in it.
 
-The marginal cost of Coulomb is the time of a step less that with all charges zero, at the same precision and the user's cutoff.
-Where Lennard-Jones pairs are computed among their sites, the time that this saves is taken off the marginal cost of the FMM.
-Without charges water heats up to 490 K within 0.1 ps, and faster atoms need a new neighbour list more often: 32 times in 100
-steps of 2 fs in place of 26. With :data:`NEUTRAL_FRICTION` the temperature stays near 300 K and the number at 26, but the
-structure is no longer that of water.
+The marginal cost of Coulomb is the time of a step less that with all charges zero, at the same
+precision and the user's cutoff. Where Lennard-Jones pairs are computed among their sites, the time
+that this saves is taken off the marginal cost of the FMM. Without charges water heats up to 490 K
+within 0.1 ps, and faster atoms need a new neighbour list more often: 32 times in 100 steps of 2 fs
+in place of 26. With :data:`NEUTRAL_FRICTION` the temperature stays near 300 K and the number at 26,
+but the structure is no longer that of water.
 """
 
 import time
@@ -44,8 +45,9 @@ TIGHT = 1e-4
 """Below this tolerance PME is also measured at the best of several cutoffs."""
 
 CUTOFFS = (0.9, 1.05, 1.2)
-"""Those, nm, beside the user's. A longer one costs Lennard-Jones pairs as well, which the choice takes into account. Where the
-cutoff belongs to the force field (:func:`has_own_cutoff`), PME is measured at the user's alone."""
+"""Those, nm, beside the user's. A longer one costs Lennard-Jones pairs as well, which the choice
+takes into account. Where the cutoff belongs to the force field (:func:`has_own_cutoff`), PME is
+measured at the user's alone."""
 
 WIDEST = 0.45
 """Largest of these cutoffs over the width of the box."""
@@ -72,7 +74,8 @@ FRICTION, NEUTRAL_FRICTION = 1.0, 50.0
 """Friction of the Langevin thermostat with charges, and with all charges zero, 1/ps."""
 
 MINIMIZATION, RELAXATION = 200, 4.0
-"""Most steps of minimisation, and ps of dynamics with PME, of a System before its steps are timed."""
+"""Most steps of minimisation, and ps of dynamics with PME,
+of a System before its steps are timed."""
 
 SEED = 1
 
@@ -88,19 +91,28 @@ def on_gpu(platform: openmm.Platform) -> bool:
     return "Precision" in platform.getPropertyNames()
 
 
-def precision_of(platform: openmm.Platform, tolerance: float, asked: str | None = None) -> str | None:
-    """What was asked for, else "mixed" or, for tolerances beyond single precision, "double"; None where the platform has no
-    choice.
+def precision_of(
+    platform: openmm.Platform, tolerance: float, asked: str | None = None
+) -> str | None:
+    """What was asked for, else "mixed" or, for tolerances beyond single precision, "double"; None
+    where the platform has no choice.
 
     Raises:
-        ValueError: beyond single precision on the CPU platform, or asked for where there is no choice.
+        ValueError: beyond single precision on the CPU platform, or asked for where there is no
+            choice.
     """
     if on_gpu(platform):
         return asked or ("double" if tolerance < SINGLE_FLOOR else "mixed")
     if asked:
-        raise ValueError(f"the {platform.getName()} platform has one precision only: leave out --precision {asked}")
+        raise ValueError(
+            f"the {platform.getName()} platform has one precision only: "
+            f"leave out --precision {asked}"
+        )
     if tolerance < SINGLE_FLOOR and platform.getName() == "CPU":
-        raise ValueError(f"a tolerance below {SINGLE_FLOOR:g} needs double precision, which the CPU platform lacks")
+        raise ValueError(
+            f"a tolerance below {SINGLE_FLOOR:g} needs double precision, "
+            "which the CPU platform lacks"
+        )
     return None
 
 
@@ -112,8 +124,8 @@ class Case:
         name: what the sample is of.
         sample: with PME at the user's cutoff.
         timestep: ps.
-        exact: converged Coulomb forces of the sample, or of the first of the copies that it is made of, shape (n, 3),
-            kJ/mol/nm; None to measure no force errors.
+        exact: converged Coulomb forces of the sample, or of the first of the copies that it is made
+            of, shape (n, 3), kJ/mol/nm; None to measure no force errors.
     """
 
     name: str
@@ -122,15 +134,23 @@ class Case:
     exact: np.ndarray | None
 
     @classmethod
-    def from_size(cls, size: Size, timestep: float = 0.002, every_atom: bool = False, errors: bool = True) -> "Case":
-        """Rigid TIP3P water, equilibrated; with ``every_atom`` its hydrogens are Lennard-Jones sites as well."""
+    def from_size(
+        cls, size: Size, timestep: float = 0.002, every_atom: bool = False, errors: bool = True
+    ) -> "Case":
+        """Rigid TIP3P water, equilibrated; with ``every_atom`` its hydrogens are Lennard-Jones
+        sites as well."""
         base = water(size.edge)
         sample = with_every_atom_a_site(base.sample) if every_atom else base.sample
         return cls("water", tiled(sample, size.copies), timestep, base.exact if errors else None)
 
     @classmethod
     def from_system(
-        cls, name: str, system: openmm.System, positions: np.ndarray, timestep: float = 0.002, errors: bool = True
+        cls,
+        name: str,
+        system: openmm.System,
+        positions: np.ndarray,
+        timestep: float = 0.002,
+        errors: bool = True,
     ) -> "Case":
         """A System, relaxed from these positions, shape (n, 3), nm.
 
@@ -149,32 +169,47 @@ class Case:
 
 
 class Comparison:
-    """All measurements of one case on one platform. Its System is changed for each, and changed back."""
+    """All measurements of one case on one platform.
+
+    Its System is changed for each, and changed back.
+    """
 
     def __init__(self, case: Case, platform: openmm.Platform):
         self._case, self._platform = case, platform
         self._system, self._force = case.sample.system, nonbonded(case.sample.system)
         self._cutoff = self._force.getCutoffDistance()
         self._own_cutoff = has_own_cutoff(self._system)
-        self._width = min(vector[k]._value for k, vector in enumerate(self._system.getDefaultPeriodicBoxVectors()))
+        self._width = min(
+            vector[k]._value for k, vector in enumerate(self._system.getDefaultPeriodicBoxVectors())
+        )
         self._force.setForceGroup(NONBONDED_GROUP)
         self._force.setReciprocalSpaceForceGroup(-1)
         self._neutral = cache(self._measure_neutral)
 
-    def rows(self, tolerance: float, precision: str | None, smoothings=(), marginal: bool = True) -> Iterator[dict]:
-        """Rows for PME at the user's cutoff and, below :data:`TIGHT`, at the best one if that is another; for FMM, also with
-        each of ``smoothings``; with ``marginal`` for FMM with OpenMM computing Lennard-Jones pairs where it would not, and for
-        all charges zero.
+    def rows(
+        self, tolerance: float, precision: str | None, smoothings=(), marginal: bool = True
+    ) -> Iterator[dict]:
+        """Rows for PME at the user's cutoff and, below :data:`TIGHT`, at the best one if that is
+        another; for FMM, also with each of ``smoothings``; with ``marginal`` for FMM with OpenMM
+        computing Lennard-Jones pairs where it would not, and for all charges zero.
 
-        A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 gets the forces of PME wrong on grids of more
-        than 2^31 bytes.
+        A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 gets the forces of
+        PME wrong on grids of more than 2^31 bytes.
         """
         neutral = self._neutral(precision) if marginal else None
         pme = self._pme(tolerance, precision, self._cutoff)
-        best = self._best_pme(tolerance, precision, pme) if tolerance < TIGHT and not self._own_cutoff else None
+        best = (
+            self._best_pme(tolerance, precision, pme)
+            if tolerance < TIGHT and not self._own_cutoff
+            else None
+        )
 
         def row(method: str, found: dict) -> dict:
-            first = {"system": self._case.name, "atoms": len(self._case.sample.positions), "own_cutoff": self._own_cutoff}
+            first = {
+                "system": self._case.name,
+                "atoms": len(self._case.sample.positions),
+                "own_cutoff": self._own_cutoff,
+            }
             asked = {"tolerance": tolerance, "precision": precision, "method": method}
             return first | asked | found | compared(found, neutral, pme, best)
 
@@ -184,10 +219,16 @@ class Comparison:
         fmm = self._fmm(precision, tolerance=tolerance)
         yield row("FMM", fmm)
         if marginal and fmm.get("lennard_jones") == "sites":
-            yield row("FMM, LJ by OpenMM", self._fmm(precision, tolerance=tolerance, lennard_jones="openmm"))
+            yield row(
+                "FMM, LJ by OpenMM",
+                self._fmm(precision, tolerance=tolerance, lennard_jones="openmm"),
+            )
         for smoothing in smoothings:
             if smoothing is not None:
-                yield row(with_smoothing("FMM", smoothing), self._fmm(precision, tolerance=tolerance, smoothing=smoothing))
+                yield row(
+                    with_smoothing("FMM", smoothing),
+                    self._fmm(precision, tolerance=tolerance, smoothing=smoothing),
+                )
         if marginal:
             yield row("charges zero", neutral)
 
@@ -209,9 +250,11 @@ class Comparison:
         return found
 
     def _best_pme(self, tolerance: float, precision: str | None, usual: dict) -> dict | None:
-        """PME at the fastest cutoff of those with a decent error, or at the most accurate if there is none; None if that is the
-        user's."""
-        others = [c for c in CUTOFFS if c <= WIDEST * self._width and not np.isclose(c, usual["cutoff"])]
+        """PME at the fastest cutoff of those with a decent error, or at the most accurate if
+        there is none; None if that is the user's."""
+        others = [
+            c for c in CUTOFFS if c <= WIDEST * self._width and not np.isclose(c, usual["cutoff"])
+        ]
         found = [usual, *(self._pme(tolerance, precision, cutoff) for cutoff in others)]
         found = [each for each in found if "failure" not in each]
         decent = [each for each in found if each.get("force_error", 0.0) <= ACCEPTED * tolerance]
@@ -226,7 +269,11 @@ class Comparison:
 
         def describe(context: openmm.Context) -> dict:
             used = force.getFMMParametersInContext(context)
-            error = {} if self._case.exact is None else {"force_error": self._force_error(context, FMM_GROUP)}
+            error = (
+                {}
+                if self._case.exact is None
+                else {"force_error": self._force_error(context, FMM_GROUP)}
+            )
             return error | {name: used[name] for name in CHOSEN}
 
         try:
@@ -241,14 +288,25 @@ class Comparison:
         self._force.setNonbondedMethod(openmm.NonbondedForce.PME)
         return found
 
-    def _measured(self, precision: str | None, describe: Callable[[openmm.Context], dict], friction: float = FRICTION) -> dict:
-        """Times of the System as it is, and what ``describe`` tells of its Context; or ``failure``."""
+    def _measured(
+        self,
+        precision: str | None,
+        describe: Callable[[openmm.Context], dict],
+        friction: float = FRICTION,
+    ) -> dict:
+        """Times of the System as it is, and what ``describe`` tells of its Context;
+        or ``failure``."""
         first = {"cutoff": self._force.getCutoffDistance()._value}
         integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, friction, self._case.timestep)
         integrator.setRandomNumberSeed(SEED)
         free = _free_bytes(self._platform)
         try:
-            context = openmm.Context(self._system, integrator, self._platform, {"Precision": precision} if precision else {})
+            context = openmm.Context(
+                self._system,
+                integrator,
+                self._platform,
+                {"Precision": precision} if precision else {},
+            )
             seconds, steps = timed_steps(context, self._case.sample)
             return first | {
                 "step_seconds": seconds,
@@ -265,23 +323,29 @@ class Comparison:
         context.setPeriodicBoxVectors(*self._system.getDefaultPeriodicBoxVectors())
         context.setPositions(self._case.sample.positions)
         forces = context.getState(forces=True, groups={group}).getForces(asNumpy=True)
-        return relative_error(forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), self._case.exact)
+        return relative_error(
+            forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), self._case.exact
+        )
 
 
 def has_own_cutoff(system: openmm.System) -> bool:
-    """Whether the cutoff is a parameter of the force field: its Lennard-Jones interaction is switched off there, or has a force
-    of its own, as in CHARMM36."""
+    """Whether the cutoff is a parameter of the force field: its Lennard-Jones interaction is
+    switched off there, or has a force of its own, as in CHARMM36."""
     own = any(isinstance(force, openmm.CustomNonbondedForce) for force in system.getForces())
     return own or nonbonded(system).getUseSwitchingFunction()
 
 
 def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) -> dict:
-    """A row's whole step over those of PME at the user's and at the best cutoff, its marginal cost in seconds and that over
-    PME's; None where one of them is not known."""
-    step, without, usual, fastest = ((each or {}).get("step_seconds") for each in (found, neutral, pme, best))
+    """A row's whole step over those of PME at the user's and at the best cutoff, its marginal
+    cost in seconds and that over PME's; None where one of them is not known."""
+    step, without, usual, fastest = (
+        (each or {}).get("step_seconds") for each in (found, neutral, pme, best)
+    )
     if step is None:
         return {}
-    marginal, of_pme = (None if None in (seconds, without) else seconds - without for seconds in (step, usual))
+    marginal, of_pme = (
+        None if None in (seconds, without) else seconds - without for seconds in (step, usual)
+    )
     return {
         "over_pme": step / usual if usual else None,
         "over_best_pme": step / fastest if fastest else None,
@@ -291,7 +355,8 @@ def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) ->
 
 
 def timed_steps(context: openmm.Context, sample: Sample) -> tuple[float, int]:
-    """Mean wall time of a step, s, in a run from the sample's state, and the number of steps of which it is the mean."""
+    """Mean wall time of a step, s, in a run from the sample's state, and the number of steps of
+    which it is the mean."""
     gpu = on_gpu(context.getPlatform())
     fewest = (STEPS if len(sample.positions) < LARGE else STEPS_OF_LARGE) if gpu else STEPS_OF_SLOW
     context.setPositions(sample.positions)
@@ -303,7 +368,10 @@ def timed_steps(context: openmm.Context, sample: Sample) -> tuple[float, int]:
 
 
 def _seconds(context: openmm.Context, steps: int) -> float:
-    """Wall time of so many steps. The call that waits for the device is timed alone and taken off."""
+    """Wall time of so many steps.
+
+    The call that waits for the device is timed alone and taken off.
+    """
     begin = time.perf_counter()
     context.getIntegrator().step(steps)
     context.getState(velocities=True)

@@ -1,7 +1,9 @@
-"""Energy conservation: drift and residual of the total energy of rigid water in NVE, FMM beside PME.
+"""Energy conservation: drift and residual of the total energy of rigid water in NVE, FMM beside
+PME.
 
-Steps of 1 fs from one equilibrated state, in mixed precision on a GPU. Drift is the slope of a straight line through the total
-energy after the first fifth of the run; the residual is the standard deviation around that line.
+Steps of 1 fs from one equilibrated state, in mixed precision on a GPU. Drift is the slope of a
+straight line through the total energy after the first fifth of the run; the residual is the
+standard deviation around that line.
 """
 
 import copy
@@ -29,7 +31,8 @@ EVERY = 5
 """Steps between two energies."""
 
 CONSTRAINTS = 1e-7
-"""Relative tolerance of constraints. At 1e-8, which float32 does not resolve, PME and FMM alike drifted by 0.026 kT/ns/dof."""
+"""Relative tolerance of constraints.
+At 1e-8, which float32 does not resolve, PME and FMM alike drifted by 0.026 kT/ns/dof."""
 
 EQUILIBRATION = 10.0
 RELAXATION = 1.0
@@ -50,14 +53,23 @@ def methods(smoothings, orders=(None,), near_radius: float | None = None) -> dic
     found = {"PME": None}
     for smoothing, order in product(smoothings, orders):
         name = "FMM" if order is None else f"FMM, order {order}"
-        found[with_smoothing(name, smoothing)] = {"smoothing": smoothing, "order": order, "near_radius": near_radius}
+        found[with_smoothing(name, smoothing)] = {
+            "smoothing": smoothing,
+            "order": order,
+            "near_radius": near_radius,
+        }
     return found
 
 
 def measure(
-    sample: Sample, picoseconds: float, tolerance: float, platform: openmm.Platform, cases: dict[str, dict | None]
+    sample: Sample,
+    picoseconds: float,
+    tolerance: float,
+    platform: openmm.Platform,
+    cases: dict[str, dict | None],
 ) -> Iterator[dict]:
-    """One row for each of the :func:`methods`: drift in kT/ns and degree of freedom, residual in kJ/mol."""
+    """One row for each of the :func:`methods`: drift in kT/ns and degree of freedom,
+    residual in kJ/mol."""
     for method, options in cases.items():
         system = copy.deepcopy(sample.system)
         nonbonded(system).setEwaldErrorTolerance(tolerance)
@@ -66,10 +78,18 @@ def measure(
         energies = total_energies(sample, system, picoseconds, platform)
         drift, residual = conservation(energies, system, EVERY / 1000.0)
         atoms = len(sample.positions)
-        yield {"atoms": atoms, "tolerance": tolerance, "method": method, "drift": drift, "residual": residual}
+        yield {
+            "atoms": atoms,
+            "tolerance": tolerance,
+            "method": method,
+            "drift": drift,
+            "residual": residual,
+        }
 
 
-def total_energies(sample: Sample, system: openmm.System, picoseconds: float, platform: openmm.Platform) -> np.ndarray:
+def total_energies(
+    sample: Sample, system: openmm.System, picoseconds: float, platform: openmm.Platform
+) -> np.ndarray:
     """Total energy in kJ/mol every few steps, from the sample's positions and velocities."""
     integrator = openmm.VerletIntegrator(0.001)
     integrator.setConstraintTolerance(CONSTRAINTS)
@@ -88,10 +108,14 @@ def total_energies(sample: Sample, system: openmm.System, picoseconds: float, pl
     return np.array(energies)
 
 
-def conservation(energies: np.ndarray, system: openmm.System, spacing: float) -> tuple[float, float]:
+def conservation(
+    energies: np.ndarray, system: openmm.System, spacing: float
+) -> tuple[float, float]:
     """Drift in kT/ns/dof at 300 K and residual in kJ/mol of energies taken every ``spacing`` ps."""
     energies = energies[len(energies) // 5 :]
     time = np.arange(len(energies)) * spacing
     slope, offset = np.polyfit(time, energies, 1)
     freedom = degrees_of_freedom(system) - 3  # momentum is conserved
-    return float(slope * 1000.0 / (BOLTZMANN * 300.0) / freedom), float(np.std(energies - slope * time - offset))
+    return float(slope * 1000.0 / (BOLTZMANN * 300.0) / freedom), float(
+        np.std(energies - slope * time - offset)
+    )

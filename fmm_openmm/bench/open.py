@@ -1,4 +1,5 @@
-"""Droplets of water: direct sum, treecode and FMM in empty space, and the FMM in a periodic cell that is nearly empty."""
+"""Droplets of water: direct sum, treecode and FMM in empty space, and the FMM in a periodic cell
+that is nearly empty."""
 
 from collections.abc import Iterator
 
@@ -27,17 +28,21 @@ def droplet(atoms: float) -> ChargeSystem:
     box = tiled_charges(base.charges, 3 * (int(np.ceil(diameter / EDGE)),))
     centre = box.box_vectors.sum(0) / 2
     molecules = round(atoms / SITES)
-    first = SITES * np.sort(np.argsort(np.linalg.norm(box.positions[::SITES] - centre, axis=1))[:molecules])
+    first = SITES * np.sort(
+        np.argsort(np.linalg.norm(box.positions[::SITES] - centre, axis=1))[:molecules]
+    )
     chosen = (first[:, None] + np.arange(SITES)).ravel()
     new = np.full(len(box), -1)
     new[chosen] = np.arange(len(chosen))
     exclusions = new[box.exclusions]
-    return ChargeSystem(box.charges[chosen], box.positions[chosen], None, exclusions[(exclusions >= 0).all(1)])
+    return ChargeSystem(
+        box.charges[chosen], box.positions[chosen], None, exclusions[(exclusions >= 0).all(1)]
+    )
 
 
 def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
-    """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against the direct sum in float64
-    (None where that would take too long), parameters.
+    """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against
+    the direct sum in float64 (None where that would take too long), parameters.
 
     Ends early where memory does; the last row then holds ``stopped``, the reason.
     """
@@ -57,7 +62,11 @@ def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[di
 
 def rows_of(charges: ChargeSystem, methods, tolerance: float, backend: str) -> Iterator[dict]:
     """Those of one size; with force errors where "direct" is among the methods."""
-    exact = Evaluation(charges, backend=backend, method="direct", precision="double").forces if "direct" in methods else None
+    exact = (
+        Evaluation(charges, backend=backend, method="direct", precision="double").forces
+        if "direct" in methods
+        else None
+    )
     for method in methods:
         evaluation = Evaluation(charges, backend=backend, method=method, tolerance=tolerance)
         yield {
@@ -69,9 +78,12 @@ def rows_of(charges: ChargeSystem, methods, tolerance: float, backend: str) -> I
         }
 
 
-def measure_cell(atoms: float, edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
-    """One row each for a cube filled with so many atoms, their droplet in empty space, and the same in a periodic cube of this
-    edge (nm): system, atoms, seconds of the graph alone on a GPU, call_seconds, force error, parameters."""
+def measure_cell(
+    atoms: float, edge: float, tolerance: float, backend: str = "auto"
+) -> Iterator[dict]:
+    """One row each for a cube filled with so many atoms, their droplet in empty space, and the
+    same in a periodic cube of this edge (nm): system, atoms, seconds of the graph alone on a
+    GPU, call_seconds, force error, parameters."""
     cube, charges = water(round(np.cbrt(atoms / DENSITY), 1)), droplet(atoms)
     place = edge * np.eye(3)
     cell = ChargeSystem(charges.charges, charges.positions, place, charges.exclusions)
@@ -82,7 +94,9 @@ def measure_cell(atoms: float, edge: float, tolerance: float, backend: str = "au
         ("droplet in empty space", charges, alone),
         (f"droplet in a cube of {edge:g} nm", cell, images),
     ):
-        evaluation = Evaluation(system, backend=backend, tolerance=tolerance, positions=system.positions)
+        evaluation = Evaluation(
+            system, backend=backend, tolerance=tolerance, positions=system.positions
+        )
         yield {
             "system": name,
             "atoms": len(system),
@@ -96,13 +110,24 @@ def measure_cell(atoms: float, edge: float, tolerance: float, backend: str = "au
 def describe(parameters) -> str:
     """What was chosen, in a few words."""
     if hasattr(parameters, "theta"):
-        return "" if parameters.theta is None else f"order {parameters.order}, theta {parameters.theta:g}"
-    return f"order {parameters.order}, radius {parameters.near_radius:g}, {np.diag(parameters.grid).tolist()}"
+        return (
+            ""
+            if parameters.theta is None
+            else f"order {parameters.order}, theta {parameters.theta:g}"
+        )
+    return (
+        f"order {parameters.order}, radius {parameters.near_radius:g}, "
+        f"{np.diag(parameters.grid).tolist()}"
+    )
 
 
 def crossover(rows: list[dict], faster: str, slower: str) -> float | None:
-    """The number of atoms from which a method is faster than another, by interpolation of logarithms; None if not found."""
-    times = {method: {row["atoms"]: row["seconds"] for row in rows if row["method"] == method} for method in (faster, slower)}
+    """The number of atoms from which a method is faster than another, by interpolation of
+    logarithms; None if not found."""
+    times = {
+        method: {row["atoms"]: row["seconds"] for row in rows if row["method"] == method}
+        for method in (faster, slower)
+    }
     atoms = np.array(sorted(times[faster].keys() & times[slower].keys()), float)
     if len(atoms) < 2:
         return None

@@ -1,8 +1,10 @@
-"""Time of M2L on one level of a periodic octree: each operator against order and depth, and against what the device can do.
+"""Time of M2L on one level of a periodic octree: each operator against order and depth, and against
+what the device can do.
 
-The moments of a level repeat those of depth 3, so that its local expansions repeat too: every time comes with the error
-against ``p4`` at depth 3 in float64. ``fft`` is the stage lattice of a root grid of as many boxes, with a near stencil of the
-same reach: it sums over *all* boxes that are not near and all their images, and has no error here.
+The moments of a level repeat those of depth 3, so that its local expansions repeat too: every time
+comes with the error against ``p4`` at depth 3 in float64. ``fft`` is the stage lattice of a root
+grid of as many boxes, with a near stencil of the same reach: it sums over *all* boxes that are not
+near and all their images, and has no error here.
 """
 
 import itertools
@@ -35,21 +37,32 @@ FFT_RADIUS = {1: 1.75, 2: 3.5}
 NAMES = (*OPERATORS, "fft")
 
 ROTATION_OVER_P4 = {
-    "claim": "at increased precision a far field by rotation is 2.47 times as fast as an O(p^4) one, and its lead grows with p",
+    "claim": (
+        "at increased precision a far field by rotation is 2.47 times as fast as an O(p^4) one, "
+        "and its lead grows with p"
+    ),
     "source": "Lengvenis et al., IPDPS 2025, doi:10.1109/IPDPS64566.2025.00075",
 }
 COMPUTE_BOUND = {
-    "claim": "with symmetries the O(p^4) operator is compute-bound, at 0.3 of the bound or more for 3 <= p <= 20",
-    "source": "Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857",
+    "claim": (
+        "with symmetries the O(p^4) operator is compute-bound, "
+        "at 0.3 of the bound or more for 3 <= p <= 20"
+    ),
+    "source": (
+        "Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97 (2021), "
+        "doi:10.1177/1094342020964857"
+    ),
 }
 
 
 def multiply_adds(name: str, order: int) -> int:
-    """Multiply-adds of one pair of boxes: the entries of its matrices that are not zero by symmetry."""
+    """Multiply-adds of one pair of boxes: the entries of its matrices that are
+    not zero by symmetry."""
     if name != "rotation":
         return term_count(order) ** 2
     flips = sum(
-        (l + m + k) % 2 == imaginary for l in range(order + 1) for imaginary in (0, 1) for m in range(imaginary, l + 1)
+        (l + m + k) % 2 == imaginary for l in range(order + 1) for imaginary in (0,
+        1) for m in range(imaginary, l + 1)
         for k in range(imaginary, l + 1)
     )  # fmt: skip
     turns = sum(4 * l for l in range(order + 1))
@@ -65,7 +78,9 @@ def ready(name: str, level: Level) -> Run:
 def compile_all(levels, names) -> None:
     """Fill CuPy's cache of compiled kernels, on all cores."""
     small = {Level(level.order, 2, level.separation, level.dtype) for level in levels}
-    longest_first = sorted(itertools.product(small, set(names) - {"fft"}), key=lambda case: -case[0].order)
+    longest_first = sorted(
+        itertools.product(small, set(names) - {"fft"}), key=lambda case: -case[0].order
+    )
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda case: ready(case[1], case[0]), longest_first))
 
@@ -93,11 +108,13 @@ def _repeated(base: np.ndarray, depth: int) -> cupy.ndarray:
 
 
 def _error(found: cupy.ndarray, order: int, depth: int, separation: int) -> float:
-    """Largest of the degrees, each relative to its norm, terms weighted with the norms of their harmonics."""
+    """Largest of the degrees, each relative to its norm, terms weighted with the norms
+    of their harmonics."""
     expected = _repeated(_base_local(order, separation), depth)
     weight = 1.0 / irregular_norm(order)
     wrong, right = (
-        np.bincount(degrees(order), weight * (values**2).sum(1).get()) for values in (found - expected, expected)
+        np.bincount(degrees(order),
+        weight * (values**2).sum(1).get()) for values in (found - expected, expected)
     )  # fmt: skip
     return float(np.sqrt(wrong / right).max())
 
@@ -105,12 +122,20 @@ def _error(found: cupy.ndarray, order: int, depth: int, separation: int) -> floa
 def measure(name: str, order: int, depth: int, precision: str, separation: int = 1) -> dict:
     """One row: time in seconds, error, and work against the device's limits.
 
-    ``compute_share`` is the rate of the literature's multiply-adds over that of a loop of nothing else; ``p4_parity`` does 56
-    of 189 of them (189 of 875 for separation 2) and adds up moments instead, so that its share may exceed 1, ``rotation``
-    about two thirds. ``memory_share`` is the bytes of moments and local expansions over the time and a copy's bandwidth. A row
-    that cannot be has a ``failure`` in their place: "memory", or "order" where floats do not hold the harmonics of ``fft``.
+    ``compute_share`` is the rate of the literature's multiply-adds over that of a loop of nothing
+    else; ``p4_parity`` does 56 of 189 of them (189 of 875 for separation 2) and adds up moments
+    instead, so that its share may exceed 1, ``rotation`` about two thirds. ``memory_share`` is the
+    bytes of moments and local expansions over the time and a copy's bandwidth. A row that cannot be
+    has a ``failure`` in their place: "memory", or "order" where floats do not hold the harmonics of
+    ``fft``.
     """
-    row = {"operator": name, "order": order, "depth": depth, "precision": precision, "separation": separation}
+    row = {
+        "operator": name,
+        "order": order,
+        "depth": depth,
+        "precision": precision,
+        "separation": separation,
+    }
     level = Level(order, 2**depth, separation, DTYPES[precision])
     try:
         seconds, error = _fft(level) if name == "fft" else _operator(name, level, depth)
@@ -126,7 +151,12 @@ def measure(name: str, order: int, depth: int, precision: str, separation: int =
         "seconds": seconds,
         "error": error,
         "compute_share": work and work / seconds / best.multiply_adds,
-        "memory_share": 2 * level.terms * level.boxes * np.dtype(level.dtype).itemsize / seconds / best.bandwidth,
+        "memory_share": 2
+        * level.terms
+        * level.boxes
+        * np.dtype(level.dtype).itemsize
+        / seconds
+        / best.bandwidth,
     }
 
 
@@ -156,7 +186,8 @@ def rows(orders, depths, precisions, names=NAMES, separation: int = 1):
 
 
 def crossovers(found: list[dict]) -> list[dict]:
-    """From which order on an operator is faster than another up to the last order, where it is not so from the first."""
+    """From which order on an operator is faster than another up to the last order, where it is
+    not so from the first."""
     times: dict = {}
     for row in found:
         if "seconds" in row:
@@ -167,21 +198,37 @@ def crossovers(found: list[dict]) -> list[dict]:
         for fast, slow in itertools.permutations(of, 2):
             orders = sorted(set(of[fast]) & set(of[slow]))
             wins = [order for order in orders if of[fast][order] < of[slow][order]]
-            from_on = next((order for n, order in enumerate(orders) if set(orders[n:]) <= set(wins)), None)
+            from_on = next(
+                (order for n, order in enumerate(orders) if set(orders[n:]) <= set(wins)), None
+            )
             if from_on is not None and from_on != orders[0]:
-                out.append({"precision": precision, "depth": depth, "faster": fast, "than": slow, "from_order": from_on})
+                out.append(
+                    {
+                        "precision": precision,
+                        "depth": depth,
+                        "faster": fast,
+                        "than": slow,
+                        "from_order": from_on,
+                    }
+                )
     return out
 
 
 def claims(found: list[dict]) -> list[dict]:
     """What the literature says of the operators beside what was measured."""
-    done = {(row["operator"], row["order"], row["depth"], row["precision"]): row for row in found if "seconds" in row}
+    done = {
+        (row["operator"], row["order"], row["depth"], row["precision"]): row
+        for row in found
+        if "seconds" in row
+    }
     out = []
     for (name, order, depth, precision), row in done.items():
         where = {"operator": name, "order": order, "depth": depth, "precision": precision}
         symmetric = done.get(("p4_symmetric", order, depth, precision))
         if name == "rotation" and symmetric:
-            out.append(ROTATION_OVER_P4 | where | {"measured": symmetric["seconds"] / row["seconds"]})
+            out.append(
+                ROTATION_OVER_P4 | where | {"measured": symmetric["seconds"] / row["seconds"]}
+            )
         if name in ("p4_symmetric", "p4_parity") and 3 <= order <= 20:
             out.append(COMPUTE_BOUND | where | {"measured": row["compute_share"]})
     return out

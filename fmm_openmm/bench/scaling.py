@@ -40,12 +40,18 @@ def measure(most: float, tolerance: float, backend: str = "auto"):
             return
         started = time.perf_counter()
         try:
-            evaluation = Evaluation(tiled_charges(base.charges, copies), tolerance=tolerance, backend=backend)
+            evaluation = Evaluation(
+                tiled_charges(base.charges, copies), tolerance=tolerance, backend=backend
+            )
             seconds = evaluation.seconds()
         except MemoryError as error:  # also CuPy's
             yield {"atoms": atoms, "stopped": f"out of memory: {error}"}
             return
-        yield {"atoms": atoms, "seconds": seconds, "force_error": relative_error(evaluation.forces, base.exact)}
+        yield {
+            "atoms": atoms,
+            "seconds": seconds,
+            "force_error": relative_error(evaluation.forces, base.exact),
+        }
         took = time.perf_counter() - started
         if time.perf_counter() - begin + 4 * took > SECONDS:
             yield {"atoms": atoms, "stopped": f"a larger system would exceed {SECONDS:g} s"}
@@ -53,7 +59,8 @@ def measure(most: float, tolerance: float, backend: str = "auto"):
 
 
 def growth_exponent(rows) -> float | None:
-    """Exponent of the time's growth over the largest decade of atoms; None with fewer than two sizes there."""
+    """Exponent of the time's growth over the largest decade of atoms;
+    None with fewer than two sizes there."""
     points = np.array([(row["atoms"], row["seconds"]) for row in rows])
     points = points[points[:, 0] >= 0.099 * points[:, 0].max()] if len(points) else points
     return float(np.polyfit(*np.log(points.T), 1)[0]) if len(points) > 1 else None

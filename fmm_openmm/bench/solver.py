@@ -1,7 +1,9 @@
-"""Time of an evaluation and of its stages, against what the device can do, with the measured force error beside it.
+"""Time of an evaluation and of its stages, against what the device can do, with the measured force
+error beside it.
 
-On a GPU an evaluation is a replay of the CUDA graph, with positions and results on the device, and stages are timed one by
-one, so that their sum is larger: near and far field overlap, and a stage alone shows its launch. On a CPU all is wall time.
+On a GPU an evaluation is a replay of the CUDA graph, with positions and results on the device, and
+stages are timed one by one, so that their sum is larger: near and far field overlap, and a stage
+alone shows its launch. On a CPU all is wall time.
 """
 
 import time
@@ -17,7 +19,8 @@ from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.convert import ChargeSystem
 
 INSTRUCTIONS = {"single": 14, "double": 18}
-"""Of a pair in p2p, issued to the floating-point units: a reciprocal square root, the others as long as a multiply-add."""
+"""Of a pair in p2p, issued to the floating-point units: a reciprocal square root, the others as
+long as a multiply-add."""
 
 
 class Evaluation:
@@ -29,7 +32,8 @@ class Evaluation:
     """
 
     def __init__(self, charges: ChargeSystem, **options):
-        self.solver = charges.solver(**{"positions": None} | options)  # a cell is taken to be filled unless positions are given
+        # a cell is taken to be filled unless positions are given
+        self.solver = charges.solver(**{"positions": None} | options)
         self._positions, self._cell, self._device = charges.positions, charges.box_vectors, None
         if self.solver.backend == "cuda":
             from fmm_openmm.bench import device
@@ -44,7 +48,10 @@ class Evaluation:
         return self.solver._stages[0]
 
     def seconds(self) -> float:
-        """Median time of an evaluation. On a GPU of the graph alone, but in empty space of a call, which reads the energy."""
+        """Median time of an evaluation.
+
+        On a GPU of the graph alone, but in empty space of a call, which reads the energy.
+        """
         return self.call_seconds() if self._cell is None else self.graph_seconds()
 
     def call_seconds(self) -> float:
@@ -54,24 +61,32 @@ class Evaluation:
 
     def graph_seconds(self) -> float:
         """Median time of the graph alone on a GPU, else of a call."""
-        return self._device.median_seconds(self.stages.replay) if self._device else self.call_seconds()
+        return (
+            self._device.median_seconds(self.stages.replay) if self._device else self.call_seconds()
+        )
 
     def stage_seconds(self) -> dict[str, float]:
-        """Median time of each stage alone; with levels also of those that only they need, of all levels together."""
+        """Median time of each stage alone; with levels also of those that only they need, of all
+        levels together."""
         if self._device:
             queued = {name: [name] for name in timing.STAGES}
             if levels := range(1, self.solver.parameters.levels + 1):
-                of_levels = {name: [f"{name}{level}" for level in levels] for name in ("m2l", "l2l")}
+                of_levels = {
+                    name: [f"{name}{level}" for level in levels] for name in ("m2l", "l2l")
+                }
                 queued |= {"m2m": ["m2m"], **of_levels}
             return {
-                name: self._device.median_seconds(lambda parts=parts: [self.stages.queue(part) for part in parts])
+                name: self._device.median_seconds(
+                    lambda parts=parts: [self.stages.queue(part) for part in parts]
+                )
                 for name, parts in queued.items()
             }
         width = box_width(self._cell, self.solver.parameters.counts)
         return timing.stage_seconds(self.stages, self._positions, width)
 
     def new_shape_seconds(self) -> float:
-        """Time of an evaluation in a cell of a shape not seen before, the third: a second one makes a second set of stages."""
+        """Time of an evaluation in a cell of a shape not seen before, the third: a second one
+        makes a second set of stages."""
         for shrink in (1e-6, 2e-6):
             begin = time.perf_counter()
             self.solver.compute(self._positions, self._cell * [[1.0], [1.0], [1.0 - shrink]])
@@ -82,7 +97,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Limits:
-    """The best of a device in one precision: multiply-adds a second, and bytes a second read and written by a copy."""
+    """The best of a device in one precision: multiply-adds a second, and bytes a second read and
+    written by a copy."""
 
     multiply_adds: float
     bandwidth: float
@@ -99,25 +115,41 @@ def limits(backend: str, precision: str) -> Limits | None:
 
 
 def measure(
-    size: Size, tolerance: float, smoothing: float | None = None, shape: str = "cube", backend: str = "auto", **fixed
+    size: Size,
+    tolerance: float,
+    smoothing: float | None = None,
+    shape: str = "cube",
+    backend: str = "auto",
+    **fixed,
 ) -> dict:
-    """One row: what was chosen, the measured error, times in seconds, and work against the device's limits.
+    """One row: what was chosen, the measured error, times in seconds, and work against the device's
+    limits.
 
     ``fixed`` are parameters that are not left to the solver: order, grid, near_radius.
-    ``p2p_share`` is the rate of p2p's instructions over that of multiply-adds alone, ``far_share`` the bytes that p2m,
-    lattice and l2p cannot do without, over their time and a copy's bandwidth; None without limits.
+    ``p2p_share`` is the rate of p2p's instructions over that of multiply-adds alone, ``far_share``
+    the bytes that p2m, lattice and l2p cannot do without, over their time and a copy's bandwidth;
+    None without limits.
     """
     base = water(size.edge, shape)
     charges = tiled_charges(base.charges, size.copies)
-    evaluation = Evaluation(charges, tolerance=tolerance, smoothing=smoothing, backend=backend, **fixed)
+    evaluation = Evaluation(
+        charges, tolerance=tolerance, smoothing=smoothing, backend=backend, **fixed
+    )
     chosen, name = evaluation.solver.parameters, evaluation.solver.backend
     lattice = BoxLattice.from_cell(charges.box_vectors, chosen.counts, chosen.near_radius)
     width = box_width(charges.box_vectors, chosen.counts)
-    start = sort(charges.positions, charges.charges, lattice, width, chosen.smoothing, np.float32).start
+    start = sort(
+        charges.positions, charges.charges, lattice, width, chosen.smoothing, np.float32
+    ).start
     pairs = near_pairs(lattice, np.diff(start))
-    far_bytes = compulsory_bytes(lattice, chosen.order, int(start[-1]), 4 if chosen.precision == "single" else 8)
+    far_bytes = compulsory_bytes(
+        lattice, chosen.order, int(start[-1]), 4 if chosen.precision == "single" else 8
+    )
     seconds, stages = evaluation.seconds(), evaluation.stage_seconds()
-    best, far_seconds = limits(name, chosen.precision), stages["p2m"] + stages["lattice"] + stages["l2p"]
+    best, far_seconds = (
+        limits(name, chosen.precision),
+        stages["p2m"] + stages["lattice"] + stages["l2p"],
+    )
     return {
         "atoms": len(charges),
         "cell": shape,
@@ -134,14 +166,16 @@ def measure(
         "new_shape_seconds": evaluation.new_shape_seconds(),
         "pairs": pairs,
         "pairs_per_second": pairs / stages["p2p"],
-        "p2p_share": best and INSTRUCTIONS[chosen.precision] * pairs / stages["p2p"] / best.multiply_adds,
+        "p2p_share": best
+        and INSTRUCTIONS[chosen.precision] * pairs / stages["p2p"] / best.multiply_adds,
         "far_bytes": far_bytes,
         "far_share": best and far_bytes / far_seconds / best.bandwidth,
     }
 
 
 def relative_error(forces: np.ndarray, exact: np.ndarray) -> float:
-    """``|F - F_exact| / |F_exact|`` of forces (n, 3); ``exact`` may be those of the first of several copies."""
+    """``|F - F_exact| / |F_exact|`` of forces (n, 3); ``exact`` may be those of the first of
+    several copies."""
     forces = forces.reshape(-1, *exact.shape)
     return float(np.linalg.norm(forces - exact) / np.linalg.norm(exact) / np.sqrt(len(forces)))
 
@@ -161,7 +195,8 @@ def near_pairs(lattice: BoxLattice, count: np.ndarray) -> int:
 
 
 def compulsory_bytes(lattice: BoxLattice, order: int, parts: int, real: int) -> int:
-    """Bytes that p2m, lattice and l2p move if each kernel reads its input and writes its output once.
+    """Bytes that p2m, lattice and l2p move if each kernel reads its input and writes its output
+    once.
 
     Args:
         parts: their number, four reals each as sources and four as results.

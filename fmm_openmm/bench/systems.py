@@ -1,4 +1,5 @@
-"""Systems to measure on: equilibrated water boxes, relaxed systems of any kind, and copies of them side by side."""
+"""Systems to measure on: equilibrated water boxes, relaxed systems of any kind, and copies of
+them side by side."""
 
 import copy
 import re
@@ -21,7 +22,8 @@ DENSITY, SITES = 99.4, 3
 """Of water: atoms in a cubic nm, and in a molecule."""
 
 HYDROGEN_SITE = (0.04, 0.192)
-"""Lennard-Jones sigma (nm) and epsilon (kJ/mol) of hydrogen in CHARMM's TIP3P, doi:10.1021/jp973084f."""
+"""Lennard-Jones sigma (nm) and epsilon (kJ/mol) of hydrogen in CHARMM's TIP3P,
+doi:10.1021/jp973084f."""
 
 BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
 """kJ/mol/K."""
@@ -35,7 +37,9 @@ BAROSTAT_INTERVAL = 25
 SHAPES = {  # rows a, b, c; only the shape counts
     "cube": np.eye(3),
     "dodecahedron": np.array([[1.0, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]]),
-    "octahedron": np.array([[1.0, 0, 0], [1 / 3, np.sqrt(8 / 9), 0], [-1 / 3, np.sqrt(2 / 9), np.sqrt(2 / 3)]]),
+    "octahedron": np.array(
+        [[1.0, 0, 0], [1 / 3, np.sqrt(8 / 9), 0], [-1 / 3, np.sqrt(2 / 9), np.sqrt(2 / 3)]]
+    ),
     "skewed": np.array([[1.0, 0, 0], [0.31, 1.12, 0], [-0.27, 0.43, 0.94]]),
 }
 
@@ -60,8 +64,8 @@ TERMS = {
     openmm.MonteCarloBarostat: (),
     openmm.MonteCarloMembraneBarostat: (),
 }
-"""Terms of the forces that :func:`tiled` can repeat: the name in OpenMM's methods, and the first of a term's arguments that are
-particles and one past the last."""
+"""Terms of the forces that :func:`tiled` can repeat: the name in OpenMM's methods, and the first
+of a term's arguments that are particles and one past the last."""
 
 NOT_REPEATED = ("ParticleParameterOffset", "ExceptionParameterOffset", "InteractionGroup")
 """Terms that :func:`tiled` cannot repeat."""
@@ -84,7 +88,10 @@ class Size:
         match = re.fullmatch(r"(\d+\.?\d*)(?::(\d+)x(\d+)x(\d+))?", text)
         copies = tuple(map(int, match.groups(default="1")[1:])) if match else (0,)
         if min(copies) < 1 or float(match[1]) < 2:
-            raise ValueError(f"a size is an edge of at least 2 nm, or this and copies, as 6 or 6:3x3x5, got {text}")
+            raise ValueError(
+                "a size is an edge of at least 2 nm, or this and copies, as 6 or 6:3x3x5, "
+                f"got {text}"
+            )
         return cls(float(match[1]), copies)
 
     def __str__(self) -> str:
@@ -93,7 +100,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Sample:
-    """An equilibrated system: PME for its electrostatics, positions (n, 3) in nm, velocities (n, 3) in nm/ps."""
+    """An equilibrated system: PME for its electrostatics, positions (n, 3) in nm,
+    velocities (n, 3) in nm/ps."""
 
     system: openmm.System
     positions: np.ndarray
@@ -102,7 +110,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Water:
-    """A sample of water, its charges, and the forces (n, 3) in kJ/mol/nm of its Ewald sum, made when asked for."""
+    """A sample of water, its charges, and the forces (n, 3) in kJ/mol/nm of its Ewald sum, made
+    when asked for."""
 
     sample: Sample
 
@@ -118,7 +127,9 @@ class Water:
 def cell_of(size: Size, shape: str) -> np.ndarray:
     """Box vectors of a size, shape (3, 3), nm."""
     vectors = SHAPES[shape]
-    return vectors * (size.edge / np.cbrt(np.prod(np.diag(vectors)))) * np.array(size.copies)[:, None]
+    return (
+        vectors * (size.edge / np.cbrt(np.prod(np.diag(vectors)))) * np.array(size.copies)[:, None]
+    )
 
 
 @cache
@@ -139,17 +150,28 @@ def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: i
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     forcefield = app.ForceField("amber14/tip3p.xml")
     vectors = np.eye(3) * vectors if np.ndim(vectors) == 0 else np.asarray(vectors)
-    modeller.addSolvent(forcefield, boxVectors=[openmm.Vec3(*v) for v in vectors.tolist()] * unit.nanometer)
+    modeller.addSolvent(
+        forcefield, boxVectors=[openmm.Vec3(*v) for v in vectors.tolist()] * unit.nanometer
+    )
     system = forcefield.createSystem(
-        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=cutoff * unit.nanometer, removeCMMotion=False
+        modeller.topology,
+        nonbondedMethod=app.PME,
+        nonbondedCutoff=cutoff * unit.nanometer,
+        removeCMMotion=False,
     )
     positions = np.array(modeller.positions.value_in_unit(unit.nanometer))
     return equilibrated(system, positions, picoseconds, seed, minimize=100)
 
 
-def equilibrated(system: openmm.System, positions: np.ndarray, picoseconds: float, seed: int = 1, minimize: int = 0) -> Sample:
-    """The sample after at most so many steps of minimisation, new velocities and a Langevin run at 300 K. Its box, which a
-    barostat may have changed, becomes the System's default."""
+def equilibrated(
+    system: openmm.System,
+    positions: np.ndarray,
+    picoseconds: float,
+    seed: int = 1,
+    minimize: int = 0,
+) -> Sample:
+    """The sample after at most so many steps of minimisation, new velocities and a Langevin run
+    at 300 K. Its box, which a barostat may have changed, becomes the System's default."""
     integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, 5.0, 0.002)
     integrator.setRandomNumberSeed(seed)
     context = openmm.Context(system, integrator, fastest_platform())
@@ -167,12 +189,19 @@ def equilibrated(system: openmm.System, positions: np.ndarray, picoseconds: floa
     )
 
 
-def barostat(temperature: float = TEMPERATURE, pressure: float = 1.0, seed: int = 1, membrane: bool = False) -> openmm.Force:
-    """A Monte Carlo barostat of this pressure, bar; with ``membrane`` for a bilayer in the xy plane without surface tension:
-    x and y change together, z independently."""
+def barostat(
+    temperature: float = TEMPERATURE, pressure: float = 1.0, seed: int = 1, membrane: bool = False
+) -> openmm.Force:
+    """A Monte Carlo barostat of this pressure, bar; with ``membrane`` for a bilayer in the xy
+    plane without surface tension: x and y change together, z independently."""
     if membrane:
-        plane, normal = openmm.MonteCarloMembraneBarostat.XYIsotropic, openmm.MonteCarloMembraneBarostat.ZFree
-        result = openmm.MonteCarloMembraneBarostat(pressure, 0.0, temperature, plane, normal, BAROSTAT_INTERVAL)
+        plane, normal = (
+            openmm.MonteCarloMembraneBarostat.XYIsotropic,
+            openmm.MonteCarloMembraneBarostat.ZFree,
+        )
+        result = openmm.MonteCarloMembraneBarostat(
+            pressure, 0.0, temperature, plane, normal, BAROSTAT_INTERVAL
+        )
     else:
         result = openmm.MonteCarloBarostat(pressure, temperature, BAROSTAT_INTERVAL)
     result.setRandomNumberSeed(seed)
@@ -182,11 +211,14 @@ def barostat(temperature: float = TEMPERATURE, pressure: float = 1.0, seed: int 
 def exact_forces(charges: ChargeSystem) -> np.ndarray:
     """Forces of charges in a periodic cell, from a converged Ewald sum, shape (n, 3), kJ/mol/nm."""
     c = charges
-    return ewald_sum(c.positions, c.charges, c.box_vectors, c.exclusions, c.exclusions_periodic).forces
+    return ewald_sum(
+        c.positions, c.charges, c.box_vectors, c.exclusions, c.exclusions_periodic
+    ).forces
 
 
 def with_every_atom_a_site(sample: Sample) -> Sample:
-    """The sample with a Lennard-Jones interaction, that of the hydrogens of CHARMM's TIP3P, on the atoms that have none."""
+    """The sample with a Lennard-Jones interaction, that of the hydrogens of CHARMM's TIP3P, on
+    the atoms that have none."""
     system = copy.deepcopy(sample.system)
     parameters = particle_parameters(nonbonded(system))
     parameters[parameters[:, 2] == 0, 1:] = HYDROGEN_SITE
@@ -208,7 +240,9 @@ def tiled(sample: Sample, copies) -> Sample:
     system.setDefaultPeriodicBoxVectors(*(box * np.array(copies)[:, None]))
     n = sample.system.getNumParticles()
     masses = [sample.system.getParticleMass(i)._value for i in range(n)]
-    constraints = [sample.system.getConstraintParameters(k) for k in range(sample.system.getNumConstraints())]
+    constraints = [
+        sample.system.getConstraintParameters(k) for k in range(sample.system.getNumConstraints())
+    ]
     constraints = [(i, j, distance._value) for i, j, distance in constraints]
     for first in range(0, n * count, n):
         for mass in masses:
@@ -217,7 +251,9 @@ def tiled(sample: Sample, copies) -> Sample:
             system.addConstraint(first + i, first + j, distance)
     for force in sample.system.getForces():
         system.addForce(_repeated(force, n, count))
-    return Sample(system, _shifted(sample.positions, box, copies), np.tile(sample.velocities, (count, 1)))
+    return Sample(
+        system, _shifted(sample.positions, box, copies), np.tile(sample.velocities, (count, 1))
+    )
 
 
 def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
@@ -242,9 +278,11 @@ def degrees_of_freedom(system: openmm.System) -> int:
 
 
 @contextmanager
-def scaled(force: openmm.NonbondedForce, charge: float = 1.0, epsilon: float = 1.0, exceptions: float = 1.0):
-    """Give a NonbondedForce, for a ``with`` block, these multiples of its particles' charges and well depths, and of both in
-    its exceptions."""
+def scaled(
+    force: openmm.NonbondedForce, charge: float = 1.0, epsilon: float = 1.0, exceptions: float = 1.0
+):
+    """Give a NonbondedForce, for a ``with`` block, these multiples of its particles' charges and
+    well depths, and of both in its exceptions."""
     particles = particle_parameters(force)
     pairs = _interacting_exceptions(force) if exceptions != 1 else []
 
@@ -267,7 +305,8 @@ def fastest_platform() -> openmm.Platform:
 
 
 def _interacting_exceptions(force: openmm.NonbondedForce) -> list[tuple]:
-    """Index, particles, charge product, sigma and epsilon of the exceptions that are not mere exclusions; e, nm, kJ/mol."""
+    """Index, particles, charge product, sigma and epsilon of the exceptions that are not mere
+    exclusions; e, nm, kJ/mol."""
     exceptions = ((k, *force.getExceptionParameters(k)) for k in range(force.getNumExceptions()))
     return [
         (k, i, j, product._value, sigma._value, epsilon._value)
@@ -286,9 +325,12 @@ def _repeated(force: openmm.Force, n: int, count: int) -> openmm.Force:
             raise ValueError(f"cannot repeat a {kind.__name__} with a {term}")
     result = copy.deepcopy(force)
     for term, begin, end in TERMS[kind]:
-        get = getattr(force, f"get{term}Particles" if term == "Exclusion" else f"get{term}Parameters")
+        get = getattr(
+            force, f"get{term}Particles" if term == "Exclusion" else f"get{term}Parameters"
+        )
         entries = [get(k) for k in range(getattr(force, f"getNum{term}s")())]
-        if (kind, term) == (openmm.CustomNonbondedForce, "Particle"):  # its parameters are one argument
+        # its parameters are one argument
+        if (kind, term) == (openmm.CustomNonbondedForce, "Particle"):
             entries = [[parameters] for parameters in entries]
         entries = [[getattr(value, "_value", value) for value in entry] for entry in entries]
         add = getattr(result, f"add{term}")
@@ -304,4 +346,6 @@ def _shifted(positions: np.ndarray, box: np.ndarray, copies) -> np.ndarray:
 
 
 def _box(system: openmm.System) -> np.ndarray:
-    return np.array([vector.value_in_unit(unit.nanometer) for vector in system.getDefaultPeriodicBoxVectors()])
+    return np.array(
+        [vector.value_in_unit(unit.nanometer) for vector in system.getDefaultPeriodicBoxVectors()]
+    )

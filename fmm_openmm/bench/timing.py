@@ -31,7 +31,8 @@ def median_seconds(function) -> float:
 
 
 class StageClock:
-    """Stages that note how long each call takes; to be driven like those they stand for, on the host."""
+    """Stages that note how long each call takes; to be driven like those they stand for,
+    on the host."""
 
     def __init__(self, stages: Stages):
         self._stages = stages
@@ -48,7 +49,8 @@ class StageClock:
 
 
 def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[str, float]:
-    """Median wall time of each stage on the host, seconds; with levels also of those that only they need.
+    """Median wall time of each stage on the host, seconds; with levels also of those that only they
+    need.
 
     Args:
         stages: of a backend that computes on the host.
@@ -70,7 +72,10 @@ def hardware() -> str:
     """The processor with its threads, after the GPU where there is one."""
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    processor = f"{model[1] if model else platform.processor() or platform.machine()}, {get_num_threads()} threads"
+    processor = (
+        f"{model[1] if model else platform.processor() or platform.machine()}, "
+        f"{get_num_threads()} threads"
+    )
     if choose_backend() != "cuda":
         return processor
     return f"{backend_class('cuda').device()}; {processor}"

@@ -14,7 +14,8 @@ CANDIDATES = 12
 
 
 def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
-    """Charges of TIP3P water, molecules scattered as evenly as in the liquid; for timing, not for physics.
+    """Charges of TIP3P water, molecules scattered as evenly as in the liquid; for timing, not for
+    physics.
 
     Args:
         cell: box vectors in reduced form, shape (3, 3), nm.
@@ -33,11 +34,19 @@ def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
 
 
 def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: float) -> float:
-    """Median time of an evaluation with these parameters, infinite where memory does not suffice."""
+    """Median time of an evaluation with these parameters,
+    infinite where memory does not suffice."""
     p = parameters
-    options = {"order": p.order, "near_radius": p.near_radius, "grid": p.counts, "smoothing": p.smoothing}
+    options = {
+        "order": p.order,
+        "near_radius": p.near_radius,
+        "grid": p.counts,
+        "smoothing": p.smoothing,
+    }
     try:
-        return Evaluation(charges, tolerance=tolerance, precision=p.precision, backend="cuda", **options).seconds()
+        return Evaluation(
+            charges, tolerance=tolerance, precision=p.precision, backend="cuda", **options
+        ).seconds()
     except MemoryError:
         return np.inf
 
@@ -50,7 +59,10 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
     found = candidates(request, charges.box_vectors, load, CUDA_COST)
     if found[0].expected_error > request.tolerance:
         reachable = found[0].expected_error
-        raise ValueError(f"`tolerance` {request.tolerance:g} is out of reach here: the best estimate is {reachable:.1e}")
+        raise ValueError(
+            f"`tolerance` {request.tolerance:g} is out of reach here: "
+            f"the best estimate is {reachable:.1e}"
+        )
     times = [seconds_of(charges, each, request.tolerance) for each in found[:most]]
     best = int(np.argmin(times))
     if not np.isfinite(times[best]):
@@ -65,7 +77,13 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
         "grid": found[best].grid,
         "model_seconds": times[0],
         "candidates": [
-            {"order": p.order, "near_radius": p.near_radius, "smoothing": p.smoothing, "grid": p.grid, "seconds": seconds}
+            {
+                "order": p.order,
+                "near_radius": p.near_radius,
+                "smoothing": p.smoothing,
+                "grid": p.grid,
+                "seconds": seconds,
+            }
             for p, seconds in zip(found, times, strict=False)
         ],
     }

@@ -1,7 +1,7 @@
 """The command line: ``fmm-openmm`` and ``python -m fmm_openmm``.
 
-One module a command. Each has ``add_arguments(parser)`` and ``run(args, terminal) -> Outcome``; what they print goes
-through :class:`fmm_openmm.cli.terminal.Terminal`.
+One module a command. Each has ``add_arguments(parser)`` and ``run(args, terminal) -> Outcome``;
+what they print goes through :class:`fmm_openmm.cli.terminal.Terminal`.
 
 Exit codes: 0 done, 1 a check failed, 2 bad usage or input (one line on stderr), 130 interrupted.
 """
@@ -19,10 +19,26 @@ from fmm_openmm.cli import bench, check, convert, info, run, validate
 from fmm_openmm.cli.outputs import check_outputs
 from fmm_openmm.cli.terminal import Terminal, one_line
 
-COMMANDS = {"info": info, "check": check, "validate": validate, "run": run, "bench": bench, "convert": convert}
+COMMANDS = {
+    "info": info,
+    "check": check,
+    "validate": validate,
+    "run": run,
+    "bench": bench,
+    "convert": convert,
+}
 
-# What bad input, a missing file or package, too little memory, or a System that is not supported may raise.
-EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, UnsupportedError, openmm.OpenMMException)
+# What bad input, a missing file or package, too little memory, or a System that is
+# not supported may raise.
+EXPECTED = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    MemoryError,
+    UnsupportedError,
+    openmm.OpenMMException,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,11 +54,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fmm_openmm {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
-        summary, _, details = module.__doc__.partition("\n")
-        command = commands.add_parser(name, help=summary, description=f"{summary}\n{details}")
+        summary = module.__doc__.partition("\n\n")[0]
+        command = commands.add_parser(name, help=summary, description=module.__doc__)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
-        command.add_argument("--json", action="store_true", help="print the results as JSON, and nothing else")
-        command.add_argument("--debug", action="store_true", help="show the Python traceback of an error")
+        command.add_argument(
+            "--json", action="store_true", help="print the results as JSON, and nothing else"
+        )
+        command.add_argument(
+            "--debug", action="store_true", help="show the Python traceback of an error"
+        )
         module.add_arguments(command)
     return parser
 
@@ -56,7 +76,8 @@ class _Told(logging.Handler):
 
 @contextmanager
 def _telling():
-    """For a ``with`` block in which warnings and the log, from INFO on, are one line each on stderr."""
+    """For a ``with`` block in which warnings and the log, from INFO on,
+    are one line each on stderr."""
     log, handler = logging.getLogger("fmm_openmm"), _Told()
     usual, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     level = log.level

@@ -31,8 +31,8 @@ ALWAYS_THERE = ("Reference", "CPU")
 
 @dataclass
 class Check:
-    """One check: passed where ``error <= limit``; skipped, with a reason, where it cannot be made here; failed also by an
-    exception, whose text is ``failure``."""
+    """One check: passed where ``error <= limit``; skipped, with a reason, where it cannot be
+    made here; failed also by an exception, whose text is ``failure``."""
 
     name: str
     limit: float
@@ -84,7 +84,13 @@ def run(args, terminal) -> Outcome:
     terminal.table(
         ("check", "error", "limit", "seconds", "verdict"),
         [
-            (c.name, "-" if c.error is None else f"{c.error:.1e}", f"{c.limit:.1e}", f"{c.seconds:.2f}", c.verdict)
+            (
+                c.name,
+                "-" if c.error is None else f"{c.error:.1e}",
+                f"{c.limit:.1e}",
+                f"{c.seconds:.2f}",
+                c.verdict,
+            )
             for c in checks
         ],
     )
@@ -105,7 +111,9 @@ def build_water() -> tuple[openmm.System, np.ndarray]:
     forcefield = app.ForceField("amber14/tip3p.xml")
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(2, 2, 2) * unit.nanometer)
-    system = forcefield.createSystem(modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometer)
+    system = forcefield.createSystem(
+        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometer
+    )
     return system, np.array(modeller.positions.value_in_unit(unit.nanometer))
 
 
@@ -133,7 +141,9 @@ def on_platform(name: str, water: openmm.System, positions: np.ndarray, exact) -
     """Difference of FMM and PME forces in OpenMM, relative to the electrostatic forces."""
     check = Check(f"water against PME, platform {name}", limit=PLATFORM_TOLERANCE + PME_TOLERANCE)
     with_pme, with_fmm = openmm.XmlSerializer.clone(water), openmm.XmlSerializer.clone(water)
-    next(f for f in with_pme.getForces() if isinstance(f, openmm.NonbondedForce)).setEwaldErrorTolerance(PME_TOLERANCE)
+    next(
+        f for f in with_pme.getForces() if isinstance(f, openmm.NonbondedForce)
+    ).setEwaldErrorTolerance(PME_TOLERANCE)
     use_fmm(with_fmm, tolerance=PLATFORM_TOLERANCE)
     try:
         pme = forces_on(name, with_pme, positions)
@@ -153,7 +163,9 @@ def on_platform(name: str, water: openmm.System, positions: np.ndarray, exact) -
 
 def forces_on(platform: str, system: openmm.System, positions: np.ndarray) -> np.ndarray:
     """All forces of ``system``, shape (n, 3), kJ/mol/nm."""
-    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName(platform))
+    context = openmm.Context(
+        system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName(platform)
+    )
     context.setPositions(positions)
     forces = context.getState(forces=True).getForces(asNumpy=True)
     return forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer)
@@ -163,7 +175,11 @@ def draw(drawing, checks) -> None:
     """Each check's error beside its limit."""
     made = [check for check in checks if check.error is not None][::-1]
     axes = drawing.add_subplot()
-    axes.barh([c.name for c in made], [c.error for c in made], color=["C0" if c.passed else "C3" for c in made])
+    axes.barh(
+        [c.name for c in made],
+        [c.error for c in made],
+        color=["C0" if c.passed else "C3" for c in made],
+    )
     axes.plot([c.limit for c in made], range(len(made)), "k|", markersize=14, label="limit")
     axes.set_xscale("log")
     axes.set_xlabel("relative error")

@@ -13,7 +13,9 @@ from fmm_openmm.convert import ChargeSystem
 def add_arguments(parser) -> None:
     """FILE and ``-o``."""
     inputs.add_arguments(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.npz", help="the file to write")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="OUT.npz", help="the file to write"
+    )
 
 
 def run(args, terminal) -> Outcome:
@@ -34,7 +36,11 @@ def run(args, terminal) -> Outcome:
         "box_vectors": system.box_vectors,
         **noted,
     }
-    box = "none" if system.box_vectors is None else np.array2string(system.box_vectors, precision=4).replace("\n", "")
+    box = (
+        "none"
+        if system.box_vectors is None
+        else np.array2string(system.box_vectors, precision=4).replace("\n", "")
+    )
     terminal.pairs(
         [
             ("particles", str(len(system))),

@@ -25,7 +25,9 @@ BACKENDS = ("reference", "cpu", "cuda")
 
 def add_arguments(parser) -> None:
     """The files to look into."""
-    parser.add_argument("files", nargs="*", metavar="SYSTEM.xml", help="show the FMMForces of these files instead")
+    parser.add_argument(
+        "files", nargs="*", metavar="SYSTEM.xml", help="show the FMMForces of these files instead"
+    )
 
 
 def run(args, terminal) -> Outcome:
@@ -53,7 +55,11 @@ def describe_file(path: str) -> list[dict]:
     except ET.ParseError as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     with reading(path):
-        return [_described(element, content) for element in elements if (content := content_in(element)) is not None]
+        return [
+            _described(element, content)
+            for element in elements
+            if (content := content_in(element)) is not None
+        ]
 
 
 def _described(element: ET.Element, content: dict) -> dict:
@@ -83,7 +89,9 @@ def _look_around(terminal) -> Outcome:
             "threads": get_num_threads(),
             "platforms": [describe_platform(name) for name in platform_names()],
             "platform_load_failures": list(openmm.Platform.getPluginLoadFailures()),
-            "backends": {name: reason or "available" for name, reason in map(describe_backend, BACKENDS)},
+            "backends": {
+                name: reason or "available" for name, reason in map(describe_backend, BACKENDS)
+            },
             "backend": CoulombSolver([1.0], np.eye(3)).backend,
             "bridge": describe_bridge(),
         }
@@ -91,12 +99,17 @@ def _look_around(terminal) -> Outcome:
     terminal.say()
     terminal.table(
         ("OpenMM platform", "speed", "device"),
-        [(entry["name"], f"{entry['speed']:g}", entry["device"] or entry["error"]) for entry in result["platforms"]],
+        [
+            (entry["name"], f"{entry['speed']:g}", entry["device"] or entry["error"])
+            for entry in result["platforms"]
+        ],
     )
     for failure in result["platform_load_failures"]:
         terminal.say(f"not loaded: {failure}")
     terminal.say()
-    terminal.pairs(result["backends"].items(), title=f"Solver backends ('auto' is {result['backend']!r})")
+    terminal.pairs(
+        result["backends"].items(), title=f"Solver backends ('auto' is {result['backend']!r})"
+    )
     terminal.say()
     bridge = result["bridge"]
     terminal.say(f"Bridge to OpenMM: {bridge['name']}, since {bridge['reason']}")
@@ -157,4 +170,7 @@ def describe_bridge() -> dict[str, str]:
     found = plugin.find()
     if isinstance(found, str):
         return {"name": "host", "reason": found}
-    return {"name": "native", "reason": f"the native plugin serves Contexts on the CUDA platform: {found.origin}"}
+    return {
+        "name": "native",
+        "reason": f"the native plugin serves Contexts on the CUDA platform: {found.origin}",
+    }

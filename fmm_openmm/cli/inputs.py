@@ -16,12 +16,13 @@ from fmm_openmm.convert.cells import is_no_cell
 
 FILES = """\
 FILE is one of
-  structure.pdb or .cif  with --forcefield XML ...       (these also as .pdb.gz or .cif.gz)
-  system.xml + structure.pdb or .cif           (an openmm.System, with PME or converted by
-                                                          use_fmm; the structure gives positions and box)
-  topology.prmtop + coordinates.inpcrd or .rst7          (AMBER)
-  topology.top + coordinates.gro                         (GROMACS; --include DIR for its force field files)
-  structure.psf + coordinates.pdb or .crd                (CHARMM; --parameters FILE ...)"""
+  structure.pdb or .cif  with --forcefield XML ...  (these also as .pdb.gz or .cif.gz)
+  system.xml + structure.pdb or .cif                (an openmm.System, with PME or converted by
+                                                     use_fmm; the structure gives positions and box)
+  topology.prmtop + coordinates.inpcrd or .rst7     (AMBER)
+  topology.top + coordinates.gro                    (GROMACS; --include DIR for its force field
+                                                     files)
+  structure.psf + coordinates.pdb or .crd           (CHARMM; --parameters FILE ...)"""
 
 KINDS = {
     ".pdb": "structure",
@@ -77,29 +78,45 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
     named = {"dest": "files"} if option else {}
     usual = f" (default: {' '.join(forcefield)})" if forcefield else ""
     group.add_argument(option or "files", nargs="+", metavar="FILE", help="see below", **named)
-    group.add_argument("--forcefield", nargs="+", action="extend", metavar="XML", help=f"OpenMM force field files{usual}")
-    group.add_argument("--parameters", nargs="+", action="extend", metavar="FILE", help="CHARMM parameter files")
+    group.add_argument(
+        "--forcefield",
+        nargs="+",
+        action="extend",
+        metavar="XML",
+        help=f"OpenMM force field files{usual}",
+    )
+    group.add_argument(
+        "--parameters", nargs="+", action="extend", metavar="FILE", help="CHARMM parameter files"
+    )
     group.add_argument("--include", metavar="DIR", help="where GROMACS force field files are")
     group.add_argument(
         "--box",
         nargs="+",
         type=float,
         metavar="LENGTH",
-        help="periodic box in place of the files' own: three lengths in nm, or these and three angles in degrees",
+        help="periodic box in place of the files' own: three lengths in nm, or these and "
+        "three angles in degrees",
     )
     group.add_argument("--cutoff", type=float, help="nm (default: 0.9, or less in a small box)")
-    group.add_argument("--switch", type=float, help="nm, where the Lennard-Jones interaction begins to be switched off")
-    group.add_argument("--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water")
+    group.add_argument(
+        "--switch",
+        type=float,
+        help="nm, where the Lennard-Jones interaction begins to be switched off",
+    )
+    group.add_argument(
+        "--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water"
+    )
 
 
 def load(args) -> Molecules:
     """The system that the parsed command line names.
 
-    Hydrogens outside rigid water get a mass of ``args.hydrogen_mass``, amu, taken from the heavy atom, unless that is None.
+    Hydrogens outside rigid water get a mass of ``args.hydrogen_mass``, amu, taken from the heavy
+    atom, unless that is None.
 
     Raises:
-        FileNotFoundError, ValueError: a file that is missing, of unknown kind, unreadable, or one that does not fit the
-            others.
+        FileNotFoundError, ValueError: a file that is missing, of unknown kind, unreadable, or one
+            that does not fit the others.
     """
     found = {}
     for path in map(Path, args.files):
@@ -111,15 +128,21 @@ def load(args) -> Molecules:
         found[kind] = path
     reader = READERS.get(frozenset(found))
     if reader is None:
-        raise ValueError(f"cannot make a system of {' and '.join(args.files)}: see --help for the combinations")
+        raise ValueError(
+            f"cannot make a system of {' and '.join(args.files)}: see --help for the combinations"
+        )
     for name, readers in USED_BY.items():
         if getattr(args, name) is not None and reader not in readers:
-            raise ValueError(f"--{name} says nothing about {' and '.join(args.files)}: leave it out")
+            raise ValueError(
+                f"--{name} says nothing about {' and '.join(args.files)}: leave it out"
+            )
     if args.cutoff is not None and not 0 < args.cutoff < np.inf:
         raise ValueError(f"--cutoff must be finite and above 0 (nm), got {args.cutoff}")
     cutoff = LONGEST_CUTOFF if args.cutoff is None else args.cutoff
     if args.switch is not None and not 0 < args.switch < cutoff:
-        raise ValueError(f"--switch must lie between 0 and the cutoff, {cutoff:g} nm, got {args.switch}")
+        raise ValueError(
+            f"--switch must lie between 0 and the cutoff, {cutoff:g} nm, got {args.switch}"
+        )
     molecules = reader(found, args)
     if len(molecules.positions) != molecules.system.getNumParticles():
         raise ValueError(
@@ -131,9 +154,13 @@ def load(args) -> Molecules:
 
 def kind_of(path: Path) -> str:
     """One of the values of :data:`KINDS`."""
-    kind = next((kind for ending, kind in KINDS.items() if path.name.lower().endswith(ending)), None)
+    kind = next(
+        (kind for ending, kind in KINDS.items() if path.name.lower().endswith(ending)), None
+    )
     if kind is None:
-        raise ValueError(f"{path}: unknown kind of file {path.suffix!r}, expected one of {', '.join(KINDS)}")
+        raise ValueError(
+            f"{path}: unknown kind of file {path.suffix!r}, expected one of {', '.join(KINDS)}"
+        )
     if kind == "gromacs" and path.read_bytes().lstrip()[:1] == b"%":  # AMBER uses .top too
         return "amber"
     return kind
@@ -158,15 +185,23 @@ def _box(args, own):
             return box
         for name in ("cutoff", "switch"):
             if getattr(args, name) is not None:
-                raise ValueError(f"--{name} says nothing in empty space: leave it out, or give a box with --box")
+                raise ValueError(
+                    f"--{name} says nothing in empty space: leave it out, or give a box with --box"
+                )
         return None
     if len(args.box) not in (3, 6) or min(args.box) <= 0:
-        raise ValueError(f"--box takes three positive lengths in nm, or these and three angles, got {args.box}")
+        raise ValueError(
+            f"--box takes three positive lengths in nm, or these and three angles, got {args.box}"
+        )
     angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
     try:
-        return check_box_vectors(computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer))
+        return check_box_vectors(
+            computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer)
+        )
     except (ArithmeticError, ValueError) as error:
-        raise ValueError(f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}") from error
+        raise ValueError(
+            f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}"
+        ) from error
 
 
 def usual_cutoff(box: np.ndarray) -> float:
@@ -203,7 +238,10 @@ def _structure_file(path: Path):
 def _read_structure(found, args):
     names = args.forcefield or args.usual_forcefield
     if not names:
-        raise ValueError(f"{found['structure']} needs --forcefield, for example amber14-all.xml amber14/tip3p.xml")
+        raise ValueError(
+            f"{found['structure']} needs --forcefield, "
+            "for example amber14-all.xml amber14/tip3p.xml"
+        )
     structure = _structure_file(found["structure"])
     box = _box(args, structure.topology.getPeriodicBoxVectors())
     if box is not None:
@@ -252,14 +290,18 @@ def _read_gromacs(found, args):
     box = _box(args, coordinates.getPeriodicBoxVectors())
     with reading(found["gromacs"]):
         vectors = None if box is None else box * unit.nanometer
-        topology = app.GromacsTopFile(str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include)
+        topology = app.GromacsTopFile(
+            str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include
+        )
         system = topology.createSystem(**_method(args, box))
     return _molecules(system, coordinates.positions, topology.topology, box)
 
 
 def _read_charmm(found, args):
     if not args.parameters:
-        raise ValueError(f"{found['charmm']} needs --parameters, CHARMM's .prm, .rtf and .str files")
+        raise ValueError(
+            f"{found['charmm']} needs --parameters, CHARMM's .prm, .rtf and .str files"
+        )
     if "structure" in found:
         structure = _structure_file(found["structure"])
         positions, own = structure.positions, structure.topology.getPeriodicBoxVectors()

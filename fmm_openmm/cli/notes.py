@@ -1,4 +1,5 @@
-"""What is unusual about the physics of an input, and legal: said before the work begins, never a reason to fail."""
+"""What is unusual about the physics of an input, and legal: said before the work begins, never a
+reason to fail."""
 
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from fmm_openmm.cli import inputs
 from fmm_openmm.convert.openmm_system import nonbonded_force
 
 DENSITIES = (1.0, 300.0)
-"""Atoms per nm^3 beyond which the unit of the box is asked for. Liquids and solids have 20 to 200, water 100, diamond 176."""
+"""Atoms per nm^3 beyond which the unit of the box is asked for.
+Liquids and solids have 20 to 200, water 100, diamond 176."""
 
 
 def look(args, molecules: inputs.Molecules, terminal) -> dict:
@@ -61,13 +63,13 @@ def _box_notes(args, system) -> list[str]:
     density, notes = atoms / volume, []
     if not DENSITIES[0] <= density <= DENSITIES[1]:
         notes.append(
-            f"{atoms:,} atom{'' if atoms == 1 else 's'} in {volume:.4g} nm^3: {density:.3g} atoms per nm^3, where liquids and "
-            "solids have 20 to 200: is the box in nm?"
+            f"{atoms:,} atom{'' if atoms == 1 else 's'} in {volume:.4g} nm^3: {density:.3g} atoms "
+            "per nm^3, where liquids and solids have 20 to 200: is the box in nm?"
         )
     cutoff = inputs.usual_cutoff(box)
     if args.cutoff is None and not _system_files(args) and cutoff < inputs.LONGEST_CUTOFF:
         notes.append(
-            f"cutoff shortened to {cutoff:.3g} nm, from {inputs.LONGEST_CUTOFF:g} nm: it must be less than half of the "
-            f"smallest box width, {narrowest:.4g} nm"
+            f"cutoff shortened to {cutoff:.3g} nm, from {inputs.LONGEST_CUTOFF:g} nm: it must be "
+            f"less than half of the smallest box width, {narrowest:.4g} nm"
         )
     return notes

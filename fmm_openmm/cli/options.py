@@ -10,18 +10,30 @@ from fmm_openmm.parameters import PRECISIONS, TOLERANCE
 
 
 def add_fmm_arguments(parser, context: bool = True) -> None:
-    """The options of :class:`fmm_openmm.FMMForce`, with or without those that only a Context has."""
-    group = parser.add_argument_group("FMM", "a System with an FMMForce keeps its options, unless any is given here")
-    group.add_argument("--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})")
+    """The options of :class:`fmm_openmm.FMMForce`, with or without those that
+    only a Context has."""
+    group = parser.add_argument_group(
+        "FMM", "a System with an FMMForce keeps its options, unless any is given here"
+    )
+    group.add_argument(
+        "--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})"
+    )
     add_expansion_arguments(group)
-    group.add_argument("--smoothing", type=float, help="smooth box membership, in box widths; 0 for none")
+    group.add_argument(
+        "--smoothing", type=float, help="smooth box membership, in box widths; 0 for none"
+    )
     group.add_argument("--levels", type=int, help="levels of an octree below the grid")
     group.add_argument("--precision", choices=PRECISIONS, help="default: auto")
     group.add_argument("--backend", choices=BACKENDS, help="default: auto")
     if context:
-        group.add_argument("--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)")
-        group.add_argument("--lennard-jones", choices=LENNARD_JONES,
-                           help="pairs among their sites, by the native bridge, or by OpenMM (default: auto)")  # fmt: skip
+        group.add_argument(
+            "--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)"
+        )
+        group.add_argument(
+            "--lennard-jones",
+            choices=LENNARD_JONES,
+            help="pairs among their sites, by the native bridge, or by OpenMM (default: auto)",
+        )
 
 
 def add_expansion_arguments(parser) -> None:
@@ -52,7 +64,9 @@ def platform(args) -> openmm.Platform | None:
         return None
     names = platform_names()
     if args.platform not in names:
-        raise ValueError(f"--platform must be one of {', '.join(names)} on this machine, got {args.platform}")
+        raise ValueError(
+            f"--platform must be one of {', '.join(names)} on this machine, got {args.platform}"
+        )
     return openmm.Platform.getPlatformByName(args.platform)
 
 

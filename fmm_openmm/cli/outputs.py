@@ -9,8 +9,8 @@ OUTPUTS = ("json", "plot", "trajectory", "log", "output")
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Refuse, before any work, an output that is an input, by whatever path or link, that lies among force field files, or
-    that is another output as well.
+    """Refuse, before any work, an output that is an input, by whatever path or link, that lies
+    among force field files, or that is another output as well.
 
     Raises:
         ValueError: names the option and the file.

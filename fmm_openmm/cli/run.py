@@ -23,13 +23,18 @@ from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, fi
 STEPS_AT_ONCE = 10
 """Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""
 
-TRAJECTORIES = {".dcd": app.DCDReporter, ".xtc": app.XTCReporter, ".pdb": app.PDBReporter, ".cif": app.PDBxReporter}
+TRAJECTORIES = {
+    ".dcd": app.DCDReporter,
+    ".xtc": app.XTCReporter,
+    ".pdb": app.PDBReporter,
+    ".cif": app.PDBxReporter,
+}
 
 
 @dataclass
 class Sample:
-    """What the log holds of one moment; energies in kJ/mol, lengths in nm. No number: the temperature without degrees of
-    freedom, the volume in empty space."""
+    """What the log holds of one moment; energies in kJ/mol, lengths in nm. No number: the
+    temperature without degrees of freedom, the volume in empty space."""
 
     step: int
     time_ps: float
@@ -46,20 +51,39 @@ def add_arguments(parser) -> None:
     group = parser.add_argument_group("simulation")
     group.add_argument("--steps", type=int, default=1000, help="default %(default)s")
     group.add_argument("--timestep", type=float, default=0.002, help="ps (default %(default)s)")
-    group.add_argument("--ensemble", choices=("nve", "nvt", "npt"), default="nvt",
-                       help="in place of barostats and thermostats that the System has (default %(default)s)")  # fmt: skip
+    group.add_argument(
+        "--ensemble",
+        choices=("nve", "nvt", "npt"),
+        default="nvt",
+        help="in place of barostats and thermostats that the System has (default %(default)s)",
+    )
     group.add_argument("--temperature", type=float, default=300.0, help="K (default %(default)s)")
-    group.add_argument("--friction", type=float, default=1.0, help="1/ps, of nvt and npt (default %(default)s)")
-    group.add_argument("--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)")
-    group.add_argument("--minimize", type=int, default=0, metavar="N", help="first at most N steps of minimisation")
-    group.add_argument("--equilibrate", type=int, default=0, metavar="N",
-                       help="then N steps before the run, of npt with --ensemble npt, else of nvt")  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, help="of velocities and thermostat; 0 for another each time")
+    group.add_argument(
+        "--friction", type=float, default=1.0, help="1/ps, of nvt and npt (default %(default)s)"
+    )
+    group.add_argument(
+        "--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)"
+    )
+    group.add_argument(
+        "--minimize", type=int, default=0, metavar="N", help="first at most N steps of minimisation"
+    )
+    group.add_argument(
+        "--equilibrate",
+        type=int,
+        default=0,
+        metavar="N",
+        help="then N steps before the run, of npt with --ensemble npt, else of nvt",
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, help="of velocities and thermostat; 0 for another each time"
+    )
     add_platform_argument(group)
     group = parser.add_argument_group("output")
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
     group.add_argument("--log", metavar="FILE.csv", help="energies, temperature and volume")
-    group.add_argument("--interval", type=int, default=100, help="steps between samples (default %(default)s)")
+    group.add_argument(
+        "--interval", type=int, default=100, help="steps between samples (default %(default)s)"
+    )
     add_plot_argument(group)
     add_fmm_arguments(parser)
 
@@ -78,14 +102,23 @@ def run(args, terminal) -> Outcome:
         advance(description="preparing")
         simulation = prepared(args, molecules)
     if replaced:
-        terminal.say(f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n")
+        terminal.say(
+            f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n"
+        )
     parameters = force.getFMMParametersInContext(simulation.context)
     with first_interrupt() as interrupt:
         samples, seconds = simulate(args, simulation, terminal, interrupt)
     if interrupt.came:
         terminal.say(f"Interrupted after {simulation.currentStep} of {args.steps} steps\n")
-    result = summary(args, simulation, samples, seconds) | noted | {"fmm": parameters, "interrupted": interrupt.came}
-    terminal.pairs(described(result), title=f"{args.ensemble.upper()}, {simulation.currentStep} steps of {args.timestep:g} ps")
+    result = (
+        summary(args, simulation, samples, seconds)
+        | noted
+        | {"fmm": parameters, "interrupted": interrupt.came}
+    )
+    terminal.pairs(
+        described(result),
+        title=f"{args.ensemble.upper()}, {simulation.currentStep} steps of {args.timestep:g} ps",
+    )
     if drawing:
         draw(drawing, samples)
         drawing.savefig(args.plot)
@@ -93,7 +126,8 @@ def run(args, terminal) -> Outcome:
 
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
-    """The FMMForce that the System has, unless options are given, else a new one in place of PME."""
+    """The FMMForce that the System has, unless options are given,
+    else a new one in place of PME."""
     forces = find_fmm(system)
     if forces and not options:
         return forces[0]
@@ -105,7 +139,11 @@ def converted(system: openmm.System, options: dict) -> FMMForce:
 def without_baths(system: openmm.System) -> list[str]:
     """Remove barostats and thermostats; returns their names."""
     kinds = [type(force).__name__ for force in system.getForces()]
-    baths = [k for k, kind in enumerate(kinds) if kind == "AndersenThermostat" or kind.endswith("Barostat")]
+    baths = [
+        k
+        for k, kind in enumerate(kinds)
+        if kind == "AndersenThermostat" or kind.endswith("Barostat")
+    ]
     for k in reversed(baths):
         system.removeForce(k)
     return [kinds[k] for k in baths]
@@ -113,7 +151,13 @@ def without_baths(system: openmm.System) -> list[str]:
 
 def check_arguments(args) -> None:
     """Refuse numbers that make no sense before anything is read."""
-    for name, low in (("steps", 1), ("interval", 1), ("minimize", 0), ("equilibrate", 0), ("temperature", 0)):
+    for name, low in (
+        ("steps", 1),
+        ("interval", 1),
+        ("minimize", 0),
+        ("equilibrate", 0),
+        ("temperature", 0),
+    ):
         if not getattr(args, name) >= low:
             raise ValueError(f"--{name} must be at least {low}, got {getattr(args, name)}")
     for name in ("temperature", "friction", "pressure", "timestep"):
@@ -126,11 +170,15 @@ def check_arguments(args) -> None:
     if not args.timestep > 0:
         raise ValueError(f"--timestep must be above 0 (ps), got {args.timestep}")
     if args.timestep > 0.01:
-        raise ValueError(f"--timestep is in ps and must be at most 0.01, got {args.timestep:g}: 0.002 is usual")
+        raise ValueError(
+            f"--timestep is in ps and must be at most 0.01, got {args.timestep:g}: 0.002 is usual"
+        )
     check_folder(args.trajectory)
     check_folder(args.log)
     if args.trajectory and _suffix(args.trajectory) not in TRAJECTORIES:
-        raise ValueError(f"--trajectory must end in {', '.join(TRAJECTORIES)}, got {args.trajectory}")
+        raise ValueError(
+            f"--trajectory must end in {', '.join(TRAJECTORIES)}, got {args.trajectory}"
+        )
 
 
 def _suffix(path: str) -> str:
@@ -156,7 +204,9 @@ def prepared(args, molecules) -> app.Simulation:
         if args.minimize:
             simulation.minimizeEnergy(maxIterations=args.minimize)
         simulation.context.applyConstraints(1e-6)
-        simulation.context.setVelocitiesToTemperature(args.temperature, *([args.seed] if args.seed else []))
+        simulation.context.setVelocitiesToTemperature(
+            args.temperature, *([args.seed] if args.seed else [])
+        )
         simulation.step(args.equilibrate)
     if args.ensemble == "nve":
         integrator.setCurrentIntegrator(1)
@@ -174,8 +224,9 @@ class Interrupt:
 
 @contextmanager
 def first_interrupt():
-    """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a ``KeyboardInterrupt``, which
-    OpenMM would make an error of its own; a second one acts as usual. In threads other than the main one nothing changes."""
+    """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a
+    ``KeyboardInterrupt``, which OpenMM would make an error of its own; a second one acts as
+    usual. In threads other than the main one nothing changes."""
     interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
 
     def take_note(*_):
@@ -199,18 +250,20 @@ def simulation_errors(simulation: app.Simulation):
         yield
     except openmm.OpenMMException as error:
         raise ValueError(
-            f"the simulation failed near step {simulation.currentStep}: {error}; a start from a minimum "
-            "(--minimize 100) or a shorter --timestep may help"
+            f"the simulation failed near step {simulation.currentStep}: {error}; a start from a "
+            "minimum (--minimize 100) or a shorter --timestep may help"
         ) from error
 
 
-def simulate(args, simulation: app.Simulation, terminal, interrupt: Interrupt) -> tuple[list[Sample], float]:
+def simulate(
+    args, simulation: app.Simulation, terminal, interrupt: Interrupt
+) -> tuple[list[Sample], float]:
     """The run itself, to the end or until an interrupt came.
 
     Returns:
         samples: the start and every interval.
-        seconds: wall time of a step, with its share of sampling and of writing the trajectory, without the first interval if
-            there are more.
+        seconds: wall time of a step, with its share of sampling and of writing the trajectory,
+            without the first interval if there are more.
 
     Raises:
         KeyboardInterrupt: the interrupt came before the first step.
@@ -224,7 +277,9 @@ def simulate(args, simulation: app.Simulation, terminal, interrupt: Interrupt) -
             log.writerow([field.name for field in fields(Sample)])
             log.writerow(astuple(samples[0]))
         if args.trajectory:
-            simulation.reporters.append(TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval))
+            simulation.reporters.append(
+                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval)
+            )
         advance = stack.enter_context(terminal.progress("simulating", total=args.steps))
         stack.enter_context(simulation_errors(simulation))
         while simulation.currentStep < args.steps and not interrupt.came:
@@ -267,8 +322,11 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
     )
 
 
-def summary(args, simulation: app.Simulation, samples: list[Sample], seconds_per_step: float) -> dict:
-    """Speed, means, and for NVE the drift: slope and residual of a line through the total energy."""
+def summary(
+    args, simulation: app.Simulation, samples: list[Sample], seconds_per_step: float
+) -> dict:
+    """Speed, means, and for NVE the drift: slope and residual of a line
+    through the total energy."""
     values = np.array([astuple(entry) for entry in samples])
     temperature, volume = values[:, 5], values[:, 6]
     result = {
@@ -309,7 +367,9 @@ def described(result: dict) -> list[tuple[str, str]]:
         rows.append(("mean volume", f"{result['mean_volume']:.4f} nm^3"))
     if "drift_kT_ns_dof" in result:
         per_freedom = f"{result['drift_kT_ns_dof']:.3g} kT/ns per degree of freedom"
-        rows.append(("drift of total energy", f"{result['drift_kJ_mol_ps']:.3g} kJ/mol/ps, {per_freedom}"))
+        rows.append(
+            ("drift of total energy", f"{result['drift_kJ_mol_ps']:.3g} kJ/mol/ps, {per_freedom}")
+        )
         rows.append(("residual about it", f"{result['residual_kJ_mol']:.3g} kJ/mol"))
     return rows
 

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 
@@ -33,7 +40,8 @@ class Terminal:
     """Writes for people on stdout, or, with ``json``, for programs; progress goes to stderr.
 
     Args:
-        json: print nothing but JSON on stdout; or, a file name, write it there as well as printing for people.
+        json: print nothing but JSON on stdout; or, a file name, write it there as well as printing
+            for people.
     """
 
     def __init__(self, json: bool | str = False):
@@ -69,8 +77,8 @@ class Terminal:
 
     @contextmanager
     def progress(self, description: str, total: int | None = None):
-        """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a function ``advance(steps=1,
-        description=None)``."""
+        """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a
+        function ``advance(steps=1, description=None)``."""
         console = Console(stderr=True)
         if not console.is_terminal:
             yield lambda steps=1, description=None: None
@@ -78,7 +86,9 @@ class Terminal:
         columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
         if total is not None:
             columns[2:2] = [BarColumn(), MofNCompleteColumn()]
-        with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
+        with Progress(
+            *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
+        ) as bar:
             task = bar.add_task(description, total=total)
 
             def advance(steps: int = 1, description: str | None = None) -> None:
@@ -87,15 +97,28 @@ class Terminal:
             yield advance
 
     def write_json(self, result: dict) -> None:
-        """With ``json``: the result on stdout or in the file. Numbers that are not finite become null."""
+        """With ``json``: the result on stdout or in the file.
+
+        Numbers that are not finite become null.
+        """
         if self._json:
-            with nullcontext(sys.stdout) if self._json is True else open(self._json, "w", encoding="utf-8") as file:
+            with (
+                nullcontext(sys.stdout)
+                if self._json is True
+                else open(self._json, "w", encoding="utf-8") as file
+            ):
                 json.dump(_jsonable(result), file, indent=2, allow_nan=False)
                 file.write("\n")
 
 
 def _table(title: str | None, **options) -> Table:
-    look = {"title_justify": "left", "title_style": "bold", "box": None, "pad_edge": False, "padding": (0, 2, 0, 0)}
+    look = {
+        "title_justify": "left",
+        "title_style": "bold",
+        "box": None,
+        "pad_edge": False,
+        "padding": (0, 2, 0, 0),
+    }
     return Table(title=title, **look, **options)
 
 
@@ -120,7 +143,8 @@ def one_line(error: BaseException) -> str:
 
 
 def check_folder(path: str | None) -> None:
-    """Refuse a file to be written that is a folder, or in one that is not there, before the work begins."""
+    """Refuse a file to be written that is a folder, or in one that is not there,
+    before the work begins."""
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(2, "no such folder", str(Path(path).parent))
     if path is not None and Path(path).is_dir():
@@ -129,7 +153,9 @@ def check_folder(path: str | None) -> None:
 
 def add_plot_argument(parser) -> None:
     """``--plot FILE``."""
-    parser.add_argument("--plot", metavar="FILE", help="draw the results (.png, .pdf or .svg; needs matplotlib)")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the results (.png, .pdf or .svg; needs matplotlib)"
+    )
 
 
 def figure(path: str | None):
@@ -153,5 +179,7 @@ def figure(path: str | None):
     known = drawing.canvas.get_supported_filetypes()
     suffix = str(path).rpartition(".")[2].lower()
     if suffix not in known:
-        raise ValueError(f"--plot must name a file ending in {', '.join(sorted(known))}, got {path}")
+        raise ValueError(
+            f"--plot must name a file ending in {', '.join(sorted(known))}, got {path}"
+        )
     return drawing

@@ -24,8 +24,12 @@ EWALD_LIMIT = 50_000
 def add_arguments(parser) -> None:
     """FILE, the reference, the tolerance of PME and the FMM options."""
     inputs.add_arguments(parser)
-    parser.add_argument("--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto")
-    parser.add_argument("--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)")
+    parser.add_argument(
+        "--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto"
+    )
+    parser.add_argument(
+        "--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)"
+    )
     add_plot_argument(parser)
     add_fmm_arguments(parser, context=False)
 
@@ -52,7 +56,9 @@ def run(args, terminal) -> Outcome:
             reference = "direct"
         noted = notes.look(args, molecules, terminal)
         advance(description=f"FMM and the reference ({reference})")
-        report = validate(molecules.system, molecules.positions, reference=reference, **fmm_options(args))
+        report = validate(
+            molecules.system, molecules.positions, reference=reference, **fmm_options(args)
+        )
     terminal.pairs([("boundary", noted["boundary"])])
     terminal.say(report.summary())
     if drawing:
@@ -70,7 +76,9 @@ def draw(drawing, report) -> None:
             continue
         errors = [entry.relative_rms_force_error, entry.relative_energy_error]
         axes.bar(places + shift, errors, width, label=entry.method)
-    axes.axhline(report.tolerance, color="k", linewidth=1, linestyle=":", label="tolerance of FMM's forces")
+    axes.axhline(
+        report.tolerance, color="k", linewidth=1, linestyle=":", label="tolerance of FMM's forces"
+    )
     axes.set_yscale("log")
     axes.set_xticks(places, ["forces, RMS", "energy"])
     axes.set_ylabel(f"relative error against {report.reference}")

@@ -11,12 +11,14 @@ NO_CELL = 0.1 * np.eye(3)
 
 
 def is_no_cell(box) -> bool:
-    """Whether box vectors, shape (3, 3), nm, say that there is no box: None, zeros, or a cube of one Angstrom."""
+    """Whether box vectors, shape (3, 3), nm, say that there is no box: None, zeros,
+    or a cube of one Angstrom."""
     return box is None or not np.any(box) or np.allclose(box, NO_CELL)
 
 
 def reduced(cell: np.ndarray) -> np.ndarray:
-    """The same lattice in reduced form; ``cell`` (3, 3) must be lower triangular with a positive diagonal.
+    """The same lattice in reduced form; ``cell`` (3, 3) must be lower triangular with a positive
+    diagonal.
 
     >>> reduced(np.array([[2.0, 0, 0], [1.5, 2, 0], [0, 0, 3]])).tolist()
     [[2.0, 0.0, 0.0], [-0.5, 2.0, 0.0], [0.0, 0.0, 3.0]]
@@ -32,14 +34,15 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
     """Turn a cell so that a lies along x and b in the x-y plane.
 
     Args:
-        cell: any three independent rows, shape (3, 3). A left-handed cell has its c replaced by -c, which spans the
-            same lattice.
+        cell: any three independent rows, shape (3, 3). A left-handed cell has its c replaced by -c,
+            which spans the same lattice.
         name: of the cell, for the error.
 
     Returns:
-        turned: shape (3, 3), lower triangular with a positive diagonal, ``turned = cell @ rotation``.
-        rotation: shape (3, 3), proper; positions turn by ``positions @ rotation``. Exactly the identity where the cell
-            is lower triangular already.
+        turned: shape (3, 3), lower triangular with a positive diagonal,
+            ``turned = cell @ rotation``.
+        rotation: shape (3, 3), proper; positions turn by ``positions @ rotation``. Exactly the
+            identity where the cell is lower triangular already.
 
     Raises:
         ValueError: the three vectors span no volume.

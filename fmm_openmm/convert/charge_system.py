@@ -21,23 +21,23 @@ class ChargeSystem:
     Attributes:
         charges: shape (n,) float64, in e.
         positions: shape (n, 3) float64, in nm; None where the source has none.
-        box_vectors: rows a, b, c of the periodic cell in OpenMM's reduced form, shape (3, 3) float64, in nm; None for
-            a system in open space. Given a lower-triangular cell that is not reduced, the reduced one of the same
-            lattice is kept.
-        exclusions: pairs i < j whose bare q_i q_j / r is left out of the sum, sorted, each once, shape (m, 2) int32.
-            OpenMM's exceptions, zero or scaled, are all exclusions here: what an exception adds back stays with the
-            force that holds it.
-        exclusions_periodic: whether an excluded pair is left out at its nearest periodic image (True), or at the
-            displacement of the positions as they stand (False), OpenMM's default.
+        box_vectors: rows a, b, c of the periodic cell in OpenMM's reduced form, shape (3, 3)
+            float64, in nm; None for a system in open space. Given a lower-triangular cell that is
+            not reduced, the reduced one of the same lattice is kept.
+        exclusions: pairs i < j whose bare q_i q_j / r is left out of the sum, sorted, each once,
+            shape (m, 2) int32. OpenMM's exceptions, zero or scaled, are all exclusions here: what
+            an exception adds back stays with the force that holds it.
+        exclusions_periodic: whether an excluded pair is left out at its nearest periodic image
+            (True), or at the displacement of the positions as they stand (False), OpenMM's default.
 
     Raises:
-        ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a ``Quantity`` of
-            another dimension, exclusions out of range, of a particle with itself, or twice. The message names the
-            argument and the entry.
+        ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a
+            ``Quantity`` of another dimension, exclusions out of range, of a particle with itself,
+            or twice. The message names the argument and the entry.
 
     Example:
-        >>> pair = ChargeSystem([1.0, -1.0], positions=[[0, 0, 0], [0.3, 0, 0]], box_vectors=2 * np.eye(3))
-        >>> pair
+        >>> positions = [[0, 0, 0], [0.3, 0, 0]]
+        >>> ChargeSystem([1.0, -1.0], positions=positions, box_vectors=2 * np.eye(3))
         ChargeSystem(2 particles, total charge 0 e, periodic, 0 exclusions)
     """
 
@@ -50,7 +50,8 @@ class ChargeSystem:
     def __post_init__(self):
         charges = check_charges(self.charges)
         exclusions = check_exclusions(self.exclusions, len(charges)).astype(np.int32)
-        set_field = object.__setattr__  # the class is frozen: these are the checked values of its own fields
+        # the class is frozen: these are the checked values of its own fields
+        set_field = object.__setattr__
         set_field(self, "charges", charges)
         set_field(self, "exclusions", exclusions)
         set_field(self, "exclusions_periodic", bool(self.exclusions_periodic))
@@ -65,7 +66,8 @@ class ChargeSystem:
     def __repr__(self) -> str:
         return (
             f"ChargeSystem({len(self)} particles, total charge {self.charges.sum():.6g} e, "
-            f"{'open' if self.box_vectors is None else 'periodic'}, {len(self.exclusions)} exclusions"
+            f"{'open' if self.box_vectors is None else 'periodic'}, "
+            f"{len(self.exclusions)} exclusions"
             f"{', no positions' if self.positions is None else ''})"
         )
 
@@ -74,7 +76,8 @@ class ChargeSystem:
         """A :class:`fmm_openmm.CoulombSolver` for this system.
 
         Args:
-            options: its keyword arguments. The boundary follows the box unless it is given: periodic with a box, open without.
+            options: its keyword arguments. The boundary follows the box unless it is given:
+                periodic with a box, open without.
 
         Raises:
             TypeError: an unknown keyword.
@@ -87,7 +90,8 @@ class ChargeSystem:
         return CoulombSolver(self.charges, cell, exclusions=self.exclusions, **options)
 
     def save(self, path) -> None:
-        """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is replaced.
+        """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is
+        replaced.
 
         Raises:
             OSError: it cannot be written; a file that was there is as it was.
@@ -113,70 +117,83 @@ class ChargeSystem:
         try:
             return cls(**arrays)
         except TypeError as error:
-            raise ValueError(f"{path} holds {', '.join(sorted(arrays))}, which do not make a {KIND}") from error
+            raise ValueError(
+                f"{path} holds {', '.join(sorted(arrays))}, which do not make a {KIND}"
+            ) from error
 
     @classmethod
     def from_openmm(cls, system, positions=None) -> "ChargeSystem":
-        """Charges, exclusions and boundary that the :class:`FMMForce` of an ``openmm.System`` holds, or else its
-        ``NonbondedForce``.
+        """Charges, exclusions and boundary that the :class:`FMMForce` of an ``openmm.System``
+        holds, or else its ``NonbondedForce``.
 
-        A charge is its base value plus its parameter offsets at the parameters' defaults. Every exception of a
-        NonbondedForce becomes an exclusion. The box is the System's default one where the force is periodic, else None.
-        Charges of several FMMForces, and those of a NonbondedForce beside them, add up.
+        A charge is its base value plus its parameter offsets at the parameters' defaults. Every
+        exception of a NonbondedForce becomes an exclusion. The box is the System's default one
+        where the force is periodic, else None. Charges of several FMMForces, and those of a
+        NonbondedForce beside them, add up.
 
         Args:
             system: an ``openmm.System``.
             positions: shape (n, 3), plain numbers in nm or a ``Quantity``; optional.
 
         Raises:
-            UnsupportedError: without an FMMForce, not exactly one NonbondedForce; with several forces that have charges,
-                other exclusions or another boundary in one of them.
-            ValueError: no particles, positions of another number or dimension, values that are not finite.
+            UnsupportedError: without an FMMForce, not exactly one NonbondedForce; with several
+                forces that have charges, other exclusions or another boundary in one of them.
+            ValueError: no particles, positions of another number or dimension, values that are not
+                finite.
         """
         return cls(**openmm_system.charges_of_system(system, positions))
 
     @classmethod
     def from_topology(cls, topology, forcefield, positions=None) -> "ChargeSystem":
-        """Charges that a force field gives a topology: ``forcefield.createSystem``, then as :meth:`from_openmm`.
+        """Charges that a force field gives a topology: ``forcefield.createSystem``, then as
+        :meth:`from_openmm`.
 
         Args:
-            topology: an ``openmm.app.Topology``, with all hydrogens and extra particles; its box makes it periodic.
-            forcefield: an ``openmm.app.ForceField``, or the name of a force field file, or a list of names.
+            topology: an ``openmm.app.Topology``, with all hydrogens and extra particles; its box
+                makes it periodic.
+            forcefield: an ``openmm.app.ForceField``, or the name of a force field file, or a list
+                of names.
             positions: as in :meth:`from_openmm`.
 
         Raises:
             TypeError: no Topology, or no force field.
-            ValueError: a file that OpenMM cannot read, residues without a template; anything :meth:`from_openmm` raises.
+            ValueError: a file that OpenMM cannot read, residues without a template; anything
+                :meth:`from_openmm` raises.
         """
         return cls(**openmm_system.charges_of_topology(topology, forcefield, positions))
 
     @classmethod
-    def from_mdtraj(cls, trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -> "ChargeSystem":
+    def from_mdtraj(
+        cls, trajectory, charges_or_forcefield, frame: int = 0, bonds=None
+    ) -> "ChargeSystem":
         """One frame of an ``mdtraj.Trajectory``, which is in nm and holds no charges.
 
         Args:
             trajectory: positions, box and topology.
-            charges_or_forcefield: charges, shape (n,), in e; or a force field as in :meth:`from_topology`. With
-                charges, particles within three bonds of each other are excluded, at their nearest image.
+            charges_or_forcefield: charges, shape (n,), in e; or a force field as in
+                :meth:`from_topology`. With charges, particles within three bonds of each other are
+                excluded, at their nearest image.
             frame: which frame, counted from 0; negative from the end.
-            bonds: with charges, pairs of indices to use in place of the topology's bonds, shape (m, 2); ``[]`` for none.
-                MDTraj knows the bonds of common residues only.
+            bonds: with charges, pairs of indices to use in place of the topology's bonds, shape (m,
+                2); ``[]`` for none. MDTraj knows the bonds of common residues only.
 
         Raises:
             ImportError: mdtraj is not installed (extra ``mdtraj``).
-            TypeError, ValueError: no such frame, charges of another shape, with charges and no ``bonds`` an atom without a
-                bond that is not alone in its residue, a cell without volume; anything :meth:`from_topology` raises.
+            TypeError, ValueError: no such frame, charges of another shape, with charges and no
+                ``bonds`` an atom without a bond that is not alone in its residue, a cell without
+                volume; anything :meth:`from_topology` raises.
         """
         return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame, bonds))
 
     @classmethod
     def from_parmed(cls, structure) -> "ChargeSystem":
-        """A parametrised ``parmed.Structure``: its own NonbondedForce, then as :meth:`from_openmm`; Angstrom to nm.
+        """A parametrised ``parmed.Structure``: its own NonbondedForce, then as :meth:`from_openmm`;
+        Angstrom to nm.
 
         Raises:
             ImportError: ParmEd is not installed (extra ``parmed``).
-            ValueError: the structure has no parameters, an extra point without a bond, Drude particles, a cell without
-                volume.
+            ValueError: the structure has no parameters, an extra point without a bond, Drude
+                particles, a cell without volume.
         """
         return cls(**packages.from_parmed(structure))
 
@@ -184,37 +201,43 @@ class ChargeSystem:
     def from_mdanalysis(cls, universe, bonds=None) -> "ChargeSystem":
         """The present frame of an ``MDAnalysis.Universe`` or ``AtomGroup``; Angstrom to nm.
 
-        Particles within three bonds of each other are excluded, at their nearest image, since a trajectory may break
-        molecules across the box. A virtual site needs a bond to its molecule, by which its pairs are excluded. A Drude
-        particle does not get the exclusions of its parent so: make a System of it and use :meth:`from_openmm`.
+        Particles within three bonds of each other are excluded, at their nearest image, since a
+        trajectory may break molecules across the box. A virtual site needs a bond to its molecule,
+        by which its pairs are excluded. A Drude particle does not get the exclusions of its parent
+        so: make a System of it and use :meth:`from_openmm`.
 
         Args:
-            universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only its own atoms count.
-            bonds: pairs of indices to use in place of the universe's bonds, shape (m, 2), counted in the AtomGroup; ``[]``
-                for none.
+            universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only
+                its own atoms count.
+            bonds: pairs of indices to use in place of the universe's bonds, shape (m, 2), counted
+                in the AtomGroup; ``[]`` for none.
 
         Raises:
             ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
-            ValueError: no charges, no bonds and none given, a charged atom without mass and without a bond in a residue of
-                several, bonds that are no pairs of two particles, a cell without volume.
+            ValueError: no charges, no bonds and none given, a charged atom without mass and without
+                a bond in a residue of several, bonds that are no pairs of two particles, a cell
+                without volume.
         """
         return cls(**packages.from_mdanalysis(universe, bonds))
 
     @classmethod
     def from_ase(cls, atoms, bonds=()) -> "ChargeSystem":
-        """An ``ase.Atoms`` with initial charges; Angstrom to nm. ASE knows no bonds, so give them where there are any.
+        """An ``ase.Atoms`` with initial charges; Angstrom to nm.
 
-        OpenMM wants a along x and b in the x-y plane. A cell that lies otherwise is turned, **with its positions**:
-        energies and potentials stay, forces are those in the turned frame.
+        ASE knows no bonds, so give them where there are any.
+
+        OpenMM wants a along x and b in the x-y plane. A cell that lies otherwise is turned, **with
+        its positions**: energies and potentials stay, forces are those in the turned frame.
 
         Args:
             atoms: periodic in all three directions or in none.
-            bonds: pairs of indices, shape (m, 2), none by default; particles within three bonds are excluded, at their
-                nearest image.
+            bonds: pairs of indices, shape (m, 2), none by default; particles within three bonds are
+                excluded, at their nearest image.
 
         Raises:
             ImportError: ASE is not installed (extra ``ase``).
-            ValueError: no initial charges, bonds that are no pairs of two particles, a cell without volume.
+            ValueError: no initial charges, bonds that are no pairs of two particles, a cell without
+                volume.
             UnsupportedError: periodic in one or two directions only.
         """
         return cls(**packages.from_ase(atoms, bonds))

@@ -1,8 +1,9 @@
 """The parameters of a NonbondedForce as arrays, in OpenMM's units: e, nm, kJ/mol.
 
-The methods of ``openmm.NonbondedForce`` attach a unit to every number they return and look for one in every argument, which
-takes seconds for a million particles. The functions of OpenMM's extension module that these methods call take and return plain
-numbers, and check types and indices alike, in a tenth of the time.
+The methods of ``openmm.NonbondedForce`` attach a unit to every number they return and look for one
+in every argument, which takes seconds for a million particles. The functions of OpenMM's extension
+module that these methods call take and return plain numbers, and check types and indices alike, in
+a tenth of the time.
 """
 
 from collections import deque
@@ -30,7 +31,10 @@ def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray
     """
     particles = force.getNumParticles()
     if parameters.shape != (particles, 3):
-        raise ValueError(f"`parameters` must have shape (n, 3) with n = {particles} (from `force`), got {parameters.shape}")
+        raise ValueError(
+            f"`parameters` must have shape (n, 3) with n = {particles} (from `force`), "
+            f"got {parameters.shape}"
+        )
     deque(_calls(force, "setParticleParameters", particles, *parameters.T.tolist()), maxlen=0)
 
 
@@ -41,19 +45,27 @@ def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
 
 
 def first_charged(force: openmm.NonbondedForce) -> int | None:
-    """The first particle that has a charge; None if there is none. Parameter offsets do not count."""
+    """The first particle that has a charge; None if there is none.
+
+    Parameter offsets do not count.
+    """
     charges = map(itemgetter(0), _calls(force, "getParticleParameters", force.getNumParticles()))
     return next(compress(count(), charges), None)
 
 
 def _read(force: openmm.NonbondedForce, name: str, number: int, width: int) -> np.ndarray:
-    """What the method ``name`` returns for each index below ``number``, shape (number, width), float64."""
-    # row by row: a list of millions of lists would be gone through by the garbage collector again and again
-    return np.fromiter(chain.from_iterable(_calls(force, name, number)), np.float64).reshape(number, width)
+    """What the method ``name`` returns for each index below ``number``,
+    shape (number, width), float64."""
+    # row by row: a list of millions of lists would be gone through by the garbage
+    # collector again and again
+    return np.fromiter(chain.from_iterable(_calls(force, name, number)), np.float64).reshape(
+        number, width
+    )
 
 
 def _calls(force: openmm.NonbondedForce, name: str, number: int, *columns: list):
-    """Call the method ``name`` for each index below ``number`` and its entries of ``columns``; an iterator over the results."""
+    """Call the method ``name`` for each index below ``number`` and its entries of ``columns``;
+    an iterator over the results."""
     function = getattr(getattr(openmm, "_openmm", None), f"NonbondedForce_{name}", None)
     if function is None:  # an OpenMM whose extension module is another
         method = getattr(force, name)

@@ -38,14 +38,23 @@ class Source:
     @classmethod
     def of_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
         """Every exception is an exclusion."""
-        flag, periodic = force.getExceptionsUsePeriodicBoundaryConditions(), force.usesPeriodicBoundaryConditions()
+        flag, periodic = (
+            force.getExceptionsUsePeriodicBoundaryConditions(),
+            force.usesPeriodicBoundaryConditions(),
+        )
         return cls(_name(force), nonbonded_charges(force), excepted_pairs(force), flag, periodic)
 
     @classmethod
     def of_fmm(cls, force) -> "Source":
         """An ``FMMForce``."""
         charges, structure = force._definition.default_charges, force._definition.structure
-        return cls(_name(force), charges, structure.exclusions, structure.periodic, structure.boundary == "periodic")
+        return cls(
+            _name(force),
+            charges,
+            structure.exclusions,
+            structure.periodic,
+            structure.boundary == "periodic",
+        )
 
     def structure(self) -> tuple:
         """All but the charges, to compare."""
@@ -67,7 +76,8 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
     if len(forces) != 1:
         names = ", ".join(force.getName() for force in system.getForces()) or "no force at all"
         raise UnsupportedError(
-            f"the System must have exactly one NonbondedForce to read from, it has {len(forces)}; its forces: {names}"
+            "the System must have exactly one NonbondedForce to read from, "
+            f"it has {len(forces)}; its forces: {names}"
         )
     return forces[0]
 
@@ -84,7 +94,9 @@ def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
 def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:
     """The default value of every global parameter, by name."""
     numbers = range(force.getNumGlobalParameters())
-    return {force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i) for i in numbers}
+    return {
+        force.getGlobalParameterName(i): force.getGlobalParameterDefaultValue(i) for i in numbers
+    }
 
 
 def charges_of_system(system, positions=None) -> dict:
@@ -95,8 +107,8 @@ def charges_of_system(system, positions=None) -> dict:
     for other in others:
         if other.structure() != first.structure():
             raise UnsupportedError(
-                f"the charges of {first.name} and {other.name} do not add up: the forces differ in particles, exclusions or "
-                "boundary"
+                f"the charges of {first.name} and {other.name} do not add up: the forces differ in "
+                "particles, exclusions or boundary"
             )
     return {
         "charges": sum((other.charges for other in others), first.charges),
@@ -108,15 +120,20 @@ def charges_of_system(system, positions=None) -> dict:
 
 
 def _sources(system) -> list[Source]:
-    """Every FMMForce, and the NonbondedForces with charges beside them, where ``use_fmm`` leaves zeros; without an
-    FMMForce the one NonbondedForce."""
-    # an FMMForce can only exist once its module is loaded: nothing is imported here, against the direction of imports
+    """Every FMMForce, and the NonbondedForces with charges beside them, where ``use_fmm`` leaves
+    zeros; without an FMMForce the one NonbondedForce."""
+    # an FMMForce can only exist once its module is loaded: nothing is imported here, against the
+    # direction of imports
     integration = sys.modules.get("fmm_openmm.integration")
-    sources = [Source.of_fmm(force) for force in integration.find_fmm(system)] if integration else []
+    sources = (
+        [Source.of_fmm(force) for force in integration.find_fmm(system)] if integration else []
+    )
     if not sources:
         return [Source.of_nonbonded(nonbonded_force(system))]
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
-    return sources + [Source.of_nonbonded(force) for force in nonbonded if nonbonded_charges(force).any()]
+    return sources + [
+        Source.of_nonbonded(force) for force in nonbonded if nonbonded_charges(force).any()
+    ]
 
 
 def charges_of_topology(topology, forcefield, positions=None) -> dict:
@@ -128,24 +145,30 @@ def charges_of_topology(topology, forcefield, positions=None) -> dict:
     if isinstance(forcefield, (list, tuple)):
         forcefield = app.ForceField(*map(os.fspath, forcefield))
     if not hasattr(forcefield, "createSystem"):
-        raise TypeError(f"`forcefield` must be an openmm.app.ForceField or file names, got {type(forcefield).__name__}")
+        raise TypeError(
+            "`forcefield` must be an openmm.app.ForceField or file names, "
+            f"got {type(forcefield).__name__}"
+        )
     box = topology.getPeriodicBoxVectors()
     open_space = is_no_cell(None if box is None else box.value_in_unit(unit.nanometer))
-    system = forcefield.createSystem(topology, nonbondedMethod=app.NoCutoff if open_space else app.PME)
+    system = forcefield.createSystem(
+        topology, nonbondedMethod=app.NoCutoff if open_space else app.PME
+    )
     return charges_of_system(system, positions)
 
 
 def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
     """Charges and bonds of a package without force fields.
 
-    Pairs within three bonds are excluded, OpenMM's ``createExceptionsFromBonds`` with both scales 0, at their nearest
-    periodic image, since such packages break molecules across the box.
+    Pairs within three bonds are excluded, OpenMM's ``createExceptionsFromBonds`` with both scales
+    0, at their nearest periodic image, since such packages break molecules across the box.
 
     Args:
         charges: shape (n,), in e.
         bonds: pairs of indices, shape (m, 2); None for none.
         positions: shape (n, 3), in nm.
-        box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for open space.
+        box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for open
+            space.
     """
     bonds = check_pairs(bonds, len(charges), "bonds")
     system, force = openmm.System(), openmm.NonbondedForce()

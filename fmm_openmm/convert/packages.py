@@ -1,7 +1,7 @@
 """Other packages' systems, made into an ``openmm.System`` and read as one.
 
-Nothing here is imported before its converter is called. Each function returns the keyword arguments of
-:class:`fmm_openmm.ChargeSystem`, where its arguments are documented.
+Nothing here is imported before its converter is called. Each function returns the keyword
+arguments of :class:`fmm_openmm.ChargeSystem`, where its arguments are documented.
 """
 
 import importlib
@@ -13,7 +13,11 @@ from openmm import app, unit
 
 from fmm_openmm.checks import check_charges, check_integer
 from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
-from fmm_openmm.convert.openmm_system import charges_of_bonds, charges_of_system, charges_of_topology
+from fmm_openmm.convert.openmm_system import (
+    charges_of_bonds,
+    charges_of_system,
+    charges_of_topology,
+)
 from fmm_openmm.errors import UnsupportedError
 
 NM_PER_ANGSTROM = 0.1
@@ -28,7 +32,9 @@ def require(module: str, extra: str):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{module} is needed here: pip install 'fmm_openmm[{extra}]' ({error})") from error
+        raise ImportError(
+            f"{module} is needed here: pip install 'fmm_openmm[{extra}]' ({error})"
+        ) from error
 
 
 def _check_type(name: str, value, *classes) -> None:
@@ -45,27 +51,35 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -
     positions = trajectory.xyz[frame].astype(np.float64)
     box = None
     if trajectory.unitcell_vectors is not None:
-        box, rotation = standard_orientation(trajectory.unitcell_vectors[frame], "trajectory.unitcell_vectors")
+        box, rotation = standard_orientation(
+            trajectory.unitcell_vectors[frame], "trajectory.unitcell_vectors"
+        )
         positions = positions @ rotation
     if _is_forcefield(charges_or_forcefield):
         if bonds is not None:
-            raise ValueError("`bonds` go with charges: a force field has its own rule for exclusions")
+            raise ValueError(
+                "`bonds` go with charges: a force field has its own rule for exclusions"
+            )
         topology = trajectory.topology.to_openmm()
         topology.setPeriodicBoxVectors(None if box is None else reduced(box) * unit.nanometer)
         return charges_of_topology(topology, charges_or_forcefield, positions)
     charges = _charges(charges_or_forcefield, trajectory.n_atoms)
-    return charges_of_bonds(charges, _bonds(trajectory.topology) if bonds is None else bonds, positions, box)
+    return charges_of_bonds(
+        charges, _bonds(trajectory.topology) if bonds is None else bonds, positions, box
+    )
 
 
 def _bonds(topology) -> list[tuple[int, int]]:
-    """Those of an ``mdtraj.Topology``, which has them for residues that MDTraj knows and for no others."""
+    """Those of an ``mdtraj.Topology``, which has them for residues that MDTraj
+    knows and for no others."""
     bonds = [(bond.atom1.index, bond.atom2.index) for bond in topology.bonds]
     bonded = set().union(*bonds)
     for atom in topology.atoms:
-        if atom.index not in bonded and atom.residue.n_atoms > 1:  # alone in its residue it has nothing to exclude
+        # alone in its residue it has nothing to exclude
+        if atom.index not in bonded and atom.residue.n_atoms > 1:
             raise ValueError(
-                f"`trajectory` has no bond of {atom}, atom {atom.index}, to exclude pairs by: give a force field in place "
-                "of charges, or pass `bonds`, [] where there are none"
+                f"`trajectory` has no bond of {atom}, atom {atom.index}, to exclude pairs by: give "
+                "a force field in place of charges, or pass `bonds`, [] where there are none"
             )
     return bonds
 
@@ -79,7 +93,9 @@ def _is_forcefield(value) -> bool:
 def _charges(values, n: int) -> np.ndarray:
     charges = check_charges(values, "charges_or_forcefield")
     if charges.shape != (n,):
-        raise ValueError(f"`charges_or_forcefield` must have shape (n,) with n = {n}, got {charges.shape}")
+        raise ValueError(
+            f"`charges_or_forcefield` must have shape (n,) with n = {n}, got {charges.shape}"
+        )
     return charges
 
 
@@ -88,19 +104,23 @@ def from_parmed(structure) -> dict:
     parmed = require("parmed", "parmed")
     _check_type("structure", structure, parmed.Structure)
     if any(atom.atom_type is parmed.UnassignedAtomType for atom in structure.atoms):
-        raise ValueError("`structure` has no parameters: load it with its topology, as parmed.load_file(top, xyz=...)")
+        raise ValueError(
+            "`structure` has no parameters: load it with its topology, "
+            "as parmed.load_file(top, xyz=...)"
+        )
     system = openmm.System()
     for atom in structure.atoms:
         if isinstance(atom, parmed.topologyobjects.DrudeAtom):
             raise ValueError(
-                f"`structure` holds the Drude particle {atom.name} of {atom.residue.name} {atom.residue.idx}, atom {atom.idx}, "
-                "whose exclusions ParmEd does not know: make its System by openmm.app.CharmmPsfFile and give that to "
-                "ChargeSystem.from_openmm"
+                f"`structure` holds the Drude particle {atom.name} of {atom.residue.name} "
+                f"{atom.residue.idx}, atom {atom.idx}, whose exclusions ParmEd does not know: make "
+                "its System by openmm.app.CharmmPsfFile and give that to ChargeSystem.from_openmm"
             )
         if isinstance(atom, parmed.ExtraPoint) and atom.parent is None:
             raise ValueError(
-                f"`structure` has no bond of the extra point {atom.name} of {atom.residue.name} {atom.residue.idx}, atom "
-                f"{atom.idx}, to exclude pairs by: give its System to ChargeSystem.from_openmm, or add the bond"
+                f"`structure` has no bond of the extra point {atom.name} of {atom.residue.name} "
+                f"{atom.residue.idx}, atom {atom.idx}, to exclude pairs by: give its System to "
+                "ChargeSystem.from_openmm, or add the bond"
             )
         system.addParticle(atom.mass)
     box = None if structure.box is None else structure.box_vectors.value_in_unit(unit.nanometer)
@@ -114,7 +134,8 @@ def from_parmed(structure) -> dict:
     system.addForce(forces[0] if isinstance(forces, tuple) else forces)
     found = charges_of_system(system, structure.positions)
     pairs = found["exclusions"]
-    return {**found, "exclusions": pairs[pairs[:, 0] != pairs[:, 1]]}  # ParmEd pairs extra points with themselves, too
+    # ParmEd pairs extra points with themselves, too
+    return {**found, "exclusions": pairs[pairs[:, 0] != pairs[:, 1]]}
 
 
 def from_mdanalysis(universe, bonds=None) -> dict:
@@ -125,12 +146,16 @@ def from_mdanalysis(universe, bonds=None) -> dict:
     try:
         charges = atoms.charges
     except AttributeError as error:
-        raise ValueError("`universe` has no charges: load a topology that has them, or add them") from error
+        raise ValueError(
+            "`universe` has no charges: load a topology that has them, or add them"
+        ) from error
     if bonds is None:
         try:
             pairs = atoms.intra_bonds.indices
         except AttributeError as error:
-            raise ValueError("`universe` has no bonds: pass `bonds`, [] where there are none") from error
+            raise ValueError(
+                "`universe` has no bonds: pass `bonds`, [] where there are none"
+            ) from error
         _check_massless(atoms, charges, pairs)
         places = np.full(universe.universe.atoms.n_atoms, -1)
         places[atoms.indices] = np.arange(atoms.n_atoms)
@@ -139,22 +164,28 @@ def from_mdanalysis(universe, bonds=None) -> dict:
     cell = universe.universe.trajectory.ts.triclinic_dimensions
     if cell is None:
         return charges_of_bonds(charges, bonds, positions, None)
-    box, rotation = standard_orientation(np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM, "universe.dimensions")
+    box, rotation = standard_orientation(
+        np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM, "universe.dimensions"
+    )
     return charges_of_bonds(charges, bonds, positions @ rotation, box)
 
 
 def _check_massless(atoms, charges, pairs) -> None:
-    """Refuse virtual sites of an ``MDAnalysis.AtomGroup`` that have no bond to their molecule: topologies often lack it."""
+    """Refuse virtual sites of an ``MDAnalysis.AtomGroup`` that have no bond to their molecule:
+    topologies often lack it."""
     if not hasattr(atoms, "masses"):
         return
     _, residue, sizes = np.unique(atoms.resindices, return_inverse=True, return_counts=True)
-    unknown = (atoms.masses == 0) & (charges != 0) & (sizes[residue] > 1) & ~np.isin(atoms.indices, pairs)
+    unknown = (
+        (atoms.masses == 0) & (charges != 0) & (sizes[residue] > 1) & ~np.isin(atoms.indices, pairs)
+    )
     if unknown.any():
         place = int(np.argmax(unknown))
         atom = atoms[place]
         raise ValueError(
-            f"`universe` has no bond of the massless {getattr(atom, 'name', 'site')} of {getattr(atom, 'resname', 'residue')} "
-            f"{atom.resid}, atom {place}, to exclude pairs by: pass `bonds`, [] where there are none"
+            f"`universe` has no bond of the massless {getattr(atom, 'name', 'site')} of "
+            f"{getattr(atom, 'resname', 'residue')} {atom.resid}, atom {place}, to exclude pairs "
+            "by: pass `bonds`, [] where there are none"
         )
 
 
@@ -169,8 +200,8 @@ def from_ase(atoms, bonds=()) -> dict:
         return charges_of_bonds(charges, bonds, positions, None)
     if not atoms.pbc.all():
         raise UnsupportedError(
-            f"`atoms` is periodic along some directions only, pbc = {atoms.pbc.tolist()}: make it periodic along all "
-            "three, with vacuum where it ends, or along none"
+            f"`atoms` is periodic along some directions only, pbc = {atoms.pbc.tolist()}: make it "
+            "periodic along all three, with vacuum where it ends, or along none"
         )
     box, rotation = standard_orientation(atoms.cell.array * NM_PER_ANGSTROM, "atoms.cell")
     return charges_of_bonds(charges, bonds, positions @ rotation, box)

@@ -1,8 +1,9 @@
 """Arrays in a checked ``.npz`` file.
 
-The file is an ordinary uncompressed ``.npz`` (a zip of ``.npy`` members) holding the arrays and three members more:
-``format`` (which kind of data), ``version`` (an integer) and ``checksum`` (SHA-256 of the arrays' names, types, shapes
-and bytes). Nothing in it is pickled, and nothing in it is unpickled.
+The file is an ordinary uncompressed ``.npz`` (a zip of ``.npy`` members) holding the arrays and
+three members more: ``format`` (which kind of data), ``version`` (an integer) and ``checksum``
+(SHA-256 of the arrays' names, types, shapes and bytes). Nothing in it is pickled, and nothing in it
+is unpickled.
 """
 
 import hashlib
@@ -18,11 +19,20 @@ import numpy as np
 MARKS = ("format", "version", "checksum")
 
 # What zipfile, zlib and numpy.load raise on bytes they cannot read.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, TypeError, ValueError)
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
 
 
 def checksum(arrays: dict[str, np.ndarray]) -> str:
-    """SHA-256, in hexadecimal, of the names, dtypes, shapes and little-endian bytes of ``arrays``."""
+    """SHA-256, in hexadecimal, of the names, dtypes, shapes and little-endian
+    bytes of ``arrays``."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -33,14 +43,19 @@ def checksum(arrays: dict[str, np.ndarray]) -> str:
 
 
 def write(path, kind: str, version: int, arrays: dict[str, np.ndarray]) -> None:
-    """Write ``arrays`` to ``path``: under another name first, so that a file of this name is always a whole one.
+    """Write ``arrays`` to ``path``: under another name first, so that a file of this name is always
+    a whole one.
 
     Raises:
         OSError: naming ``path``.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    marks = {"format": np.array(kind), "version": np.array(version), "checksum": np.array(checksum(arrays))}
+    marks = {
+        "format": np.array(kind),
+        "version": np.array(version),
+        "checksum": np.array(checksum(arrays)),
+    }
     try:
         with open(partial, "xb") as file:
             np.savez(file, **arrays, **marks)
@@ -71,7 +86,8 @@ def read(path, kind: str, version: int) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} is damaged: it names no version or no checksum") from error
     if found > version:
         raise ValueError(
-            f"{path} was written by a newer fmm_openmm: its format version is {found}, this one reads up to {version}"
+            f"{path} was written by a newer fmm_openmm: its format version is {found}, "
+            f"this one reads up to {version}"
         )
     arrays = {name: array for name, array in members.items() if name not in MARKS}
     if checksum(arrays) != expected:
@@ -84,7 +100,9 @@ def _members(file, path, kind: str) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(file):
         file.seek(0)
         cut_short = file.read(2) == b"PK"
-        raise ValueError(f"{path} is damaged or cut short" if cut_short else f"{path} is not a {kind} file")
+        raise ValueError(
+            f"{path} is damaged or cut short" if cut_short else f"{path} is not a {kind} file"
+        )
     file.seek(0)
     try:
         with np.load(file, allow_pickle=False) as members:

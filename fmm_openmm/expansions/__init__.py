@@ -1,1 +1,2 @@
-"""Solid harmonics, the lattice operator and the error estimate; the conventions are at the top of ``harmonics.py``."""
+"""Solid harmonics, the lattice operator and the error estimate; the conventions are at the top
+of ``harmonics.py``."""

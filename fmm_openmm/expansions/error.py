@@ -1,10 +1,10 @@
 r"""The a-priori error estimate: geometry of the boxes and order to relative RMS force error.
 
-A box at distance d contributes a truncation error proportional to ``(a / d^b)^(p + 1) / d``, the contributions of the boxes
-add up as independent ones, and more particles in a box average it. Boxes along a diagonal face each other with corners, which
-counts as a smaller distance: for the offset i
+A box at distance d contributes a truncation error proportional to ``(a / d^b)^(p + 1) / d``, the
+contributions of the boxes add up as independent ones, and more particles in a box average it. Boxes
+along a diagonal face each other with corners, which counts as a smaller distance: for the offset i
 
-    d = |i @ boxes| (1 - L (|i|_1 / (2 |i|_2) - 0.7))                                                      (box widths)
+    d = |i @ boxes| (1 - L (|i|_1 / (2 |i|_2) - 0.7))                                 (box widths)
 
 With the effective distance of the first boxes that are not near,
 
@@ -16,22 +16,26 @@ the estimate is
             * exp(Q ((p + 1) / R)^2 + IONIC * chi) * f(s)
     f(s)  = max(W, (S0 (7 / (p + 1))^K / s)^Y)   for a smoothing s > 0,   1 without
 
-where n is the number of charged particles in a box (where there are any), N that of all, D the deformation of the boxes and
-chi the ionic fraction; the term in Q stands for the few pairs in facing corners that dominate at high order. The
-constants were fitted by least squares to errors measured against Ewald sums: 1,680 of water, molten salt, brine and a
-solvated peptide (radii 1.87 to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set
-(radii 1.87 to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25, at narrow
-transitions 0.4, for which f was raised). That was with quintic weights; S0 was lowered for the cubic ones, at which
-errors are 0.90 of those. ``SAFETY`` covers the spread between liquids in large systems, ``SCATTER`` what is added in small
-ones of molecules, where few pairs of particles make the error; ``IONIC`` was raised from 0.66 to cover crystals.
-``docs/accuracy.md`` has the comparison for the whole test set.
+where n is the number of charged particles in a box (where there are any), N that of all, D the
+deformation of the boxes and chi the ionic fraction; the term in Q stands for the few pairs in
+facing corners that dominate at high order. The constants were fitted by least squares to errors
+measured against Ewald sums: 1,680 of water, molten salt, brine and a solvated peptide (radii 1.87
+to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set (radii
+1.87 to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25,
+at narrow transitions 0.4, for which f was raised). That was with quintic weights; S0 was lowered
+for the cubic ones, at which errors are 0.90 of those. ``SAFETY`` covers the spread between liquids
+in large systems, ``SCATTER`` what is added in small ones of molecules, where few pairs of particles
+make the error; ``IONIC`` was raised from 0.66 to cover crystals. ``docs/accuracy.md`` has the
+comparison for the whole test set.
 
-The largest error of a single force grows with the order over the RMS error, and where transitions are narrow:
+The largest error of a single force grows with the order over the RMS error, and where transitions
+are narrow:
 
-    largest error = M (p + 1) max(1, (SM / s)^(1/2)) * error        (the second factor for a smoothing s > 0 only)
+    largest error = M (p + 1) max(1, (SM / s)^(1/2)) * error
+                    (the second factor for a smoothing s > 0 only)
 
-of the RMS force. M and SM cover 9 of 10 of 310 cases without smoothing and 80 with (water, 8,844 to 34,176 atoms, radii 1.87 to
-2.91, orders 5 to 16); the worst were 2.3 times as large.
+of the RMS force. M and SM cover 9 of 10 of 310 cases without smoothing and 80 with (water, 8,844 to
+34,176 atoms, radii 1.87 to 2.91, orders 5 to 16); the worst were 2.3 times as large.
 """
 
 import numpy as np
@@ -52,17 +56,19 @@ NOISE, NOISE_IONIC, NOISE_SLOPE = 0.65e-6, 1.0, 1.1
 
 
 ROUNDED = 2.0**-25
-"""Error of a distance whose coordinates are float32, RMS, box widths: each is rounded relative to the centre of its box, and
-one of them again where it is moved to another box's centre."""
+"""Error of a distance whose coordinates are float32, RMS, box widths: each is rounded relative
+to the centre of its box, and one of them again where it is moved to another box's centre."""
 
 CROWD = 5.6
 """2 (sum r^-6)^(1/2) over the neighbours in a simple cubic lattice, times the volume of a site."""
 
 
 def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
-    """``sum Q_g^2 / sum q^2`` with Q_g the net charges of groups of particles tied together by exclusions, at most 1.
+    """``sum Q_g^2 / sum q^2`` with Q_g the net charges of groups of particles tied together by
+    exclusions, at most 1.
 
-    0 for neutral molecules, 1 for bare ions: unscreened ions have larger box moments at the same net forces.
+    0 for neutral molecules, 1 for bare ions: unscreened ions have larger box moments at the same
+    net forces.
     """
     total = float(charges @ charges)
     if total == 0.0:
@@ -72,22 +78,29 @@ def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
 
 
 def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
-    """Number of the group of particles, tied together by exclusions, that each particle belongs to, shape (particles,)."""
-    links = coo_array((np.ones(len(exclusions)), (exclusions[:, 0], exclusions[:, 1])), shape=(particles, particles))
+    """Number of the group of particles, tied together by exclusions, that each particle belongs
+    to, shape (particles,)."""
+    links = coo_array(
+        (np.ones(len(exclusions)), (exclusions[:, 0], exclusions[:, 1])),
+        shape=(particles, particles),
+    )
     return connected_components(links, directed=False)[1]
 
 
 def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.ndarray:
-    """For each particle the one with which it goes from one periodic image to another, shape (particles,): molecules stay as
-    they are given, unless exclusions mean the nearest images."""
+    """For each particle the one with which it goes from one periodic image to another, shape
+    (particles,): molecules stay as they are given, unless exclusions mean the nearest images."""
     if minimum_image:
         return np.arange(particles)
-    _, first, number = np.unique(molecules(particles, exclusions), return_index=True, return_inverse=True)
+    _, first, number = np.unique(
+        molecules(particles, exclusions), return_index=True, return_inverse=True
+    )
     return first[number]
 
 
 def charged_fraction(charges: np.ndarray) -> float:
-    """``(sum q^2)^2 / (n sum q^4)``: the fraction of the particles that carry the charge; 2/3 for water of three sites."""
+    """``(sum q^2)^2 / (n sum q^4)``: the fraction of the particles that carry the charge; 2/3
+    for water of three sites."""
     squares = charges * charges
     fourth = float(squares @ squares)
     return float(squares.sum()) ** 2 / (len(charges) * fourth) if fourth > 0.0 else 1.0
@@ -100,7 +113,8 @@ def net_charge(charges: np.ndarray) -> float:
 
 
 def far_distances(lattice: BoxLattice) -> np.ndarray:
-    """Distances d, as above, of the boxes just beyond the near stencil, box widths; if all boxes are near, of their images."""
+    """Distances d, as above, of the boxes just beyond the near stencil, box widths; if all boxes
+    are near, of their images."""
     far = lattice.occurring(lattice.far)
     if len(far) == 0:
         far = lattice.images
@@ -109,7 +123,13 @@ def far_distances(lattice: BoxLattice) -> np.ndarray:
 
 
 def estimate_error(
-    distances: np.ndarray, order: int, smoothing: float, per_box: float, deformation: float, ionic: float, charged: float
+    distances: np.ndarray,
+    order: int,
+    smoothing: float,
+    per_box: float,
+    deformation: float,
+    ionic: float,
+    charged: float,
 ) -> float:
     """The module's formula.
 
@@ -125,26 +145,37 @@ def estimate_error(
     if len(distances) == 0:
         return 0.0
     nearest = distances.min()
-    effective = nearest * ((distances / nearest) ** (-2.0 * (order + 2))).sum() ** (-0.5 / (order + 2))
+    effective = nearest * ((distances / nearest) ** (-2.0 * (order + 2))).sum() ** (
+        -0.5 / (order + 2)
+    )
     transition = 1.0
     if smoothing > 0.0:
         transition = max(W, (S0 * (7.0 / (order + 1)) ** K / smoothing) ** Y)
     decay = A * deformation**G / effective**B
     growth = np.exp(Q * ((order + 1) / effective) ** 2 + IONIC * ionic)
     safety = SAFETY * (1.0 + SCATTER * (1.0 - ionic) / np.sqrt(max(charged, 1.0)))
-    return float(safety * C * max(per_box, 1.0) ** X * effective**-Z * decay ** (order + 1) * growth * transition)
+    return float(
+        safety
+        * C
+        * max(per_box, 1.0) ** X
+        * effective**-Z
+        * decay ** (order + 1)
+        * growth
+        * transition
+    )
 
 
 def largest_ratio(order: int, smoothing: float) -> float:
-    """The largest error of a single force, over the RMS force, divided by :func:`estimate_error`."""
+    """The largest error of a single force, over the RMS force, divided by
+    :func:`estimate_error`."""
     return M * (order + 1) * (max(1.0, (SM / smoothing) ** 0.5) if smoothing > 0.0 else 1.0)
 
 
 def single_noise(ionic: float, smoothing: float) -> float:
     """Relative RMS force error of float32 arithmetic.
 
-    Measured 0.6e-6 in water and 1.7e-6 in salt crystals without smoothing. The slope of the weights multiplies the rounding
-    of potentials: 2 to 4e-6 and 5 to 8e-6 at smoothing 0.025 to 0.05.
+    Measured 0.6e-6 in water and 1.7e-6 in salt crystals without smoothing. The slope of the weights
+    multiplies the rounding of potentials: 2 to 4e-6 and 5 to 8e-6 at smoothing 0.025 to 0.05.
     """
     slope = NOISE_SLOPE / smoothing**0.5 if smoothing > 0.0 else 0.0
     return float(NOISE * np.exp(NOISE_IONIC * ionic) * np.hypot(1.0, slope))
@@ -155,11 +186,18 @@ NEIGHBOURS = 8
 
 
 def rounding_of_positions(
-    positions: np.ndarray, charges: np.ndarray, cell: np.ndarray | None, exclusions: np.ndarray, width: float, least: float
+    positions: np.ndarray,
+    charges: np.ndarray,
+    cell: np.ndarray | None,
+    exclusions: np.ndarray,
+    width: float,
+    least: float,
 ) -> float:
-    """:func:`rounding_error` where there are no fields yet, from the closest neighbours of every particle.
+    """:func:`rounding_error` where there are no fields yet, from the closest neighbours of every
+    particle.
 
-    Too small where many fields cancel, too large where those of close neighbours do not matter beside the others'.
+    Too small where many fields cancel, too large where those of close neighbours do not matter
+    beside the others'.
 
     Args:
         positions: shape (n, 3), nm.
@@ -183,30 +221,44 @@ def rounding_of_positions(
     distance = np.linalg.norm(delta @ vectors, axis=1)
     excluded = np.sort(exclusions, axis=1) @ [n, 1]
     pairs = np.minimum(first, second) * n + np.maximum(first, second)
-    counts = (distance < reach) & (first != second) & ~np.isin(pairs, excluded) & (charges[first] * charges[second] != 0.0)
+    counts = (
+        (distance < reach)
+        & (first != second)
+        & ~np.isin(pairs, excluded)
+        & (charges[first] * charges[second] != 0.0)
+    )
     first, second, distance = first[counts], second[counts], distance[counts] / width
     if not len(first):
         return 0.0
     if not distance.all():
         return np.inf
     weights, products = charges * charges, (charges[first] * charges[second]) ** 2
-    volume = np.prod(np.diag(vectors)) if cell is not None else np.prod(np.maximum(np.ptp(positions, axis=0), width))
+    volume = (
+        np.prod(np.diag(vectors))
+        if cell is not None
+        else np.prod(np.maximum(np.ptp(positions, axis=0), width))
+    )
     usual = weights.mean() ** 2 * (n * width**3 / volume) ** (4 / 3)
     squares = products / distance**4
-    return float(2.0 * ROUNDED * np.sqrt((squares / distance**2).sum() / (squares.sum() + n * usual)))
+    return float(
+        2.0 * ROUNDED * np.sqrt((squares / distance**2).sum() / (squares.sum() + n * usual))
+    )
 
 
 def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
-    """Relative RMS force error that coordinates in float32 make, told by the fields themselves: for charges that are close to
-    each other in wide boxes, as in a cluster or a pair, far more than :func:`single_noise`.
+    """Relative RMS force error that coordinates in float32 make, told by the fields themselves: for
+    charges that are close to each other in wide boxes, as in a cluster or a pair, far more than
+    :func:`single_noise`.
 
-    A charge Q at a distance r makes a field E = Q / r^2, which an error of the distance changes by 2 E ROUNDED / r, that is
-    by 2 ROUNDED (E^3 / Q)^(1/2). Who makes a field is not known: Q is the RMS charge. Where fields of many neighbours cancel,
-    as in a crystal, their errors do not: they add up to CROWD ROUNDED Q per_box.
+    A charge Q at a distance r makes a field E = Q / r^2, which an error of the distance changes by
+    2 E ROUNDED / r, that is by 2 ROUNDED (E^3 / Q)^(1/2). Who makes a field is not known: Q is the
+    RMS charge. Where fields of many neighbours cancel, as in a crystal, their errors do not: they
+    add up to CROWD ROUNDED Q per_box.
 
     Args:
         charges: shape (n,).
-        fields: shape (n, 3), in charges over squares of box widths; not finite where distances were rounded to zero.
+        fields: shape (n, 3), in charges over squares of box widths; not finite where distances were
+            rounded to zero.
         per_box: mean number of particles in a box that holds any.
 
     Returns:

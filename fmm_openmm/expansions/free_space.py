@@ -1,31 +1,38 @@
-r"""The lattice operator of boxes with empty space around them (:class:`OpenLattice`), with distant periodic images or without.
+r"""The lattice operator of boxes with empty space around them (:class:`OpenLattice`), with distant
+periodic images or without.
 
 In empty space, for |i| < span along every axis,
 
     T_t(i) = S_t(i @ boxes) if not near,   else 0
 
 on a lattice so large that the displacements of two boxes of the span all differ modulo its lengths.
-The circular convolution with T is then the plain sum over boxes: R. W. Hockney and J. W. Eastwood, Computer Simulation Using
-Particles (1988), doi:10.1201/9780367806934. Storage and signs as in ``lattice.py``.
+The circular convolution with T is then the plain sum over boxes: R. W. Hockney and J. W. Eastwood,
+Computer Simulation Using Particles (1988), doi:10.1201/9780367806934. Storage and signs as in
+``lattice.py``.
 
-In a periodic cell Ewald's sum of ``lattice.py``, with alpha so small that it has one image in real space,
+In a periodic cell Ewald's sum of ``lattice.py``, with alpha so small that it has one image in real
+space,
 
-    T_t(i) = S_t(r) Q(l + 1/2, alpha^2 r^2) if not near,   else - S_t(r) P(l + 1/2, alpha^2 r^2)       (at r = 0: as there)
-             + sum_{G != 0} c_l(G) S-norm_t R_t(G) exp(i G.r)  -  pi / (alpha^2 V)                   (last term: l = 0)
+    T_t(i) = S_t(r) Q(l + 1/2, alpha^2 r^2) if not near,
+             else - S_t(r) P(l + 1/2, alpha^2 r^2)                              (at r = 0: as there)
+             + sum_{G != 0} c_l(G) S-norm_t R_t(G) exp(i G.r)  -  pi / (alpha^2 V)
+                                                                                (last term: l = 0)
 
-with the G of the cell, whatever its relation to the boxes, takes its place: alpha = 0 is empty space. Cut off at |i| < span,
-exp(i G.r) has the transform
+with the G of the cell, whatever its relation to the boxes, takes its place: alpha = 0 is empty
+space. Cut off at |i| < span, exp(i G.r) has the transform
 
-    D_x(G_x - k_x) D_y(G_y - k_y) D_z(G_z - k_z),    D(a) = sum_{|n| < span} cos(a n) = sin((span - 1/2) a) / sin(a / 2)
+    D_x(G_x - k_x) D_y(G_y - k_y) D_z(G_z - k_z),
+    D(a) = sum_{|n| < span} cos(a n) = sin((span - 1/2) a) / sin(a / 2)
 
 so the sum over G is done axis after axis, for any wave vectors k.
 
-Boxes are cubes, so the terms of the real-space part at one octant of displacements give all: mirroring x, y or z multiplies a
-term, and its transform, by
+Boxes are cubes, so the terms of the real-space part at one octant of displacements give all:
+mirroring x, y or z multiplies a term, and its transform, by
 
     x: (-1)^m, -(-1)^m for imaginary parts      y: 1, -1 for imaginary parts      z: (-1)^(l + m)
 
-and the transform along an axis is a cosine or a sine transform of half the axis. In a rectangular cell this holds for all of T.
+and the transform along an axis is a cosine or a sine transform of half the axis. In a rectangular
+cell this holds for all of T.
 """
 
 from collections.abc import Iterator
@@ -36,12 +43,17 @@ from scipy.special import gammainc, gammaincc
 
 from fmm_openmm.box import OpenLattice, index_grid
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
-from fmm_openmm.expansions.splitting import inverse_double_factorials, isolating_split, spectral_weight
+from fmm_openmm.expansions.splitting import (
+    inverse_double_factorials,
+    isolating_split,
+    spectral_weight,
+)
 from fmm_openmm.openmp import get_num_threads
 
 
 def free_space_operator(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
-    """The operator of the module's formula for terms up to degree ``top``; arguments and shape as :func:`lattice_operator`."""
+    """The operator of the module's formula for terms up to degree ``top``; arguments and shape
+    as :func:`lattice_operator`."""
     shape, even = lattice.fft_shape, mirrors(top)
     operator = np.empty((len(even), *shape[:2], shape[2] // 2 + 1))
     for t, octant in enumerate(_octants(lattice, top, accuracy)):
@@ -53,7 +65,8 @@ def free_space_operator(lattice: OpenLattice, top: int, accuracy: float = 1e-17)
 
 
 def free_space_octant(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
-    """The same at the wave numbers up to half the length along each axis; shape (terms, *(length // 2 + 1))."""
+    """The same at the wave numbers up to half the length along each axis;
+    shape (terms, *(length // 2 + 1))."""
     operator = np.empty((len(degrees(top)), *(length // 2 + 1 for length in lattice.fft_shape)))
     for t, octant in enumerate(_octants(lattice, top, accuracy)):
         operator[t] = octant
@@ -62,9 +75,11 @@ def free_space_octant(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -
 
 
 def _add_reciprocal(operator: np.ndarray, lattice: OpenLattice, top: int, accuracy: float) -> None:
-    """Add the sum over G and the last term at the wave vectors of ``operator``, shape (terms, z, y, x).
+    """Add the sum over G and the last term at the wave vectors of ``operator``, shape (terms, z, y,
+    x).
 
-    Degrees to which they add less than ``accuracy``, relative to S at the nearest far boxes, are left out.
+    Degrees to which they add less than ``accuracy``, relative to S at the nearest far boxes, are
+    left out.
     """
     alpha, cut = isolating_split(top, accuracy, lattice.gap)
     if alpha == 0.0:
@@ -73,10 +88,17 @@ def _add_reciprocal(operator: np.ndarray, lattice: OpenLattice, top: int, accura
     top = int(np.flatnonzero(weight > accuracy).max())
     parity = (-1.0) ** degrees(top)
     factor = inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * parity
-    waves = [2 * np.pi * np.arange(m) / n for m, n in zip(operator.shape[:0:-1], lattice.fft_shape[::-1], strict=True)]
-    reciprocal = 2 * np.pi * np.linalg.inv(lattice.cell).T  # along x lies a* alone, along y a* and b*
+    waves = [
+        2 * np.pi * np.arange(m) / n
+        for m, n in zip(operator.shape[:0:-1], lattice.fft_shape[::-1], strict=True)
+    ]
+    # along x lies a* alone, along y a* and b*
+    reciprocal = 2 * np.pi * np.linalg.inv(lattice.cell).T
     reach = np.floor(cut * np.linalg.norm(lattice.cell, axis=1) / (2 * np.pi)).astype(int)
-    plane = np.stack(np.meshgrid(*[np.arange(-n, n + 1) for n in reach[1:]], indexing="ij"), -1) @ reciprocal[1:]
+    plane = (
+        np.stack(np.meshgrid(*[np.arange(-n, n + 1) for n in reach[1:]], indexing="ij"), -1)
+        @ reciprocal[1:]
+    )
     rows, ends = [], []  # summed along z and y, (terms, z, y), and their kernels along x
     for a in range(reach[0] + 1):
         g = plane + a * reciprocal[0]
@@ -85,15 +107,22 @@ def _add_reciprocal(operator: np.ndarray, lattice: OpenLattice, top: int, accura
         g, inside = g[used], inside[used]
         g2 = (g[inside] ** 2).sum(1)
         with np.errstate(divide="ignore"):
-            gauss = np.where(g2 > 0.0, 4 * np.pi * lattice.background * np.exp(-g2 / (4 * alpha**2)) / g2, 0.0)
+            gauss = np.where(
+                g2 > 0.0, 4 * np.pi * lattice.background * np.exp(-g2 / (4 * alpha**2)) / g2, 0.0
+            )
         values = np.zeros((len(factor), *inside.shape))
         values[:, inside] = factor[:, None] * regular(g[inside], top) * gauss
         if a == 0:
             values[0, (g == 0.0).all(-1)] = -np.pi / alpha**2 * lattice.background
         for sign in (1, -1)[: 1 + (a > 0)]:  # G and its opposite
-            x, y, z = (_window(sign * g[..., k, None] - waves[k], lattice.span[k]) for k in range(3))
+            x, y, z = (
+                _window(sign * g[..., k, None] - waves[k], lattice.span[k]) for k in range(3)
+            )
             along_z = values.transpose(1, 0, 2) @ z  # (b, terms, z)
-            rows.append((along_z.transpose(1, 2, 0) @ y[:, 0]) * (parity[:, None, None] if sign < 0 else 1.0))
+            rows.append(
+                (along_z.transpose(1, 2, 0) @ y[:, 0])
+                * (parity[:, None, None] if sign < 0 else 1.0)
+            )
             ends.append(x[0, 0])
         if len(rows) > 64 or a == reach[0]:
             operator[: len(factor)] += np.tensordot(rows, ends, (0, 0))
@@ -104,7 +133,9 @@ def _window(angle: np.ndarray, span: int) -> np.ndarray:
     """``sum_{|n| < span} cos(n angle)``."""
     half = (angle - 2 * np.pi * np.rint(angle / (2 * np.pi))) / 2
     small = np.abs(half) < 1e-9
-    return np.where(small, 2.0 * span - 1.0, np.sin((2 * span - 1) * half) / np.sin(np.where(small, 1.0, half)))
+    return np.where(
+        small, 2.0 * span - 1.0, np.sin((2 * span - 1) * half) / np.sin(np.where(small, 1.0, half))
+    )
 
 
 def _octants(lattice: OpenLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
@@ -115,12 +146,17 @@ def _octants(lattice: OpenLattice, top: int, accuracy: float) -> Iterator[np.nda
     r = np.linalg.norm(offsets, axis=-1)
     argument = (alpha * r) ** 2
     r[0, 0, 0] = np.inf
-    harmonics = regular(offsets / r[..., None], top)  # on the unit sphere: nothing overflows at long distances
+    # on the unit sphere: nothing overflows at long distances
+    harmonics = regular(offsets / r[..., None], top)
     share, weight = -1, np.zeros_like(r)
-    for t, (l, norm, even) in enumerate(zip(degrees(top).tolist(), irregular_norm(top), mirrors(top), strict=True)):
+    for t, (l, norm, even) in enumerate(
+        zip(degrees(top).tolist(), irregular_norm(top), mirrors(top), strict=True)
+    ):
         if l != share:
             share = l
-            weight = np.where(near, -gammainc(l + 0.5, argument), gammaincc(l + 0.5, argument)) / r ** (l + 1)
+            weight = np.where(
+                near, -gammainc(l + 0.5, argument), gammaincc(l + 0.5, argument)
+            ) / r ** (l + 1)
         octant = np.zeros([length // 2 + 1 for length in lattice.fft_shape])
         # a sine transform leaves out the factor -i
         sign = (1, 1, -1, -1)[l % 4] * (1, -1, -1, 1)[3 - even.sum()]
@@ -133,14 +169,16 @@ def _octants(lattice: OpenLattice, top: int, accuracy: float) -> Iterator[np.nda
 
 
 def mirrors(top: int) -> np.ndarray:
-    """Whether the terms up to degree ``top`` are even, not odd, along z, y and x; shape (terms, 3) bool."""
+    """Whether the terms up to degree ``top`` are even, not odd, along z, y and x;
+    shape (terms, 3) bool."""
     l = degrees(top)
     m = np.arange(len(l)) - l * l - l
     return np.stack([(l + m) % 2 == 0, m >= 0, (m >= 0) == (m % 2 == 0)], 1)
 
 
 def _transformed(half: np.ndarray, axis: int, even: bool) -> np.ndarray:
-    """Fourier transform along an axis of which half is given, ends included; without the factor -i if it is odd."""
+    """Fourier transform along an axis of which half is given, ends included; without the factor
+    -i if it is odd."""
     if even:
         return scipy.fft.dct(half, 1, axis=axis, workers=get_num_threads())
     half = np.moveaxis(half, axis, 0)

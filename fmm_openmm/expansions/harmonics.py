@@ -3,7 +3,8 @@ r"""Real solid harmonics: the conventions of the whole package.
 With the complex regular and irregular solid harmonics (no Condon-Shortley phase)
 
     R_lm(r) = r^l       P_lm(cos t) exp(i m phi) / (l + m)!
-    S_lm(r) = r^-(l+1)  P_lm(cos t) exp(i m phi) (l - m)!   =  (l - m)! (l + m)! R_lm(r) / r^(2 l + 1)
+    S_lm(r) = r^-(l+1)  P_lm(cos t) exp(i m phi) (l - m)!
+            = (l - m)! (l + m)! R_lm(r) / r^(2 l + 1)
 
 the package computes with their real and imaginary parts only. A *term* ``a`` of degree l is
 
@@ -11,18 +12,20 @@ the package computes with their real and imaginary parts only. A *term* ``a`` of
 
 so an expansion of order p has ``(p + 1)^2`` real terms, ordered by degree. In these terms
 
-    moments          M_a = sum_j q_j R_a(y_j)                     y relative to the centre of the source's box
-    local expansion  Phi(x) = sum_a Lambda_a R_a(x)               x relative to the centre of the target's box
-    field            E(x) = -grad Phi(x),  d R_a / d x_axis = sum_b D[axis, a, b] R_b,  b of degree l - 1
+    moments          M_a = sum_j q_j R_a(y_j)           y relative to the centre of the source's box
+    local expansion  Phi(x) = sum_a Lambda_a R_a(x)     x relative to the centre of the target's box
+    field            E(x) = -grad Phi(x),  d R_a / d x_axis = sum_b D[axis, a, b] R_b,
+                     b of degree l - 1
     translation      Lambda_a = sum_b A_ab M_b,  A_ab = (-1)^l sum_t C[a, b, t] T_t
 
-where ``T_t`` are the terms of S at the vector from the source's centre to the target's, of degree l + j for a of degree
-l and b of degree j, and ``C`` has at most two entries for each pair (:func:`coupling`). The matrix ``A`` is symmetric
-under exchange of source and target, so energies are bilinear and forces their exact gradients.
+where ``T_t`` are the terms of S at the vector from the source's centre to the target's, of degree l
++ j for a of degree l and b of degree j, and ``C`` has at most two entries for each pair
+(:func:`coupling`). The matrix ``A`` is symmetric under exchange of source and target, so energies
+are bilinear and forces their exact gradients.
 
-Source: E. O. Steinborn and K. Ruedenberg, Adv. Quantum Chem. 7, 1 (1973), doi:10.1016/S0065-3276(08)60558-4 for the
-addition theorems; normalisation as in M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997),
-doi:10.1063/1.474150.
+Source: E. O. Steinborn and K. Ruedenberg, Adv. Quantum Chem. 7, 1 (1973),
+doi:10.1016/S0065-3276(08)60558-4 for the addition theorems; normalisation as in M. Challacombe, C.
+White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997), doi:10.1063/1.474150.
 """
 
 from functools import cache
@@ -32,7 +35,8 @@ import numpy as np
 
 
 def term(l: int, m: int) -> int:
-    """Index of the term of degree ``l``: the real part of order ``m`` if m >= 0, the imaginary part of ``-m`` if m < 0."""
+    """Index of the term of degree ``l``: the real part of order ``m`` if m >= 0, the imaginary
+    part of ``-m`` if m < 0."""
     return l * l + l + m
 
 
@@ -49,8 +53,15 @@ def degrees(order: int) -> np.ndarray:
 
 @cache
 def irregular_norm(order: int) -> np.ndarray:
-    """``(l - m)! (l + m)!`` of every term, so that ``S = norm * R / r^(2 l + 1)``, shape ``((order + 1)^2,)`` float64."""
-    return np.array([float(factorial(l - abs(m)) * factorial(l + abs(m))) for l in range(order + 1) for m in range(-l, l + 1)])
+    """``(l - m)! (l + m)!`` of every term, so that ``S = norm * R / r^(2 l + 1)``, shape
+    ``((order + 1)^2,)`` float64."""
+    return np.array(
+        [
+            float(factorial(l - abs(m)) * factorial(l + abs(m)))
+            for l in range(order + 1)
+            for m in range(-l, l + 1)
+        ]
+    )
 
 
 def regular(x: np.ndarray, order: int) -> np.ndarray:
@@ -83,10 +94,12 @@ def regular(x: np.ndarray, order: int) -> np.ndarray:
 
 
 def _component(l: int, m: int, imaginary: bool) -> tuple[float, int] | None:
-    """Real or imaginary part of the complex harmonic (l, m), any sign of m, as ``factor * term``; None where it is 0."""
+    """Real or imaginary part of the complex harmonic (l, m), any sign of m, as ``factor * term``;
+    None where it is 0."""
     if abs(m) > l or (imaginary and m == 0):
         return None
-    sign = 1.0 if m >= 0 else (-1.0) ** m * (-1.0 if imaginary else 1.0)  # X_l,-m = (-1)^m conj(X_lm)
+    # X_l,-m = (-1)^m conj(X_lm)
+    sign = 1.0 if m >= 0 else (-1.0) ** m * (-1.0 if imaginary else 1.0)
     return sign, term(l, -abs(m) if imaginary else abs(m))
 
 
@@ -94,15 +107,17 @@ def _component(l: int, m: int, imaginary: bool) -> tuple[float, int] | None:
 def gradient(order: int) -> np.ndarray:
     """The matrix D of ``d R_a / d x_axis = sum_b D[axis, a, b] R_b``.
 
-    Shape ``(3, (order + 1)^2, order^2)`` float64, at most two entries in a row. From ``dR_lm/dz = R_l-1,m``,
-    ``(d/dx + i d/dy) R_lm = -R_l-1,m+1`` and ``(d/dx - i d/dy) R_lm = R_l-1,m-1``.
+    Shape ``(3, (order + 1)^2, order^2)`` float64, at most two entries in a row. From
+    ``dR_lm/dz = R_l-1,m``, ``(d/dx + i d/dy) R_lm = -R_l-1,m+1`` and
+    ``(d/dx - i d/dy) R_lm = R_l-1,m-1``.
     """
     out = np.zeros((3, term_count(order), order * order))
     for l in range(1, order + 1):
         for m in range(l + 1):
             for imaginary in (False, True) if m else (False,):
                 a = term(l, -m if imaginary else m)
-                flip = -1.0 if not imaginary else 1.0  # d/dy mixes parts: Re (i w) = -Im w, Im (i w) = Re w
+                # d/dy mixes parts: Re (i w) = -Im w, Im (i w) = Re w
+                flip = -1.0 if not imaginary else 1.0
                 for axis, k, part, factor in (
                     (0, m - 1, imaginary, 0.5),
                     (0, m + 1, imaginary, -0.5),
@@ -118,10 +133,12 @@ def gradient(order: int) -> np.ndarray:
 
 @cache
 def coupling(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The two entries of ``C`` for every pair of terms: ``sum_t C[a, b, t] T_t = sum_i weight[a, b, i] T_index[a, b, i]``.
+    """The two entries of ``C`` for every pair of terms:
+    ``sum_t C[a, b, t] T_t = sum_i weight[a, b, i] T_index[a, b, i]``.
 
     Returns:
-        index: shape ``(n, n, 2)`` int32 with n = (order + 1)^2, terms of an expansion of order 2 * order.
+        index: shape ``(n, n, 2)`` int32 with n = (order + 1)^2, terms of an expansion of order 2 *
+            order.
         weight: shape ``(n, n, 2)`` float64, 0 where there is no second entry. Symmetric in a and b.
     """
     n = term_count(order)
@@ -131,7 +148,8 @@ def coupling(order: int) -> tuple[np.ndarray, np.ndarray]:
         for b, (j, k) in enumerate(orders):
             target_imaginary, source_imaginary = m < 0, k < 0
             mu, nu = abs(m), abs(k)
-            # L_lm = sum_jk T_l+j,m+k M_jk with M_jk = Re - i Im of the moments above and M_j,-k = (-1)^k conj(M_jk)
+            # L_lm = sum_jk T_l+j,m+k M_jk with M_jk = Re - i Im of the moments above and M_j,-k =
+            # (-1)^k conj(M_jk)
             part = target_imaginary != source_imaginary
             entries: dict[int, float] = {}
             for signed, conjugate in ((nu, -1.0), (-nu, 1.0)) if nu else ((0, 0.0),):
@@ -139,7 +157,8 @@ def coupling(order: int) -> tuple[np.ndarray, np.ndarray]:
                 if not found:
                     continue
                 factor = found[0] * ((-1.0) ** nu if signed < 0 else 1.0)
-                if source_imaginary:  # times i * conjugate: Re (i c T) = -c Im T, Im (i c T) = c Re T
+                # times i * conjugate: Re (i c T) = -c Im T, Im (i c T) = c Re T
+                if source_imaginary:
                     factor *= conjugate * (1.0 if target_imaginary else -1.0)
                 entries[found[1]] = entries.get(found[1], 0.0) + factor * (2.0 if mu else 1.0)
             for i, (t, w) in enumerate(sorted(entries.items())):

@@ -1,21 +1,26 @@
-r"""The lattice operator: irregular harmonics summed over every periodic image that is not near, in Fourier space.
+r"""The lattice operator: irregular harmonics summed over every periodic image that is not near, in
+Fourier space.
 
 For the displacement i between two boxes (an index vector of the box lattice) let
 
-    T_t(i) = sum over images n of S_t((i + n @ counts) @ boxes), images in the near stencil left out,
+    T_t(i) = sum over images n of S_t((i + n @ counts) @ boxes),
+             images in the near stencil left out,
 
-by Ewald's method with tin-foil boundary and a neutralising background. With S's smooth cut-off in closed form through the
-regularised incomplete gamma functions, Q + P = 1,
+by Ewald's method with tin-foil boundary and a neutralising background. With S's smooth cut-off in
+closed form through the regularised incomplete gamma functions, Q + P = 1,
 
     T_t(i) =   sum over far images   S_t(r) Q(l + 1/2, alpha^2 r^2)
-             - sum over near images  S_t(r) P(l + 1/2, alpha^2 r^2)                 (at r = 0: - 2 alpha / sqrt(pi), l = 0)
-             + sum_{G != 0} c_l(G) S-norm_t R_t(G) exp(i G.r)  -  pi / (alpha^2 V)                    (last term: l = 0)
+             - sum over near images  S_t(r) P(l + 1/2, alpha^2 r^2)
+                                                          (at r = 0: - 2 alpha / sqrt(pi), l = 0)
+             + sum_{G != 0} c_l(G) S-norm_t R_t(G) exp(i G.r)  -  pi / (alpha^2 V)
+                                                          (last term: l = 0)
     c_l(G) = 4 pi / (V G^2) exp(-G^2 / 4 alpha^2) (-i)^l / (2 l - 1)!!
 
-The far field is the circular convolution of the moments with T, so only its discrete Fourier transform is needed. The
-images of the reciprocal sum that fall on one wave vector of the box lattice are added there directly; the short-ranged
-real-space half is transformed by FFT. Because stencil and lattice are symmetric under inversion the transform of T_t is real
-for even and imaginary for odd degree; what is stored is the real number
+The far field is the circular convolution of the moments with T, so only its discrete Fourier
+transform is needed. The images of the reciprocal sum that fall on one wave vector of the box
+lattice are added there directly; the short-ranged real-space half is transformed by FFT. Because
+stencil and lattice are symmetric under inversion the transform of T_t is real for even and
+imaginary for odd degree; what is stored is the real number
 
     operator_t(k) = (-1)^floor(l/2) * (T^_t(k) for even l,  T^_t(k) / i for odd l)
 
@@ -24,9 +29,10 @@ with which ``(i^-l Lambda^)_a = sum_b sum_t C[a, b, t] operator_t (i^j M^)_b`` u
 
 Everything is in units of the mean box width, so the operator depends on the shape of the cell only.
 
-Sources: P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; lattice sums of multipole expansions:
-M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997), doi:10.1063/1.474150; FFT on multipoles:
-W. D. Elliott and J. A. Board, SIAM J. Sci. Comput. 17, 398 (1996), doi:10.1137/S1064827594264259.
+Sources: P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; lattice sums of
+multipole expansions: M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997),
+doi:10.1063/1.474150; FFT on multipoles: W. D. Elliott and J. A. Board, SIAM J. Sci. Comput. 17, 398
+(1996), doi:10.1137/S1064827594264259.
 """
 
 from math import lgamma, log
@@ -42,12 +48,15 @@ from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, te
 from fmm_openmm.expansions.splitting import inverse_double_factorials, truncation_radii
 from fmm_openmm.openmp import get_num_threads
 
-ALPHA = 0.55  # splitting parameter over the inverse box width: balances the real-space FFT against the reciprocal images
+# splitting parameter over the inverse box width: balances the real-space FFT
+# against the reciprocal images
+ALPHA = 0.55
 
 
 def check_range(lattice: BoxLattice, order: int, dtype) -> None:
-    """Refuse an order whose operator is beyond the range of its type. Irregular harmonics of degree n grow to
-    ``(2n - 1)!! / r^(n + 1)``, n = 2 order, r the distance of the nearest far boxes; 16 times as much leaves room for sums.
+    """Refuse an order whose operator is beyond the range of its type. Irregular harmonics of degree
+    n grow to ``(2n - 1)!! / r^(n + 1)``, n = 2 order, r the distance of the nearest far boxes; 16
+    times as much leaves room for sums.
 
     Raises:
         UnsupportedError: it is.
@@ -55,7 +64,9 @@ def check_range(lattice: BoxLattice, order: int, dtype) -> None:
     n = 2 * order
     largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(lattice.nearest_far)
     if largest + log(16) > log(np.finfo(dtype).max):
-        raise UnsupportedError(f"`order` {order} is too high for single precision: ask for `precision='double'`")
+        raise UnsupportedError(
+            f"`order` {order} is too high for single precision: ask for `precision='double'`"
+        )
 
 
 def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -> np.ndarray:
@@ -64,22 +75,25 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
     Args:
         lattice: box lattice; for an :class:`OpenLattice` the operator is that of ``free_space.py``.
         order: expansion order p.
-        accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the nearest far boxes.
+        accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the
+            nearest far boxes.
 
     Returns:
-        shape ``((2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64: terms up to degree 2 order on the half grid of
-        ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
+        shape ``((2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64: terms up to degree 2 order on the
+        half grid of ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
     """
     top = 2 * order
     if isinstance(lattice, OpenLattice):
         return free_space_operator(lattice, top, accuracy)
-    real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)  # 2: the smallest near stencil, 27 boxes
+    # 2: the smallest near stencil, 27 boxes
+    real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)
     return _real_space(lattice, top, real_cut) + _reciprocal(lattice, top, reciprocal_cut)
 
 
 def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     offsets = within(lattice.boxes, cut)
-    offsets = offsets[len(offsets) // 2 + 1 :]  # one of each pair of opposite offsets: S(-r) = (-1)^l S(r)
+    # one of each pair of opposite offsets: S(-r) = (-1)^l S(r)
+    offsets = offsets[len(offsets) // 2 + 1 :]
     x = offsets @ lattice.boxes
     r2 = (x * x).sum(1)
     is_near = lattice.is_near(offsets)
@@ -97,7 +111,9 @@ def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
         ]
     )
     grid[0, lattice.slot(np.zeros(3, np.int64))] -= 2 * ALPHA / np.sqrt(np.pi)
-    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=get_num_threads())
+    transform = scipy.fft.rfftn(
+        grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=get_num_threads()
+    )
     sign = np.array([1.0, 1.0, -1.0, -1.0])[degrees(top) % 4]
     part = np.where((degrees(top) % 2 == 0)[:, None, None, None], transform.real, transform.imag)
     return sign[:, None, None, None] * part
@@ -107,7 +123,8 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     v, d = lattice.cycles
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
-    # the phase of box i is i V (kappa / d): its wave vector in coordinates of the reciprocal lattice of the boxes
+    # the phase of box i is i V (kappa / d): its wave vector in coordinates of the reciprocal
+    # lattice of the boxes
     fraction = (kappa / d) @ v.T
     reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
     base = (fraction - np.rint(fraction)) @ reciprocal
@@ -116,7 +133,13 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     aliases = within(reciprocal, cut + corner) @ reciprocal
 
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
-    factor = 4 * np.pi * inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * (-1.0) ** degrees(top)
+    factor = (
+        4
+        * np.pi
+        * inverse_double_factorials(top)[degrees(top)]
+        * irregular_norm(top)
+        * (-1.0) ** degrees(top)
+    )
     out = np.zeros((term_count(top), len(base)))
     for alias in aliases:
         g = base + alias

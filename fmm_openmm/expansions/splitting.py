@@ -1,4 +1,5 @@
-"""How the halves of Ewald's sums for the lattice operator are split and cut off; formula in ``lattice.py``."""
+"""How the halves of Ewald's sums for the lattice operator are split and cut off;
+formula in ``lattice.py``."""
 
 import numpy as np
 from scipy.special import gammaincc
@@ -10,7 +11,8 @@ def inverse_double_factorials(top: int) -> np.ndarray:
 
 
 def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> tuple[float, float]:
-    """Radii in real and reciprocal space beyond which every degree up to ``top`` is below ``accuracy`` of S at ``reach``.
+    """Radii in real and reciprocal space beyond which every degree up to ``top`` is below
+    ``accuracy`` of S at ``reach``.
 
     Args:
         alpha: splitting parameter.
@@ -20,12 +22,17 @@ def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> t
     r, g = np.arange(3.0, 60.0, 0.25), np.arange(1.0, 60.0, 0.25)
     real = (reach / r) ** (l + 1) * gammaincc(l + 0.5, (alpha * r) ** 2) * 4 * np.pi * r**3
     spectral = spectral_weight(top, g, alpha, reach)
-    return float(r[(real > accuracy).any(0)].max()) + 0.25, float(g[(spectral > accuracy).any(0)].max()) + 0.25
+    return float(r[(real > accuracy).any(0)].max()) + 0.25, float(
+        g[(spectral > accuracy).any(0)].max()
+    ) + 0.25
 
 
-def isolating_split(top: int, accuracy: float, gap: float, reach: float = 2.0) -> tuple[float, float]:
-    """The smallest splitting parameter with which nothing at the distance ``gap`` or beyond counts in real space, and the
-    radius in reciprocal space, both as in :func:`truncation_radii`; zero if the gap is infinite."""
+def isolating_split(
+    top: int, accuracy: float, gap: float, reach: float = 2.0
+) -> tuple[float, float]:
+    """The smallest splitting parameter with which nothing at the distance ``gap`` or beyond
+    counts in real space, and the radius in reciprocal space, both as in
+    :func:`truncation_radii`; zero if the gap is infinite."""
     if not np.isfinite(gap):
         return 0.0, 0.0
     l = np.arange(top + 1)[:, None]
@@ -33,10 +40,17 @@ def isolating_split(top: int, accuracy: float, gap: float, reach: float = 2.0) -
     images = 26 * (reach / gap) ** (l + 1) * gammaincc(l + 0.5, x * x)
     alpha = x[(images > accuracy).any(0)].max(initial=x[0]) / gap
     g = alpha * np.arange(0.2, 30.0, 0.1)
-    return alpha, float(g[(spectral_weight(top, g, alpha, reach) > accuracy).any(0)].max(initial=g[0]))
+    return alpha, float(
+        g[(spectral_weight(top, g, alpha, reach) > accuracy).any(0)].max(initial=g[0])
+    )
 
 
 def spectral_weight(top: int, g: np.ndarray, alpha: float, reach: float) -> np.ndarray:
-    """What wave vectors of length g, shape (m,), add to the degrees up to ``top``, over S at ``reach``; shape (top + 1, m)."""
+    """What wave vectors of length g, shape (m,), add to the degrees up to ``top``, over S at
+    ``reach``; shape (top + 1, m)."""
     l = np.arange(top + 1)[:, None]
-    return np.exp((l + 1) * np.log(g * reach) - g**2 / (4 * alpha**2) + np.log(inverse_double_factorials(top))[:, None])
+    return np.exp(
+        (l + 1) * np.log(g * reach)
+        - g**2 / (4 * alpha**2)
+        + np.log(inverse_double_factorials(top))[:, None]
+    )

@@ -1,7 +1,7 @@
 r"""Translations of expansions from box to box: m2m, m2l and l2l, in the terms of ``harmonics.py``.
 
-With x measured from the new centre and ``shift`` from the old centre to the new one for m2l (source to target), but from the
-parent's centre to the child's for m2m and l2l, all in one unit of length,
+With x measured from the new centre and ``shift`` from the old centre to the new one for m2l (source
+to target), but from the parent's centre to the child's for m2m and l2l, all in one unit of length,
 
     m2m   M'     = E(shift) M               R_a(x + shift) = sum_b E_ab(shift) R_b(x)
     l2l   Lambda' = E(shift)^T Lambda
@@ -11,28 +11,31 @@ E and A follow from the addition theorems of the complex harmonics,
 
     R_lm(x + y) = sum_jk R_jk(x) R_l-j,m-k(y)
 
-Lengths of a level are in its own box widths: :func:`to_parent` and :func:`to_child` change the unit.
+Lengths of a level are in its own box widths: :func:`to_parent` and :func:`to_child` change
+the unit.
 
-There are two operators of each kind, equal to rounding. They take expansions of any number of boxes that share one shift, shape
-``(terms, ...)``, and return as many:
+There are two operators of each kind, equal to rounding. They take expansions of any number of boxes
+that share one shift, shape ``(terms, ...)``, and return as many:
 
 ``p4``        the dense matrix, O(p^4) operations
-``rotation``  rotate the shift onto the z axis, translate along it, rotate back, O(p^3) operations. With (r, theta, phi) the
-              shift's spherical coordinates, terms rotate by
+``rotation``  rotate the shift onto the z axis, translate along it, rotate back, O(p^3) operations.
+              With (r, theta, phi) the shift's spherical coordinates, terms rotate by
 
                   B = J Z(theta) J Z(-phi)
 
-              where ``Z(g)`` turns by g about z, that is multiplies ``R_lm`` by ``exp(i m g)``, and J exchanges y and z: the
-              Wigner matrix of a quarter turn about x and a mirroring, the same for all shifts, ``J J = 1``. So a rotation by
-              any angle about y is two fixed matrices with a diagonal one between. As E and A along z keep m,
+              where ``Z(g)`` turns by g about z, that is multiplies ``R_lm`` by ``exp(i m g)``, and
+              J exchanges y and z: the Wigner matrix of a quarter turn about x and a mirroring, the
+              same for all shifts, ``J J = 1``. So a rotation by any angle about y is two fixed
+              matrices with a diagonal one between. As E and A along z keep m,
 
                   m2m   B^-1 E(r z) B        l2l   B^T E(r z)^T B^-T        m2l   B^T A(r z) B
                   E(r z)_lm,jm = r^(l-j) / (l-j)!,  j <= l
                   A(r z)_lm,jm = (-1)^(l+m) (2 - [m = 0]) (l+j)! / r^(l+j+1)
 
-Sources: C. A. White and M. Head-Gordon, J. Chem. Phys. 105, 5061 (1996), doi:10.1063/1.472369 (rotation to the z axis);
-D. Pinchon and P. E. Hoggan, J. Phys. A 40, 1597 (2007), doi:10.1088/1751-8113/40/7/011 (the exchange of two axes as the one
-matrix); J comes from the generating function ``(z + (x + i y) / 2 w - (x - i y) w / 2)^l / l! = sum_m R_lm w^-m``, in which
+Sources: C. A. White and M. Head-Gordon, J. Chem. Phys. 105, 5061 (1996), doi:10.1063/1.472369
+(rotation to the z axis); D. Pinchon and P. E. Hoggan, J. Phys. A 40, 1597 (2007),
+doi:10.1088/1751-8113/40/7/011 (the exchange of two axes as the one matrix); J comes from the
+generating function ``(z + (x + i y) / 2 w - (x - i y) w / 2)^l / l! = sum_m R_lm w^-m``, in which
 exchanging y and z is a Moebius transform of w.
 """
 
@@ -43,15 +46,27 @@ from typing import Protocol
 
 import numpy as np
 
-from fmm_openmm.expansions.harmonics import coupling, degrees, irregular_norm, regular, term, term_count
+from fmm_openmm.expansions.harmonics import (
+    coupling,
+    degrees,
+    irregular_norm,
+    regular,
+    term,
+    term_count,
+)
 
 
 def irregular(x: np.ndarray, order: int) -> np.ndarray:
-    """Irregular solid harmonics ``S_a(x)``; shapes as for :func:`fmm_openmm.expansions.harmonics.regular`."""
+    """Irregular solid harmonics ``S_a(x)``; shapes as for
+    :func:`fmm_openmm.expansions.harmonics.regular`."""
     r = np.linalg.norm(x, axis=-1)
     inverse = (1.0 / r) ** (np.arange(order + 1).reshape(-1, *[1] * r.ndim) + 1)
     along = (-1,) + (1,) * r.ndim
-    return irregular_norm(order).reshape(along) * regular(x / r[..., None], order) * inverse[degrees(order)]
+    return (
+        irregular_norm(order).reshape(along)
+        * regular(x / r[..., None], order)
+        * inverse[degrees(order)]
+    )
 
 
 def order_of(expansions: np.ndarray) -> int:
@@ -60,12 +75,14 @@ def order_of(expansions: np.ndarray) -> int:
 
 
 def to_parent(order: int) -> np.ndarray:
-    """``2^-l`` of every term: moments in box widths of a level over those of its parent's, which are twice as long."""
+    """``2^-l`` of every term: moments in box widths of a level over those of its parent's, which
+    are twice as long."""
     return 0.5 ** degrees(order)
 
 
 def to_child(order: int) -> np.ndarray:
-    """``2^-(l + 1)`` of every term: local expansions, in e per box width, of a level's parent over those of the level."""
+    """``2^-(l + 1)`` of every term: local expansions, in e per box width, of a level's parent
+    over those of the level."""
     return 0.5 ** (degrees(order) + 1)
 
 
@@ -73,7 +90,8 @@ def to_child(order: int) -> np.ndarray:
 
 
 def m2m_matrix(shift: np.ndarray, order: int) -> np.ndarray:
-    """E(shift), shape (terms, terms) float64; ``shift`` (3,) leads from the parent's centre to the child's."""
+    """E(shift), shape (terms, terms) float64; ``shift`` (3,) leads from the parent's
+    centre to the child's."""
     l, m = _degree_and_order(order)
     row, column = np.subtract.outer(l, l), np.subtract.outer(m, m)
     found = np.abs(column) <= row
@@ -88,7 +106,8 @@ def l2l_matrix(shift: np.ndarray, order: int) -> np.ndarray:
 
 
 def m2l_matrix(shift: np.ndarray, order: int) -> np.ndarray:
-    """A(shift), shape (terms, terms) float64; ``shift`` (3,) leads from the source's centre to the target's."""
+    """A(shift), shape (terms, terms) float64; ``shift`` (3,) leads from the source's
+    centre to the target's."""
     index, weight = coupling(order)
     sign = (-1.0) ** degrees(order)[:, None]
     return sign * (weight * irregular(np.asarray(shift, float), 2 * order)[index]).sum(-1)
@@ -99,9 +118,11 @@ def m2l_matrix(shift: np.ndarray, order: int) -> np.ndarray:
 
 @cache
 def exchange(order: int) -> tuple[np.ndarray, ...]:
-    """The matrix J of ``R_a(x, z, y) = sum_b J_ab R_b(x, y, z)``: its blocks of degree 0 to ``order``, (2l + 1, 2l + 1).
+    """The matrix J of ``R_a(x, z, y) = sum_b J_ab R_b(x, y, z)``: its blocks of degree 0 to
+    ``order``, (2l + 1, 2l + 1).
 
-    For complex terms ``2^-l (-1)^(l+m+k) i^(m+k) sum_n (-1)^n C(l+k, n) C(l-k, l-m-n)``; the sum is exact.
+    For complex terms ``2^-l (-1)^(l+m+k) i^(m+k) sum_n (-1)^n C(l+k, n) C(l-k, l-m-n)``; the sum is
+    exact.
     """
     return tuple(_exchange(l) for l in range(order + 1))
 
@@ -124,7 +145,8 @@ def turn(expansions: np.ndarray, angle: float) -> np.ndarray:
     m = _degree_and_order(order)[1]
     along = (-1,) + (1,) * (expansions.ndim - 1)
     cosine, sine = np.cos(m * angle).reshape(along), np.sin(m * angle).reshape(along)
-    other = np.arange(len(m)) - 2 * m  # of the same degree, order -m: the other part of the complex number
+    # of the same degree, order -m: the other part of the complex number
+    other = np.arange(len(m)) - 2 * m
     return (cosine * expansions - sine * expansions[other]).astype(expansions.dtype, copy=False)
 
 
@@ -133,7 +155,11 @@ def exchanged(expansions: np.ndarray, transposed: bool = False) -> np.ndarray:
     blocks = exchange(order_of(expansions))
     return np.concatenate(
         [
-            np.tensordot((block.T if transposed else block).astype(expansions.dtype), expansions[l * l : (l + 1) ** 2], 1)
+            np.tensordot(
+                (block.T if transposed else block).astype(expansions.dtype),
+                expansions[l * l : (l + 1) ** 2],
+                1,
+            )
             for l, block in enumerate(blocks)
         ]
     )
@@ -141,7 +167,8 @@ def exchanged(expansions: np.ndarray, transposed: bool = False) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rotation:
-    """The rotation that takes a shift onto the z axis: B, its inverse and their transposes, applied to expansions."""
+    """The rotation that takes a shift onto the z axis: B, its inverse and their transposes,
+    applied to expansions."""
 
     r: float
     theta: float
@@ -150,7 +177,11 @@ class Rotation:
     @classmethod
     def of(cls, shift: np.ndarray) -> "Rotation":
         x, y, z = map(float, shift)
-        return cls(float(np.sqrt(x * x + y * y + z * z)), float(np.arctan2(np.hypot(x, y), z)), float(np.arctan2(y, x)))
+        return cls(
+            float(np.sqrt(x * x + y * y + z * z)),
+            float(np.arctan2(np.hypot(x, y), z)),
+            float(np.arctan2(y, x)),
+        )
 
     def moments(self, expansions: np.ndarray) -> np.ndarray:
         """B."""
@@ -188,7 +219,12 @@ def m2m_along_z(r: float, order: int, m: int) -> np.ndarray:
 def m2l_along_z(r: float, order: int, m: int) -> np.ndarray:
     """``A(r z)_lm,jm`` for l, j from m to ``order``."""
     l = range(m, order + 1)
-    return np.array([[(-1.0) ** (i + m) * (2 if m else 1) * factorial(i + j) / r ** (i + j + 1) for j in l] for i in l])
+    return np.array(
+        [
+            [(-1.0) ** (i + m) * (2 if m else 1) * factorial(i + j) / r ** (i + j + 1) for j in l]
+            for i in l
+        ]
+    )
 
 
 # The operators by name
@@ -226,15 +262,21 @@ class ByRotation:
 
     def m2m(self, moments, shift):
         frame, order = Rotation.of(shift), order_of(moments)
-        return frame.moments_back(_along_z(frame.moments(moments), lambda m: m2m_along_z(frame.r, order, m)))
+        return frame.moments_back(
+            _along_z(frame.moments(moments), lambda m: m2m_along_z(frame.r, order, m))
+        )
 
     def m2l(self, moments, shift):
         frame, order = Rotation.of(shift), order_of(moments)
-        return frame.local_back(_along_z(frame.moments(moments), lambda m: m2l_along_z(frame.r, order, m)))
+        return frame.local_back(
+            _along_z(frame.moments(moments), lambda m: m2l_along_z(frame.r, order, m))
+        )
 
     def l2l(self, local, shift):
         frame, order = Rotation.of(shift), order_of(local)
-        return frame.local_back(_along_z(frame.local(local), lambda m: m2m_along_z(frame.r, order, m).T))
+        return frame.local_back(
+            _along_z(frame.local(local), lambda m: m2m_along_z(frame.r, order, m).T)
+        )
 
 
 OPERATORS: dict[str, Translations] = {"p4": P4(), "rotation": ByRotation()}
@@ -252,7 +294,8 @@ def _degree_and_order(order: int) -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def _complex(order: int) -> np.ndarray:
-    """The matrix that makes complex harmonics (l, m), m = -l ... l, of real terms: ``X_l,-m = (-1)^m conj(X_lm)``."""
+    """The matrix that makes complex harmonics (l, m), m = -l ... l, of real terms:
+    ``X_l,-m = (-1)^m conj(X_lm)``."""
     out = np.zeros((term_count(order),) * 2, complex)
     for l in range(order + 1):
         out[term(l, 0), term(l, 0)] = 1.0

@@ -1,11 +1,15 @@
-"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`, :func:`restore_pme`, :func:`validate`."""
+"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`,
+:func:`restore_pme`, :func:`validate`."""
 
 import openmm
 
-_REQUIRED = (8, 5, 2)  # earlier ones lack PythonForce, or crash with it under the minimiser (openmm#5277)
+# earlier ones lack PythonForce, or crash with it under the minimiser (openmm#5277)
+_REQUIRED = (8, 5, 2)
 
 if tuple(map(int, openmm.version.short_version.split(".")[:3])) < _REQUIRED:
-    raise ImportError(f"fmm_openmm needs OpenMM 8.5.2 or newer, found {openmm.version.short_version}")
+    raise ImportError(
+        f"fmm_openmm needs OpenMM 8.5.2 or newer, found {openmm.version.short_version}"
+    )
 
 from fmm_openmm.integration import contexts  # noqa: E402
 from fmm_openmm.integration.edits import check_system  # noqa: E402
@@ -13,6 +17,14 @@ from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
 from fmm_openmm.integration.system import restore_pme, use_fmm  # noqa: E402
 from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
-__all__ = ["FMMForce", "ValidationReport", "check_system", "find_fmm", "restore_pme", "use_fmm", "validate"]
+__all__ = [
+    "FMMForce",
+    "ValidationReport",
+    "check_system",
+    "find_fmm",
+    "restore_pme",
+    "use_fmm",
+    "validate",
+]
 
 contexts.install()

@@ -1,12 +1,14 @@
-"""The host bridge: the callable inside the ``openmm.PythonForce``, which every platform evaluates through host memory.
+"""The host bridge: the callable inside the ``openmm.PythonForce``, which every platform evaluates
+through host memory.
 
-OpenMM pickles the callable when the force is built, and clones it through that pickle (XML, ``copy.deepcopy``,
-``CustomCVForce``, ``ATMForce``). Every unpickled callable gets its own identity, and OpenMM pickles it anew, so the
-pickle inside a C++ force always names the callable that this force calls: :func:`bridge_of` finds it again.
+OpenMM pickles the callable when the force is built, and clones it through that pickle (XML,
+``copy.deepcopy``, ``CustomCVForce``, ``ATMForce``). Every unpickled callable gets its own identity,
+and OpenMM pickles it anew, so the pickle inside a C++ force always names the callable that this
+force calls: :func:`bridge_of` finds it again.
 
 All that such a pickle holds is the text of a loader, the identity, and the definition as text
-(:meth:`fmm_openmm.integration.definition.Definition.pack`). So it does not depend on the classes of this package, and
-:func:`content_in` reads it without running anything of it.
+(:meth:`fmm_openmm.integration.definition.Definition.pack`). So it does not depend on the classes of
+this package, and :func:`content_in` reads it without running anything of it.
 """
 
 import io
@@ -37,18 +39,20 @@ except Exception as error:
     def made(state):
         raise ImportError(text)
 """
-"""What unpickles a bridge. It must not fail: OpenMM 8.6 takes a callable that cannot be unpickled for a valid one, and
-the process would die of reading a System's XML where fmm_openmm is not installed."""
+"""What unpickles a bridge. It must not fail: OpenMM 8.6 takes a callable that cannot be
+unpickled for a valid one, and the process would die of reading a System's XML where fmm_openmm
+is not installed."""
 
 
 class HostBridge:
     """Computes energy and forces of a ``State`` for a PythonForce.
 
-    Contexts that share a force share its callable, and nothing tells it which of them calls. So it serves the charges
-    of the definition, or, where the Context was updated, those of the snapshot that the Context's parameter
-    ``fmm_revision`` names.
+    Contexts that share a force share its callable, and nothing tells it which of them calls. So it
+    serves the charges of the definition, or, where the Context was updated, those of the snapshot
+    that the Context's parameter ``fmm_revision`` names.
 
-    The structure (particle count and exclusions) is frozen at the first evaluation: Contexts may exist from then on.
+    The structure (particle count and exclusions) is frozen at the first evaluation: Contexts may
+    exist from then on.
 
     Args:
         definition: what to compute, or its packed form.
@@ -63,7 +67,8 @@ class HostBridge:
         self.snapshots = Snapshots()
         self.handles = weakref.WeakSet()
         self.is_unpickled = False
-        self._lock = threading.Lock()  # Contexts in several threads share the solver and the charges it holds
+        # Contexts in several threads share the solver and the charges it holds
+        self._lock = threading.Lock()
         self._definition = definition
         self._structure: Structure | None = None
         self._structure_version = 0
@@ -84,17 +89,22 @@ class HostBridge:
         return self._definition
 
     def __reduce__(self):
-        packed = self._definition.pack() if isinstance(self._definition, Definition) else self._definition
+        packed = (
+            self._definition.pack()
+            if isinstance(self._definition, Definition)
+            else self._definition
+        )
         return eval, ("exec(loader) or made", {"loader": LOADER, "uid": self.uid, "packed": packed})
 
     @property
     def __call__(self):
         """``bridge(state)``: energy in kJ/mol and forces (n, 3) in kJ/mol/nm, float64.
 
-        OpenMM takes the text of an exception and never frees the exception itself. Raised by Python code it would carry
-        a traceback, and with it every caller's variables, the Context among them. So the call is the ``send`` of a
-        generator: a result is yielded, and the text of an error is *returned*, which makes ``send`` raise a
-        ``StopIteration`` of that text without any traceback.
+        OpenMM takes the text of an exception and never frees the exception itself. Raised by Python
+        code it would carry a traceback, and with it every caller's variables, the Context among
+        them. So the call is the ``send`` of a generator: a result is yielded, and the text of an
+        error is *returned*, which makes ``send`` raise a ``StopIteration`` of that text without any
+        traceback.
         """
         call = self._compute()
         next(call)
@@ -123,13 +133,16 @@ class HostBridge:
     def _require_session(self) -> None:
         """Raise an error unless the native bridge serves a Context of this force.
 
-        Beside such a one OpenMM's minimiser makes a Context of the CPU platform, where forces are too large for a GPU.
+        Beside such a one OpenMM's minimiser makes a Context of the CPU platform, where forces are
+        too large for a GPU.
         """
         from fmm_openmm.integration import native  # which imports this module
 
         if not native.sessions_of(self):
             self.definition.options.check_available()
-            raise UnsupportedError(f"`{self.definition.options.native_only}` needs a Context on the CUDA platform")
+            raise UnsupportedError(
+                f"`{self.definition.options.native_only}` needs a Context on the CUDA platform"
+            )
 
     def evaluate(self, positions, box_vectors, values) -> CoulombResult:
         """Energy, forces, potentials and fields.
@@ -145,12 +158,12 @@ class HostBridge:
                 particles = len(self.definition.charges)
                 if len(positions) == particles:
                     raise ValueError(
-                        "the FMMForce was given other particles after a Context had used it: make a Context of "
-                        "copy.deepcopy(system) for them"
+                        "the FMMForce was given other particles after a Context had used it: make "
+                        "a Context of copy.deepcopy(system) for them"
                     )
                 raise ValueError(
-                    f"the FMMForce has {particles} particles, but the System has {len(positions)}: add one particle "
-                    "to the force for each of the System before a Context is made"
+                    f"the FMMForce has {particles} particles, but the System has {len(positions)}: "
+                    "add one particle to the force for each of the System before a Context is made"
                 )
             cell = self._structure.cell(box_vectors)
             return self._loaded_solver(charges, cell, positions).compute(positions, cell)
@@ -161,7 +174,8 @@ class HostBridge:
             return self.parameters_in(values).charges(values), self._structure
 
     def in_use(self, positions, box_vectors, values) -> tuple[FMMParameters, str]:
-        """The solver's parameters and backend in a Context with these positions, box vectors and global parameters."""
+        """The solver's parameters and backend in a Context with these positions, box vectors and
+        global parameters."""
         with self._lock:
             charges = self.parameters_in(values).charges(values)
             cell = self._structure.cell(box_vectors)
@@ -181,7 +195,10 @@ class HostBridge:
     def fix_structure(self) -> Structure:
         """What Contexts use: the definition's structure when this was first called."""
         if self._structure is None:
-            self._structure, self._structure_version = self.definition.structure, self.definition.structure_version
+            self._structure, self._structure_version = (
+                self.definition.structure,
+                self.definition.structure_version,
+            )
         return self._structure
 
     @property
@@ -192,7 +209,9 @@ class HostBridge:
     @property
     def is_current(self) -> bool:
         """Whether the definition still has the structure that Contexts use."""
-        return self._structure is None or self._structure_version == self.definition.structure_version
+        return (
+            self._structure is None or self._structure_version == self.definition.structure_version
+        )
 
     def release(self) -> None:
         """Shrink to the packed definition; the next evaluation unpacks it."""
@@ -212,7 +231,8 @@ class HostBridge:
 
 
 def revive(uid: str, packed: str | dict) -> HostBridge:
-    """The bridge to a pickle, with its definition still packed: so whatever is wrong with that shows when it is used.
+    """The bridge to a pickle, with its definition still packed: so whatever is wrong with that
+    shows when it is used.
 
     Args:
         uid: identity of the bridge that was pickled; the new one gets its own.
@@ -238,8 +258,8 @@ def _references(table, key) -> int:
 _HELD_ONCE = _references({0: object()}, 0)
 """Reference count, as ``_references`` sees it, of what one owner holds.
 
-OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a force that is gone. Any other
-callable is freed with its force, which may be its only owner.
+OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a
+force that is gone. Any other callable is freed with its force, which may be its only owner.
 """
 
 
@@ -259,11 +279,16 @@ def bridge_in(pickled: bytes) -> HostBridge | None:
 
 
 def content_in(node: ET.Element) -> dict | None:
-    """What defines the FMMForce of an XML element, as :func:`content_of` returns it; None if it is another force.
+    """What defines the FMMForce of an XML element, as :func:`content_of` returns it; None if it is
+    another force.
 
     Nothing of the file is run, as ``XmlSerializer.deserialize`` would.
     """
-    names = _names_in(bytes.fromhex(node.get("function", ""))) if node.get("type") == "PythonForce" else None
+    names = (
+        _names_in(bytes.fromhex(node.get("function", "")))
+        if node.get("type") == "PythonForce"
+        else None
+    )
     return names and content_of(names["packed"])
 
 

@@ -1,4 +1,5 @@
-"""How the native plugin is compiled, here and for wheels: ``.ci/wheel`` runs this file without the package it is in."""
+"""How the native plugin is compiled, here and for wheels: ``.ci/wheel`` runs this file without
+the package it is in."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""From PME or NoCutoff to FMM and back: what changes in the NonbondedForce, and how it is undone exactly."""
+"""From PME or NoCutoff to FMM and back: what changes in the NonbondedForce,
+and how it is undone exactly."""
 
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ class Original:
         method: its nonbonded method.
         charges: shape (n,), e.
         charge_scales: of its particle parameter offsets, shape (k,).
-        charged_by_zeros: how many forces of the System had a charge of 0 for every particle then, as in
-            :func:`charged_by_zeros`.
+        charged_by_zeros: how many forces of the System had a charge of 0 for every particle then,
+            as in :func:`charged_by_zeros`.
         exceptions: how many exceptions the force had.
     """
 
@@ -35,14 +36,18 @@ class Original:
     @classmethod
     def of(cls, force: openmm.NonbondedForce, charges: np.ndarray) -> "Original":
         """Read it from a force with these charges, shape (n,), e."""
-        scales = [force.getParticleParameterOffset(index)[2] for index in range(force.getNumParticleParameterOffsets())]
+        scales = [
+            force.getParticleParameterOffset(index)[2]
+            for index in range(force.getNumParticleParameterOffsets())
+        ]
         return cls(force.getNonbondedMethod(), charges, np.array(scales, np.float64))
 
     def without_coulomb(self) -> "Original":
         """The same with charges 0, and no Ewald sum that would run for nothing.
 
-        LJPME keeps its method, whose dispersion grid does not depend on charges. PME and Ewald become CutoffPeriodic: the
-        same Lennard-Jones interaction, and exceptions are evaluated alike.
+        LJPME keeps its method, whose dispersion grid does not depend on charges. PME and Ewald
+        become CutoffPeriodic: the same Lennard-Jones interaction, and exceptions are evaluated
+        alike.
         """
         ewald = self.method in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
         method = openmm.NonbondedForce.CutoffPeriodic if ewald else self.method
@@ -69,7 +74,8 @@ class Original:
 
     @staticmethod
     def check_without_charges(force: openmm.NonbondedForce, charges: np.ndarray) -> None:
-        """Refuse charges, shape (n,), that came after the conversion: OpenMM would cut them off, among zeros.
+        """Refuse charges, shape (n,), that came after the conversion: OpenMM would cut them off,
+        among zeros.
 
         Raises:
             ValueError: the force has charges, or offsets of charges.
@@ -77,8 +83,8 @@ class Original:
         found = Original.of(force, charges)
         if found.charges.any() or found.charge_scales.any():
             raise ValueError(
-                "the NonbondedForce has charges again, which use_fmm() had moved to the FMMForce: set them to zero there, and "
-                "here with setParticleParameters() or setCharges()"
+                "the NonbondedForce has charges again, which use_fmm() had moved to the FMMForce: "
+                "set them to zero there, and here with setParticleParameters() or setCharges()"
             )
 
     def pack(self) -> dict:
@@ -104,7 +110,8 @@ class Original:
 
 
 def charged_by_zeros(forces: list[openmm.Force]) -> list[openmm.Force]:
-    """The custom pair forces and implicit solvents among ``forces`` that have a charge for each particle, and 0 for all.
+    """The custom pair forces and implicit solvents among ``forces`` that have a charge for each
+    particle, and 0 for all.
 
     A tool that makes such a force of the charges of a converted NonbondedForce finds zeros there.
     """
@@ -115,7 +122,10 @@ def _is_charged_by_zeros(force: openmm.Force) -> bool:
     if isinstance(force, openmm.GBSAOBCForce):
         place = 0
     elif isinstance(force, openmm.CustomNonbondedForce | openmm.CustomGBForce):
-        names = [force.getPerParticleParameterName(index).lower() for index in range(force.getNumPerParticleParameters())]
+        names = [
+            force.getPerParticleParameterName(index).lower()
+            for index in range(force.getNumPerParticleParameters())
+        ]
         place = next((index for index, name in enumerate(names) if name in CHARGE_NAMES), None)
     else:
         return False

@@ -1,4 +1,5 @@
-"""What an ``FMMForce`` is defined by: plain host data that can be edited, copied, written as text and compared."""
+"""What an ``FMMForce`` is defined by: plain host data that can be edited, copied, written as
+text and compared."""
 
 import json
 import zlib
@@ -18,7 +19,8 @@ from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
 FORMAT = 2
-"""Version of the packed form. Raise it when :meth:`Definition.pack` changes, and read the old ones."""
+"""Version of the packed form.
+Raise it when :meth:`Definition.pack` changes, and read the old ones."""
 
 LENNARD_JONES = ("auto", "sites", "openmm")
 """Choices of who computes Lennard-Jones pairs."""
@@ -42,10 +44,12 @@ def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Options:
-    """How to compute: everything an :class:`FMMForce` is told but charges and exclusions. Values are checked on creation.
+    """How to compute: everything an :class:`FMMForce` is told but charges and exclusions.
 
-    The fields are those of :class:`fmm_openmm.CoulombSolver`, ``bridge``: "auto", "host" or "native", and ``lennard_jones``:
-    "auto", "sites" or "openmm".
+    Values are checked on creation.
+
+    The fields are those of :class:`fmm_openmm.CoulombSolver`, ``bridge``: "auto", "host" or
+    "native", and ``lennard_jones``: "auto", "sites" or "openmm".
     """
 
     tolerance: float = TOLERANCE
@@ -64,18 +68,24 @@ class Options:
         if self.grid is not None:
             object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
         check_choice(self.backend, BACKENDS, "backend")
-        if check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native" and not self.on_gpu:
-            raise ValueError(f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}")
+        if (
+            check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native"
+            and not self.on_gpu
+        ):
+            raise ValueError(
+                f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}"
+            )
         if check_choice(self.lennard_jones, LENNARD_JONES, "lennard_jones") == "sites" and (
             self.bridge == "host" or not self.on_gpu
         ):
             raise ValueError(
-                "`lennard_jones='sites'` needs the native bridge: `bridge` must be 'auto' or 'native' and `backend` 'auto' or "
-                f"'cuda', got {self.bridge!r} and {self.backend!r}"
+                "`lennard_jones='sites'` needs the native bridge: `bridge` must be 'auto' or "
+                f"'native' and `backend` 'auto' or 'cuda', got {self.bridge!r} and {self.backend!r}"
             )
 
     def check_available(self) -> None:
-        """Whether this computer can do it: asked of those who choose it, not of those who read it from a file.
+        """Whether this computer can do it: asked of those who choose it, not of those who read it
+        from a file.
 
         Raises:
             UnsupportedError: it cannot.
@@ -87,7 +97,8 @@ class Options:
 
     @property
     def native_only(self) -> str | None:
-        """The option that asks for the native bridge and nothing else, as it is written; None if there is none."""
+        """The option that asks for the native bridge and nothing else, as it is written; None if
+        there is none."""
         if self.bridge == "native":
             return "bridge='native'"
         return "lennard_jones='sites'" if self.lennard_jones == "sites" else None
@@ -109,9 +120,16 @@ class Options:
             self.levels,
         )
 
-    def solver(self, structure: "Structure", charges: np.ndarray, cell: np.ndarray | None, positions) -> CoulombSolver:
-        """The solver for a structure: charges (n,) e, cell (3, 3) nm or None, positions (n, 3) nm."""
-        options = {name: value for name, value in asdict(self).items() if name not in ("bridge", "lennard_jones")}
+    def solver(
+        self, structure: "Structure", charges: np.ndarray, cell: np.ndarray | None, positions
+    ) -> CoulombSolver:
+        """The solver for a structure: charges (n,) e, cell (3, 3) nm or None,
+        positions (n, 3) nm."""
+        options = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("bridge", "lennard_jones")
+        }
         return CoulombSolver(
             charges,
             cell,
@@ -162,17 +180,23 @@ class Parameters:
     _latest: dict = field(default_factory=dict, repr=False)
 
     def charges(self, values) -> np.ndarray:
-        """Charges at the given values of the global parameters; the same array again while these do not change."""
+        """Charges at the given values of the global parameters; the same array again while these
+        do not change."""
         key = tuple(values[name] for name in self.names)
         if key not in self._latest:
             charges = self.base.copy()
-            np.add.at(charges, self.targets[:, 1], self.scales * np.array(key)[self.targets[:, 0]] if key else 0.0)
+            np.add.at(
+                charges,
+                self.targets[:, 1],
+                self.scales * np.array(key)[self.targets[:, 0]] if key else 0.0,
+            )
             self._latest.clear()
             self._latest[key] = charges
         return self._latest[key]
 
     def derivatives(self, potentials: np.ndarray) -> dict[str, float]:
-        """``{name: sum(scale * potential)}``, the derivative of the energy with respect to each global parameter."""
+        """``{name: sum(scale * potential)}``, the derivative of the energy with respect to each
+        global parameter."""
         terms = self.scales * potentials[self.targets[:, 1]]
         sums = np.bincount(self.targets[:, 0], weights=terms, minlength=len(self.names))
         return {name: float(value) for name, value in zip(self.names, sums, strict=True)}
@@ -194,13 +218,17 @@ class Definition:
         global_parameters: list of (name, default).
         offset_targets: :class:`Table` (k, 2): global parameter, particle.
         offset_scales: :class:`Table` (k, 1).
-        original: the packed :class:`fmm_openmm.integration.conversion.Original` of a converted NonbondedForce, or None.
-        structure_version: counts the changes of the particle count, the exclusions and the boundary.
+        original: the packed :class:`fmm_openmm.integration.conversion.Original` of a converted
+            NonbondedForce, or None.
+        structure_version: counts the changes of the particle count, the exclusions and the
+            boundary.
     """
 
     def __init__(self, options: Options):
         self.options = options
-        self.charges, self.exclusions, self.offset_targets, self.offset_scales = (Table(*kind) for kind in TABLES.values())
+        self.charges, self.exclusions, self.offset_targets, self.offset_scales = (
+            Table(*kind) for kind in TABLES.values()
+        )
         self.exclusions_periodic = False
         self.boundary = "periodic"
         self.global_parameters: list[tuple[str, float]] = []
@@ -217,11 +245,14 @@ class Definition:
         """The present structure; the same object until it changes.
 
         Raises:
-            ValueError: an excluded particle that does not exist; in one read from a file, any bad pair.
+            ValueError: an excluded particle that does not exist; in one read from a file, any bad
+                pair.
         """
         if self._structure is None:
             particles = len(self.charges)
-            pairs = check_exclusions(self.exclusions.rows, particles, "exclusions of the FMMForce").astype(np.int32)
+            pairs = check_exclusions(
+                self.exclusions.rows, particles, "exclusions of the FMMForce"
+            ).astype(np.int32)
             self._structure = Structure(particles, pairs, self.exclusions_periodic, self.boundary)
         return self._structure
 
@@ -233,8 +264,8 @@ class Definition:
             bad = np.flatnonzero(targets[:, 1] >= len(self.charges))
             if len(bad):
                 raise ValueError(
-                    f"parameter offset {bad[0]} of the FMMForce names particle {targets[bad[0], 1]}, "
-                    f"but it has {len(self.charges)} particles"
+                    f"parameter offset {bad[0]} of the FMMForce names particle "
+                    f"{targets[bad[0], 1]}, but it has {len(self.charges)} particles"
                 )
             self._parameters = Parameters(
                 self.charges.rows[:, 0].copy(),
@@ -261,7 +292,10 @@ class Definition:
         """The particles and exclusions of an empty definition, shape (n,) and (m, 2)."""
         charges = check_charges(charges)
         check_exclusions(exclusions, len(charges))
-        self.charges, self.exclusions = Table(*TABLES["charges"], charges), Table(*TABLES["exclusions"], exclusions)
+        self.charges, self.exclusions = (
+            Table(*TABLES["charges"], charges),
+            Table(*TABLES["exclusions"], exclusions),
+        )
         self._excluded, self._parameters = None, None
         self._restructure()
 
@@ -272,20 +306,29 @@ class Definition:
     def set_charges(self, charges) -> None:
         charges = check_charges(charges)
         if len(charges) != len(self.charges):
-            raise ValueError(f"`charges` must have shape ({len(self.charges)},), one for each particle, got {charges.shape}")
+            raise ValueError(
+                f"`charges` must have shape ({len(self.charges)},), one for each particle, "
+                f"got {charges.shape}"
+            )
         self.charges = Table(*TABLES["charges"], charges)
         self._parameters = None
 
     def add_exclusion(self, particle1: int, particle2: int) -> int:
         pair = (min(particle1, particle2), max(particle1, particle2))
         if pair[0] < 0 or pair[1] > LAST:
-            raise ValueError(f"an exclusion must name particles from 0 to {LAST}, got ({particle1}, {particle2})")
+            raise ValueError(
+                f"an exclusion must name particles from 0 to {LAST}, got ({particle1}, {particle2})"
+            )
         if pair[0] == pair[1]:
-            raise ValueError(f"an exclusion must name two particles, got ({particle1}, {particle2})")
+            raise ValueError(
+                f"an exclusion must name two particles, got ({particle1}, {particle2})"
+            )
         if self._excluded is None:
             self._excluded = pair_set(self.exclusions.rows)
         if pair in self._excluded:
-            raise ValueError(f"there is already an exclusion of particles {particle1} and {particle2}")
+            raise ValueError(
+                f"there is already an exclusion of particles {particle1} and {particle2}"
+            )
         index = self.exclusions.append((particle1, particle2))
         self._excluded.add(pair)
         self._restructure()
@@ -299,8 +342,8 @@ class Definition:
     def set_boundary(self, boundary: str) -> None:
         if boundary == "open" and self.options.grid is not None:
             raise ValueError(
-                f"`grid` must be None without periodic boundary conditions, where the boxes follow the particles, "
-                f"got {self.options.grid}"
+                "`grid` must be None without periodic boundary conditions, where the boxes follow "
+                f"the particles, got {self.options.grid}"
             )
         if boundary != self.boundary:
             self.boundary = boundary
@@ -334,15 +377,20 @@ class Definition:
     def _offset_target(self, name: str, particle: int) -> tuple[int, int]:
         names = [known for known, _ in self.global_parameters]
         if name not in names:
-            raise ValueError(f"there is no global parameter {name!r}: add it with addGlobalParameter()")
+            raise ValueError(
+                f"there is no global parameter {name!r}: add it with addGlobalParameter()"
+            )
         if not 0 <= particle <= LAST:
-            raise ValueError(f"`particle` of a parameter offset must lie between 0 and {LAST}, got {particle}")
+            raise ValueError(
+                f"`particle` of a parameter offset must lie between 0 and {LAST}, got {particle}"
+            )
         return names.index(name), particle
 
     # copying
 
     def pack(self) -> str:
-        """Text in JSON, small enough to live in XML: all by name, and long tables as :meth:`Table.pack` writes them."""
+        """Text in JSON, small enough to live in XML: all by name, and long tables as
+        :meth:`Table.pack` writes them."""
         content = {
             "format": FORMAT,
             "options": asdict(self.options),
@@ -368,7 +416,9 @@ class Definition:
                 setattr(definition, name, table)
             definition.exclusions_periodic = content["exclusions_periodic"]
             definition.boundary = content["boundary"]
-            definition.global_parameters = [(str(name), float(default)) for name, default in content["global_parameters"]]
+            definition.global_parameters = [
+                (str(name), float(default)) for name, default in content["global_parameters"]
+            ]
             definition.original = content["original"]
             definition._excluded = None
         return definition
@@ -405,13 +455,16 @@ def content_of(packed: str | dict) -> dict:
         content = json.loads(packed) if isinstance(packed, str) else _texts(packed)
         if content.get("format") not in range(1, FORMAT + 1):
             raise ValueError(
-                f"this FMMForce was written in format {content.get('format')!r} by another version of fmm_openmm; "
-                f"this version reads formats up to {FORMAT}"
+                f"this FMMForce was written in format {content.get('format')!r} by another version "
+                f"of fmm_openmm; this version reads formats up to {FORMAT}"
             )
         content.setdefault("boundary", "periodic")  # the only one in format 1
         unknown = content["options"].keys() - {each.name for each in fields(Options)}
         if unknown:
-            raise ValueError(f"this FMMForce was written by a newer version of fmm_openmm: unknown option {min(unknown)!r}")
+            raise ValueError(
+                "this FMMForce was written by a newer version of fmm_openmm: "
+                f"unknown option {min(unknown)!r}"
+            )
     return content
 
 

@@ -23,48 +23,59 @@ from fmm_openmm.parameters import TOLERANCE
 
 
 class FMMForce(openmm.PythonForce):
-    r"""Coulomb interaction of all particles and their periodic images, by the fast multipole method.
+    r"""Coulomb interaction of all particles and their periodic images, by the fast multipole
+    method.
 
     .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_{n}{}' \frac{q_i q_j}{|x_i - x_j - n|}
                   - k_e \sum_{(i,j)\ excluded} \frac{q_i q_j}{|x_i - x_j|}
 
-    with tin-foil boundary and, for a net charge, a uniform neutralising background, as OpenMM's PME has them. Of an
-    excluded pair the bare interaction at the distance of the coordinates as they are is removed, or at the minimum
-    image after ``setExclusionsUsePeriodicBoundaryConditions(True)``. After ``setUsesPeriodicBoundaryConditions(False)`` the
-    particles are in empty space: n = 0 alone, for any net charge, as with OpenMM's NoCutoff.
+    with tin-foil boundary and, for a net charge, a uniform neutralising background, as OpenMM's PME
+    has them. Of an excluded pair the bare interaction at the distance of the coordinates as they
+    are is removed, or at the minimum image after
+    ``setExclusionsUsePeriodicBoundaryConditions(True)``. After
+    ``setUsesPeriodicBoundaryConditions(False)`` the particles are in empty space: n = 0 alone, for
+    any net charge, as with OpenMM's NoCutoff.
 
-    Fill it like any force of OpenMM and add it to a System; charges are ``charge = base + sum(scale * parameter)`` over
-    the parameter offsets. Where it differs from a ``NonbondedForce``:
+    Fill it like any force of OpenMM and add it to a System; charges are
+    ``charge = base + sum(scale * parameter)`` over the parameter offsets. Where it differs from a
+    ``NonbondedForce``:
 
-    - Global parameters must be added before ``system.addForce(force)``, and their defaults stay as they are then; everything
-      else may follow. Set other values with ``context.setParameter()``.
-    - Charges that are set after that take effect at the next evaluation in every Context that has not been updated by
-      ``updateParametersInContext()``, not only in new Contexts.
-    - Particle count and exclusions are fixed once a Context has evaluated the force. After a later change
-      ``updateParametersInContext()`` raises an error; copy the System for a Context with the new ones.
-    - ``system.getForce(i)`` returns an ``openmm.PythonForce``; :meth:`from_force` and :func:`find_fmm` return the
-      ``FMMForce`` to it.
-    - ``updateParametersInContext()`` records the charges in use in the Context's parameter ``fmm_revision``. It becomes
-      part of States and checkpoints, and of ``reinitialize(preserveState=True)``: these bring back the charges of that update,
-      so call it again afterwards for those set since. The charges themselves are kept for the Contexts that were updated, and
-      the last eight in use; a State that needs others of this process is an error. ``loadState()`` of a Context without an
-      FMMForce refuses such a State for that parameter: set its positions, velocities and box vectors instead.
-    - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach it,
-      ``updateParametersInContext()`` does not.
-    - ``State.getEnergyParameterDerivatives()`` lacks it: call :meth:`getEnergyParameterDerivativesInContext`.
+    - Global parameters must be added before ``system.addForce(force)``, and their defaults stay as
+      they are then; everything else may follow. Set other values with ``context.setParameter()``.
+    - Charges that are set after that take effect at the next evaluation in every Context that has
+      not been updated by ``updateParametersInContext()``, not only in new Contexts.
+    - Particle count and exclusions are fixed once a Context has evaluated the force. After a later
+      change ``updateParametersInContext()`` raises an error; copy the System for a Context with the
+      new ones.
+    - ``system.getForce(i)`` returns an ``openmm.PythonForce``; :meth:`from_force` and
+      :func:`find_fmm` return the ``FMMForce`` to it.
+    - ``updateParametersInContext()`` records the charges in use in the Context's parameter
+      ``fmm_revision``. It becomes part of States and checkpoints, and of
+      ``reinitialize(preserveState=True)``: these bring back the charges of that update, so call it
+      again afterwards for those set since. The charges themselves are kept for the Contexts that
+      were updated, and the last eight in use; a State that needs others of this process is an
+      error. ``loadState()`` of a Context without an FMMForce refuses such a State for that
+      parameter: set its positions, velocities and box vectors instead.
+    - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach
+      it, ``updateParametersInContext()`` does not.
+    - ``State.getEnergyParameterDerivatives()`` lacks it: call
+      :meth:`getEnergyParameterDerivativesInContext`.
 
     Args:
         tolerance: relative RMS force error to meet.
-        order, grid, near_radius, smoothing, levels: as in :class:`fmm_openmm.CoulombSolver`; ``near_radius`` and ``smoothing``
-            have its units. None leaves the choice to the tolerance.
-        precision: "single", "double" or "auto". A PythonForce does not learn its Context's precision, so "auto" goes by the
-            tolerance; on the native bridge it is double in Contexts of double precision.
+        order, grid, near_radius, smoothing, levels: as in :class:`fmm_openmm.CoulombSolver`;
+            ``near_radius`` and ``smoothing`` have its units. None leaves the choice to the
+            tolerance.
+        precision: "single", "double" or "auto". A PythonForce does not learn its Context's
+            precision, so "auto" goes by the tolerance; on the native bridge it is double in
+            Contexts of double precision.
         backend: "auto", "cuda", "cpu" or "reference".
-        bridge: "native" computes inside OpenMM's CUDA platform, "host" copies through the host and works everywhere;
-            "auto" is native where it can be.
-        lennard_jones: who computes the Lennard-Jones pairs of the System on the native bridge. "sites": the plugin, among the
-            particles that have such an interaction; an error where that cannot be done. "openmm": OpenMM, among all
-            particles. "auto": the plugin where it can and is faster.
+        bridge: "native" computes inside OpenMM's CUDA platform, "host" copies through the host and
+            works everywhere; "auto" is native where it can be.
+        lennard_jones: who computes the Lennard-Jones pairs of the System on the native bridge.
+            "sites": the plugin, among the particles that have such an interaction; an error where
+            that cannot be done. "openmm": OpenMM, among all particles. "auto": the plugin where it
+            can and is faster.
 
     Raises:
         ValueError, TypeError: a bad option, naming it.
@@ -86,7 +97,18 @@ class FMMForce(openmm.PythonForce):
         bridge: str = "auto",
         lennard_jones: str = "auto",
     ):
-        options = Options(tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge, lennard_jones)
+        options = Options(
+            tolerance,
+            order,
+            grid,
+            near_radius,
+            smoothing,
+            levels,
+            precision,
+            backend,
+            bridge,
+            lennard_jones,
+        )
         options.check_available()
         self._start(HostBridge(Definition(options)))
 
@@ -101,8 +123,8 @@ class FMMForce(openmm.PythonForce):
     def this(self):
         """SWIG's handle of the C++ object, which is built when something first asks for it.
 
-        A PythonForce is immutable, so a change while Python still owns it drops the object, see :meth:`_edited`.
-        OpenMM asks for ``thisown`` before a System or another force takes it over.
+        A PythonForce is immutable, so a change while Python still owns it drops the object, see
+        :meth:`_edited`. OpenMM asks for ``thisown`` before a System or another force takes it over.
         """
         handle = self.__dict__.get("this")
         if handle is None:
@@ -130,12 +152,16 @@ class FMMForce(openmm.PythonForce):
 
     @property
     def _is_taken(self) -> bool:
-        """Whether a System or another force owns the C++ object, or it came from somebody else who may hand it on."""
+        """Whether a System or another force owns the C++ object, or it came from somebody else
+        who may hand it on."""
         handle = self.__dict__.get("this")
         return handle is not None and (self._is_view or not handle.own())
 
     def _removed(self, system: openmm.System, index: int) -> None:
-        """Remove it from the System that owns it. All handles then belong to Python again, as if never added."""
+        """Remove it from the System that owns it.
+
+        All handles then belong to Python again, as if never added.
+        """
         name, group = self.getName(), self.getForceGroup()
         handles, bridge = list(self._bridge.handles), HostBridge(self._definition)
         system.removeForce(index)
@@ -152,8 +178,8 @@ class FMMForce(openmm.PythonForce):
         if self._is_taken:
             if not replace_pickle(self, pickle.dumps(self._bridge)):
                 warnings.warn(
-                    "this build of OpenMM does not let an FMMForce change once a System owns it: the change acts in "
-                    "Contexts, but XML and copies of the System will lack it",
+                    "this build of OpenMM does not let an FMMForce change once a System owns it: "
+                    "the change acts in Contexts, but XML and copies of the System will lack it",
                     stacklevel=3,
                 )
         else:
@@ -164,8 +190,9 @@ class FMMForce(openmm.PythonForce):
         self._edited()
         if not self._bridge.is_current:
             warnings.warn(
-                "an FMMForce was given other particles or exclusions after a Context had used it: Contexts of this "
-                "System keep the old ones; make a Context of copy.deepcopy(system) for the new ones",
+                "an FMMForce was given other particles or exclusions after a Context had used it: "
+                "Contexts of this System keep the old ones; make a Context of "
+                "copy.deepcopy(system) for the new ones",
                 stacklevel=3,
             )
 
@@ -200,11 +227,13 @@ class FMMForce(openmm.PythonForce):
         self._edited()
 
     def setCharges(self, charges) -> None:
-        """Set the charges of all particles, shape (n,), e: as :meth:`setParticleParameters` for each. Once a System owns the
-        force, every single change writes anew what copies and XML are made of; this does so once.
+        """Set the charges of all particles, shape (n,), e: as :meth:`setParticleParameters` for
+        each. Once a System owns the force, every single change writes anew what copies and XML are
+        made of; this does so once.
 
         Raises:
-            ValueError: another number of particles, or a charge that is not finite, naming the particle.
+            ValueError: another number of particles, or a charge that is not finite, naming the
+                particle.
         """
         self._definition.set_charges(charges)
         self._edited()
@@ -220,7 +249,9 @@ class FMMForce(openmm.PythonForce):
         Raises:
             ValueError: the pair is excluded already, or is no pair.
         """
-        index = self._definition.add_exclusion(_integer(particle1, "particle1"), _integer(particle2, "particle2"))
+        index = self._definition.add_exclusion(
+            _integer(particle1, "particle1"), _integer(particle2, "particle2")
+        )
         self._restructured()
         return index
 
@@ -230,10 +261,13 @@ class FMMForce(openmm.PythonForce):
 
     def getExclusionParticles(self, index: int) -> list[int]:
         """The two particles of an exclusion."""
-        return self._definition.exclusions[_index(index, self.getNumExclusions(), "exclusions")].tolist()
+        return self._definition.exclusions[
+            _index(index, self.getNumExclusions(), "exclusions")
+        ].tolist()
 
     def setExclusionsUsePeriodicBoundaryConditions(self, periodic: bool) -> None:
-        """Whether an excluded pair means its minimum image instead of its coordinates as they are (the default)."""
+        """Whether an excluded pair means its minimum image instead of its coordinates as they
+        are (the default)."""
         self._definition.set_exclusions_periodic(periodic)
         self._restructured()
 
@@ -250,15 +284,18 @@ class FMMForce(openmm.PythonForce):
             The index of the parameter.
 
         Raises:
-            ValueError: the name is taken, a System owns the force already, or it came from :meth:`from_force`.
+            ValueError: the name is taken, a System owns the force already, or it came from
+                :meth:`from_force`.
         """
         if self._is_taken:
             raise ValueError(
-                f"global parameter {name!r} must be added to the FMMForce before the force is added to a System, read from XML "
-                "or copied"
+                f"global parameter {name!r} must be added to the FMMForce before the force is "
+                "added to a System, read from XML or copied"
             )
         if name == REVISION:
-            raise ValueError(f"`name` of a global parameter must not be {REVISION!r}, which FMMForce uses itself")
+            raise ValueError(
+                f"`name` of a global parameter must not be {REVISION!r}, which FMMForce uses itself"
+            )
         index = self._definition.add_global_parameter(name, defaultValue)
         self._edited()
         return index
@@ -276,7 +313,9 @@ class FMMForce(openmm.PythonForce):
         return self._global_parameter(index)[1]
 
     def _global_parameter(self, index: int) -> tuple[str, float]:
-        return self._definition.global_parameters[_index(index, self.getNumGlobalParameters(), "global parameters")]
+        return self._definition.global_parameters[
+            _index(index, self.getNumGlobalParameters(), "global parameters")
+        ]
 
     def addParticleParameterOffset(self, parameter: str, particleIndex: int, chargeScale) -> int:
         """Add ``chargeScale * parameter`` to the charge of a particle.
@@ -289,7 +328,9 @@ class FMMForce(openmm.PythonForce):
         Returns:
             The index of the offset.
         """
-        index = self._definition.add_offset(parameter, _integer(particleIndex, "particleIndex"), chargeScale)
+        index = self._definition.add_offset(
+            parameter, _integer(particleIndex, "particleIndex"), chargeScale
+        )
         self._edited()
         return index
 
@@ -301,12 +342,21 @@ class FMMForce(openmm.PythonForce):
         """Parameter name, particle and charge scale of an offset."""
         index = _index(index, self.getNumParticleParameterOffsets(), "parameter offsets")
         parameter, particle = self._definition.offset_targets[index].tolist()
-        return [self.getGlobalParameterName(parameter), particle, float(self._definition.offset_scales[index][0])]
+        return [
+            self.getGlobalParameterName(parameter),
+            particle,
+            float(self._definition.offset_scales[index][0]),
+        ]
 
-    def setParticleParameterOffset(self, index: int, parameter: str, particleIndex: int, chargeScale) -> None:
-        """Replace an offset: ``chargeScale`` e per unit of the parameter, as in :meth:`addParticleParameterOffset`."""
+    def setParticleParameterOffset(
+        self, index: int, parameter: str, particleIndex: int, chargeScale
+    ) -> None:
+        """Replace an offset: ``chargeScale`` e per unit of the parameter, as in
+        :meth:`addParticleParameterOffset`."""
         index = _index(index, self.getNumParticleParameterOffsets(), "parameter offsets")
-        self._definition.set_offset(index, parameter, _integer(particleIndex, "particleIndex"), chargeScale)
+        self._definition.set_offset(
+            index, parameter, _integer(particleIndex, "particleIndex"), chargeScale
+        )
         self._edited()
 
     # boundary
@@ -315,12 +365,13 @@ class FMMForce(openmm.PythonForce):
         """Whether there are periodic images (the default), or the particles are in empty space.
 
         Raises:
-            ValueError: for False, if the force was given a ``grid``; for another than before, once a Context has used it.
+            ValueError: for False, if the force was given a ``grid``; for another than before, once
+                a Context has used it.
         """
         if self._bridge.in_contexts and bool(periodic) != self.usesPeriodicBoundaryConditions():
             raise ValueError(
-                "setUsesPeriodicBoundaryConditions: the boundary of an FMMForce must not change once a Context has used it; "
-                "set it in a copy.deepcopy(system)"
+                "setUsesPeriodicBoundaryConditions: the boundary of an FMMForce must not change "
+                "once a Context has used it; set it in a copy.deepcopy(system)"
             )
         self._definition.set_boundary("periodic" if periodic else "open")
         if self._is_taken:
@@ -335,39 +386,49 @@ class FMMForce(openmm.PythonForce):
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError("an FMMForce acts on all particles: give charge 0 to those it should leave out")
+        raise UnsupportedError(
+            "an FMMForce acts on all particles: give charge 0 to those it should leave out"
+        )
 
     # Contexts
 
     def updateParametersInContext(self, context: openmm.Context) -> None:
         """Send the present charges and parameter offsets to a Context.
 
-        ``reinitialize(preserveState=True)``, ``setState``, ``loadState`` and ``loadCheckpoint`` bring back the charges of the
-        last update, not those set on the force since: call this again afterwards.
+        ``reinitialize(preserveState=True)``, ``setState``, ``loadState`` and ``loadCheckpoint``
+        bring back the charges of the last update, not those set on the force since: call this again
+        afterwards.
 
         Raises:
-            ValueError: the Context's System does not own this force, or did not when the Context was made; or
-                particles or exclusions were changed.
+            ValueError: the Context's System does not own this force, or did not when the Context
+                was made; or particles or exclusions were changed.
         """
         self._require_in(context, "updateParametersInContext")
         if not self._bridge.is_current:
             raise ValueError(
-                "updateParametersInContext: the numbers of particles and the exclusions of an FMMForce must not change "
-                "once a Context uses it; the Context keeps its parameters"
+                "updateParametersInContext: the numbers of particles and the exclusions of an "
+                "FMMForce must not change once a Context uses it; the Context keeps its parameters"
             )
         particles = context.getSystem().getNumParticles()
         if self.getNumParticles() != particles:
             raise ValueError(
-                f"updateParametersInContext: the FMMForce must have one particle for each of the System's {particles}, "
-                f"got {self.getNumParticles()}; the Context keeps its parameters"
+                "updateParametersInContext: the FMMForce must have one particle for each of the "
+                f"System's {particles}, got {self.getNumParticles()}; "
+                "the Context keeps its parameters"
             )
         values = dict(context.getParameters())
-        bridges = [self._bridge if is_self else bridge_of(force) for force, is_self in self._python_forces_in(context)]
+        bridges = [
+            self._bridge if is_self else bridge_of(force)
+            for force, is_self in self._python_forces_in(context)
+        ]
         bridges = [bridge for bridge in bridges if bridge is not None]
         others = [bridge for bridge in bridges if bridge is not self._bridge]
         lost = [bridge for bridge in others if bridge.snapshots.has_dropped(values[REVISION])]
         kept = [bridge for bridge in bridges if bridge not in lost]
-        sent = [self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values) for bridge in kept]
+        sent = [
+            self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values)
+            for bridge in kept
+        ]
         revision = revision_of(sent)
         for bridge, parameters in zip(kept, sent, strict=True):
             bridge.snapshots.add(revision, parameters, context)
@@ -379,8 +440,8 @@ class FMMForce(openmm.PythonForce):
         """What is in use at the Context's box vectors.
 
         Returns:
-            The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and ``bridge_reason``,
-            ``lennard_jones`` ("sites" or "openmm") and ``lennard_jones_reason``.
+            The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and
+            ``bridge_reason``, ``lennard_jones`` ("sites" or "openmm") and ``lennard_jones_reason``.
 
         Raises:
             OpenMMException: the Context has no positions yet, on which the choice may depend.
@@ -391,9 +452,15 @@ class FMMForce(openmm.PythonForce):
         positions = state.getPositions(asNumpy=True)._value
         session, reason = native.status(self._bridge, context)
         if session is not None:
-            parameters, backend, bridge = session.parameters_for(box_vectors, positions), "cuda", "native"
+            parameters, backend, bridge = (
+                session.parameters_for(box_vectors, positions),
+                "cuda",
+                "native",
+            )
         else:
-            parameters, backend = self._bridge.in_use(positions, box_vectors, dict(state.getParameters()))
+            parameters, backend = self._bridge.in_use(
+                positions, box_vectors, dict(state.getParameters())
+            )
             bridge = "host"
         pairs, pairs_reason = lennard_jones.status(context)
         return asdict(parameters) | {
@@ -405,8 +472,9 @@ class FMMForce(openmm.PythonForce):
         }
 
     def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
-        """The electrostatic potential at every particle: of all others but the excluded ones, of every periodic image
-        and of the background. The derivative of the force's energy with respect to the particle's charge.
+        """The electrostatic potential at every particle: of all others but the excluded ones, of
+        every periodic image and of the background. The derivative of the force's energy with
+        respect to the particle's charge.
 
         Returns:
             shape (n,), kJ/mol/e.
@@ -416,8 +484,8 @@ class FMMForce(openmm.PythonForce):
     def getEnergyParameterDerivativesInContext(self, context: openmm.Context) -> dict[str, float]:
         """The derivative of this force's energy with respect to each of its global parameters.
 
-        ``{name: sum_i scale_i * potential_i}``, kJ/mol per unit of the parameter. What exception parameter offsets of a
-        NonbondedForce contribute is not part of it.
+        ``{name: sum_i scale_i * potential_i}``, kJ/mol per unit of the parameter. What exception
+        parameter offsets of a NonbondedForce contribute is not part of it.
         """
         parameters, potentials = self._evaluate(context, "getEnergyParameterDerivativesInContext")
         return parameters.derivatives(potentials)
@@ -431,7 +499,9 @@ class FMMForce(openmm.PythonForce):
         state = _state(context)
         values = dict(state.getParameters())
         positions = state.getPositions(asNumpy=True)._value
-        result = self._bridge.evaluate(positions, state.getPeriodicBoxVectors(asNumpy=True)._value, values)
+        result = self._bridge.evaluate(
+            positions, state.getPeriodicBoxVectors(asNumpy=True)._value, values
+        )
         return self._bridge.parameters_in(values), result.potentials
 
     def _require_in(self, context: openmm.Context, method: str) -> None:
@@ -439,17 +509,23 @@ class FMMForce(openmm.PythonForce):
             raise TypeError(f"`context` must be an openmm.Context, got {type(context).__name__}")
         if not any(is_self for _, is_self in self._python_forces_in(context)):
             raise ValueError(
-                f"{method}: this FMMForce is not part of the Context's System; for a copy of the System, or a force "
-                "inside another one, take the FMMForce from find_fmm(system) or FMMForce.from_force(force)"
+                f"{method}: this FMMForce is not part of the Context's System; for a copy of the "
+                "System, or a force inside another one, "
+                "take the FMMForce from find_fmm(system) or FMMForce.from_force(force)"
             )
         if REVISION not in context.getParameters():
             raise ValueError(
-                f"{method}: this Context was made before the FMMForce was added: call context.reinitialize(preserveState=True)"
+                f"{method}: this Context was made before the FMMForce was added: call "
+                "context.reinitialize(preserveState=True)"
             )
 
     def _python_forces_in(self, context: openmm.Context) -> list[tuple[openmm.PythonForce, bool]]:
         """The PythonForces of the Context's System, each with whether it is this one."""
-        forces = [force for force in context.getSystem().getForces() if isinstance(force, openmm.PythonForce)]
+        forces = [
+            force
+            for force in context.getSystem().getForces()
+            if isinstance(force, openmm.PythonForce)
+        ]
         return [(force, int(force.this) == int(self.this)) for force in forces]
 
     # other ways to make one
@@ -469,7 +545,10 @@ class FMMForce(openmm.PythonForce):
             raise TypeError(f"`force` must be an openmm.Force, got {type(force).__name__}")
         bridge = bridge_of(force) if isinstance(force, openmm.PythonForce) else None
         if bridge is None:
-            raise ValueError(f"`force` must be an FMMForce, got {force.getName()!r} of type {type(force).__name__}")
+            raise ValueError(
+                "`force` must be an FMMForce, "
+                f"got {force.getName()!r} of type {type(force).__name__}"
+            )
         return cls._view(force, bridge)
 
     @classmethod
@@ -482,32 +561,41 @@ class FMMForce(openmm.PythonForce):
     @classmethod
     @suggests_keywords(like=__init__, without=("self",))
     def from_nonbonded(cls, nonbonded_force: openmm.NonbondedForce, **options) -> "FMMForce":
-        """A force with the charges, charge offsets and boundary of a NonbondedForce; every exception becomes an exclusion.
+        """A force with the charges, charge offsets and boundary of a NonbondedForce; every
+        exception becomes an exclusion.
 
-        The NonbondedForce is left as it is. It must evaluate its exceptions itself, and nothing else of Coulomb:
-        :func:`use_fmm` arranges that.
+        The NonbondedForce is left as it is. It must evaluate its exceptions itself, and
+        nothing else of Coulomb: :func:`use_fmm` arranges that.
 
         Args:
             nonbonded_force: the source.
-            options: tolerance, order, grid, near_radius, smoothing, levels, precision, backend, bridge and lennard_jones of
-                :class:`FMMForce`.
+            options: tolerance, order, grid, near_radius, smoothing, levels, precision,
+                backend, bridge and lennard_jones of :class:`FMMForce`.
 
         Raises:
             TypeError: not a NonbondedForce.
             ValueError, UnsupportedError: as :class:`FMMForce`.
         """
         if not isinstance(nonbonded_force, openmm.NonbondedForce):
-            raise TypeError(f"`nonbonded_force` must be an openmm.NonbondedForce, got {type(nonbonded_force).__name__}")
+            raise TypeError(
+                "`nonbonded_force` must be an openmm.NonbondedForce, got "
+                f"{type(nonbonded_force).__name__}"
+            )
         made = cls(**options)
         made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
         return made
 
     def _fill(self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray) -> None:
-        """Take over from a NonbondedForce with these charges, shape (n,), e, while this force is empty."""
+        """Take over from a NonbondedForce with these charges, shape (n,), e,
+        while this force is empty."""
         definition = self._definition
-        definition.set_boundary("periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open")
+        definition.set_boundary(
+            "periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open"
+        )
         definition.fill(charges, excepted_pairs(nonbonded_force))
-        definition.set_exclusions_periodic(nonbonded_force.getExceptionsUsePeriodicBoundaryConditions())
+        definition.set_exclusions_periodic(
+            nonbonded_force.getExceptionsUsePeriodicBoundaryConditions()
+        )
         defaults, known = global_defaults(nonbonded_force), set()
         for index in range(nonbonded_force.getNumParticleParameterOffsets()):
             name, particle, scale, _, _ = nonbonded_force.getParticleParameterOffset(index)
@@ -542,12 +630,17 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    bridges = [(force, bridge_of(force)) for force in system.getForces() if isinstance(force, openmm.PythonForce)]
+    bridges = [
+        (force, bridge_of(force))
+        for force in system.getForces()
+        if isinstance(force, openmm.PythonForce)
+    ]
     return [FMMForce._view(force, bridge) for force, bridge in bridges if bridge is not None]
 
 
 def _state(context: openmm.Context) -> openmm.State:
-    """Positions, box vectors and global parameters, or OpenMM's error where no positions have been set."""
+    """Positions, box vectors and global parameters, or OpenMM's error where no
+    positions have been set."""
     context.getState(energy=True, groups=0)
     return context.getState(positions=True, parameters=True)
 
@@ -561,5 +654,7 @@ def _integer(value, name: str) -> int:
 
 def _index(index: int, count: int, what: str) -> int:
     if not 0 <= _integer(index, "index") < count:
-        raise ValueError(f"`index` must be 0 or above and below {count}, the number of {what}, got {index}")
+        raise ValueError(
+            f"`index` must be 0 or above and below {count}, the number of {what}, got {index}"
+        )
     return index

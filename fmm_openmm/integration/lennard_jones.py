@@ -1,9 +1,10 @@
-"""Lennard-Jones pairs of Contexts with an FMMForce: whether the plugin computes them among their sites, or OpenMM among all
-particles.
+"""Lennard-Jones pairs of Contexts with an FMMForce: whether the plugin computes them among their
+sites, or OpenMM among all particles.
 
-Without Coulomb in it the list of pairs that OpenMM makes of all particles serves only those that have a Lennard-Jones
-interaction, the sites: the oxygens, in three-site water. The plugin asks :func:`claim` for every NonbondedForce and
-CustomNonbondedForce of such a Context on the CUDA platform, and :func:`program` for what computes those that it gets.
+Without Coulomb in it the list of pairs that OpenMM makes of all particles serves only those that
+have a Lennard-Jones interaction, the sites: the oxygens, in three-site water. The plugin asks
+:func:`claim` for every NonbondedForce and CustomNonbondedForce of such a Context on the CUDA
+platform, and :func:`program` for what computes those that it gets.
 """
 
 import ctypes
@@ -17,8 +18,8 @@ from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.place import Place
 
 SITES_WITHOUT_CUTOFF = 0.7
-"""Largest fraction of the particles that are sites for which all pairs of sites, each computed from both sides, are fewer than
-all pairs of particles, computed once."""
+"""Largest fraction of the particles that are sites for which all pairs of sites, each computed
+from both sides, are fewer than all pairs of particles, computed once."""
 
 
 class Pairs(ctypes.Structure):
@@ -37,7 +38,11 @@ class Pairs(ctypes.Structure):
 
     def bridge(self) -> HostBridge | None:
         """That of the first FMMForce of the Context; None if there is none."""
-        texts = (ctypes.string_at(self.pickled[k], self.sizes[k]) for k in range(self.count) if self.sizes[k])
+        texts = (
+            ctypes.string_at(self.pickled[k], self.sizes[k])
+            for k in range(self.count)
+            if self.sizes[k]
+        )
         return next((bridge for bridge in map(bridge_in, texts) if bridge is not None), None)
 
 
@@ -45,7 +50,18 @@ class Sites(ctypes.Structure):
     """``Sites`` of ``fmm_openmm/plugin/python.h``."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("number", "types", "partners", "deterministic", "entries", "masked", "energies")),
+        *(
+            (name, ctypes.c_int)
+            for name in (
+                "number",
+                "types",
+                "partners",
+                "deterministic",
+                "entries",
+                "masked",
+                "energies",
+            )
+        ),
         *((name, ctypes.c_double) for name in ("cutoff", "switching", "radius")),
         ("box", ctypes.c_double * 9),
         ("functions", ctypes.c_char_p),
@@ -54,7 +70,8 @@ class Sites(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Decision:
-    """Where the pairs of a force are computed, and why; ``context`` is the address of its Context."""
+    """Where the pairs of a force are computed, and why; ``context`` is the
+    address of its Context."""
 
     context: int
     among_sites: bool
@@ -81,14 +98,19 @@ def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
         return False, f"{force}: {obstacle}"
     if choice == "auto" and pairs.sites:
         if pairs.companion:
-            return False, f"{pairs.companion.decode()} has OpenMM list the pairs of all particles anyway"
+            return (
+                False,
+                f"{pairs.companion.decode()} has OpenMM list the pairs of all particles anyway",
+            )
         if not pairs.limited and pairs.sites > SITES_WITHOUT_CUTOFF * pairs.particles:
             return False, f"{force}: without a cutoff, too many of its particles are sites"
     return True, f"{pairs.sites:,} of {pairs.particles:,} particles are sites"
 
 
 def claim(kernel: int, pairs: Pairs) -> bool:
-    """Whether the plugin is to compute the pairs of a force. The decision is kept until :func:`close`.
+    """Whether the plugin is to compute the pairs of a force.
+
+    The decision is kept until :func:`close`.
 
     Raises:
         ValueError: it must, and cannot.
@@ -108,11 +130,14 @@ def claim(kernel: int, pairs: Pairs) -> bool:
 
 
 def status(context) -> tuple[str, str]:
-    """ "sites" if all pairs of a Context with an FMMForce are computed among their sites, else "openmm"; and why."""
+    """ "sites" if all pairs of a Context with an FMMForce are computed among their sites, else
+    "openmm"; and why."""
     name = context.getPlatform().getName()
     if name != "CUDA":
         return "openmm", f"the Context is on the {name} platform"
-    found = [decision for decision in list(_decisions.values()) if decision.context == int(context.this)]
+    found = [
+        decision for decision in list(_decisions.values()) if decision.context == int(context.this)
+    ]
     if not found:
         return "openmm", "the Context has no Lennard-Jones interaction that the plugin knows"
     left = [decision for decision in found if not decision.among_sites]

@@ -1,11 +1,12 @@
 """The native bridge: inside OpenMM's CUDA platform the plugin executes programs that are made here.
 
-On the CUDA platform the plugin (``fmm_openmm/plugin``) creates the kernel of every PythonForce. It asks :func:`_open` whether
-the callable is a :class:`HostBridge` that it may serve; for others, and after any failure, OpenMM's own kernel does the work,
-which calls the callable. A :class:`Session` is one served force in one Context. It is asked for a program when the Context is
-made, when its cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and when particles have left boxes that cover
-these only; and for charges when a global parameter or the force's definition has changed: never in an ordinary step, nor for a
-barostat's trial moves.
+On the CUDA platform the plugin (``fmm_openmm/plugin``) creates the kernel of every PythonForce. It
+asks :func:`_open` whether the callable is a :class:`HostBridge` that it may serve; for others, and
+after any failure, OpenMM's own kernel does the work, which calls the callable. A :class:`Session`
+is one served force in one Context. It is asked for a program when the Context is made, when its
+cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and when particles have left boxes
+that cover these only; and for charges when a global parameter or the force's definition has
+changed: never in an ordinary step, nor for a barostat's trial moves.
 """
 
 import atexit
@@ -41,7 +42,8 @@ HOST_STEP, PME_STEP = 2.5, 0.16
 """A step of 21,384 atoms of water on one H200, ms, with the host bridge and with PME."""
 
 COINCIDENT = 1e-7
-"""Distance, over the box or the extent of the particles, of those that float32 cannot tell apart."""
+"""Distance, over the box or the extent of the particles, of those that
+float32 cannot tell apart."""
 
 
 class Session:
@@ -73,9 +75,12 @@ class Session:
         self._boxes: Region | Filling | None = None  # in use
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
-    def program(self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None) -> dict[int, bytes]:
-        """What serves box vectors, shape (3, 3), nm: the boxes as :func:`describe` tells of them, and a program unless the last
-        one will do. Nothing where boxes cover the particles only and there are no positions yet.
+    def program(
+        self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
+    ) -> dict[int, bytes]:
+        """What serves box vectors, shape (3, 3), nm: the boxes as :func:`describe` tells of them,
+        and a program unless the last one will do. Nothing where boxes cover the particles only and
+        there are no positions yet.
 
         Args:
             values: of the global parameters.
@@ -84,8 +89,19 @@ class Session:
         given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
         if self.placement is None:
-            load, minimum_image = Load.of(charges, structure.exclusions), structure.periodic and not self._open
-            self.placement = Placement(self._request, load, structure.exclusions, minimum_image, cell, CUDA_COST, self._model)
+            load, minimum_image = (
+                Load.of(charges, structure.exclusions),
+                structure.periodic and not self._open,
+            )
+            self.placement = Placement(
+                self._request,
+                load,
+                structure.exclusions,
+                minimum_image,
+                cell,
+                CUDA_COST,
+                self._model,
+            )
         if self.placement.follows:
             if positions is None:
                 return {}
@@ -103,21 +119,24 @@ class Session:
             self.forget()  # should this fail
             self._dtype = np.dtype(p.precision).type
             program = build(
-                lattice, p.order, p.smoothing, charges, structure.exclusions, self.placement.minimum_image, self._dtype,
-                self._device, self._interface, p.levels, p.m2l,
+                lattice, p.order, p.smoothing, charges, structure.exclusions,
+                self.placement.minimum_image, self._dtype, self._device, self._interface, p.levels,
+                p.m2l,
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
         found[PARAMETERS] = describe(self._made[0], boxes, given).tobytes()
         return found
 
-    def charges(self, cell: np.ndarray, values: dict, positions: np.ndarray | None) -> dict[int, bytes]:
-        """What follows from other charges: these, or a program with other parameters if the tolerance needs them, or if boxes
-        that cover the particles only have become far too many.
+    def charges(
+        self, cell: np.ndarray, values: dict, positions: np.ndarray | None
+    ) -> dict[int, bytes]:
+        """What follows from other charges: these, or a program with other parameters if the
+        tolerance needs them, or if boxes that cover the particles only have become far too many.
 
         Args:
-            positions: shape (n, 3), nm: at the first evaluation, where they tell how much of the cell is empty, and whenever
-                boxes cover the particles only.
+            positions: shape (n, 3), nm: at the first evaluation, where they tell how much of the
+                cell is empty, and whenever boxes cover the particles only.
         """
         charges, _ = self._inputs(values)
         placement, fits = self.placement.including(charges), self._made is not None
@@ -136,8 +155,8 @@ class Session:
         return self.program(cell, values, positions)
 
     def potentials(self, context) -> np.ndarray | None:
-        """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here; None if it has turned out to be
-        the host bridge's.
+        """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here;
+        None if it has turned out to be the host bridge's.
 
         Args:
             context: the session's.
@@ -170,12 +189,16 @@ class Session:
         for first, point in enumerate(points):  # not all pairs at once: n^2 of them may coincide
             for second in sorted(tree.query_ball_point(point, COINCIDENT)):
                 if second > first and (first, second) not in excluded:
-                    return f"`positions`: particles {first} and {second} coincide and are not excluded"
+                    return (
+                        f"`positions`: particles {first} and {second} coincide and are not excluded"
+                    )
         return "the energy is not a number"
 
-    def parameters_for(self, cell: np.ndarray, positions: np.ndarray | None = None) -> FMMParameters:
-        """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what would be for positions, shape
-        (n, 3), nm."""
+    def parameters_for(
+        self, cell: np.ndarray, positions: np.ndarray | None = None
+    ) -> FMMParameters:
+        """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what
+        would be for positions, shape (n, 3), nm."""
         placement, kept, cell = self.placement, self._boxes, self._checked(cell)
         if positions is not None and not (self._open or self._seen):
             expected = placement.seeing(positions, cell)
@@ -184,22 +207,32 @@ class Session:
         region = placement.follows and (kept or placement.region(positions, cell))
         return (region or placement.filling(cell, kept)).parameters
 
-    def _resolving(self, placement: Placement, positions, charges, cell: np.ndarray | None) -> Placement:
-        """The placement, or one of double precision if charges are too close to each other for its boxes and the tolerance."""
+    def _resolving(
+        self, placement: Placement, positions, charges, cell: np.ndarray | None
+    ) -> Placement:
+        """The placement, or one of double precision if charges are too close to each other for
+        its boxes and the tolerance."""
         boxes = self._boxes if placement is self.placement else None
-        boxes = boxes or (placement.region(positions, cell) if placement.follows else None) or placement.filling(cell)
+        boxes = (
+            boxes
+            or (placement.region(positions, cell) if placement.follows else None)
+            or placement.filling(cell)
+        )
         if boxes.parameters.precision == "double":
             return placement
         exclusions, least = placement.exclusions, ROUNDING_SHARE * placement.request.tolerance
         with openmm_callback():
-            return placement.resolving(rounding_of_positions(positions, charges, cell, exclusions, boxes.width, least))
+            return placement.resolving(
+                rounding_of_positions(positions, charges, cell, exclusions, boxes.width, least)
+            )
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""
         return None if self._open else check_box_vectors(cell)
 
     def _kept(self, positions: np.ndarray, cell: np.ndarray | None, follow) -> Region | None:
-        """The boxes that cover the particles, as a method of ``Region`` has them follow these; None if they cannot."""
+        """The boxes that cover the particles, as a method of ``Region`` has them follow these;
+        None if they cannot."""
         region = self._boxes and self._boxes.scaled(cell)
         x = self.placement.gathered(positions, cell)
         return region and follow(region, x.min(0), x.max(0))
@@ -207,13 +240,15 @@ class Session:
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
         if len(charges) != self.particles:
-            raise ValueError(f"the FMMForce has {len(charges)} particles, but the System has {self.particles}")
+            raise ValueError(
+                f"the FMMForce has {len(charges)} particles, but the System has {self.particles}"
+            )
         return check_charges(charges), structure
 
 
 def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) -> np.ndarray:
-    """What the plugin is told of the boxes of a program, with which it follows the cell by itself: ``Boxes`` of
-    ``fmm_openmm/plugin/cell.h``, shape (52,).
+    """What the plugin is told of the boxes of a program, with which it follows the cell by itself:
+    ``Boxes`` of ``fmm_openmm/plugin/cell.h``, shape (52,).
 
     Args:
         made_for: what the program was made for.
@@ -222,9 +257,16 @@ def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) ->
     """
     lattice = made_for.unstrained
     if lattice.is_open:  # the boxes follow the particles, and their operator came with the program
-        return np.concatenate([[SAME_SHAPE, SAME_SHAPE], cell.ravel(), parameter_block(lattice, boxes.width, boxes.origin)])
+        return np.concatenate(
+            [
+                [SAME_SHAPE, SAME_SHAPE],
+                cell.ravel(),
+                parameter_block(lattice, boxes.width, boxes.origin),
+            ]
+        )
     limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
-    return np.concatenate([limits, lattice.cell.ravel(), parameter_block(lattice, 1.0)])  # at a width of 1 nm
+    # at a width of 1 nm
+    return np.concatenate([limits, lattice.cell.ravel(), parameter_block(lattice, 1.0)])
 
 
 _sessions: dict[int, Session] = {}
@@ -245,22 +287,28 @@ def activate() -> str | None:
 
 
 def prepare(options: Options | None = None) -> None:
-    """:func:`activate`, before a force is made; warns, once a process, if that is not possible though there is a device for it.
+    """:func:`activate`, before a force is made; warns, once a process, if that is not possible
+    though there is a device for it.
 
     Args:
         options: the force's, which may want something else; None where they are not known yet.
     """
     reason = activate()
     wanted = options is None or (options.bridge == "auto" and options.on_gpu)
-    if wanted and reason not in (None, plugin.NO_PLATFORM) and openmm.Platform.getPlatformByName("CUDA").getDevices():
+    if (
+        wanted
+        and reason not in (None, plugin.NO_PLATFORM)
+        and openmm.Platform.getPlatformByName("CUDA").getDevices()
+    ):
         _warn(reason)
 
 
 @functools.cache
 def _warn(reason: str) -> None:
     warn(
-        f"on the CUDA platform this FMMForce will be slower than PME: {HOST_STEP} ms a step in place of {PME_STEP} at 21,384 "
-        f"atoms, since positions and forces pass through the host; {reason}"
+        f"on the CUDA platform this FMMForce will be slower than PME: {HOST_STEP} ms a step in "
+        f"place of {PME_STEP} at 21,384 atoms, "
+        f"since positions and forces pass through the host; {reason}"
     )
 
 
@@ -274,12 +322,21 @@ def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
     """The session that serves a bridge in a Context, or None, and why."""
     options, name = bridge.definition.options, context.getPlatform().getName()
     for session in sessions_of(bridge, int(context.this)) if name == "CUDA" else ():
-        return (None, session.reason) if session.reason else (session, "the Context is on the CUDA platform")
+        return (
+            (None, session.reason)
+            if session.reason
+            else (session, "the Context is on the CUDA platform")
+        )
     if options.bridge == "host":
         return None, "it was asked for"
     if not options.on_gpu:
         return None, f"the backend is {options.backend!r}"
-    return None, f"the Context is on the {name} platform" if name != "CUDA" else activate() or "the plugin was not loaded"
+    return (
+        None,
+        f"the Context is on the {name} platform"
+        if name != "CUDA"
+        else activate() or "the plugin was not loaded",
+    )
 
 
 def sessions_of(bridge: HostBridge, context: int | None = None) -> list[Session]:
@@ -288,8 +345,8 @@ def sessions_of(bridge: HostBridge, context: int | None = None) -> list[Session]
     return own if context is None else [session for session in own if session.context == context]
 
 
-# Called by the plugin, from whatever thread OpenMM uses. Nothing may be raised but an interrupt, which may come before the
-# first line: then DONE is not delivered, and the plugin raises an error.
+# Called by the plugin, from whatever thread OpenMM uses. Nothing may be raised but an interrupt,
+# which may come before the first line: then DONE is not delivered, and the plugin raises an error.
 
 
 def _answering(function):
@@ -310,10 +367,15 @@ def _open(kernel, context, pickled, size, place, inbox):
         bridge = bridge_in(ctypes.string_at(pickled, size)) if size else None
         if bridge is None:
             return
-        for left in sessions_of(bridge, context):  # by a Context that failed to be made, at the same address
+        # by a Context that failed to be made, at the same address
+        for left in sessions_of(bridge, context):
             del _sessions[left.kernel]
         place, structure = place.contents, bridge.fix_structure()
-        if structure.particles == place.particles and len(structure.exclusions) and not structure.periodic:
+        if (
+            structure.particles == place.particles
+            and len(structure.exclusions)
+            and not structure.periodic
+        ):
             _deliver(inbox, EXCLUSIONS, structure.exclusions.astype(np.int32).tobytes())
         options = bridge.definition.options
         if options.bridge != "host" and options.on_gpu:
@@ -329,7 +391,9 @@ def _request(kernel, what, box, positions, names, values, count, inbox):
         session = _sessions[kernel]
         cell = np.ctypeslib.as_array(box, (3, 3)).copy()
         parameters = {names[k].decode(): values[k] for k in range(count)}
-        known = np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
+        known = (
+            np.ctypeslib.as_array(positions, (session.particles, 3)).copy() if positions else None
+        )
         if what == FAILURE:
             raise ValueError(session.explain(cell, known))
         if what == PROGRAM:
@@ -382,22 +446,45 @@ class _Callbacks(ctypes.Structure):
     """``Callbacks`` of ``fmm_openmm/plugin/python.h``."""
 
     _fields_ = (
-        ("open", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.POINTER(Place), _ADDRESS)),
+        (
+            "open",
+            ctypes.CFUNCTYPE(
+                None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.POINTER(Place), _ADDRESS
+            ),
+        ),
         (
             "request",
             ctypes.CFUNCTYPE(
-                None, _ADDRESS, _INT, _DOUBLES, _DOUBLES, ctypes.POINTER(ctypes.c_char_p), _DOUBLES, _INT, _ADDRESS
+                None,
+                _ADDRESS,
+                _INT,
+                _DOUBLES,
+                _DOUBLES,
+                ctypes.POINTER(ctypes.c_char_p),
+                _DOUBLES,
+                _INT,
+                _ADDRESS,
             ),
         ),
         ("settle", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p, _ADDRESS)),
         ("close", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("claim_pairs", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(lennard_jones.Pairs), _ADDRESS)),
-        ("pair_program", ctypes.CFUNCTYPE(None, ctypes.POINTER(lennard_jones.Sites), ctypes.POINTER(Place), _ADDRESS)),
+        (
+            "claim_pairs",
+            ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(lennard_jones.Pairs), _ADDRESS),
+        ),
+        (
+            "pair_program",
+            ctypes.CFUNCTYPE(
+                None, ctypes.POINTER(lennard_jones.Sites), ctypes.POINTER(Place), _ADDRESS
+            ),
+        ),
         ("close_pairs", ctypes.CFUNCTYPE(None, _ADDRESS)),
     )
 
 
 _answers = _open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program, lennard_jones.close
-_callbacks = _Callbacks(*(kind(answer) for (_, kind), answer in zip(_Callbacks._fields_, _answers, strict=True)))
-"""Kept as long as the plugin may call them: always. Those that close something run no line of Python, before which an interrupt
-might come."""
+_callbacks = _Callbacks(
+    *(kind(answer) for (_, kind), answer in zip(_Callbacks._fields_, _answers, strict=True))
+)
+"""Kept as long as the plugin may call them: always. Those that close something run no line of
+Python, before which an interrupt might come."""

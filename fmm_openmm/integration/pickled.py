@@ -1,7 +1,7 @@
 """Replace the pickle inside a C++ ``PythonForce`` that a System owns already.
 
-``PythonForce::setPickledFunction`` is public in C++ but not wrapped for Python. Without it, charges changed after
-``system.addForce(force)`` would be missing from the System's XML and copies.
+``PythonForce::setPickledFunction`` is public in C++ but not wrapped for Python. Without it, charges
+changed after ``system.addForce(force)`` would be missing from the System's XML and copies.
 """
 
 import ctypes
@@ -24,7 +24,8 @@ def _setter():
 
 
 def replace_pickle(force: openmm.PythonForce, data: bytes) -> bool:
-    """Make ``data`` what the force is serialised and cloned with; False if this build of OpenMM does not export how."""
+    """Make ``data`` what the force is serialised and cloned with; False if this build of OpenMM
+    does not export how."""
     setter = _setter()
     if setter is not None:
         setter(int(force.this), data, len(data))

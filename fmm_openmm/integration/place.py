@@ -11,7 +11,10 @@ class Place(ctypes.Structure):
     """Where a force is computed: ``Place`` of ``fmm_openmm/plugin/python.h``."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("precision", "particles", "padded", "processors", "shared", "group")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("precision", "particles", "padded", "processors", "shared", "group")
+        ),
         ("model", ctypes.c_char_p),
     )
 

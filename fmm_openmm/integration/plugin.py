@@ -1,14 +1,16 @@
 """The native plugin's shared library: which one is loaded, and building it where none is there.
 
-A wheel of this package holds a library for every supported minor version of OpenMM's own wheels, which CUDA 12 and 13 share:
-``.ci/wheel`` builds them, ``plugin/lib/manifest.json`` describes them.
+A wheel of this package holds a library for every supported minor version of OpenMM's own wheels,
+which CUDA 12 and 13 share: ``.ci/wheel`` builds them, ``plugin/lib/manifest.json`` describes them.
 
-Where none of them fits, as with a source install, OpenMM from conda-forge or another version of OpenMM, the library is built
-at first use on a computer with OpenMM's CUDA platform. It is not built by ``pip install``: pip builds in an environment of its
-own, without the OpenMM that the library must match, which later may be upgraded as well. What it needs came with OpenMM's own
-packages: its headers, and those of the CUDA runtime; beside them only a C++ compiler. That library is kept in
-``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources, OpenMM and the compiler.
-It is loaded from there only if no other user can have written it. Where it cannot be kept, it is built for the process alone.
+Where none of them fits, as with a source install, OpenMM from conda-forge or another version of
+OpenMM, the library is built at first use on a computer with OpenMM's CUDA platform. It is not built
+by ``pip install``: pip builds in an environment of its own, without the OpenMM that the library
+must match, which later may be upgraded as well. What it needs came with OpenMM's own packages: its
+headers, and those of the CUDA runtime; beside them only a C++ compiler. That library is kept in
+``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources,
+OpenMM and the compiler. It is loaded from there only if no other user can have written it. Where it
+cannot be kept, it is built for the process alone.
 """
 
 import ctypes
@@ -57,7 +59,10 @@ class Library:
 @functools.cache
 def find() -> Library | str:
     """The library, built if need be; or why there is none."""
-    names = [openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())]
+    names = [
+        openmm.Platform.getPlatform(index).getName()
+        for index in range(openmm.Platform.getNumPlatforms())
+    ]
     if "CUDA" not in names:
         return NO_PLATFORM
     try:
@@ -75,11 +80,15 @@ def load() -> ctypes.CDLL | str:
 def _find() -> Library:
     try:
         path = shipped()
-        return Library(ctypes.CDLL(str(path)), f"{path} came with fmm_openmm, for OpenMM {minor_version()}")
+        return Library(
+            ctypes.CDLL(str(path)), f"{path} came with fmm_openmm, for OpenMM {minor_version()}"
+        )
     except (UnsupportedError, OSError) as error:
         reason = str(error)
     try:
-        return Library(_load(), f"it was built here for OpenMM {openmm.version.short_version}, since {reason}")
+        return Library(
+            _load(), f"it was built here for OpenMM {openmm.version.short_version}, since {reason}"
+        )
     except UnsupportedError as error:
         raise UnsupportedError(f"{error} ({reason})") from error
 
@@ -90,7 +99,8 @@ def minor_version() -> str:
 
 
 def shipped() -> Path:
-    """The file of this package's library for the OpenMM that is there, whole, and as safe as the package's own code.
+    """The file of this package's library for the OpenMM that is there, whole, and as safe as the
+    package's own code.
 
     Raises:
         UnsupportedError: there is none, and why.
@@ -101,10 +111,14 @@ def shipped() -> Path:
         raise UnsupportedError("fmm_openmm was installed from its sources")
     libraries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     if Path(openmm.version.openmm_library_path).parent.name != "OpenMM.libs":
-        raise UnsupportedError(f"OpenMM, in {openmm.version.openmm_library_path}, is not that of its wheels")
+        raise UnsupportedError(
+            f"OpenMM, in {openmm.version.openmm_library_path}, is not that of its wheels"
+        )
     entry = libraries.get(minor_version())
     if entry is None:
-        raise UnsupportedError(f"fmm_openmm brings libraries for OpenMM {', '.join(libraries)}, not {minor_version()}")
+        raise UnsupportedError(
+            f"fmm_openmm brings libraries for OpenMM {', '.join(libraries)}, not {minor_version()}"
+        )
     path = folder / entry["file"]
     reason = why_unsafe(path) if why_unsafe(Path(__file__)) is None else None
     if reason is None and hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
@@ -149,7 +163,9 @@ def build(anew: bool = False) -> Path:
             reason = why_unsafe(target)
             if reason is None:
                 return target
-            _log.warning("%s is not loaded, since %s: building the native plugin anew", target, reason)
+            _log.warning(
+                "%s is not loaded, since %s: building the native plugin anew", target, reason
+            )
         else:
             _log.info("building the native plugin, once")
         made = private_folder() / name
@@ -163,13 +179,17 @@ def _compile(made: Path, compiler: list[str], options: list[str]) -> None:
     full = [*compiler, *sources(), "-o", str(made), *options]
     done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
     if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
+        first = next(
+            (line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:]
+        )
         raise UnsupportedError(f"the native plugin does not compile: {first}")
-    made.chmod(made.stat().st_mode & 0o755)  # whatever the umask, or the next process would not load it
+    # whatever the umask, or the next process would not load it
+    made.chmod(made.stat().st_mode & 0o755)
 
 
 def _store(made: Path, target: Path) -> Path:
-    """Move the library to the cache folder; returns where it is, which is where it was if that folder cannot be written."""
+    """Move the library to the cache folder; returns where it is, which is where it was if that
+    folder cannot be written."""
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             copy = Path(shutil.copy(made, folder))
@@ -177,7 +197,11 @@ def _store(made: Path, target: Path) -> Path:
                 os.fsync(file.fileno())
             os.replace(copy, target)  # whole or not at all, whoever else builds it
     except OSError as error:
-        _log.warning("the native plugin is not kept in %s (%s): it is built for this process alone", target.parent, error)
+        _log.warning(
+            "the native plugin is not kept in %s (%s): it is built for this process alone",
+            target.parent,
+            error,
+        )
         return made
     made.unlink()
     return target
@@ -198,20 +222,32 @@ def command() -> tuple[list[str], list[str]]:
     found = [path for path in map(shutil.which, ("g++", "c++", "clang++")) if path]
     compiler = named or found[:1]
     if not compiler:
-        raise UnsupportedError("the native plugin needs a C++ compiler to be built: install g++, or a wheel of fmm_openmm")
+        raise UnsupportedError(
+            "the native plugin needs a C++ compiler to be built: install g++, "
+            "or a wheel of fmm_openmm"
+        )
     libraries = Path(openmm.version.openmm_library_path)
     own = [libraries.parent / "include", Path(sys.prefix) / "include"]
     folders = [folder for folder in own if (folder / "openmm" / "cuda" / "CudaContext.h").is_file()]
     if not folders:
-        raise UnsupportedError(f"the native plugin needs OpenMM's headers, which are not in {own[0]}")
-    cuda = [folder for folder in _cuda_folders() if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
+        raise UnsupportedError(
+            f"the native plugin needs OpenMM's headers, which are not in {own[0]}"
+        )
+    cuda = [
+        folder
+        for folder in _cuda_folders()
+        if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()
+    ]
     if not any((folder / "cuda.h").is_file() for folder in cuda):
-        raise UnsupportedError("the native plugin needs cuda.h: pip install nvidia-cuda-runtime, or set CUDA_HOME")
+        raise UnsupportedError(
+            "the native plugin needs cuda.h: pip install nvidia-cuda-runtime, or set CUDA_HOME"
+        )
     return compiler, arguments(folders[0], cuda, libraries)
 
 
 def _cuda_folders():
-    """Where CUDA's headers may be: a toolkit that was named, the packages OpenMM depends on, a toolkit in the usual place."""
+    """Where CUDA's headers may be: a toolkit that was named, the packages OpenMM depends on, a
+    toolkit in the usual place."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(name):
             yield Path(os.environ[name]) / "include"
@@ -228,7 +264,8 @@ def _folder() -> Path:
 
 
 def _kept() -> Path:
-    """Where the library is kept: the cache folder, or this process's own if there is none, or others can write to it."""
+    """Where the library is kept: the cache folder, or this process's own if there is none, or
+    others can write to it."""
     folder = cache_folder()
     if folder is None:
         return private_folder()
@@ -240,5 +277,9 @@ def _kept() -> Path:
         reason = str(error)
     if reason is None:
         return folder
-    _log.warning("the native plugin is not kept in %s, since %s: it is built for this process alone", folder, reason)
+    _log.warning(
+        "the native plugin is not kept in %s, since %s: it is built for this process alone",
+        folder,
+        reason,
+    )
     return private_folder()

@@ -1,4 +1,5 @@
-"""Which Context uses which charges, told through the one thing of a Context that the callable sees: its parameters."""
+"""Which Context uses which charges, told through the one thing of a Context that the callable
+sees: its parameters."""
 
 import hashlib
 import weakref
@@ -6,20 +7,24 @@ import weakref
 from fmm_openmm.integration.definition import Parameters
 
 REVISION = "fmm_revision"
-"""Global parameter every FMMForce declares. 0: the charges of the definition; otherwise the revision of a snapshot.
+"""Global parameter every FMMForce declares.
+0: the charges of the definition; otherwise the revision of a snapshot.
 
-The name is the same for all forces and runs, so that a State or checkpoint written by one run loads in the next.
+The name is the same for all forces and runs, so that a State or checkpoint written by one run loads
+in the next.
 """
 
 KEPT = 8
-"""Snapshots kept although no known Context was sent them, those used last: a recent checkpoint finds its charges again."""
+"""Snapshots kept although no known Context was sent them, those used last: a recent checkpoint
+finds its charges again."""
 
 REMEMBERED = 100_000
 """Revisions whose snapshots are gone, but not the knowledge that there were any."""
 
 
 def revision_of(parameters: list[Parameters]) -> int:
-    """A number that names these parameters in every process: a 48-bit digest of their content, never 0."""
+    """A number that names these parameters in every process: a 48-bit digest of
+    their content, never 0."""
     digest = hashlib.blake2b(digest_size=6)
     for item in parameters:
         for part in item.digest_parts():
@@ -30,8 +35,8 @@ def revision_of(parameters: list[Parameters]) -> int:
 class Snapshots:
     """The parameters that were sent to Contexts, by revision.
 
-    A snapshot is kept as long as a Context it was sent to is alive. Contexts whose lifetime Python does not see (the
-    inner Context of a CustomCVForce) count as alive.
+    A snapshot is kept as long as a Context it was sent to is alive. Contexts whose lifetime Python
+    does not see (the inner Context of a CustomCVForce) count as alive.
     """
 
     def __init__(self):
@@ -55,7 +60,9 @@ class Snapshots:
         if found is not None:
             self._use(revision)
         elif revision in self._dropped:
-            raise ValueError("the charges of this State are no longer kept: call updateParametersInContext()")
+            raise ValueError(
+                "the charges of this State are no longer kept: call updateParametersInContext()"
+            )
         return found
 
     def has_dropped(self, revision: float) -> bool:

@@ -40,14 +40,16 @@ def use_fmm(
 ) -> FMMForce:
     """Replace PME, or the sum over all pairs of NoCutoff, by the fast multipole method, in place.
 
-    The charges of the System's NonbondedForce and the charge part of its particle parameter offsets move to a new
-    :class:`FMMForce` of the same force group. Lennard-Jones and exceptions, with their charge products and offsets,
-    stay where they are; PME and Ewald become CutoffPeriodic, LJPME stays for its dispersion, and NoCutoff for its
-    Lennard-Jones interaction. A Context made before sees the change after ``context.reinitialize()``.
+    The charges of the System's NonbondedForce and the charge part of its particle parameter offsets
+    move to a new :class:`FMMForce` of the same force group. Lennard-Jones and exceptions, with
+    their charge products and offsets, stay where they are; PME and Ewald become CutoffPeriodic,
+    LJPME stays for its dispersion, and NoCutoff for its Lennard-Jones interaction. A Context made
+    before sees the change after ``context.reinitialize()``.
 
-    Convert last: whatever edits the NonbondedForce afterwards, be it an alchemical factory, a machine-learning potential or a
-    script, finds charges of zero there. Such a System is refused when a Context is made of it, see
-    :func:`fmm_openmm.check_system`. For an edit call :func:`restore_pme` before it and this function after it.
+    Convert last: whatever edits the NonbondedForce afterwards, be it an alchemical factory, a
+    machine-learning potential or a script, finds charges of zero there. Such a System is refused
+    when a Context is made of it, see :func:`fmm_openmm.check_system`. For an edit call
+    :func:`restore_pme` before it and this function after it.
 
     Args:
         system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff.
@@ -61,20 +63,22 @@ def use_fmm(
         backend: "auto", "cuda", "cpu" or "reference".
         bridge: "auto", "native" or "host"; see :class:`FMMForce`.
         lennard_jones: "auto", "sites" or "openmm"; see :class:`FMMForce`.
-        allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic, whose reaction field is replaced by the full
-            Coulomb interaction, periodic or in empty space: another physics. Lennard-Jones stays cut off.
+        allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic, whose reaction field
+            is replaced by the full Coulomb interaction, periodic or in empty space: another
+            physics. Lennard-Jones stays cut off.
 
     Returns:
         The force that was added.
 
     Raises:
-        UnsupportedError: the System cannot be converted; the message names the force and what to do.
+        UnsupportedError: the System cannot be converted; the message names the force and what to
+            do.
         ValueError, TypeError: a bad option, or an FMMForce is there already.
         Nothing has changed then.
 
-    Warns:
-        UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or OpenMM has the CUDA platform,
-            but the native plugin cannot be had (:mod:`fmm_openmm.integration.plugin`): once a process.
+    Warns: UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or
+        OpenMM has the CUDA platform, but the native plugin cannot be had
+        (:mod:`fmm_openmm.integration.plugin`): once a process.
     """
     nonbonded = _convertible_force(system, allow_reaction_field)
     force = FMMForce(
@@ -93,7 +97,9 @@ def use_fmm(
     force._fill(nonbonded, parameters[:, 0])
     original = Original.of(nonbonded, force._definition.parameters.base)
     original = replace(
-        original, charged_by_zeros=len(charged_by_zeros(system.getForces())), exceptions=force.getNumExclusions()
+        original,
+        charged_by_zeros=len(charged_by_zeros(system.getForces())),
+        exceptions=force.getNumExclusions(),
     )
     force._definition.original = original.pack()
     forces = system.getNumForces()
@@ -108,25 +114,29 @@ def use_fmm(
     if nonbonded.getReciprocalSpaceForceGroup() not in (-1, force.getForceGroup()):
         warn(
             "an FMM has no reciprocal space, which the NonbondedForce has in force group "
-            f"{nonbonded.getReciprocalSpaceForceGroup()}: all of the FMMForce is in group {force.getForceGroup()}; "
-            "force.setForceGroup() sets another"
+            f"{nonbonded.getReciprocalSpaceForceGroup()}: all of the FMMForce is in group "
+            f"{force.getForceGroup()}; force.setForceGroup() sets another"
         )
     return force
 
 
 def restore_pme(system: openmm.System) -> None:
-    """Undo :func:`use_fmm`: original charges, parameter offsets and method, exactly, and without the FMMForce.
+    """Undo :func:`use_fmm`: original charges, parameter offsets and method, exactly, and without
+    the FMMForce.
 
-    Works on the System that was converted, its copies and what was read from its XML. Then reinitialize every Context of
-    the System, or do not use it again: OpenMM would call the force that is gone, and the process would crash.
+    Works on the System that was converted, its copies and what was read from its XML. Then
+    reinitialize every Context of the System, or do not use it again: OpenMM would call the force
+    that is gone, and the process would crash.
 
     Raises:
-        ValueError: the System holds no FMMForce made by :func:`use_fmm`, or its NonbondedForce has other particles or
-            offsets by now, or charges. Nothing has changed then.
+        ValueError: the System holds no FMMForce made by :func:`use_fmm`, or its NonbondedForce has
+            other particles or offsets by now, or charges. Nothing has changed then.
     """
     converted = [force for force in find_fmm(system) if force._definition.original is not None]
     if not converted:
-        raise ValueError("`system` holds no FMMForce made by use_fmm(), so there is nothing to restore")
+        raise ValueError(
+            "`system` holds no FMMForce made by use_fmm(), so there is nothing to restore"
+        )
     force = converted[0]
     original = Original.unpack(force._definition.original)
     targets = [other for other in system.getForces() if isinstance(other, openmm.NonbondedForce)]
@@ -134,13 +144,15 @@ def restore_pme(system: openmm.System) -> None:
     if len(targets) != 1:
         raise ValueError(
             "`system` must hold the NonbondedForce that use_fmm() converted, with "
-            f"{len(original.charges)} particles and {len(original.charge_scales)} parameter offsets; "
-            f"{len(targets)} forces fit"
+            f"{len(original.charges)} particles and {len(original.charge_scales)} parameter "
+            f"offsets; {len(targets)} forces fit"
         )
     parameters = particle_parameters(targets[0])
     original.check_without_charges(targets[0], parameters[:, 0])
     handle = int(force.this)
-    index = next(index for index, other in enumerate(system.getForces()) if int(other.this) == handle)
+    index = next(
+        index for index, other in enumerate(system.getForces()) if int(other.this) == handle
+    )
     present, forces = Original.of(targets[0], parameters[:, 0]), system.getNumForces()
     try:
         original.apply(targets[0], parameters)
@@ -154,49 +166,63 @@ def restore_pme(system: openmm.System) -> None:
 def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> openmm.NonbondedForce:
     """The NonbondedForce to convert, or the error that says why not."""
     if find_fmm(system):
-        raise ValueError("`system` holds an FMMForce already: call restore_pme(system) first to change its options")
+        raise ValueError(
+            "`system` holds an FMMForce already: "
+            "call restore_pme(system) first to change its options"
+        )
     found = []
     for force in system.getForces():
         kind = type(force).__name__
         if kind in _OTHER_ELECTROSTATICS:
             raise UnsupportedError(
-                f"{kind} {force.getName()!r} has electrostatics of its own, which fmm_openmm does not replace: keep PME"
+                f"{kind} {force.getName()!r} has electrostatics of its own, "
+                "which fmm_openmm does not replace: keep PME"
             )
-        if kind in ("GBSAOBCForce", "CustomGBForce") and force.getNonbondedMethod() != force.NoCutoff:
+        if (
+            kind in ("GBSAOBCForce", "CustomGBForce")
+            and force.getNonbondedMethod() != force.NoCutoff
+        ):
             raise UnsupportedError(
-                f"{kind} {force.getName()!r} is an implicit solvent with a cutoff, and the Coulomb interaction must be cut off "
-                "like its own: keep the NonbondedForce, set both to NoCutoff, or remove the implicit solvent"
+                f"{kind} {force.getName()!r} is an implicit solvent with a cutoff, and the Coulomb "
+                "interaction must be cut off like its own: keep the NonbondedForce, set both to "
+                "NoCutoff, or remove the implicit solvent"
             )
         if isinstance(force, openmm.NonbondedForce):
             found.append(force)
     if not found:
         raise UnsupportedError(
-            "`system` holds no NonbondedForce to convert: for charges inside an ATMForce, a CustomCVForce or a force "
-            "of your own, add FMMForce.from_nonbonded(...) yourself"
+            "`system` holds no NonbondedForce to convert: for charges inside an ATMForce, a "
+            "CustomCVForce or a force of your own, add FMMForce.from_nonbonded(...) yourself"
         )
     if len(found) > 1:
         raise UnsupportedError(
-            f"`system` holds {len(found)} NonbondedForces ({', '.join(repr(force.getName()) for force in found)}): add "
+            f"`system` holds {len(found)} NonbondedForces "
+            f"({', '.join(repr(force.getName()) for force in found)}): add "
             "FMMForce.from_nonbonded(...) yourself for the one that has the charges"
         )
     _check_nonbonded(found[0], system, allow_reaction_field)
     return found[0]
 
 
-def _check_nonbonded(force: openmm.NonbondedForce, system: openmm.System, allow_reaction_field: bool) -> None:
+def _check_nonbonded(
+    force: openmm.NonbondedForce, system: openmm.System, allow_reaction_field: bool
+) -> None:
     method = force.getNonbondedMethod()
     name = f"NonbondedForce {force.getName()!r}"
     if method in _REACTION_FIELD and not allow_reaction_field:
         full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
-            f"{name} uses {_METHODS[method]}, whose reaction field is another physics than the full Coulomb interaction: set "
-            f"its method to {full}, or pass allow_reaction_field=True to replace it"
+            f"{name} uses {_METHODS[method]}, whose reaction field is another physics than the "
+            f"full Coulomb interaction: set its method to {full}, or pass "
+            "allow_reaction_field=True to replace it"
         )
     if not force.getIncludeDirectSpace():
         raise UnsupportedError(
-            f"{name} leaves out its direct space, which an FMM does not separate: call setIncludeDirectSpace(True)"
+            f"{name} leaves out its direct space, which an FMM does not separate: "
+            "call setIncludeDirectSpace(True)"
         )
     if force.getNumParticles() != system.getNumParticles():
         raise ValueError(
-            f"{name} must have one particle for each of the System's {system.getNumParticles()}, got {force.getNumParticles()}"
+            f"{name} must have one particle for each of the System's "
+            f"{system.getNumParticles()}, got {force.getNumParticles()}"
         )

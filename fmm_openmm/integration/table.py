@@ -12,8 +12,9 @@ BLOCK = 1024
 class Table:
     """A growing array of shape (rows, width).
 
-    Charges and exclusions of a solvent repeat, so compressed they are a small fraction of their size: the XML of a
-    System stays small, and so does the copy of every pickle that OpenMM's ``PythonForce`` never frees.
+    Charges and exclusions of a solvent repeat, so compressed they are a small fraction of their
+    size: the XML of a System stays small, and so does the copy of every pickle that OpenMM's
+    ``PythonForce`` never frees.
 
     Args:
         dtype: element type; stored little-endian.
@@ -35,7 +36,10 @@ class Table:
     def unpack(cls, dtype, width: int, text: str | list[str]) -> "Table":
         """The table that :meth:`pack` wrote; earlier versions wrote its words as a list."""
         table, blocks = cls(dtype, width), text.split() if isinstance(text, str) else text
-        parts = [np.frombuffer(zlib.decompress(b64decode(block)), table._dtype).reshape(-1, width) for block in blocks]
+        parts = [
+            np.frombuffer(zlib.decompress(b64decode(block)), table._dtype).reshape(-1, width)
+            for block in blocks
+        ]
         if table._dtype.kind == "i":
             parts = [np.cumsum(part, axis=0, dtype=table._dtype) for part in parts]
         if parts:
@@ -45,7 +49,8 @@ class Table:
         return table
 
     def pack(self) -> str:
-        """A word for each block of rows: base64 of its zlib-compressed bytes; integers as differences between rows."""
+        """A word for each block of rows: base64 of its zlib-compressed bytes; integers as
+        differences between rows."""
         for block, packed in enumerate(self._packed):
             if packed is None:
                 rows = self.rows[block * BLOCK : (block + 1) * BLOCK]
@@ -58,7 +63,9 @@ class Table:
         """Add a row and return its index."""
         row = np.array(row, self._dtype)  # or an error, before anything has changed
         if self._count == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)])
+            self._rows = np.concatenate(
+                [self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)]
+            )
         index, self._count = self._count, self._count + 1
         if index % BLOCK == 0:
             self._packed.append(None)

@@ -1,6 +1,8 @@
-"""``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a System.
+"""``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a
+System.
 
-In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this package's own.
+In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this
+package's own.
 """
 
 from collections.abc import Sequence
@@ -24,21 +26,24 @@ REFERENCES = {"periodic": ("ewald", "pme"), "open": ("direct", "nocutoff")}
 """By boundary, the default first."""
 
 CONVERGED = 1e-7
-"""``ewaldErrorTolerance`` of PME as the reference; its own relative force error is then a few 1e-6."""
+"""``ewaldErrorTolerance`` of PME as the reference; its own relative force error
+is then a few 1e-6."""
 
 CONVERGED_CUTOFF = 1.4
 """Its cutoff in nm where the box allows: a long one keeps the grid affordable."""
 
 WIDEST_CUTOFF = 0.45
-"""Largest cutoff over the smallest box width: nearer to half of it, PME's pair list loses pairs in skewed cells."""
+"""Largest cutoff over the smallest box width: nearer to half of it, PME's pair list loses pairs
+in skewed cells."""
 
 WIDEST_CUTOFF_TILTED = 0.33
-"""The same in a cell that is not rectangular, where the Reference platform of OpenMM 8.6 loses pairs if fewer than three
-cutoffs fit along z: 4e-3 of the forces in a rhombic dodecahedron of 3 nm at 0.9 nm."""
+"""The same in a cell that is not rectangular, where the Reference platform of OpenMM 8.6 loses
+pairs if fewer than three cutoffs fit along z: 4e-3 of the forces in a rhombic
+dodecahedron of 3 nm at 0.9 nm."""
 
 CANCELLED = 0.1
-"""Least RMS force that errors are relative to, over that between two RMS charges as far apart as particles are on average: in a
-perfect crystal, or of a single ion, the exact forces are zero."""
+"""Least RMS force that errors are relative to, over that between two RMS charges as far apart as
+particles are on average: in a perfect crystal, or of a single ion, the exact forces are zero."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,8 @@ class Comparison:
         method: its name and tolerance.
         energy: kJ/mol.
         relative_energy_error: ``|U - U_ref| / |U_ref|``.
-        relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles; where forces cancel over more
-            than ``F_ref``, see :data:`CANCELLED`.
+        relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles; where forces cancel
+            over more than ``F_ref``, see :data:`CANCELLED`.
         max_force_error: largest ``|F_i - F_ref,i|``, kJ/mol/nm.
     """
 
@@ -90,8 +95,9 @@ class ValidationReport:
         reference: name of the reference.
         reference_energy: kJ/mol.
         fmm: the FMM beside the reference.
-        pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its tolerance or, where they are set,
-            its splitting parameter and grid, beside the reference; None in empty space.
+        pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
+            tolerance or, where they are set, its splitting parameter and grid, beside the
+            reference; None in empty space.
         backend: that the FMM used.
     """
 
@@ -134,9 +140,10 @@ class ValidationReport:
         methods = [each for each in (self.fmm, self.pme) if each]
         closer = min(methods, key=lambda each: each.relative_rms_force_error)
         lines = [
-            f"{self.particles} particles, Coulomb interaction alone, FMM on the {self.backend} backend, against "
-            f"{self.reference}: {self.reference_energy:.6f} kJ/mol",
-            f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}{'RMS force error':>17}{'largest, kJ/mol/nm':>20}",
+            f"{self.particles} particles, Coulomb interaction alone, FMM on the {self.backend} "
+            f"backend, against {self.reference}: {self.reference_energy:.6f} kJ/mol",
+            f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}"
+            f"{'RMS force error':>17}{'largest, kJ/mol/nm':>20}",
         ]
         for each in methods:
             lines.append(
@@ -164,25 +171,30 @@ def validate(
     precision: str | None = None,
     backend: str | None = None,
 ) -> ValidationReport:
-    """Compare FMM, as a :class:`fmm_openmm.CoulombSolver` computes it, and PME with a converged sum.
+    """Compare FMM, as a :class:`fmm_openmm.CoulombSolver` computes it, and PME with a converged
+    sum.
 
-    The charges and the boundary are those of the System's FMMForce, or else of its NonbondedForce, with parameter offsets
-    at their defaults; the box is the System's default. Nothing in the System changes.
+    The charges and the boundary are those of the System's FMMForce, or else of its NonbondedForce,
+    with parameter offsets at their defaults; the box is the System's default. Nothing in the System
+    changes.
 
     Args:
         system: with a NonbondedForce, or converted by :func:`fmm_openmm.use_fmm`.
-        positions: shape (n, 3), nm. Molecules must be whole: PME's energy of an exception across the box face depends
-            on its splitting parameter.
-        reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged to rounding (about half a
-            minute for 50,000 particles on two cores), or "pme", the Reference platform's PME at a tight tolerance; without
-            them "direct" (the default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
-        tolerance, order, grid, near_radius, smoothing, levels, precision, backend: as in :class:`fmm_openmm.FMMForce`, with its
-            defaults for what is None. Without any, those of the System's FMMForce. Its ``bridge`` and ``lennard_jones`` say
-            nothing here: a :class:`fmm_openmm.CoulombSolver` is measured, not the FMM inside a Context.
+        positions: shape (n, 3), nm. Molecules must be whole: PME's energy of an exception across
+            the box face depends on its splitting parameter.
+        reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged
+            to rounding (about half a minute for 50,000 particles on two cores), or "pme", the
+            Reference platform's PME at a tight tolerance; without them "direct" (the default), the
+            sum over all pairs, or "nocutoff", the same by the Reference platform.
+        tolerance, order, grid, near_radius, smoothing, levels, precision, backend: as in
+            :class:`fmm_openmm.FMMForce`, with its defaults for what is None. Without any, those of
+            the System's FMMForce. Its ``bridge`` and ``lennard_jones`` say nothing here: a
+            :class:`fmm_openmm.CoulombSolver` is measured, not the FMM inside a Context.
 
     Raises:
         ValueError, TypeError: bad input.
-        UnsupportedError: the System has no single force to read charges from, or :func:`fmm_openmm.check_system` refuses it.
+        UnsupportedError: the System has no single force to read charges from, or
+            :func:`fmm_openmm.check_system` refuses it.
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
@@ -192,7 +204,10 @@ def validate(
     reference = reference or REFERENCES[boundary][0]
     if reference not in REFERENCES[boundary]:
         names = " or ".join(map(repr, REFERENCES[boundary]))
-        raise ValueError(f"`reference` must be {names} with the {boundary} boundary of this System, got {reference!r}")
+        raise ValueError(
+            f"`reference` must be {names} with the {boundary} boundary of this System, "
+            f"got {reference!r}"
+        )
     given = {
         "tolerance": tolerance,
         "order": order,
@@ -207,13 +222,21 @@ def validate(
     options = Options(**given) if given else definition.options
     charges, structure = definition.default_charges, definition.structure
     positions = check_positions(positions, structure.particles)
-    cell = structure.cell(np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()]))
+    cell = structure.cell(
+        np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+    )
     solver = options.solver(structure, charges, cell, positions)
     fmm = solver.compute(positions)
     if boundary == "open":
-        name, exact, pme, least = *_open_reference(reference, charges, structure, positions), None, 0.0
+        name, exact, pme, least = (
+            *_open_reference(reference, charges, structure, positions),
+            None,
+            0.0,
+        )
     else:
-        name, exact, pme = _periodic_reference(reference, charges, structure, positions, cell, nonbonded)
+        name, exact, pme = _periodic_reference(
+            reference, charges, structure, positions, cell, nonbonded
+        )
         distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
         least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
@@ -236,7 +259,9 @@ def _open_reference(reference: str, charges, structure, positions) -> tuple[str,
     return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
 
 
-def _periodic_reference(reference: str, charges, structure, positions, cell, nonbonded) -> tuple[str, tuple, tuple]:
+def _periodic_reference(
+    reference: str, charges, structure, positions, cell, nonbonded
+) -> tuple[str, tuple, tuple]:
     """Name, and energy and forces, of the converged sum; the same of PME, as a pair."""
     tilted = np.tril(cell, -1).any()
     narrow = (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
@@ -250,12 +275,15 @@ def _periodic_reference(reference: str, charges, structure, positions, cell, non
         exact = result.energy, result.forces
     else:
         name = f"PME at {CONVERGED:g} in double precision"
-        exact = _by_openmm(charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED)
+        exact = _by_openmm(
+            charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED
+        )
     return name, exact, ("PME as set" if as_set else f"PME {tolerance:g}", pme)
 
 
 def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
-    """Charges and exclusions, and the force that holds the settings of PME (OpenMM's defaults if there is none)."""
+    """Charges and exclusions, and the force that holds the settings of PME (OpenMM's defaults if
+    there is none)."""
     converted = find_fmm(system)
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     if len(converted) == 1:
@@ -264,16 +292,22 @@ def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     if not converted and len(nonbonded) == 1:
         return FMMForce.from_nonbonded(nonbonded[0])._definition, nonbonded[0]
     raise UnsupportedError(
-        f"`system` must hold one FMMForce, or one NonbondedForce, to read charges from; it holds {len(converted)} "
-        f"FMMForces and {len(nonbonded)} NonbondedForces"
+        "`system` must hold one FMMForce, or one NonbondedForce, to read charges from; it holds "
+        f"{len(converted)} FMMForces and {len(nonbonded)} NonbondedForces"
     )
 
 
 def _by_openmm(
-    charges, structure, positions, cell=None, cutoff: float = 1.0, tolerance: float = CONVERGED, pme_parameters=(0, 0, 0, 0)
+    charges,
+    structure,
+    positions,
+    cell=None,
+    cutoff: float = 1.0,
+    tolerance: float = CONVERGED,
+    pme_parameters=(0, 0, 0, 0),
 ) -> tuple[float, np.ndarray]:
-    """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform in float64: by PME, or by
-    NoCutoff where there is no cell.
+    """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform
+    in float64: by PME, or by NoCutoff where there is no cell.
 
     Virtual sites are particles like any other here, so forces stay where they act.
     """

@@ -27,7 +27,11 @@ def direct_sum(positions, charges, exclusions=None) -> EwaldResult:
 
     Two charges at the same place that are not excluded get infinite potentials.
     """
-    x, q, pairs = np.asarray(positions, np.float64), np.asarray(charges, np.float64), as_pairs(exclusions)
+    x, q, pairs = (
+        np.asarray(positions, np.float64),
+        np.asarray(charges, np.float64),
+        as_pairs(exclusions),
+    )
     check_shapes(x, q)
     starts, entries = partner_lists(len(q), pairs)
     partners = np.concatenate([pairs[:, 1], pairs[:, 0]])[entries]

@@ -2,16 +2,18 @@ r"""The Ewald sum, to rounding, in any periodic cell.
 
 .. math::
     \phi_i = \sum_{j,n}' q_j \frac{\operatorname{erfc}(\alpha r)}{r}
-           + \frac{4 \pi}{V} \sum_{k \ne 0} \frac{e^{-k^2 / 4 \alpha^2}}{k^2} \operatorname{Re} \bar S(k) e^{i k x_i}
+           + \frac{4 \pi}{V} \sum_{k \ne 0} \frac{e^{-k^2 / 4 \alpha^2}}{k^2}
+             \operatorname{Re} \bar S(k) e^{i k x_i}
            - \frac{2 \alpha}{\sqrt \pi} q_i - \frac{\pi Q}{V \alpha^2}
            - \sum_{j \text{ excluded}} q_j \frac{\operatorname{erf}(\alpha r)}{r}
 
-with :math:`S(k) = \sum_j q_j e^{i k x_j}`, Q the net charge and n the periodic images. The primed sum leaves out i
-itself and, of an excluded pair, the very image whose bare :math:`1/r` is to be removed. Tin-foil boundary and a uniform
-neutralising background.
+with :math:`S(k) = \sum_j q_j e^{i k x_j}`, Q the net charge and n the periodic images. The primed
+sum leaves out i itself and, of an excluded pair, the very image whose bare :math:`1/r` is to be
+removed. Tin-foil boundary and a uniform neutralising background.
 
-P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; the background of a net charge: G. Hummer,
-L. R. Pratt, A. E. Garcia, J. Phys. Chem. 100, 1206 (1996), doi:10.1021/jp951011v.
+P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; the background of a net
+charge: G. Hummer, L. R. Pratt, A. E. Garcia, J. Phys. Chem. 100, 1206 (1996),
+doi:10.1021/jp951011v.
 """
 
 import math
@@ -25,7 +27,8 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 BINS_PER_CUTOFF = 3
 PAIR_COST = 24.0
-"""Cost of one real-space pair over that of one (particle, wave vector) term; sets alpha, never the answer."""
+"""Cost of one real-space pair over that of one (particle, wave vector) term; sets alpha,
+never the answer."""
 
 CHUNK = 1 << 21
 """Numbers in the largest array of one block of the reciprocal sum, unless a single row has more."""
@@ -46,27 +49,30 @@ class EwaldResult:
 
     @classmethod
     def from_potentials(cls, charges, potentials, fields):
-        """From potentials (n,) and fields (n, 3) in e/nm and e/nm^2: applies the Coulomb constant."""
+        """From potentials (n,) and fields (n, 3) in e/nm and e/nm^2:
+        applies the Coulomb constant."""
         potentials, fields = COULOMB_CONSTANT * potentials, COULOMB_CONSTANT * fields
         return cls(0.5 * float(charges @ potentials), charges[:, None] * fields, potentials, fields)
 
 
 def ewald_sum(
-    positions, charges, box_vectors, exclusions=None, exclusions_periodic=False, accuracy=1e-12, alpha=None
+    positions,
+    charges,
+    box_vectors,
+    exclusions=None,
+    exclusions_periodic=False,
+    accuracy=1e-12,
+    alpha=None,
 ) -> EwaldResult:
     """Energy, forces, potentials and fields of point charges in a periodic cell.
 
-    Parameters
-    ----------
-    positions : (n, 3) float64, nm; wrapped or not.
-    charges : (n,) float64, e; their sum need not vanish.
-    box_vectors : (3, 3) float64, nm; rows a, b, c in OpenMM's reduced form.
-    exclusions : (m, 2) integers, optional. From every listed pair the bare ``q_i q_j / r`` is subtracted. Pairs may
-        coincide.
-    exclusions_periodic : bool. False: r of an excluded pair is the distance between the positions as given. True: its
-        minimum image as OpenMM takes it.
-    accuracy : both sums are cut where their terms have fallen to this fraction.
-    alpha : splitting parameter, 1/nm; chosen for speed when not given. The answer does not depend on it.
+    Parameters ---------- positions : (n, 3) float64, nm; wrapped or not. charges : (n,) float64, e;
+    their sum need not vanish. box_vectors : (3, 3) float64, nm; rows a, b, c in OpenMM's reduced
+    form. exclusions : (m, 2) integers, optional. From every listed pair the bare ``q_i q_j / r`` is
+    subtracted. Pairs may coincide. exclusions_periodic : bool. False: r of an excluded pair is the
+    distance between the positions as given. True: its minimum image as OpenMM takes it. accuracy :
+    both sums are cut where their terms have fallen to this fraction. alpha : splitting parameter,
+    1/nm; chosen for speed when not given. The answer does not depend on it.
 
     Raises
     ------
@@ -84,7 +90,8 @@ def ewald_sum(
 
     volume = abs(np.linalg.det(cell))
     if alpha is None:
-        # Pairs ~ n^2 (s / alpha)^3 / V and waves ~ n V (2 s alpha)^3 / 8 pi^3 / 2, up to a common factor.
+        # Pairs ~ n^2 (s / alpha)^3 / V and waves ~ n V (2 s alpha)^3 / 8 pi^3 / 2,
+        # up to a common factor.
         alpha = (2 * math.pi**3 * PAIR_COST * len(q) / volume**2) ** (1 / 6)
     reach = math.sqrt(-math.log(accuracy))
     wraps = np.floor(x @ np.linalg.inv(cell))
@@ -97,7 +104,10 @@ def ewald_sum(
         delta, image = delta - shift @ cell, image - shift
 
     potentials, fields = _real_space(wrapped, q, cell, pairs, image, alpha, reach / alpha)
-    for sums in (_reciprocal(wrapped, q, cell, alpha, 2 * reach * alpha), _excluded(delta, q, pairs, alpha)):
+    for sums in (
+        _reciprocal(wrapped, q, cell, alpha, 2 * reach * alpha),
+        _excluded(delta, q, pairs, alpha),
+    ):
         potentials += sums[0]
         fields += sums[1]
     potentials -= 2 * alpha / math.sqrt(math.pi) * q + math.pi / (volume * alpha**2) * q.sum()
@@ -106,18 +116,24 @@ def ewald_sum(
 
 def as_pairs(exclusions):
     """(m, 2) int64, also for None and for an empty list."""
-    return np.zeros((0, 2), np.int64) if exclusions is None else np.asarray(exclusions, np.int64).reshape(-1, 2)
+    return (
+        np.zeros((0, 2), np.int64)
+        if exclusions is None
+        else np.asarray(exclusions, np.int64).reshape(-1, 2)
+    )
 
 
 def check_shapes(positions, charges):
     if charges.ndim != 1 or positions.shape != (len(charges), 3):
         raise ValueError(
-            f"`positions` must have shape (n, 3) and `charges` (n,), got {positions.shape} and {charges.shape}"
+            "`positions` must have shape (n, 3) and `charges` (n,), "
+            f"got {positions.shape} and {charges.shape}"
         )
 
 
 def nearest_image(delta, cell):
-    """(m, 3) lattice vectors that OpenMM takes off displacements to get their minimum image: c first, then b, a."""
+    """(m, 3) lattice vectors that OpenMM takes off displacements to get their minimum image: c
+    first, then b, a."""
     shift, rest = np.zeros_like(delta), delta.copy()
     for axis in (2, 1, 0):
         shift[:, axis] = np.floor(rest[:, axis] / cell[axis, axis] + 0.5)
@@ -126,9 +142,12 @@ def nearest_image(delta, cell):
 
 
 def partner_lists(n, pairs):
-    """Each particle's excluded partners as compressed rows: (starts (n+1,), entries (2m,) into [pairs, reversed])."""
+    """Each particle's excluded partners as compressed rows: (starts (n+1,), entries (2m,) into
+    [pairs, reversed])."""
     first = np.concatenate([pairs[:, 0], pairs[:, 1]])
-    return np.searchsorted(first[order := np.argsort(first, kind="stable")], np.arange(n + 1)), order
+    return np.searchsorted(
+        first[order := np.argsort(first, kind="stable")], np.arange(n + 1)
+    ), order
 
 
 def _excluded(delta, q, pairs, alpha):
@@ -138,7 +157,8 @@ def _excluded(delta, q, pairs, alpha):
     small = u < 1e-16
     safe = np.where(small, 1.0, r)
     potential = np.where(small, 2 * alpha / math.sqrt(math.pi), erf(alpha * safe) / safe)
-    # erf(x) - 2 x exp(-x^2) / sqrt(pi) is the incomplete gamma function P(3/2, x^2), which does not cancel at small x.
+    # erf(x) - 2 x exp(-x^2) / sqrt(pi) is the incomplete gamma function P(3/2, x^2), which does not
+    # cancel at small x.
     slope = np.where(small, 4 * alpha**3 / (3 * math.sqrt(math.pi)), gammainc(1.5, u) / safe**3)
     phi, field = np.zeros(len(q)), np.zeros((len(q), 3))
     for i, j, sign in ((0, 1, 1.0), (1, 0, -1.0)):
@@ -149,7 +169,8 @@ def _excluded(delta, q, pairs, alpha):
 
 
 def _reciprocal(x, q, cell, alpha, k_max):
-    """The sum over wave vectors k = n1 b1 + n2 b2 + n3 b3, as matrix products over n3 for blocks of rows (n1, n2)."""
+    """The sum over wave vectors k = n1 b1 + n2 b2 + n3 b3, as matrix products over n3 for blocks
+    of rows (n1, n2)."""
     inverse = np.linalg.inv(cell)
     b = 2 * math.pi * inverse.T
     limits = np.floor(k_max * np.linalg.norm(cell, axis=1) / (2 * math.pi)).astype(int)
@@ -175,7 +196,10 @@ def _reciprocal(x, q, cell, alpha, k_max):
         used = inside.any(0)  # few of all n3 where the cell is skewed
         n3, e, k2, inside = ranges[2][used], e3[used], k2[:, used], inside[:, used]
         k2[~inside] = 1.0
-        green = np.where(inside, scale * np.exp(-k2 / (4 * alpha**2)) / k2, 0.0) * np.where(n1 > 0, 2.0, 1.0)[:, None]
+        green = (
+            np.where(inside, scale * np.exp(-k2 / (4 * alpha**2)) / k2, 0.0)
+            * np.where(n1 > 0, 2.0, 1.0)[:, None]
+        )
 
         plane = e1[n1] * e2[n2 + limits[1]]
         weights = green * np.conj((plane * q) @ e.T)
@@ -188,7 +212,8 @@ def _reciprocal(x, q, cell, alpha, k_max):
 
 
 def _real_space(x, q, cell, pairs, images, alpha, cutoff):
-    """The sum over every image within the cutoff, which may exceed the cell; particles sorted into bins."""
+    """The sum over every image within the cutoff, which may exceed the cell;
+    particles sorted into bins."""
     inverse = np.linalg.inv(cell)
     heights = 1 / np.linalg.norm(inverse, axis=0)
     shape = np.maximum(1, (BINS_PER_CUTOFF * heights / cutoff).astype(np.int64))
@@ -201,14 +226,29 @@ def _real_space(x, q, cell, pairs, images, alpha, cutoff):
     rank = np.argsort(order)
     ends = np.concatenate([rank[pairs], rank[pairs[:, ::-1]]])
     skip_starts, entries = partner_lists(len(q), rank[pairs])
-    skips = np.column_stack([ends[:, 1], np.concatenate([images, -images])]).astype(np.int64)[entries]
-    sums = _bin_sums(x[order], q[order], cell, bins[order], starts, shape, layers, cutoff, alpha, skip_starts, skips)
+    skips = np.column_stack([ends[:, 1], np.concatenate([images, -images])]).astype(np.int64)[
+        entries
+    ]
+    sums = _bin_sums(
+        x[order],
+        q[order],
+        cell,
+        bins[order],
+        starts,
+        shape,
+        layers,
+        cutoff,
+        alpha,
+        skip_starts,
+        skips,
+    )
     return sums[rank, 0], sums[rank, 1:]
 
 
 @njit(parallel=True, cache=True, error_model="numpy")
 def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_starts, skips):
-    """(n, 4): potential and field at each particle; skips are (partner, image in cell vectors) to leave out."""
+    """(n, 4): potential and field at each particle; skips are
+    (partner, image in cell vectors) to leave out."""
     sums = np.zeros((len(q), 4))
     gauss = 2 * alpha / math.sqrt(math.pi)
     for i in prange(len(q)):
@@ -222,7 +262,11 @@ def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_start
                     ox = n0 * cell[0, 0] + n1 * cell[1, 0] + n2 * cell[2, 0] - x[i, 0]
                     oy = n0 * cell[0, 1] + n1 * cell[1, 1] + n2 * cell[2, 1] - x[i, 1]
                     oz = n0 * cell[0, 2] + n1 * cell[1, 2] + n2 * cell[2, 2] - x[i, 2]
-                    home = ((u - n0 * shape[0]) * shape[1] + v - n1 * shape[1]) * shape[2] + w - n2 * shape[2]
+                    home = (
+                        ((u - n0 * shape[0]) * shape[1] + v - n1 * shape[1]) * shape[2]
+                        + w
+                        - n2 * shape[2]
+                    )
                     for j in range(starts[home], starts[home + 1]):
                         dx, dy, dz = x[j, 0] + ox, x[j, 1] + oy, x[j, 2] + oz
                         r2 = dx * dx + dy * dy + dz * dz
@@ -230,7 +274,12 @@ def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_start
                             continue
                         skipped = False
                         for s in range(skip_starts[i], skip_starts[i + 1]):
-                            if skips[s, 0] == j and skips[s, 1] == n0 and skips[s, 2] == n1 and skips[s, 3] == n2:
+                            if (
+                                skips[s, 0] == j
+                                and skips[s, 1] == n0
+                                and skips[s, 2] == n1
+                                and skips[s, 3] == n2
+                            ):
                                 skipped = True
                         if skipped:
                             continue

@@ -1,10 +1,12 @@
-// How a cell is strained from another, and the parameter block of the pipeline in it. Needs neither OpenMM nor CUDA.
+// How a cell is strained from another, and the parameter block of the pipeline in it. Needs neither
+// OpenMM nor CUDA.
 #pragma once
 #include <cmath>
 
 namespace fmm {
 
-typedef double Matrix[9];                // row by row, lower triangular; rows of cells and boxes are vectors
+// row by row, lower triangular; rows of cells and boxes are vectors
+typedef double Matrix[9];
 
 // The struct of kernels/common/parameters.cuh, which explains its members.
 struct Parameters {
@@ -14,12 +16,14 @@ struct Parameters {
     double origin[3];
 };
 
-// other = scale cell (1 + e), as strain() of fmm_openmm/box.py. What is no such cell is within nothing.
+// other = scale cell (1 + e), as strain() of fmm_openmm/box.py.
+// What is no such cell is within nothing.
 class Strain {
 public:
     Strain(const double* cell, const double* other);
 
-    // Whether the components of e on the diagonal are at most `stretch`, those below it at most `shear`.
+    // Whether the components of e on the diagonal are at most `stretch`,
+    // those below it at most `shear`.
     bool within(double stretch, double shear) const;
 
     // A matrix times (1 + e), and the inverse of 1 + e times a matrix.
@@ -29,11 +33,11 @@ public:
     double scale;
 
 private:
-    Matrix deformation;                  // 1 + e
+    Matrix deformation;  // 1 + e
 };
 
-// The boxes of a program, as Python tells of them (fmm_openmm/integration/native.py): which strains they serve, the cell that
-// strains start from, nm, and the parameter block in it.
+// The boxes of a program, as Python tells of them (fmm_openmm/integration/native.py): which strains
+// they serve, the cell that strains start from, nm, and the parameter block in it.
 struct Boxes {
     double stretch, shear;
     Matrix cell;
@@ -65,7 +69,7 @@ inline bool Strain::within(double stretch, double shear) const {
 
 inline void Strain::apply(Matrix& matrix) const {
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++) {            // columns to the right are those of the matrix still
+        for (int j = 0; j < 3; j++) {  // columns to the right are those of the matrix still
             double sum = 0;
             for (int k = j; k < 3; k++) sum += matrix[3 * i + k] * deformation[3 * k + j];
             matrix[3 * i + j] = sum;
@@ -74,7 +78,7 @@ inline void Strain::apply(Matrix& matrix) const {
 
 inline void Strain::undo(Matrix& matrix) const {
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++) {            // rows above are those of the result already
+        for (int j = 0; j < 3; j++) {  // rows above are those of the result already
             double rest = matrix[3 * i + j];
             for (int k = 0; k < i; k++) rest -= deformation[3 * i + k] * matrix[3 * k + j];
             matrix[3 * i + j] = rest / deformation[4 * i];

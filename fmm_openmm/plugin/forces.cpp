@@ -14,10 +14,12 @@ static bool isOneOf(const Force& force) {
 
 bool addsByAtomics(const Force& force) {
     if (auto* nonbonded = dynamic_cast<const NonbondedForce*>(&force))
-        return nonbonded->getNonbondedMethod() <= NonbondedForce::CutoffPeriodic;  // Ewald and PME may not
-    return isOneOf<HarmonicBondForce, HarmonicAngleForce, PeriodicTorsionForce, RBTorsionForce, CMAPTorsionForce,
-                   CustomBondForce, CustomAngleForce, CustomTorsionForce, CustomCompoundBondForce, CustomCentroidBondForce,
-                   CustomNonbondedForce, CustomHbondForce, CustomExternalForce, CMMotionRemover, AndersenThermostat,
+        return nonbonded->getNonbondedMethod() <=
+               NonbondedForce::CutoffPeriodic;  // Ewald and PME may not
+    return isOneOf<HarmonicBondForce, HarmonicAngleForce, PeriodicTorsionForce, RBTorsionForce,
+                   CMAPTorsionForce, CustomBondForce, CustomAngleForce, CustomTorsionForce,
+                   CustomCompoundBondForce, CustomCentroidBondForce, CustomNonbondedForce,
+                   CustomHbondForce, CustomExternalForce, CMMotionRemover, AndersenThermostat,
                    MonteCarloBarostat, MonteCarloAnisotropicBarostat, MonteCarloMembraneBarostat,
                    MonteCarloFlexibleBarostat>(force);
 }
@@ -50,20 +52,25 @@ std::string obstacleOf(const NonbondedForce& force) {
 std::string obstacleOf(const CustomNonbondedForce& force, PairEnergy& energy) {
     if (force.getNumInteractionGroups() > 0) return "it has interaction groups";
     if (force.getNumComputedValues() > 0) return "it has computed values";
-    if (force.getNumEnergyParameterDerivatives() > 0) return "it has derivatives with respect to global parameters";
+    if (force.getNumEnergyParameterDerivatives() > 0)
+        return "it has derivatives with respect to global parameters";
     if (switchesFromZero(force)) return "its switching function begins at 0";
     try {
         energy = PairEnergy(force);
     } catch (const NotSeparable& reason) {
         return reason.what();
     }
-    const bool corrected = force.getUseLongRangeCorrection() && force.getNonbondedMethod() == CustomNonbondedForce::CutoffPeriodic;
-    return corrected && !energy.isPlain() ? "it has a long-range correction, and its energy is not A/r^12 - B/r^6" : "";
+    const bool corrected = force.getUseLongRangeCorrection() &&
+                           force.getNonbondedMethod() == CustomNonbondedForce::CutoffPeriodic;
+    return corrected && !energy.isPlain()
+               ? "it has a long-range correction, and its energy is not A/r^12 - B/r^6"
+               : "";
 }
 
 std::vector<std::pair<int, int>> exclusionsOf(const CustomNonbondedForce& force) {
     std::vector<std::pair<int, int>> excluded(force.getNumExclusions());
-    for (int k = 0; k < (int) excluded.size(); k++) force.getExclusionParticles(k, excluded[k].first, excluded[k].second);
+    for (int k = 0; k < (int)excluded.size(); k++)
+        force.getExclusionParticles(k, excluded[k].first, excluded[k].second);
     return excluded;
 }
 

@@ -10,10 +10,10 @@
 
 namespace fmm {
 
-static const int MAX_TYPES = 2048;     // of sites: every pair of them has coefficients
+static const int MAX_TYPES = 2048;  // of sites: every pair of them has coefficients
 
-// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others may add meanwhile, and all run on
-// OpenMM's current stream.
+// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others
+// may add meanwhile, and all run on OpenMM's current stream.
 bool addsByAtomics(const OpenMM::Force& force);
 
 // Why the Lennard-Jones pairs of a NonbondedForce cannot be computed among its sites, or nothing.
@@ -24,8 +24,8 @@ std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, PairEnergy& en
 
 std::vector<std::pair<int, int>> exclusionsOf(const OpenMM::CustomNonbondedForce& force);
 
-// A force of the Context, or its integrator, which has OpenMM list all pairs of particles near each other whoever computes
-// those of `force`; nothing if there is none.
+// A force of the Context, or its integrator, which has OpenMM list all pairs of particles near each
+// other whoever computes those of `force`; nothing if there is none.
 std::string forceWithList(OpenMM::ContextImpl& context, const OpenMM::Force& force);
 
 }  // namespace fmm

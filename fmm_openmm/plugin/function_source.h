@@ -7,9 +7,10 @@
 
 namespace fmm {
 
-// Definitions of some real variables, on one line, in which what comes twice is computed once. They make use of `r`, of its
-// inverse and its square under these names, of reciprocal(), and of whatever other variables the functions have. Throws
-// NotSeparable if there is no source for some operation.
+// Definitions of some real variables, on one line, in which what comes twice is computed once. They
+// make use of `r`, of its inverse and its square under these names, of reciprocal(), and of
+// whatever other variables the functions have. Throws NotSeparable if there is no
+// source for some operation.
 std::string sourceOf(const std::map<std::string, Lepton::ParsedExpression>& functions);
 
 }  // namespace fmm

@@ -15,16 +15,23 @@ using namespace OpenMM;
 
 namespace fmm {
 
-static const int CROWDED = 50000;          // particles from which p2p leaves OpenMM's kernels no room
+// particles from which p2p leaves OpenMM's kernels no room
+static const int CROWDED = 50000;
+
 static const double SAME_SHAPE = 1e-12;
-static const int MOST_MOVES = 3;           // of the boxes to positions that stay the same: one is enough
-static const int EXAMINED = 10000;         // evaluations after which boxes that follow the particles may be too many
+
+// of the boxes to positions that stay the same: one is enough
+static const int MOST_MOVES = 3;
+
+// evaluations after which boxes that follow the particles may be too many
+static const int EXAMINED = 10000;
 
 Callbacks python;
 volatile int64_t revision = 0;
 
-// As OpenMM's PME: the computation starts on a stream of its own before the other forces, and is awaited after them. With several
-// devices these two run on a thread of OpenMM's, while the caller's may hold Python's lock: then it starts in execute().
+// As OpenMM's PME: the computation starts on a stream of its own before the other forces, and is
+// awaited after them. With several devices these two run on a thread of OpenMM's, while the
+// caller's may hold Python's lock: then it starts in execute().
 class NativeKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(NativeKernel& owner) : owner(owner) {}
@@ -43,24 +50,25 @@ public:
     double computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
         return groups & (1 << owner.group) ? owner.finish(includeForces, includeEnergy) : 0.0;
     }
+
 private:
     NativeKernel& owner;
 };
 
-// The particles of an excluded pair belong to one molecule. OpenMM moves molecules into the box as wholes, so that the pair keeps
-// the distance of the coordinates that the user gave. Charges are not compared: they are looked up by the user's index, so
-// molecules with other charges may take each other's place.
+// The particles of an excluded pair belong to one molecule. OpenMM moves molecules into the box as
+// wholes, so that the pair keeps the distance of the coordinates that the user gave. Charges are
+// not compared: they are looked up by the user's index, so molecules with other charges may take
+// each other's place.
 class NativeKernel::ExcludedPairs : public ComputeForceInfo {
 public:
     explicit ExcludedPairs(const std::string& bytes) : pairs(bytes.size() / sizeof(int32_t)) {
         std::memcpy(pairs.data(), bytes.data(), bytes.size());
     }
-    int getNumParticleGroups() override {
-        return pairs.size() / 2;
-    }
+    int getNumParticleGroups() override { return pairs.size() / 2; }
     void getParticlesInGroup(int index, std::vector<int>& particles) override {
         particles = {pairs[2 * index], pairs[2 * index + 1]};
     }
+
 private:
     std::vector<int32_t> pairs;
 };
@@ -91,7 +99,8 @@ static bool haveOneShape(const Matrix& box, const Matrix& other) {
 }
 
 NativeKernel::NativeKernel(const std::string& name, const Platform& platform, ContextImpl& context)
-    : CalcPythonForceKernel(name, platform), context(context),
+    : CalcPythonForceKernel(name, platform),
+      context(context),
       cuda(*static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts[0]) {}
 
 NativeKernel::~NativeKernel() {
@@ -142,7 +151,8 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
         claim.check();
     }
     opened = claim.items.count(CLAIM);
-    const auto& devices = static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts;
+    const auto& devices =
+        static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts;
     several = devices.size() > 1;
     if (claim.items.count(EXCLUSIONS))
         for (auto* each : devices) each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
@@ -152,7 +162,8 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
         const System& system = context.getSystem();
         atomics = true;
         for (int i = 0; i < system.getNumForces(); i++)
-            atomics = atomics && (&system.getForce(i) == &force || addsByAtomics(system.getForce(i)));
+            atomics =
+                atomics && (&system.getForce(i) == &force || addsByAtomics(system.getForce(i)));
         for (const auto& item : force.getGlobalParameters()) {
             names.push_back(item.first);
             values.push_back(item.second);
@@ -186,15 +197,15 @@ void NativeKernel::useHostBridge(const std::string& reason) {
     delegate->initialize(context, *force);
 }
 
-// What can fail fails here, before anything is computed: memory, compilation. The box is the default one. Boxes in empty space wait
-// for the first positions.
+// What can fail fails here, before anything is computed: memory, compilation. The box is the
+// default one. Boxes in empty space wait for the first positions.
 void NativeKernel::prepare() {
     if (!periodic && context.getSystem().usesPeriodicBoundaryConditions())
         throw OpenMMException("it is not periodic, but another force of the System is");
     stream = makeStream();
     check(cuEventCreate(&begun, CU_EVENT_DISABLE_TIMING), "making an event");
     check(cuEventCreate(&done, cuda.getEventFlags()), "making an event");
-    check(cuMemHostAlloc((void**) &energy, sizeof(double), 0), "allocating pinned memory");
+    check(cuMemHostAlloc((void**)&energy, sizeof(double), 0), "allocating pinned memory");
     Vec3 a, b, c;
     context.getSystem().getDefaultPeriodicBoxVectors(a, b, c);
     copyBox(a, b, c, box);
@@ -214,7 +225,8 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
     return delegate ? delegate->execute(context, includeForces, includeEnergy) : 0.0;
 }
 
-// After an error of another force: what had been begun may have added to the forces that OpenMM has cleared since. It starts again.
+// After an error of another force: what had been begun may have added to the forces that OpenMM has
+// cleared since. It starts again.
 void NativeKernel::discard() {
     if (!unfinished) return;
     unfinished = false;
@@ -246,13 +258,15 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
 
 void NativeKernel::complete(CUstream last, bool copiesEnergy) {
     if (copiesEnergy)
-        check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), last), "copying the energy");
+        check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), last),
+              "copying the energy");
     check(cuEventRecord(done, last), "recording an event");
 }
 
-// OpenMM's own stream has the lowest priority there is. Its search for neighbours is a chain of small kernels, which would wait
-// there until the last block of p2p has begun, and all its forces with it. So OpenMM works on a stream as urgent as ours until
-// the FMM is finished, unless one of its forces changes it by itself, as PME does.
+// OpenMM's own stream has the lowest priority there is. Its search for neighbours is a chain of
+// small kernels, which would wait there until the last block of p2p has begun, and all its forces
+// with it. So OpenMM works on a stream as urgent as ours until the FMM is finished, unless one of
+// its forces changes it by itself, as PME does.
 void NativeKernel::hasten() {
     if (!unfinished || !atomics || cuda.getNumAtoms() < CROWDED) return;
     if (!urgent) urgent.reset(new SideStream(cuda));
@@ -262,7 +276,8 @@ void NativeKernel::hasten() {
 
 bool NativeKernel::isUnderWay(CudaContext& cuda) {
     for (auto* each : cuda.getPreComputations())
-        if (auto* start = dynamic_cast<Start*>(each)) return start->owner.unfinished && start->owner.atomics;
+        if (auto* start = dynamic_cast<Start*>(each))
+            return start->owner.unfinished && start->owner.atomics;
     return false;
 }
 
@@ -281,7 +296,8 @@ double NativeKernel::finish(bool includeForces, bool includeEnergy) {
         complete(cuda.getCurrentStream(), includeEnergy);
     }
     if (!includeEnergy) return 0;
-    // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the precision of its buffer
+    // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the
+    // precision of its buffer
     check(cuEventSynchronize(done), "computing");
     undefined = !std::isfinite(*energy);
     return undefined ? again() : *energy;
@@ -296,7 +312,8 @@ double NativeKernel::again() {
 
 bool NativeKernel::readPotentials(void* data, int64_t bytes) {
     ContextSelector selector(cuda);
-    return executor && cuEventSynchronize(done) == CUDA_SUCCESS && executor->download("potentials", data, bytes);
+    return executor && cuEventSynchronize(done) == CUDA_SUCCESS &&
+           executor->download("potentials", data, bytes);
 }
 
 // Follow the Context's global parameters and box vectors, and changes of the force.
@@ -316,8 +333,10 @@ void NativeKernel::readContext() {
     if (!executor || !std::equal(box, box + 9, current)) readBox();
     if (!changed) return;
     auto answer = requestWithPositions(CHARGES);
-    if (answer.count(CHARGES)) executor->upload("charges", answer[CHARGES], stream);
-    else adopt(answer);
+    if (answer.count(CHARGES))
+        executor->upload("charges", answer[CHARGES], stream);
+    else
+        adopt(answer);
     placed = true;
     seen = latest;
 }
@@ -329,7 +348,8 @@ void NativeKernel::readBox() {
     adopt(answer);
 }
 
-// Positions are sent once, to tell how much of the cell is empty, and where the boxes cover the particles only.
+// Positions are sent once, to tell how much of the cell is empty, and where the boxes cover the
+// particles only.
 std::map<int, std::string> NativeKernel::requestWithPositions(int what) {
     if (!placed || !executor || executor->follows()) readPositions();
     unexamined = 0;
@@ -340,8 +360,8 @@ std::map<int, std::string> NativeKernel::request(int what) {
     std::vector<const char*> texts;
     for (const auto& name : names) texts.push_back(name.c_str());
     Inbox inbox;
-    python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(), values.data(), texts.size(),
-                   &inbox);
+    python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(),
+                   values.data(), texts.size(), &inbox);
     positions.clear();
     if (!inbox.items.count(DONE)) {  // whether Python's program is ours is not known: start anew
         synchronise();
@@ -353,7 +373,8 @@ std::map<int, std::string> NativeKernel::request(int what) {
     return std::move(inbox.items);
 }
 
-// Go on with what Python gave for the present box: boxes that serve it, and a program unless the last one has them.
+// Go on with what Python gave for the present box: boxes that serve it, and a program unless the
+// last one has them.
 void NativeKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
@@ -361,13 +382,16 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
         executor.reset(new Executor(cuda, answer[PROGRAM]));
     }
     const std::string& told = answer[PARAMETERS];
-    if (told.size() != sizeof(Boxes)) throw OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (told.size() != sizeof(Boxes))
+        throw OpenMMException("FMMForce: the plugin and the package are of different versions");
     std::memcpy(&boxes, told.data(), sizeof(Boxes));
-    enterBox(answer.count(PROGRAM) || executor->follows());  // the same box may have been set up for others
+    // the same box may have been set up for others
+    enterBox(answer.count(PROGRAM) || executor->follows());
 }
 
-// Have the parameter block of the present box on the device and, for another shape of it, the lattice operator: the one kept beside
-// that in use, as after a rejected trial move, or a new one. What is unknown after a failure is made again.
+// Have the parameter block of the present box on the device and, for another shape of it, the
+// lattice operator: the one kept beside that in use, as after a rejected trial move, or a new one.
+// What is unknown after a failure is made again.
 void NativeKernel::enterBox(bool anew) {
     forget(current);
     if (anew) {
@@ -375,7 +399,9 @@ void NativeKernel::enterBox(bool anew) {
         forget(kept);
     }
     const Parameters parameters = boxes.parametersIn(box);
-    executor->upload("parameters", std::string(reinterpret_cast<const char*>(&parameters), sizeof(Parameters)), stream);
+    executor->upload("parameters",
+                     std::string(reinterpret_cast<const char*>(&parameters), sizeof(Parameters)),
+                     stream);
     if (!haveOneShape(box, shaped)) {
         if (haveOneShape(box, kept)) {
             forget(shaped);
@@ -395,7 +421,8 @@ void NativeKernel::enterBox(bool anew) {
 }
 
 void NativeKernel::readPositions() {
-    // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a long-range correction
+    // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a
+    // long-range correction
     cuda.getWorkThread().flush();
     std::vector<Vec3> known;
     context.getPositions(known);

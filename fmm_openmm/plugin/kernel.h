@@ -1,4 +1,5 @@
-// The kernel of a PythonForce on the CUDA platform: ours for an FMMForce, OpenMM's own for every other.
+// The kernel of a PythonForce on the CUDA platform: ours for an FMMForce,
+// OpenMM's own for every other.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,15 +16,18 @@ namespace fmm {
 
 class NativeKernel : public OpenMM::CalcPythonForceKernel {
 public:
-    NativeKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
+    NativeKernel(const std::string& name, const OpenMM::Platform& platform,
+                 OpenMM::ContextImpl& context);
     ~NativeKernel();
     void initialize(const OpenMM::ContextImpl& context, const OpenMM::PythonForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
 
-    // The potentials of the last evaluation, in the program's precision; false if there are none of this size.
+    // The potentials of the last evaluation, in the program's precision;
+    // false if there are none of this size.
     bool readPotentials(void* data, int64_t bytes);
 
-    // Whether an FMM is under way in this context, of whose System every force, the FMM's included, is added by atomics.
+    // Whether an FMM is under way in this context, of whose System every force, the FMM's included,
+    // is added by atomics.
     static bool isUnderWay(OpenMM::CudaContext& cuda);
 
 private:
@@ -56,29 +60,30 @@ private:
     const OpenMM::PythonForce* force = nullptr;
     std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
     bool opened = false, periodic = true;
-    bool several = false;          // devices: the FMM is computed on the first
-    bool placed = false;           // there was a program for the positions
-    std::string failure;           // why there was none at the first evaluation
-    int moves = 0;                 // of the boxes since particles were last inside
-    int unexamined = 0;            // evaluations since Python saw the positions
-    bool atomics = false;          // forces are added beside those of others, not after them
-    bool unfinished = false;       // begun, and not finished
-    bool outside = false;          // the boxes do not cover the particles any more
-    bool undefined = false;        // the energy was not a number
+    bool several = false;     // devices: the FMM is computed on the first
+    bool placed = false;      // there was a program for the positions
+    std::string failure;      // why there was none at the first evaluation
+    int moves = 0;            // of the boxes since particles were last inside
+    int unexamined = 0;       // evaluations since Python saw the positions
+    bool atomics = false;     // forces are added beside those of others, not after them
+    bool unfinished = false;  // begun, and not finished
+    bool outside = false;     // the boxes do not cover the particles any more
+    bool undefined = false;   // the energy was not a number
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;
     Matrix box;
     int64_t seen = -1;
     std::unique_ptr<Executor> executor;
-    Boxes boxes;                   // of its program
-    Matrix current;                // box of the parameter block on the device
-    Matrix shaped, kept;           // those of the lattice operator in use and of the one kept beside it; zero: there is none
-    std::vector<double> positions; // for Python, during a request
+    Boxes boxes;          // of its program
+    Matrix current;       // box of the parameter block on the device
+    Matrix shaped, kept;  // those of the lattice operator in use and of the one kept beside it;
+                          // zero: there is none
+    std::vector<double> positions;  // for Python, during a request
     CUstream stream = nullptr;
-    std::unique_ptr<SideStream> urgent;    // of OpenMM's, where it is hastened
+    std::unique_ptr<SideStream> urgent;  // of OpenMM's, where it is hastened
     CUevent begun = nullptr, done = nullptr;
-    double* energy = nullptr;      // pinned
+    double* energy = nullptr;  // pinned
 };
 
 }  // namespace fmm

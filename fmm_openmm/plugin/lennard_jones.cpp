@@ -11,23 +11,26 @@ namespace fmm {
 // Of State in kernels/common/sites.cuh.
 enum { BUILT, SORTED, BUILDS, ENTRIES, MASKED, TOO_LONG, STRAYED, STATE_INTS = 8 };
 
-static const double FIRST_BUFFER = 0.1, MIN_BUFFER = 0.03;     // nm
-static const double MAX_BUFFER_SHARE = 0.25;                   // of the cutoff
-static const double MIN_BUFFER_CHANGE = 1.1;                   // as a factor
-static const double LIST_COST = 3.5;                           // of making a list, over that of its pairs
-static const int REPORT_INTERVAL = 128, REPORT_DELAY = 32;     // evaluations between reports, and until one is read
-static const double MAX_BOX_CHANGE = 1.2;                      // factor by which an edge may differ from that there is room for
+static const double FIRST_BUFFER = 0.1, MIN_BUFFER = 0.03;  // nm
+static const double MAX_BUFFER_SHARE = 0.25;                // of the cutoff
+static const double MIN_BUFFER_CHANGE = 1.1;                // as a factor
+static const double LIST_COST = 3.5;  // of making a list, over that of its pairs
+static const int REPORT_INTERVAL = 128,
+                 REPORT_DELAY = 32;  // evaluations between reports, and until one is read
+static const double MAX_BOX_CHANGE =
+    1.2;  // factor by which an edge may differ from that there is room for
 
 template <class T>
 static std::string bytesOf(const std::vector<T>& values) {
     return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-void Interaction::setSites(const std::vector<int>& typeOfParticle, const std::vector<std::pair<int, int>>& excluded) {
+void Interaction::setSites(const std::vector<int>& typeOfParticle,
+                           const std::vector<std::pair<int, int>>& excluded) {
     slot.clear();
     type.clear();
     std::vector<int> site(typeOfParticle.size(), -1);
-    for (int i = 0; i < (int) typeOfParticle.size(); i++) {
+    for (int i = 0; i < (int)typeOfParticle.size(); i++) {
         if (typeOfParticle[i] < 0) continue;
         site[i] = slot.size();
         slot.push_back(i);
@@ -50,9 +53,12 @@ void Interaction::setSites(const std::vector<int>& typeOfParticle, const std::ve
 }
 
 LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
-    : cuda(cuda), interaction(interaction), buffer(std::min(FIRST_BUFFER, MAX_BUFFER_SHARE * interaction.cutoff)) {
+    : cuda(cuda),
+      interaction(interaction),
+      buffer(std::min(FIRST_BUFFER, MAX_BUFFER_SHARE * interaction.cutoff)) {
     try {
-        check(cuMemHostAlloc((void**) &state, STATE_INTS * sizeof(int), 0), "allocating pinned memory");
+        check(cuMemHostAlloc((void**)&state, STATE_INTS * sizeof(int), 0),
+              "allocating pinned memory");
         check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
         readBox();
         build();
@@ -114,7 +120,8 @@ void LennardJones::upload() {
     executor->upload("slot", bytesOf(interaction.slot), stream);
     executor->upload("type", bytesOf(interaction.type), stream);
     executor->upload("start", bytesOf(interaction.start), stream);
-    if (!interaction.partner.empty()) executor->upload("partner", bytesOf(interaction.partner), stream);
+    if (!interaction.partner.empty())
+        executor->upload("partner", bytesOf(interaction.partner), stream);
     uploadTable();
     placeSites();
     executor->run(Step::SETUP, stream);
@@ -129,20 +136,25 @@ void LennardJones::uploadTable() {
         table.push_back((plain ? 6 : 1) * interaction.attraction[k]);
     }
     const std::vector<float> rounded(table.begin(), table.end());
-    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded), cuda.getCurrentStream());
+    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded),
+                     cuda.getCurrentStream());
 }
 
 void LennardJones::update(const Interaction& other) {
-    const bool same = other.types == interaction.types && other.slot == interaction.slot && other.start == interaction.start &&
-                      other.partner == interaction.partner && other.cutoff == interaction.cutoff &&
-                      other.switching == interaction.switching && other.periodic == interaction.periodic &&
-                      other.functions == interaction.functions;
+    const bool same =
+        other.types == interaction.types && other.slot == interaction.slot &&
+        other.start == interaction.start && other.partner == interaction.partner &&
+        other.cutoff == interaction.cutoff && other.switching == interaction.switching &&
+        other.periodic == interaction.periodic && other.functions == interaction.functions;
     const bool moved = other.type != interaction.type;  // sites from one type to another
     interaction = other;
     if (!executor) return;
-    if (!same) build();
-    else if (moved) upload();
-    else uploadTable();
+    if (!same)
+        build();
+    else if (moved)
+        upload();
+    else
+        uploadTable();
 }
 
 void LennardJones::setTable(const Interaction& other) {
@@ -151,8 +163,8 @@ void LennardJones::setTable(const Interaction& other) {
     if (executor) uploadTable();
 }
 
-// The radius holds for coordinates that are rounded: those in the cell by half a unit in the last place, for both sites, when the
-// list is made and when it is used.
+// The radius holds for coordinates that are rounded: those in the cell by half a unit in the last
+// place, for both sites, when the list is made and when it is used.
 void LennardJones::placeSites() {
     if (interaction.cutoff == 0) return;
     const double widest = std::max({box[0], box[4], box[8], interaction.cutoff});
@@ -161,7 +173,9 @@ void LennardJones::placeSites() {
     cell.push_back((interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding);
     cell.push_back(0.25 * buffer * buffer);
     executor->upload("cell", bytesOf(cell), cuda.getCurrentStream());
-    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1, cuda.getCurrentStream()), "clearing");
+    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1,
+                           cuda.getCurrentStream()),
+          "clearing");
     forced++;
 }
 
@@ -172,9 +186,12 @@ void LennardJones::prepare() {
     readBox();
     bool fits = executor != nullptr;
     for (int i = 0; i < 9; i += 4)
-        fits = fits && box[i] <= MAX_BOX_CHANGE * builtFor[i] && builtFor[i] <= MAX_BOX_CHANGE * box[i];
-    if (!fits) build();
-    else if (!std::equal(box, box + 9, before)) placeSites();
+        fits = fits && box[i] <= MAX_BOX_CHANGE * builtFor[i] &&
+               builtFor[i] <= MAX_BOX_CHANGE * box[i];
+    if (!fits)
+        build();
+    else if (!std::equal(box, box + 9, before))
+        placeSites();
     executor->run(Step::LIST, stream);
     if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
     roomUnknown = false;
@@ -190,7 +207,9 @@ void LennardJones::compute(bool forces, bool energy) {
 void LennardJones::makeRoom(CUstream stream) {
     for (;;) {
         executor->run(Step::SEARCH, stream);
-        check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
+        check(
+            cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream),
+            "copying");
         check(cuStreamSynchronize(stream), "listing pairs");
         strayed = state[STRAYED];
         if (!state[TOO_LONG]) return;
@@ -199,33 +218,41 @@ void LennardJones::makeRoom(CUstream stream) {
     }
 }
 
-// As long as there is too little room the kernels do without lists where these are too long: slowly, but nothing is missing.
+// As long as there is too little room the kernels do without lists where these are too long:
+// slowly, but nothing is missing.
 void LennardJones::grow() {
     entries = std::max(entries, state[ENTRIES]);
     masked = std::max(masked, state[MASKED]);
     build();
 }
 
-// The device's state is copied now and read some evaluations later, so that nobody waits for it; always after the same number,
-// so that what follows from it does not depend on who is faster.
+// The device's state is copied now and read some evaluations later, so that nobody waits for it;
+// always after the same number, so that what follows from it does not depend on who is faster.
 void LennardJones::report(CUstream stream) {
     const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
-        check(cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream), "copying");
+        check(
+            cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream),
+            "copying");
         check(cuEventRecord(reported, stream), "recording an event");
     } else if (since == REPORT_DELAY && evaluations > REPORT_INTERVAL) {
         check(cuEventSynchronize(reported), "computing");
         strayed = state[STRAYED];
-        if (state[TOO_LONG]) grow();
-        else adaptBuffer();
+        if (state[TOO_LONG])
+            grow();
+        else
+            adaptBuffer();
     }
 }
 
-// Both costs grow as the cube of the list's radius, and a list serves in proportion to its buffer as long as sites fly freely:
+// Both costs grow as the cube of the list's radius, and a list serves in proportion to its buffer
+// as long as sites fly freely:
 //
-//     (cutoff + buffer)^3 (1 + LIST_COST speed / buffer)     speed: of the buffer used up in an evaluation, nm
+//     (cutoff + buffer)^3 (1 + LIST_COST speed / buffer)
+//     speed: of the buffer used up in an evaluation, nm
 //
-// is least where 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that another box asked for do not count.
+// is least where 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that another
+// box asked for do not count.
 void LennardJones::adaptBuffer() {
     const int lists = state[BUILDS] - builds - forced;
     builds = state[BUILDS];

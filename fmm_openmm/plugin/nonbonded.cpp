@@ -19,13 +19,15 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// OpenMM reorders atoms on the host every 250 steps, for the sake of its list of pairs, and moves molecules into the box. Without
-// that list only the second is wanted, now and then, so that coordinates do not grow coarse and one that is not a number is noticed:
-// after DELAY_AFTER steps OpenMM is told that it did so just now, MAX_DELAYS times.
+// OpenMM reorders atoms on the host every 250 steps, for the sake of its list of pairs, and moves
+// molecules into the box. Without that list only the second is wanted, now and then, so that
+// coordinates do not grow coarse and one that is not a number is noticed: after DELAY_AFTER steps
+// OpenMM is told that it did so just now, MAX_DELAYS times.
 static const int DELAY_AFTER = 200, MAX_DELAYS = 50;
 
-// Pairs within the cutoff, counted from both sides, over the particles of the System, from which OpenMM's bonded forces are
-// computed beside them: about 800 with CHARMM36, 150 with lipids of Amber, whose bonded forces then hinder the FMM.
+// Pairs within the cutoff, counted from both sides, over the particles of the System, from which
+// OpenMM's bonded forces are computed beside them: about 800 with CHARMM36, 150 with lipids of
+// Amber, whose bonded forces then hinder the FMM.
 static const double MANY_PAIRS = 400;
 
 // Coulomb and Lennard-Jones interaction of a pair: k q q', sigma, 4 epsilon.
@@ -33,7 +35,8 @@ static const char* EXCEPTION_SOURCE = R"(
     real3 between = make_real3(pos2.x-pos1.x, pos2.y-pos1.y, pos2.z-pos1.z);
     WRAP
     const real inverse = RSQRT(between.x*between.x + between.y*between.y + between.z*between.z);
-    const real charges = PARAMETERS[index].x*inverse, reach = PARAMETERS[index].y*inverse, depth = PARAMETERS[index].z;
+    const real charges = PARAMETERS[index].x*inverse, reach = PARAMETERS[index].y*inverse,
+               depth = PARAMETERS[index].z;
     const real sixth = reach*reach*reach*reach*reach*reach;
     energy += charges + depth*sixth*(sixth-1);
     const real push = inverse*inverse*(charges + depth*sixth*(12*sixth-6));
@@ -47,7 +50,8 @@ static CudaContext& firstOf(ContextImpl& context) {
 
 template <class Kernel>
 static void makeOwn(std::unique_ptr<Kernel>& delegate, Kernel& kernel, ContextImpl& context) {
-    delegate.reset(static_cast<Kernel*>(CudaKernelFactory().createKernelImpl(kernel.getName(), kernel.getPlatform(), context)));
+    delegate.reset(static_cast<Kernel*>(
+        CudaKernelFactory().createKernelImpl(kernel.getName(), kernel.getPlatform(), context)));
 }
 
 // Forgets how often reordering was put off once it has happened.
@@ -95,9 +99,11 @@ void SitePairs::start(const Force& force, const Interaction& interaction, bool a
     if (!sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
     cuda.addPreComputation(new Begin(*this));
     cuda.addPostComputation(new End(*this));
-    // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces, as if there were such pairs
+    // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces,
+    // as if there were such pairs
     const bool limited = sites.cutoff > 0;
-    cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {}, "", force.getForceGroup(), false);
+    cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {},
+                                                "", force.getForceGroup(), false);
     if (!limited || !alone) return;
     delays = std::make_shared<int>(0);
     cuda.addReorderListener(new DelayCounter(delays));
@@ -115,8 +121,10 @@ void SitePairs::setIdentities(const Identities& other) {
 
 void SitePairs::update(const Interaction& interaction) {
     sites = interaction;
-    if (sites.slot.empty()) engine.reset();
-    else if (engine) engine->update(sites);
+    if (sites.slot.empty())
+        engine.reset();
+    else if (engine)
+        engine->update(sites);
 }
 
 void SitePairs::setTable(const Interaction& interaction) {
@@ -141,14 +149,15 @@ double SitePairs::execute(bool forces, bool energy) {
     return dispersion / (a[0] * b[1] * c[2]);
 }
 
-// OpenMM computes bonded forces last, alone on the device, where they take nearly as long as they do beside pairs: they wait for
-// memory most of the time. They add to energies, but not by atomics.
+// OpenMM computes bonded forces last, alone on the device, where they take nearly as long as they
+// do beside pairs: they wait for memory most of the time. They add to energies, but not by atomics.
 bool SitePairs::runsBeside(bool energy) {
     if (energy || !sites.periodic || !NativeKernel::isUnderWay(cuda)) return false;
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
     const double number = sites.slot.size(), sphere = 4 * M_PI / 3 * std::pow(sites.cutoff, 3);
-    if (number * number * sphere < MANY_PAIRS * cuda.getNumAtoms() * a[0] * b[1] * c[2]) return false;
+    if (number * number * sphere < MANY_PAIRS * cuda.getNumAtoms() * a[0] * b[1] * c[2])
+        return false;
     for (auto* force : cuda.getForceInfos())
         if (!dynamic_cast<Identities*>(force) && force->getNumParticleGroups() > 0) return true;
     return false;
@@ -187,9 +196,16 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
     const std::string why = several ? "the Context is on several devices" : obstacle;
     companion = forceWithList(context, force);
     const std::string name = force.getName();
-    const Pairs pairs = {&context.getOwner(), pickled.data(), sizes.data(), (int) pickled.size(), name.c_str(),
-                         system.getNumParticles(), (int) interaction.slot.size(), interaction.cutoff > 0,
-                         why.c_str(), companion.c_str()};
+    const Pairs pairs = {&context.getOwner(),
+                         pickled.data(),
+                         sizes.data(),
+                         (int)pickled.size(),
+                         name.c_str(),
+                         system.getNumParticles(),
+                         (int)interaction.slot.size(),
+                         interaction.cutoff > 0,
+                         why.c_str(),
+                         companion.c_str()};
     Inbox inbox;
     asked = true;
     python.claimPairs(this, &pairs, &inbox);
@@ -213,23 +229,29 @@ NonbondedParameters::Own NonbondedParameters::Own::at(const std::vector<double>&
 std::vector<double> NonbondedParameters::Own::all() const {
     std::vector<double> found = {charge, sigma, epsilon};
     for (const auto& offset : offsets)
-        found.insert(found.end(), {(double) offset.parameter, offset.charge, offset.sigma, offset.epsilon});
+        found.insert(found.end(),
+                     {(double)offset.parameter, offset.charge, offset.sigma, offset.epsilon});
     return found;
 }
 
-NonbondedParameters::NonbondedParameters(const NonbondedForce& force, const NonbondedParameters& before) {
+NonbondedParameters::NonbondedParameters(const NonbondedForce& force,
+                                         const NonbondedParameters& before) {
     readParticles(force);
     readExceptions(force, before);
     const auto method = force.getNonbondedMethod();
     interaction.periodic = method == NonbondedForce::CutoffPeriodic;
     interaction.cutoff = method == NonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
-    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
+    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction()
+                                ? force.getSwitchingDistance()
+                                : 0;
     interaction.types = types.size();
     interaction.setSites(typeOfParticle, excluded);
 }
 
 std::string NonbondedParameters::obstacle() const {
-    return types.size() > MAX_TYPES ? "its sites are of more than " + std::to_string(MAX_TYPES) + " types" : "";
+    return types.size() > MAX_TYPES
+               ? "its sites are of more than " + std::to_string(MAX_TYPES) + " types"
+               : "";
 }
 
 int NonbondedParameters::numberOf(const std::string& parameter) {
@@ -241,7 +263,8 @@ int NonbondedParameters::numberOf(const std::string& parameter) {
 }
 
 template <class Read>
-std::map<int, std::vector<NonbondedParameters::Offset>> NonbondedParameters::readOffsets(int count, Read read) {
+std::map<int, std::vector<NonbondedParameters::Offset>> NonbondedParameters::readOffsets(
+    int count, Read read) {
     std::map<int, std::vector<Offset>> found;
     for (int k = 0; k < count; k++) {
         std::string parameter;
@@ -255,9 +278,12 @@ std::map<int, std::vector<NonbondedParameters::Offset>> NonbondedParameters::rea
 }
 
 void NonbondedParameters::readParticles(const NonbondedForce& force) {
-    const auto offsets = readOffsets(force.getNumParticleParameterOffsets(), [&](int k, std::string& name, int& i, Offset& offset) {
-        force.getParticleParameterOffset(k, name, i, offset.charge, offset.sigma, offset.epsilon);
-    });
+    const auto offsets =
+        readOffsets(force.getNumParticleParameterOffsets(),
+                    [&](int k, std::string& name, int& i, Offset& offset) {
+                        force.getParticleParameterOffset(k, name, i, offset.charge, offset.sigma,
+                                                         offset.epsilon);
+                    });
     Numbering numbering;
     for (int i = 0; i < force.getNumParticles(); i++) {
         Own own;
@@ -269,14 +295,18 @@ void NonbondedParameters::readParticles(const NonbondedForce& force) {
             for (const auto& offset : own.offsets) isSite = isSite || offset.epsilon != 0;
         }
         typeOfParticle.push_back(isSite ? numbering.of(own.all()) : -1);
-        if (typeOfParticle.back() == (int) types.size()) types.push_back(own);
+        if (typeOfParticle.back() == (int)types.size()) types.push_back(own);
     }
 }
 
-void NonbondedParameters::readExceptions(const NonbondedForce& force, const NonbondedParameters& before) {
-    const auto offsets = readOffsets(force.getNumExceptionParameterOffsets(), [&](int k, std::string& name, int& i, Offset& offset) {
-        force.getExceptionParameterOffset(k, name, i, offset.charge, offset.sigma, offset.epsilon);
-    });
+void NonbondedParameters::readExceptions(const NonbondedForce& force,
+                                         const NonbondedParameters& before) {
+    const auto offsets =
+        readOffsets(force.getNumExceptionParameterOffsets(),
+                    [&](int k, std::string& name, int& i, Offset& offset) {
+                        force.getExceptionParameterOffset(k, name, i, offset.charge, offset.sigma,
+                                                          offset.epsilon);
+                    });
     Numbering numbering;
     for (int k = 0; k < force.getNumExceptions(); k++) {
         int first, second;
@@ -284,7 +314,7 @@ void NonbondedParameters::readExceptions(const NonbondedForce& force, const Nonb
         force.getExceptionParameters(k, first, second, own.charge, own.sigma, own.epsilon);
         const auto found = offsets.find(k);
         if (found != offsets.end()) own.offsets = found->second;
-        const bool counted = k < (int) before.exceptionKinds.size() && before.exceptionKinds[k] >= 0;
+        const bool counted = k < (int)before.exceptionKinds.size() && before.exceptionKinds[k] >= 0;
         const bool counts = counted || own.charge != 0 || own.epsilon != 0 || !own.offsets.empty();
         excluded.emplace_back(first, second);
         exceptionKinds.push_back(counts ? numbering.of(own.all()) : -1);
@@ -312,7 +342,8 @@ void NonbondedParameters::combine() {
     for (const auto& type : types) now.push_back(type.at(values));
     for (const auto& a : now)
         for (const auto& b : now) {
-            const double sixth = std::pow(0.5 * (a.sigma + b.sigma), 6), depth = 4 * std::sqrt(a.epsilon * b.epsilon);
+            const double sixth = std::pow(0.5 * (a.sigma + b.sigma), 6),
+                         depth = 4 * std::sqrt(a.epsilon * b.epsilon);
             interaction.repulsion.push_back(depth * sixth * sixth);
             interaction.attraction.push_back(depth * sixth);
         }
@@ -327,8 +358,13 @@ std::vector<double> NonbondedParameters::exceptionData() const {
     return data;
 }
 
-NonbondedKernel::NonbondedKernel(const std::string& name, const Platform& platform, ContextImpl& context)
-    : CalcNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context), pairs(context) {}
+NonbondedKernel::NonbondedKernel(const std::string& name, const Platform& platform,
+                                 ContextImpl& context)
+    : CalcNonbondedForceKernel(name, platform),
+      context(context),
+      cuda(firstOf(context)),
+      claim(context),
+      pairs(context) {}
 
 void NonbondedKernel::initialize(const System& system, const NonbondedForce& force) {
     std::string obstacle = obstacleOf(force);
@@ -337,13 +373,13 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
         obstacle = parameters.obstacle();
     }
     if (claim.ask(force, parameters.interaction, obstacle)) try {
-        make(system, force);
-        return;
-    } catch (const Interrupted&) {
-        throw;
-    } catch (const std::exception& error) {
-        claim.ask(force, parameters.interaction, error.what());
-    }
+            make(system, force);
+            return;
+        } catch (const Interrupted&) {
+            throw;
+        } catch (const std::exception& error) {
+            claim.ask(force, parameters.interaction, error.what());
+        }
     makeOwn<CalcNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
 }
@@ -358,22 +394,28 @@ void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
 
 // What OpenMM and the energy need beside the pairs.
 void NonbondedKernel::describe(const System& system, const NonbondedForce& force) {
-    if (force.getUseDispersionCorrection()) pairs.dispersion = NonbondedForceImpl::calcDispersionCorrection(system, force);
-    pairs.setIdentities(Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds));
+    if (force.getUseDispersionCorrection())
+        pairs.dispersion = NonbondedForceImpl::calcDispersionCorrection(system, force);
+    pairs.setIdentities(
+        Identities(parameters.typeOfParticle, parameters.excluded, parameters.exceptionKinds));
 }
 
 void NonbondedKernel::addExceptions(const NonbondedForce& force) {
     if (parameters.exceptionPairs.empty()) return;
     const bool isDouble = cuda.getUseDoublePrecision();
-    exceptionParameters.initialize(cuda, parameters.exceptionPairs.size(), 4 * (isDouble ? sizeof(double) : sizeof(float)),
+    exceptionParameters.initialize(cuda, parameters.exceptionPairs.size(),
+                                   4 * (isDouble ? sizeof(double) : sizeof(float)),
                                    "pairExceptions");
     uploadExceptions();
     auto& bonded = cuda.getBondedUtilities();
-    const bool wraps = parameters.interaction.periodic && force.getExceptionsUsePeriodicBoundaryConditions();
+    const bool wraps =
+        parameters.interaction.periodic && force.getExceptionsUsePeriodicBoundaryConditions();
     const std::map<std::string, std::string> replacements = {
         {"PARAMETERS", bonded.addArgument(exceptionParameters, isDouble ? "double4" : "float4")},
         {"WRAP", wraps ? "APPLY_PERIODIC_TO_DELTA(between)" : ""}};
-    bonded.addInteraction(parameters.exceptionPairs, cuda.replaceStrings(EXCEPTION_SOURCE, replacements), force.getForceGroup());
+    bonded.addInteraction(parameters.exceptionPairs,
+                          cuda.replaceStrings(EXCEPTION_SOURCE, replacements),
+                          force.getForceGroup());
 }
 
 void NonbondedKernel::uploadExceptions() {
@@ -381,12 +423,16 @@ void NonbondedKernel::uploadExceptions() {
     const std::vector<double> data = parameters.exceptionData();
     const std::vector<float> rounded(data.begin(), data.end());
     // not at once, but in the order of the stream that OpenMM computes on
-    exceptionParameters.upload(cuda.getUseDoublePrecision() ? (const void*) data.data() : (const void*) rounded.data(), false);
+    exceptionParameters.upload(
+        cuda.getUseDoublePrecision() ? (const void*)data.data() : (const void*)rounded.data(),
+        false);
 }
 
-double NonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy, bool includeDirect,
-                                bool includeReciprocal) {
-    if (delegate) return delegate->execute(context, includeForces, includeEnergy, includeDirect, includeReciprocal);
+double NonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy,
+                                bool includeDirect, bool includeReciprocal) {
+    if (delegate)
+        return delegate->execute(context, includeForces, includeEnergy, includeDirect,
+                                 includeReciprocal);
     ContextSelector selector(cuda);
     if (parameters.setValues(context)) {
         pairs.setTable(parameters.interaction);
@@ -395,10 +441,12 @@ double NonbondedKernel::execute(ContextImpl& context, bool includeForces, bool i
     return includeDirect ? pairs.execute(includeForces, includeEnergy) : 0;
 }
 
-void NonbondedKernel::copyParametersToContext(ContextImpl& context, const NonbondedForce& force, int firstParticle, int lastParticle,
+void NonbondedKernel::copyParametersToContext(ContextImpl& context, const NonbondedForce& force,
+                                              int firstParticle, int lastParticle,
                                               int firstException, int lastException) {
     if (delegate) {
-        delegate->copyParametersToContext(context, force, firstParticle, lastParticle, firstException, lastException);
+        delegate->copyParametersToContext(context, force, firstParticle, lastParticle,
+                                          firstException, lastException);
         return;
     }
     if (force.getNumParticles() != cuda.getNumAtoms())
@@ -410,12 +458,16 @@ void NonbondedKernel::copyParametersToContext(ContextImpl& context, const Nonbon
         obstacle = now.obstacle();
     }
     if (!obstacle.empty())
-        throw OpenMMException("updateParametersInContext: the Context was made for a NonbondedForce without charges whose "
-                              "Lennard-Jones pairs fmm_openmm computes, but now " + obstacle);
+        throw OpenMMException(
+            "updateParametersInContext: the Context was made for a NonbondedForce without charges "
+            "whose Lennard-Jones pairs fmm_openmm computes, but now " +
+            obstacle);
     if (now.exceptionPairs != parameters.exceptionPairs)
-        throw OpenMMException("updateParametersInContext: The set of non-excluded exceptions has changed");
+        throw OpenMMException(
+            "updateParametersInContext: The set of non-excluded exceptions has changed");
     if (now.names != parameters.names)
-        throw OpenMMException("updateParametersInContext: The parameter of a parameter offset has changed");
+        throw OpenMMException(
+            "updateParametersInContext: The parameter of a parameter offset has changed");
     ContextSelector selector(cuda);
     parameters = now;
     parameters.setValues(context);
@@ -425,12 +477,14 @@ void NonbondedKernel::copyParametersToContext(ContextImpl& context, const Nonbon
 }
 
 void NonbondedKernel::getPMEParameters(double& alpha, int& nx, int& ny, int& nz) const {
-    if (!delegate) throw OpenMMException("getPMEParametersInContext: This Context is not using PME");
+    if (!delegate)
+        throw OpenMMException("getPMEParametersInContext: This Context is not using PME");
     delegate->getPMEParameters(alpha, nx, ny, nz);
 }
 
 void NonbondedKernel::getLJPMEParameters(double& alpha, int& nx, int& ny, int& nz) const {
-    if (!delegate) throw OpenMMException("getLJPMEParametersInContext: This Context is not using LJPME");
+    if (!delegate)
+        throw OpenMMException("getLJPMEParametersInContext: This Context is not using LJPME");
     delegate->getLJPMEParameters(alpha, nx, ny, nz);
 }
 
@@ -441,11 +495,14 @@ CustomParameters::CustomParameters(const CustomNonbondedForce& force, const Pair
     const auto method = force.getNonbondedMethod();
     interaction.periodic = method == CustomNonbondedForce::CutoffPeriodic;
     interaction.cutoff = method == CustomNonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
-    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
+    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction()
+                                ? force.getSwitchingDistance()
+                                : 0;
     interaction.types = energy.types;
     interaction.setSites(typeOfParticle, exclusionsOf(force));
     std::vector<double> defaults;
-    for (int k = 0; k < force.getNumGlobalParameters(); k++) defaults.push_back(force.getGlobalParameterDefaultValue(k));
+    for (int k = 0; k < force.getNumGlobalParameters(); k++)
+        defaults.push_back(force.getGlobalParameterDefaultValue(k));
     setValues(defaults);
 }
 
@@ -466,8 +523,9 @@ void CustomParameters::setValues(const std::vector<double>& now) {
     values = now;
 }
 
-// The correction for what is beyond the cutoff, and for what the switching function takes off: a mean over all pairs of particles,
-// each with itself included, as OpenMM's. Its integrals are exact here, OpenMM's to 1e-5.
+// The correction for what is beyond the cutoff, and for what the switching function takes off: a
+// mean over all pairs of particles, each with itself included, as OpenMM's. Its integrals are exact
+// here, OpenMM's to 1e-5.
 static double dispersionOf(const CustomNonbondedForce& force, const Interaction& interaction) {
     const double cutoff = interaction.cutoff, from = interaction.switching;
     double twelfth = std::pow(cutoff, -9) / 9, sixth = std::pow(cutoff, -3) / 3;
@@ -475,7 +533,8 @@ static double dispersionOf(const CustomNonbondedForce& force, const Interaction&
         const int steps = 1000;  // by Simpson's rule
         const double h = (cutoff - from) / steps;
         for (int k = 0; k <= steps; k++) {
-            const double r = from + k * h, u = double(k) / steps, weight = (k == 0 || k == steps ? 1 : (k % 2 ? 4 : 2)) * h / 3;
+            const double r = from + k * h, u = double(k) / steps,
+                         weight = (k == 0 || k == steps ? 1 : (k % 2 ? 4 : 2)) * h / 3;
             const double taken = u * u * u * (10 - u * (15 - 6 * u));
             twelfth += weight * taken * std::pow(r, -10);
             sixth += weight * taken * std::pow(r, -4);
@@ -494,27 +553,32 @@ static double dispersionOf(const CustomNonbondedForce& force, const Interaction&
     return 2 * M_PI * n * n * sum / (n * (n + 1) / 2);
 }
 
-CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Platform& platform, ContextImpl& context)
-    : CalcCustomNonbondedForceKernel(name, platform), context(context), cuda(firstOf(context)), claim(context), pairs(context) {}
+CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Platform& platform,
+                                             ContextImpl& context)
+    : CalcCustomNonbondedForceKernel(name, platform),
+      context(context),
+      cuda(firstOf(context)),
+      claim(context),
+      pairs(context) {}
 
 void CustomNonbondedKernel::initialize(const System& system, const CustomNonbondedForce& force) {
     PairEnergy energy;
     std::string obstacle = obstacleOf(force, energy);
     if (obstacle.empty()) try {
-        parameters = CustomParameters(force, energy);
-    } catch (const NotSeparable& reason) {
-        obstacle = reason.what();
-    }
+            parameters = CustomParameters(force, energy);
+        } catch (const NotSeparable& reason) {
+            obstacle = reason.what();
+        }
     if (claim.ask(force, parameters.interaction, obstacle)) try {
-        ContextSelector selector(cuda);
-        pairs.start(force, parameters.interaction, claim.isAlone());
-        describe(force);
-        return;
-    } catch (const Interrupted&) {
-        throw;
-    } catch (const std::exception& error) {
-        claim.ask(force, parameters.interaction, error.what());
-    }
+            ContextSelector selector(cuda);
+            pairs.start(force, parameters.interaction, claim.isAlone());
+            describe(force);
+            return;
+        } catch (const Interrupted&) {
+            throw;
+        } catch (const std::exception& error) {
+            claim.ask(force, parameters.interaction, error.what());
+        }
     makeOwn<CalcCustomNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
 }
@@ -525,7 +589,8 @@ void CustomNonbondedKernel::describe(const CustomNonbondedForce& force) {
     pairs.setIdentities(Identities(parameters.typeOfParticle, exclusionsOf(force), {}));
 }
 
-double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
+double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces,
+                                      bool includeEnergy) {
     if (delegate) return delegate->execute(context, includeForces, includeEnergy);
     ContextSelector selector(cuda);
     outdated = parameters.setValues(context) || outdated;
@@ -537,8 +602,9 @@ double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces, 
     return pairs.execute(includeForces, includeEnergy);
 }
 
-void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context, const CustomNonbondedForce& force, int firstParticle,
-                                                    int lastParticle) {
+void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context,
+                                                    const CustomNonbondedForce& force,
+                                                    int firstParticle, int lastParticle) {
     if (delegate) {
         delegate->copyParametersToContext(context, force, firstParticle, lastParticle);
         return;
@@ -548,10 +614,13 @@ void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context, const 
     PairEnergy energy;
     const std::string obstacle = obstacleOf(force, energy);
     if (!obstacle.empty())
-        throw OpenMMException("updateParametersInContext: the Context was made for a CustomNonbondedForce whose pairs fmm_openmm "
-                              "computes, but now " + obstacle);
+        throw OpenMMException(
+            "updateParametersInContext: the Context was made for a CustomNonbondedForce whose "
+            "pairs fmm_openmm computes, but now " +
+            obstacle);
     ContextSelector selector(cuda);
-    parameters = CustomParameters(force, energy);  // followed by the Context's values at the next evaluation
+    // followed by the Context's values at the next evaluation
+    parameters = CustomParameters(force, energy);
     describe(force);
 }
 

@@ -1,6 +1,7 @@
-// The kernels of NonbondedForce and CustomNonbondedForce on the CUDA platform, in Contexts with an FMMForce: where Python says so
-// their Lennard-Jones pairs are computed among those particles that have such an interaction, and OpenMM lists none for them.
-// Otherwise, and in all other Contexts, OpenMM's own kernels do the work.
+// The kernels of NonbondedForce and CustomNonbondedForce on the CUDA platform, in Contexts with an
+// FMMForce: where Python says so their Lennard-Jones pairs are computed among those particles that
+// have such an interaction, and OpenMM lists none for them. Otherwise, and in all other Contexts,
+// OpenMM's own kernels do the work.
 #pragma once
 #include <map>
 #include <memory>
@@ -17,16 +18,19 @@
 
 namespace fmm {
 
-// Whether the pairs of a force are computed here: what both kernels ask before they are made, and give back at their end.
+// Whether the pairs of a force are computed here: what both kernels ask before they are made, and
+// give back at their end.
 class Claim {
 public:
     Claim(OpenMM::ContextImpl& context) : context(context) {}
     ~Claim();
 
     // `obstacle` says why that is not possible, or is empty.
-    bool ask(const OpenMM::Force& force, const Interaction& interaction, const std::string& obstacle);
+    bool ask(const OpenMM::Force& force, const Interaction& interaction,
+             const std::string& obstacle);
 
-    // Whether nothing else has OpenMM list all pairs of particles near each other, once it was asked.
+    // Whether nothing else has OpenMM list all pairs of particles near each other,
+    // once it was asked.
     bool isAlone() const { return companion.empty(); }
 
 private:
@@ -35,41 +39,52 @@ private:
     std::string companion;
 };
 
-// Particles are identical if they are of the same type, groups of them if they are of the same kind.
+// Particles are identical if they are of the same type, groups of them if
+// they are of the same kind.
 class Identities : public OpenMM::ComputeForceInfo {
 public:
-    Identities(const std::vector<int>& type, const std::vector<std::pair<int, int>>& groups, const std::vector<int>& kind)
+    Identities(const std::vector<int>& type, const std::vector<std::pair<int, int>>& groups,
+               const std::vector<int>& kind)
         : type(type), groups(groups), kind(kind) {}
-    bool areParticlesIdentical(int particle1, int particle2) override { return type[particle1] == type[particle2]; }
+    bool areParticlesIdentical(int particle1, int particle2) override {
+        return type[particle1] == type[particle2];
+    }
     int getNumParticleGroups() override { return groups.size(); }
     void getParticlesInGroup(int index, std::vector<int>& particles) override {
         particles = {groups[index].first, groups[index].second};
     }
-    bool areGroupsIdentical(int group1, int group2) override { return kind.empty() || kind[group1] == kind[group2]; }
+    bool areGroupsIdentical(int group1, int group2) override {
+        return kind.empty() || kind[group1] == kind[group2];
+    }
 
 private:
-    std::vector<int> type;                         // of every particle
+    std::vector<int> type;  // of every particle
     std::vector<std::pair<int, int>> groups;
-    std::vector<int> kind;                         // of every group, or empty: of one
+    std::vector<int> kind;  // of every group, or empty: of one
 };
 
-// Types that particles have in common, or kinds of exceptions: a number for every one that is different.
+// Types that particles have in common, or kinds of exceptions:
+// a number for every one that is different.
 class Numbering {
 public:
-    int of(const std::vector<double>& parameters) { return numbers.emplace(parameters, numbers.size()).first->second; }
+    int of(const std::vector<double>& parameters) {
+        return numbers.emplace(parameters, numbers.size()).first->second;
+    }
     int count() const { return numbers.size(); }
 
 private:
     std::map<std::vector<double>, int> numbers;
 };
 
-// Pairs of sites in a Context, and what OpenMM has to know of them. They need OpenMM's context to be current.
+// Pairs of sites in a Context, and what OpenMM has to know of them.
+// They need OpenMM's context to be current.
 class SitePairs {
 public:
     explicit SitePairs(OpenMM::ContextImpl& context);
     ~SitePairs();
 
-    // Once, when the Context is made. What fails throws before OpenMM knows of anything, or as OpenMM's own kernel would.
+    // Once, when the Context is made. What fails throws before OpenMM knows of anything, or as
+    // OpenMM's own kernel would.
     void start(const OpenMM::Force& force, const Interaction& interaction, bool alone);
 
     // Which particles OpenMM may exchange when it reorders atoms.
@@ -84,7 +99,7 @@ public:
     // Queue adding forces and energy to OpenMM's. Returns the energy of the dispersion correction.
     double execute(bool forces, bool energy);
 
-    double dispersion = 0;                         // kJ/mol nm^3
+    double dispersion = 0;  // kJ/mol nm^3
 
 private:
     class Begin;
@@ -96,10 +111,10 @@ private:
 
     OpenMM::CudaContext& cuda;
     Interaction sites;
-    std::unique_ptr<LennardJones> engine;          // none without sites
-    std::unique_ptr<SideStream> side;              // of OpenMM's other forces
-    Identities* identities = nullptr;              // OpenMM's, once it has been told of them
-    std::shared_ptr<int> delays;                   // of OpenMM's reordering, none if it may not wait
+    std::unique_ptr<LennardJones> engine;  // none without sites
+    std::unique_ptr<SideStream> side;      // of OpenMM's other forces
+    Identities* identities = nullptr;      // OpenMM's, once it has been told of them
+    std::shared_ptr<int> delays;           // of OpenMM's reordering, none if it may not wait
 };
 
 // What a NonbondedForce without charges holds.
@@ -122,7 +137,7 @@ public:
     // k q q', sigma and 4 epsilon of every exception at these values, with a 0 behind them.
     std::vector<double> exceptionData() const;
 
-    std::vector<std::string> names;                // of the global parameters
+    std::vector<std::string> names;  // of the global parameters
     Interaction interaction;
     std::vector<int> typeOfParticle;               // -1: no site
     std::vector<std::vector<int>> exceptionPairs;  // those that are not merely excluded
@@ -132,7 +147,7 @@ public:
 private:
     // What a global parameter adds, times its value.
     struct Offset {
-        int parameter;             // its number among `names`
+        int parameter;  // its number among `names`
         double charge, sigma, epsilon;
     };
     // Of particles or exceptions. The charge is an exception's product.
@@ -153,19 +168,21 @@ private:
     std::map<int, std::vector<Offset>> readOffsets(int count, Read read);
 
     std::vector<double> values;
-    bool known = false;                            // whether these are a Context's
-    std::vector<Own> types;                        // of sites
-    std::vector<Own> exceptions;                   // those that are not merely excluded
+    bool known = false;           // whether these are a Context's
+    std::vector<Own> types;       // of sites
+    std::vector<Own> exceptions;  // those that are not merely excluded
 };
 
 class NonbondedKernel : public OpenMM::CalcNonbondedForceKernel {
 public:
-    NonbondedKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
+    NonbondedKernel(const std::string& name, const OpenMM::Platform& platform,
+                    OpenMM::ContextImpl& context);
     void initialize(const OpenMM::System& system, const OpenMM::NonbondedForce& force) override;
-    double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy, bool includeDirect,
-                   bool includeReciprocal) override;
-    void copyParametersToContext(OpenMM::ContextImpl& context, const OpenMM::NonbondedForce& force, int firstParticle,
-                                 int lastParticle, int firstException, int lastException) override;
+    double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy,
+                   bool includeDirect, bool includeReciprocal) override;
+    void copyParametersToContext(OpenMM::ContextImpl& context, const OpenMM::NonbondedForce& force,
+                                 int firstParticle, int lastParticle, int firstException,
+                                 int lastException) override;
     void getPMEParameters(double& alpha, int& nx, int& ny, int& nz) const override;
     void getLJPMEParameters(double& alpha, int& nx, int& ny, int& nz) const override;
 
@@ -194,22 +211,25 @@ public:
     bool setValues(OpenMM::ContextImpl& context);
 
     Interaction interaction;
-    std::vector<int> typeOfParticle;               // -1: no site
+    std::vector<int> typeOfParticle;  // -1: no site
 
 private:
     void setValues(const std::vector<double>& now);
 
     PairEnergy energy;
     std::vector<double> values;
-    bool known = false;                            // whether these are a Context's
+    bool known = false;  // whether these are a Context's
 };
 
 class CustomNonbondedKernel : public OpenMM::CalcCustomNonbondedForceKernel {
 public:
-    CustomNonbondedKernel(const std::string& name, const OpenMM::Platform& platform, OpenMM::ContextImpl& context);
-    void initialize(const OpenMM::System& system, const OpenMM::CustomNonbondedForce& force) override;
+    CustomNonbondedKernel(const std::string& name, const OpenMM::Platform& platform,
+                          OpenMM::ContextImpl& context);
+    void initialize(const OpenMM::System& system,
+                    const OpenMM::CustomNonbondedForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
-    void copyParametersToContext(OpenMM::ContextImpl& context, const OpenMM::CustomNonbondedForce& force, int firstParticle,
+    void copyParametersToContext(OpenMM::ContextImpl& context,
+                                 const OpenMM::CustomNonbondedForce& force, int firstParticle,
                                  int lastParticle) override;
 
 private:
@@ -220,8 +240,10 @@ private:
     Claim claim;
     std::unique_ptr<OpenMM::CalcCustomNonbondedForceKernel> delegate;
     CustomParameters parameters;
-    bool outdated = false;                         // whether pairs are not yet computed with these parameters
-    std::unique_ptr<OpenMM::CustomNonbondedForce> corrected;   // a copy of the force, if it has a long-range correction
+    // whether pairs are not yet computed with these parameters
+    bool outdated = false;
+    // a copy of the force, if it has a long-range correction
+    std::unique_ptr<OpenMM::CustomNonbondedForce> corrected;
     SitePairs pairs;
 };
 

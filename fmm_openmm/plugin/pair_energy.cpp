@@ -20,7 +20,7 @@ namespace fmm {
 static const size_t MAX_PARAMETER_SETS = 300;  // of the particles: every pair of them is tried
 
 using Parameters = std::vector<double>;
-using Matrix = std::vector<double>;            // (sets, sets)
+using Matrix = std::vector<double>;  // (sets, sets)
 
 using Variables = std::map<std::string, double>;
 using Node = Lepton::ExpressionTreeNode;
@@ -29,8 +29,12 @@ using Lepton::Operation;
 // A sum of powers of the distance: its coefficients, by exponents.
 using Powers = std::map<double, double>;
 
-static bool isConstant(const Powers& sum) { return sum.empty() || (sum.size() == 1 && sum.count(0)); }
-static double constantOf(const Powers& sum) { return sum.empty() ? 0 : sum.at(0); }
+static bool isConstant(const Powers& sum) {
+    return sum.empty() || (sum.size() == 1 && sum.count(0));
+}
+static double constantOf(const Powers& sum) {
+    return sum.empty() ? 0 : sum.at(0);
+}
 
 static Powers added(Powers sum, const Powers& more, double factor) {
     for (const auto& [exponent, coefficient] : more)
@@ -56,10 +60,12 @@ static std::optional<Powers> raised(const Powers& base, double exponent) {
     return exponent == 2 ? square : multiplied(square, base);
 }
 
-// What an expression is as a sum of powers of r, at values of all other variables; nothing if it is none.
+// What an expression is as a sum of powers of r, at values of all other variables;
+// nothing if it is none.
 static std::optional<Powers> powersOf(const Node& node, const Variables& variables) {
     const auto& operation = node.getOperation();
-    if (operation.getId() == Operation::VARIABLE && operation.getName() == "r") return Powers{{1, 1}};
+    if (operation.getId() == Operation::VARIABLE && operation.getName() == "r")
+        return Powers{{1, 1}};
     std::vector<Powers> of;
     std::vector<double> constants;
     for (const auto& child : node.getChildren()) {
@@ -68,25 +74,37 @@ static std::optional<Powers> powersOf(const Node& node, const Variables& variabl
         if (isConstant(*powers)) constants.push_back(constantOf(*powers));
         of.push_back(std::move(*powers));
     }
-    if (constants.size() == of.size()) return added({}, {{0, operation.evaluate(constants.data(), variables)}}, 1);
+    if (constants.size() == of.size())
+        return added({}, {{0, operation.evaluate(constants.data(), variables)}}, 1);
     switch (operation.getId()) {
-        case Operation::ADD: return added(of[0], of[1], 1);
-        case Operation::SUBTRACT: return added(of[0], of[1], -1);
-        case Operation::NEGATE: return added({}, of[0], -1);
-        case Operation::MULTIPLY: return multiplied(of[0], of[1]);
+        case Operation::ADD:
+            return added(of[0], of[1], 1);
+        case Operation::SUBTRACT:
+            return added(of[0], of[1], -1);
+        case Operation::NEGATE:
+            return added({}, of[0], -1);
+        case Operation::MULTIPLY:
+            return multiplied(of[0], of[1]);
         case Operation::ADD_CONSTANT:
-            return added(of[0], {{0, dynamic_cast<const Operation::AddConstant&>(operation).getValue()}}, 1);
+            return added(
+                of[0], {{0, dynamic_cast<const Operation::AddConstant&>(operation).getValue()}}, 1);
         case Operation::MULTIPLY_CONSTANT:
-            return added({}, of[0], dynamic_cast<const Operation::MultiplyConstant&>(operation).getValue());
+            return added({}, of[0],
+                         dynamic_cast<const Operation::MultiplyConstant&>(operation).getValue());
         case Operation::DIVIDE:
             if (of[1].size() != 1) return {};
             return multiplied(of[0], *raised(of[1], -1));
-        case Operation::RECIPROCAL: return raised(of[0], -1);
-        case Operation::SQUARE: return raised(of[0], 2);
-        case Operation::CUBE: return raised(of[0], 3);
+        case Operation::RECIPROCAL:
+            return raised(of[0], -1);
+        case Operation::SQUARE:
+            return raised(of[0], 2);
+        case Operation::CUBE:
+            return raised(of[0], 3);
         case Operation::POWER_CONSTANT:
-            return raised(of[0], dynamic_cast<const Operation::PowerConstant&>(operation).getValue());
-        default: return {};
+            return raised(of[0],
+                          dynamic_cast<const Operation::PowerConstant&>(operation).getValue());
+        default:
+            return {};
     }
 }
 
@@ -96,9 +114,12 @@ static bool findCoefficients(const Node& energy, const Variables& variables, dou
     if (!powers) return false;
     a = b = 0;
     for (const auto& [exponent, coefficient] : *powers) {
-        if (exponent == -12) a = coefficient;
-        else if (exponent == -6) b = -coefficient;
-        else return false;
+        if (exponent == -12)
+            a = coefficient;
+        else if (exponent == -6)
+            b = -coefficient;
+        else
+            return false;
     }
     return std::isfinite(a) && std::isfinite(b);
 }
@@ -114,7 +135,8 @@ public:
             functions[force.getTabulatedFunctionName(i)] = owned.back().get();
         }
         expression = Lepton::Parser::parse(force.getEnergyFunction(), functions).optimize();
-        for (int i = 0; i < force.getNumPerParticleParameters(); i++) names.push_back(force.getPerParticleParameterName(i));
+        for (int i = 0; i < force.getNumPerParticleParameters(); i++)
+            names.push_back(force.getPerParticleParameterName(i));
     }
 
     // The same energy as products of functions of particles' parameters and functions of all else.
@@ -145,7 +167,8 @@ public:
     }
 
 private:
-    // Calls visit(variables, number of the pair) for every two particles, as long as it returns true; whether it always did.
+    // Calls visit(variables, number of the pair) for every two particles, as long as it returns
+    // true; whether it always did.
     template <class Visit>
     bool forPairs(const std::vector<Parameters>& particles, Visit visit) const {
         Variables variables;
@@ -186,7 +209,8 @@ static std::string sourceOf(const Lepton::ParsedExpression& f, const Lepton::Par
 }
 
 // The sets of parameters that particles have, and which of them each has.
-static std::vector<Parameters> readSets(const CustomNonbondedForce& force, std::vector<int>& ofParticle) {
+static std::vector<Parameters> readSets(const CustomNonbondedForce& force,
+                                        std::vector<int>& ofParticle) {
     std::vector<Parameters> sets;
     std::map<Parameters, int> known;
     for (int i = 0; i < force.getNumParticles(); i++) {
@@ -195,14 +219,16 @@ static std::vector<Parameters> readSets(const CustomNonbondedForce& force, std::
         const auto [at, isNew] = known.emplace(own, known.size());
         if (isNew) sets.push_back(own);
         if (sets.size() > MAX_PARAMETER_SETS)
-            throw NotSeparable("its particles have more than " + std::to_string(MAX_PARAMETER_SETS) + " sets of parameters");
+            throw NotSeparable("its particles have more than " +
+                               std::to_string(MAX_PARAMETER_SETS) + " sets of parameters");
         ofParticle.push_back(at->second);
     }
     return sets;
 }
 
 PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
-    for (int i = 0; i < force.getNumGlobalParameters(); i++) names.push_back(force.getGlobalParameterName(i));
+    for (int i = 0; i < force.getNumGlobalParameters(); i++)
+        names.push_back(force.getGlobalParameterName(i));
     std::vector<int> setOfParticle;
     const auto sets = readSets(force, setOfParticle);
     const int count = sets.size();
@@ -212,21 +238,23 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     if (plain) {
         makeSymmetric(allA, count);
         makeSymmetric(allB, count);
-    } else try {
-        const auto products = energy.products();
-        std::vector<Matrix> values;
-        for (const auto& product : products) values.push_back(energy.valuesOf(product.parameters, sets));
-        TwoProducts two(values, products);
-        makeSymmetric(two.first, count);
-        makeSymmetric(two.second, count);
-        allA = two.first;
-        allB = two.second;
-        f = Lepton::ParsedExpression(two.f).optimize();
-        g = Lepton::ParsedExpression(two.g).optimize();
-        sourceOf(f, g);
-    } catch (const NotSeparable& reason) {
-        throw NotSeparable("its energy is not A f(r) - B g(r): " + std::string(reason.what()));
-    }
+    } else
+        try {
+            const auto products = energy.products();
+            std::vector<Matrix> values;
+            for (const auto& product : products)
+                values.push_back(energy.valuesOf(product.parameters, sets));
+            TwoProducts two(values, products);
+            makeSymmetric(two.first, count);
+            makeSymmetric(two.second, count);
+            allA = two.first;
+            allB = two.second;
+            f = Lepton::ParsedExpression(two.f).optimize();
+            g = Lepton::ParsedExpression(two.g).optimize();
+            sourceOf(f, g);
+        } catch (const NotSeparable& reason) {
+            throw NotSeparable("its energy is not A f(r) - B g(r): " + std::string(reason.what()));
+        }
 
     // types of sites: the sets that interact with some other
     std::vector<int> type(count, -1), kept;
@@ -245,14 +273,16 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     for (int set : setOfParticle) typeOfParticle.push_back(type[set]);
 }
 
-// Where f and g are combinations of 1/r^12 and 1/r^6, as if a global parameter scales these, only the table depends on it.
+// Where f and g are combinations of 1/r^12 and 1/r^6, as if a global parameter scales these, only
+// the table depends on it.
 PairTable PairEnergy::at(const std::vector<double>& values) const {
     if (plain) return {a, b, ""};
     std::map<std::string, double> variables;
     for (size_t k = 0; k < names.size(); k++) variables[names[k]] = values[k];
     const auto fNow = f.optimize(variables), gNow = g.optimize(variables);
     double fTwelfth, fSixth, gTwelfth, gSixth;
-    if (!findCoefficients(fNow.getRootNode(), {}, fTwelfth, fSixth) || !findCoefficients(gNow.getRootNode(), {}, gTwelfth, gSixth))
+    if (!findCoefficients(fNow.getRootNode(), {}, fTwelfth, fSixth) ||
+        !findCoefficients(gNow.getRootNode(), {}, gTwelfth, gSixth))
         return {a, b, sourceOf(fNow, gNow)};
     PairTable table;
     for (size_t k = 0; k < a.size(); k++) {

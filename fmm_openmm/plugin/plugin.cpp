@@ -16,12 +16,15 @@ namespace {
 // Contexts without a PythonForce, and so without an FMMForce, get OpenMM's own kernels.
 class Factory : public KernelFactory {
 public:
-    KernelImpl* createKernelImpl(std::string name, const Platform& platform, ContextImpl& context) const override {
-        if (name == CalcPythonForceKernel::Name()) return new fmm::NativeKernel(name, platform, context);
+    KernelImpl* createKernelImpl(std::string name, const Platform& platform,
+                                 ContextImpl& context) const override {
+        if (name == CalcPythonForceKernel::Name())
+            return new fmm::NativeKernel(name, platform, context);
         const System& system = context.getSystem();
         for (int i = 0; i < system.getNumForces(); i++)
             if (dynamic_cast<const PythonForce*>(&system.getForce(i))) {
-                if (name == CalcNonbondedForceKernel::Name()) return new fmm::NonbondedKernel(name, platform, context);
+                if (name == CalcNonbondedForceKernel::Name())
+                    return new fmm::NonbondedKernel(name, platform, context);
                 return new fmm::CustomNonbondedKernel(name, platform, context);
             }
         return CudaKernelFactory().createKernelImpl(name, platform, context);
@@ -65,5 +68,4 @@ int fmm_potentials(fmm::NativeKernel* kernel, void* data, int64_t bytes) {
 void fmm_changed() {
     __sync_fetch_and_add(&fmm::revision, 1);
 }
-
 }

@@ -1,4 +1,5 @@
-// A serialised program: buffers, kernels and steps. fmm_openmm/backends/cuda/serial.py defines the format and its meaning.
+// A serialised program: buffers, kernels and steps. fmm_openmm/backends/cuda/serial.py defines the
+// format and its meaning.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -17,20 +18,32 @@ struct Kernel {
 
 struct Buffer {
     std::string name;
-    int64_t bytes;        // 0: OpenMM's
-    bool shaped;          // depends on the shape of the cell, and on nothing else that changes
-    std::string data;     // initial contents, or empty
+    int64_t bytes;     // 0: OpenMM's
+    bool shaped;       // depends on the shape of the cell, and on nothing else that changes
+    std::string data;  // initial contents, or empty
 };
 
 struct Argument {
-    int buffer;           // -1: a scalar
-    int64_t offset;       // bytes
+    int buffer;      // -1: a scalar
+    int64_t offset;  // bytes
     std::string scalar;
 };
 
 struct Step {
     enum Kind { LAUNCH, MEMSET, RECORD, WAIT };
-    enum Phase { EVALUATE, EXPORT, SETUP, AHEAD, GATHER, NOTHING, LIST, FORCES, ENERGY, BOTH, SEARCH };
+    enum Phase {
+        EVALUATE,
+        EXPORT,
+        SETUP,
+        AHEAD,
+        GATHER,
+        NOTHING,
+        LIST,
+        FORCES,
+        ENERGY,
+        BOTH,
+        SEARCH
+    };
     int kind, phase, stream;
     int kernel, grid[3], block;
     bool cooperative;
@@ -40,7 +53,8 @@ struct Step {
 };
 
 struct Program {
-    static constexpr int BACKGROUND = 1;    // the stream of lower priority, as in fmm_openmm/backends/cuda/program.py
+    // the stream of lower priority, as in fmm_openmm/backends/cuda/program.py
+    static constexpr int BACKGROUND = 1;
     std::vector<std::string> sources;
     std::vector<Kernel> kernels;
     std::vector<Buffer> buffers;
@@ -68,16 +82,20 @@ inline int64_t Program::integer() {
 
 inline std::string Program::block() {
     const int64_t size = integer();
-    if (size < 0 || end - at < size) throw OpenMM::OpenMMException("FMMForce: a program ends too early");
+    if (size < 0 || end - at < size)
+        throw OpenMM::OpenMMException("FMMForce: a program ends too early");
     at += size;
     return std::string(at - size, size);
 }
 
-inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.data() + bytes.size()) {
+inline Program::Program(const std::string& bytes)
+    : at(bytes.data()), end(bytes.data() + bytes.size()) {
     static const std::string magic("FMMprog\0", 8);
     if (bytes.compare(0, 8, magic) != 0) throw OpenMM::OpenMMException("FMMForce: not a program");
     at += 8;
-    if (integer() != 8) throw OpenMM::OpenMMException("FMMForce: the plugin and the package are of different versions");
+    if (integer() != 8)
+        throw OpenMM::OpenMMException(
+            "FMMForce: the plugin and the package are of different versions");
     sources.resize(integer());
     for (auto& source : sources) {
         block();  // the file's name, which the source tells the compiler
@@ -112,8 +130,10 @@ inline Program::Program(const std::string& bytes) : at(bytes.data()), end(bytes.
                 step.arguments.resize(integer());
                 for (auto& argument : step.arguments) {
                     argument.buffer = integer();
-                    if (argument.buffer < 0) argument.scalar = block();
-                    else argument.offset = integer();
+                    if (argument.buffer < 0)
+                        argument.scalar = block();
+                    else
+                        argument.offset = integer();
                 }
                 break;
             case Step::MEMSET:
@@ -132,7 +152,7 @@ inline bool Program::has(const std::string& buffer) const {
 }
 
 inline int Program::buffer(const std::string& name) const {
-    for (int i = 0; i < (int) buffers.size(); i++)
+    for (int i = 0; i < (int)buffers.size(); i++)
         if (buffers[i].name == name) return i;
     throw OpenMM::OpenMMException("FMMForce: a program lacks the buffer " + name);
 }

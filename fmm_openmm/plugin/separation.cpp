@@ -31,17 +31,22 @@ bool dependsOn(const Node& node, const std::set<std::string>& variables) {
     const auto& operation = node.getOperation();
     if (operation.getId() == Operation::VARIABLE) return variables.count(operation.getName());
     const auto& children = node.getChildren();
-    return std::any_of(children.begin(), children.end(), [&](const Node& child) { return dependsOn(child, variables); });
+    return std::any_of(children.begin(), children.end(),
+                       [&](const Node& child) { return dependsOn(child, variables); });
 }
 
 using Sum = std::vector<Product>;
 
 static Sum added(Sum sum, const Sum& more) {
     for (const auto& product : more) {
-        const auto hasSame = [&](const Product& other) { return other.function == product.function; };
+        const auto hasSame = [&](const Product& other) {
+            return other.function == product.function;
+        };
         const auto same = std::find_if(sum.begin(), sum.end(), hasSame);
-        if (same == sum.end()) sum.push_back(product);
-        else same->parameters = Node(new Operation::Add(), same->parameters, product.parameters);
+        if (same == sum.end())
+            sum.push_back(product);
+        else
+            same->parameters = Node(new Operation::Add(), same->parameters, product.parameters);
     }
     if (sum.size() > MAX_PRODUCTS) throw NotSeparable("it has too many terms");
     return sum;
@@ -51,12 +56,14 @@ static Sum multiplied(const Sum& a, const Sum& b) {
     Sum sum;
     for (const auto& left : a)
         for (const auto& right : b)
-            sum = added(sum, {{multiplied(left.parameters, right.parameters), multiplied(left.function, right.function)}});
+            sum = added(sum, {{multiplied(left.parameters, right.parameters),
+                               multiplied(left.function, right.function)}});
     return sum;
 }
 
 static Sum scaled(Sum sum, double factor) {
-    for (auto& product : sum) product.parameters = Node(new Operation::MultiplyConstant(factor), product.parameters);
+    for (auto& product : sum)
+        product.parameters = Node(new Operation::MultiplyConstant(factor), product.parameters);
     return sum;
 }
 
@@ -70,23 +77,35 @@ public:
         const auto& operation = node.getOperation();
         const auto& children = node.getChildren();
         switch (operation.getId()) {
-            case Operation::ADD: return added(of(children[0]), of(children[1]));
-            case Operation::SUBTRACT: return added(of(children[0]), scaled(of(children[1]), -1));
-            case Operation::NEGATE: return scaled(of(children[0]), -1);
+            case Operation::ADD:
+                return added(of(children[0]), of(children[1]));
+            case Operation::SUBTRACT:
+                return added(of(children[0]), scaled(of(children[1]), -1));
+            case Operation::NEGATE:
+                return scaled(of(children[0]), -1);
             case Operation::ADD_CONSTANT:
-                return added(of(children[0]), {{number(valueOf<Operation::AddConstant>(node)), number(1)}});
-            case Operation::MULTIPLY_CONSTANT: return scaled(of(children[0]), valueOf<Operation::MultiplyConstant>(node));
-            case Operation::MULTIPLY: return multiplied(of(children[0]), of(children[1]));
-            case Operation::DIVIDE: return multiplied(of(children[0]), ofFactors(Operation::Reciprocal(), children[1]));
-            case Operation::SQUARE: return power(children[0], 2);
-            case Operation::CUBE: return power(children[0], 3);
+                return added(of(children[0]),
+                             {{number(valueOf<Operation::AddConstant>(node)), number(1)}});
+            case Operation::MULTIPLY_CONSTANT:
+                return scaled(of(children[0]), valueOf<Operation::MultiplyConstant>(node));
+            case Operation::MULTIPLY:
+                return multiplied(of(children[0]), of(children[1]));
+            case Operation::DIVIDE:
+                return multiplied(of(children[0]), ofFactors(Operation::Reciprocal(), children[1]));
+            case Operation::SQUARE:
+                return power(children[0], 2);
+            case Operation::CUBE:
+                return power(children[0], 3);
             case Operation::SELECT:
-                return added(chosen(children[0], children[1], true), chosen(children[0], children[2], false));
+                return added(chosen(children[0], children[1], true),
+                             chosen(children[0], children[2], false));
             case Operation::RECIPROCAL:
             case Operation::SQRT:
             case Operation::ABS:
-            case Operation::POWER_CONSTANT: return ofFactors(operation, children[0]);
-            default: throw mixed(operation);
+            case Operation::POWER_CONSTANT:
+                return ofFactors(operation, children[0]);
+            default:
+                throw mixed(operation);
         }
     }
 
@@ -96,11 +115,13 @@ private:
         const auto& operation = node.getOperation();
         if (operation.getId() == Operation::VARIABLE) return !parameters.count(operation.getName());
         const auto& children = node.getChildren();
-        return std::any_of(children.begin(), children.end(), [&](const Node& child) { return hasOthers(child); });
+        return std::any_of(children.begin(), children.end(),
+                           [&](const Node& child) { return hasOthers(child); });
     }
     static NotSeparable mixed(const Operation& operation) {
-        return NotSeparable("`" + operation.getName() +
-                            "` takes parameters of particles together with the distance or with global parameters");
+        return NotSeparable(
+            "`" + operation.getName() +
+            "` takes parameters of particles together with the distance or with global parameters");
     }
     template <class Kind>
     static double valueOf(const Node& node) {
@@ -112,12 +133,14 @@ private:
         for (int k = 1; k < exponent; k++) sum = multiplied(sum, once);
         return sum;
     }
-    // What may be applied to the factors of a product each. Roots, and powers of broken exponents, are not a number of negative
-    // parameters; these are refused once they are known.
+    // What may be applied to the factors of a product each. Roots, and powers of broken exponents,
+    // are not a number of negative parameters; these are refused once they are known.
     Sum ofFactors(const Operation& operation, const Node& argument) const {
         const Sum sum = of(argument);
         if (sum.size() > 1) throw mixed(operation);
-        const auto applied = [&](const Node& factor) { return isOne(factor) ? factor : Node(operation.clone(), factor); };
+        const auto applied = [&](const Node& factor) {
+            return isOne(factor) ? factor : Node(operation.clone(), factor);
+        };
         return {{applied(sum[0].parameters), applied(sum[0].function)}};
     }
     // The values that select() has where it takes this one, and zero elsewhere.
@@ -127,7 +150,8 @@ private:
         Sum sum = of(value);
         for (auto& product : sum) {
             Node& factor = byParameters ? product.parameters : product.function;
-            factor = Node(new Operation::Select(), {condition, isFirst ? factor : number(0), isFirst ? number(0) : factor});
+            factor = Node(new Operation::Select(),
+                          {condition, isFirst ? factor : number(0), isFirst ? number(0) : factor});
         }
         return sum;
     }
@@ -148,19 +172,20 @@ static double factorBetween(const Row& row, const Row& other) {
         if (std::fabs(other[p]) > std::fabs(other[at])) at = p;
     const double factor = row[at] / other[at];
     for (size_t p = 0; p < row.size(); p++)
-        if (!(std::fabs(row[p] - factor * other[p]) <= MAX_DEVIATION * std::fabs(row[p]))) return NAN;
+        if (!(std::fabs(row[p] - factor * other[p]) <= MAX_DEVIATION * std::fabs(row[p])))
+            return NAN;
     return factor;
 }
 
-// Gaussian elimination with complete pivoting, in which every row is divided by its largest value, and counts more if others
-// are multiples of it. The rows of the pivots are `first` and `second`, all others are combinations of these; without rounding
-// where one of them is enough.
+// Gaussian elimination with complete pivoting, in which every row is divided by its largest value,
+// and counts more if others are multiples of it. The rows of the pivots are `first` and `second`,
+// all others are combinations of these; without rounding where one of them is enough.
 TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Product>& products)
     : first(values[0].size()), second(values[0].size()), f(number(0)), g(number(0)) {
     const size_t rows = values.size(), pairs = values[0].size();
     Row weight(rows), shares[2] = {Row(rows), Row(rows)};
-    auto left = values;    // of every row: what the rows of the pivots do not account for
-    auto size = values;    // and how large the numbers are of which that is the difference
+    auto left = values;  // of every row: what the rows of the pivots do not account for
+    auto size = values;  // and how large the numbers are of which that is the difference
     for (size_t k = 0; k < rows; k++) {
         double largest = 0;
         for (size_t p = 0; p < pairs; p++) {
@@ -208,8 +233,12 @@ TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Produ
             a = shares[0][k];
             b = shares[1][k];
         }
-        if (a != 0) f = Node(new Operation::Add(), f, Node(new Operation::MultiplyConstant(a), products[k].function));
-        if (b != 0) g = Node(new Operation::Subtract(), g, Node(new Operation::MultiplyConstant(b), products[k].function));
+        if (a != 0)
+            f = Node(new Operation::Add(), f,
+                     Node(new Operation::MultiplyConstant(a), products[k].function));
+        if (b != 0)
+            g = Node(new Operation::Subtract(), g,
+                     Node(new Operation::MultiplyConstant(b), products[k].function));
     }
 }
 

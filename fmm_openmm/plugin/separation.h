@@ -1,4 +1,5 @@
-// Energies of pairs as sums of products: of a function of the parameters of both particles, and one of everything else.
+// Energies of pairs as sums of products: of a function of the parameters of both particles, and one
+// of everything else.
 #pragma once
 #include <set>
 #include <string>
@@ -9,7 +10,8 @@
 
 namespace fmm {
 
-static const double MAX_DEVIATION = 1e-9;      // relative, of a value from another, or from a combination of others, that it is
+// relative, of a value from another, or from a combination of others, that it is
+static const double MAX_DEVIATION = 1e-9;
 
 // Why an energy has not the form asked for.
 class NotSeparable : public OpenMM::OpenMMException {
@@ -23,9 +25,11 @@ struct Product {
 
 bool dependsOn(const Lepton::ExpressionTreeNode& node, const std::set<std::string>& variables);
 
-// An energy as a sum of products, whatever the values of its variables are; `parameters` names those that are particles'. Sums
-// are multiplied out, so that nothing needs to be tried. No two products have the same function. Throws NotSeparable.
-std::vector<Product> separated(const Lepton::ExpressionTreeNode& energy, const std::set<std::string>& parameters);
+// An energy as a sum of products, whatever the values of its variables are; `parameters` names
+// those that are particles'. Sums are multiplied out, so that nothing needs to be tried. No two
+// products have the same function. Throws NotSeparable.
+std::vector<Product> separated(const Lepton::ExpressionTreeNode& energy,
+                               const std::set<std::string>& parameters);
 
 // The same sum with two products at most, less their signs:
 //
@@ -35,7 +39,8 @@ struct TwoProducts {
     Lepton::ExpressionTreeNode f, g;
 
     // Throws NotSeparable if there are more, or if a value is not finite.
-    TwoProducts(const std::vector<std::vector<double>>& values, const std::vector<Product>& products);
+    TwoProducts(const std::vector<std::vector<double>>& values,
+                const std::vector<Product>& products);
 };
 
 }  // namespace fmm

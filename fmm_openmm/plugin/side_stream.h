@@ -4,7 +4,8 @@
 
 namespace fmm {
 
-// Of the highest priority there is. Needs OpenMM's context to be current; what fails throws OpenMMException.
+// Of the highest priority there is. Needs OpenMM's context to be current;
+// what fails throws OpenMMException.
 class SideStream {
 public:
     explicit SideStream(OpenMM::CudaContext& cuda);
@@ -17,7 +18,8 @@ public:
     // OpenMM works on this stream from now on.
     void enter();
 
-    // OpenMM goes on where it did before, after what it queued on this stream; nothing if it does not work on it.
+    // OpenMM goes on where it did before, after what it queued on this stream; nothing if it does
+    // not work on it.
     void leave();
 
     bool isEntered() const { return entered; }

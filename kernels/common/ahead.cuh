@@ -1,4 +1,5 @@
-// Loads that stay where they are written: the compiler would put off what is fetched ahead of its use until it is needed.
+// Loads that stay where they are written: the compiler would put off what is fetched ahead of its
+// use until it is needed.
 #pragma once
 #include "real.cuh"
 
@@ -18,7 +19,9 @@ __device__ __forceinline__ Real4 load_now(const Real4* __restrict__ from) {
 #ifdef __CUDA_ARCH__
     if constexpr (sizeof(Real4) == 16) {
         Real4 v;
-        asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+        asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                     : "l"(from));
         return v;
     }
 #endif

@@ -2,13 +2,17 @@
 //
 //     X_k = sum_n x_n e^(SIGN 2 pi i n k / R)
 //
-// A composite R splits into P * Q, n = p Q + q, k = k1 + P k2 (Cooley and Tukey, doi:10.1090/S0025-5718-1965-0178586-1); a
-// prime one pairs terms n and R - n.
+// A composite R splits into P * Q, n = p Q + q, k = k1 + P k2 (Cooley and Tukey,
+// doi:10.1090/S0025-5718-1965-0178586-1); a prime one pairs terms n and R - n.
 #pragma once
 #include "common/types.cuh"
 
-__device__ __forceinline__ real2 operator+(real2 a, real2 b) { return real2{a.x + b.x, a.y + b.y}; }
-__device__ __forceinline__ real2 operator-(real2 a, real2 b) { return real2{a.x - b.x, a.y - b.y}; }
+__device__ __forceinline__ real2 operator+(real2 a, real2 b) {
+    return real2{a.x + b.x, a.y + b.y};
+}
+__device__ __forceinline__ real2 operator-(real2 a, real2 b) {
+    return real2{a.x - b.x, a.y - b.y};
+}
 
 // a b, or a times the conjugate of b for SIGN < 0.
 template <int SIGN>
@@ -78,8 +82,10 @@ __device__ __forceinline__ void prime_butterfly(real2 (&x)[R]) {
 #pragma unroll
         for (int j = 1; 2 * j < R; j++) {
             const real cos = real(circle.cos[j * k % R]), sin = real(SIGN * circle.sin[j * k % R]);
-            c.x += cos * even[j].x; c.y += cos * even[j].y;
-            s.x += sin * odd[j].x;  s.y += sin * odd[j].y;
+            c.x += cos * even[j].x;
+            c.y += cos * even[j].y;
+            s.x += sin * odd[j].x;
+            s.y += sin * odd[j].y;
         }
         result[k] = real2{c.x - s.y, c.y + s.x};
         result[R - k] = real2{c.x + s.y, c.y - s.x};

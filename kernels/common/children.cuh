@@ -1,17 +1,21 @@
-// Translations between a parent and its eight children: E of fmm_openmm/expansions/translations.py, from the tables that
-// children.cu makes, for expansions in shared memory, (TERMS, TRANSLATE_BOXES). A thread owns a box and every so many-th term.
+// Translations between a parent and its eight children: E of fmm_openmm/expansions/translations.py,
+// from the tables that children.cu makes, for expansions in shared memory, (TERMS,
+// TRANSLATE_BOXES). A thread owns a box and every so many-th term.
 //
 //   ROTATED            by rotation, B^-1 E(r z) B, or by dense matrices
 //   TRANSLATE_BOXES    boxes a block      TRANSLATE_THREADS  of a block
 #pragma once
 #include "common/levels.cuh"
 
-#define ROWS (TRANSLATE_THREADS / TRANSLATE_BOXES)     // threads of a box
+#define ROWS (TRANSLATE_THREADS / TRANSLATE_BOXES)  // threads of a box
 #define TURN_ENTRIES ((ORDER + 1) * (2 * ORDER + 1) * (2 * ORDER + 3) / 3)
-#define TABLE (ROTATED ? 2 * TURN_ENTRIES + ORDER + 1 : TERMS * TERMS)  // entries a child: B, B^-1, r^n / n!; or E
+// entries a child: B, B^-1, r^n / n!; or E
+#define TABLE (ROTATED ? 2 * TURN_ENTRIES + ORDER + 1 : TERMS * TERMS)
 
 // Where the rows of degree l begin in a matrix of which only blocks of one degree are not zero.
-__host__ __device__ constexpr int block_of(int l) { return l * (4 * l * l - 1) / 3; }
+__host__ __device__ constexpr int block_of(int l) {
+    return l * (4 * l * l - 1) / 3;
+}
 
 // Calls visit(a) for the thread's terms.
 template <class Visit>
@@ -21,46 +25,58 @@ __device__ __forceinline__ void for_each_term(Visit visit) {
 
 #if ROTATED
 // Row a of a matrix of blocks, or of its transpose, times x.
-__device__ __forceinline__ real turned(const real* __restrict__ blocks, bool transposed, const real* x, int a) {
+__device__ __forceinline__ real turned(const real* __restrict__ blocks, bool transposed,
+                                       const real* x, int a) {
     const int l = degree_of(a), n = 2 * l + 1, row = a - l * l;
     const real* entry = blocks + block_of(l) + (transposed ? row : row * n);
     real sum = 0;
-    for (int k = 0; k < n; k++) sum += entry[transposed ? k * n : k] * x[(l * l + k) * TRANSLATE_BOXES];
+    for (int k = 0; k < n; k++)
+        sum += entry[transposed ? k * n : k] * x[(l * l + k) * TRANSLATE_BOXES];
     return sum;
 }
 
 // Row a of E(r z), or of its transpose, times x.
-__device__ __forceinline__ real along_z(const real* __restrict__ powers, bool transposed, const real* x, int a) {
+__device__ __forceinline__ real along_z(const real* __restrict__ powers, bool transposed,
+                                        const real* x, int a) {
     const int l = degree_of(a), m = a - l * l - l;
     real sum = 0;
     if (transposed)
-        for (int j = l; j <= ORDER; j++) sum += powers[j - l] * x[(j * j + j + m) * TRANSLATE_BOXES];
+        for (int j = l; j <= ORDER; j++)
+            sum += powers[j - l] * x[(j * j + j + m) * TRANSLATE_BOXES];
     else
-        for (int j = m < 0 ? -m : m; j <= l; j++) sum += powers[l - j] * x[(j * j + j + m) * TRANSLATE_BOXES];
+        for (int j = m < 0 ? -m : m; j <= l; j++)
+            sum += powers[l - j] * x[(j * j + j + m) * TRANSLATE_BOXES];
     return sum;
 }
 #endif
 
-// Calls store(a, value) with the thread's terms of E x, or of E^T x. Uses y and overwrites x, whose values all threads have written;
-// both are of the thread's box.
+// Calls store(a, value) with the thread's terms of E x, or of E^T x. Uses y and overwrites x, whose
+// values all threads have written; both are of the thread's box.
 template <class Store>
-__device__ __forceinline__ void translate(const real* __restrict__ table, bool transposed, real* x, real* y, Store store) {
+__device__ __forceinline__ void translate(const real* __restrict__ table, bool transposed, real* x,
+                                          real* y, Store store) {
     __syncthreads();
 #if ROTATED
     const real *turns = table, *back = table + TURN_ENTRIES;
-    for_each_term([&](int a) { y[a * TRANSLATE_BOXES] = turned(transposed ? back : turns, transposed, x, a); });
+    for_each_term([&](int a) {
+        y[a * TRANSLATE_BOXES] = turned(transposed ? back : turns, transposed, x, a);
+    });
     __syncthreads();
-    for_each_term([&](int a) { x[a * TRANSLATE_BOXES] = along_z(table + 2 * TURN_ENTRIES, transposed, y, a); });
+    for_each_term([&](int a) {
+        x[a * TRANSLATE_BOXES] = along_z(table + 2 * TURN_ENTRIES, transposed, y, a);
+    });
     __syncthreads();
     for_each_term([&](int a) { store(a, turned(transposed ? turns : back, transposed, x, a)); });
 #else
     for_each_term([&](int a) {
-        const int l = degree_of(a);    // rows have lower degrees only, columns higher ones
+        const int l = degree_of(a);  // rows have lower degrees only, columns higher ones
         real sum = 0;
         if (transposed)
-            for (int b = l * l; b < TERMS; b++) sum += table[b * TERMS + a] * x[b * TRANSLATE_BOXES];
+            for (int b = l * l; b < TERMS; b++)
+                sum += table[b * TERMS + a] * x[b * TRANSLATE_BOXES];
         else
-            for (int b = 0; b < (l + 1) * (l + 1); b++) sum += table[a * TERMS + b] * x[b * TRANSLATE_BOXES];
+            for (int b = 0; b < (l + 1) * (l + 1); b++)
+                sum += table[a * TERMS + b] * x[b * TRANSLATE_BOXES];
         store(a, sum);
     });
 #endif

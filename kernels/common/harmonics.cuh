@@ -1,5 +1,5 @@
-// Regular solid harmonics R_a, conventions of fmm_openmm/expansions/harmonics.py: term (l, m) at l^2 + l + m, m >= 0 the
-// real part, m < 0 the imaginary part of order -m. They are products
+// Regular solid harmonics R_a, conventions of fmm_openmm/expansions/harmonics.py: term (l, m) at
+// l^2 + l + m, m >= 0 the real part, m < 0 the imaginary part of order -m. They are products
 //
 //     R_lm = Q_lm(z, r^2) R_mm,   R_mm = (x + i y)^m / (2^m m!)
 //     Q_mm = 1,   (l^2 - m^2) Q_lm = (2 l - 1) z Q_l-1,m - r^2 Q_l-2,m
@@ -8,16 +8,21 @@
 #pragma once
 #include "real.cuh"
 
-// Q_lm of the order m for the degrees m <= l <= LAST. To be inlined where m is a constant, as all loops here.
+// Q_lm of the order m for the degrees m <= l <= LAST. To be inlined where m is a constant,
+// as all loops here.
 template <int LAST, int SIZE>
 __device__ __forceinline__ void degree_factors(int m, real z, real r2, real (&q)[SIZE]) {
     static_assert(LAST < SIZE, "a factor for each degree");
 #pragma unroll
     for (int l = 0; l <= LAST; l++) {
         if (l < m) continue;
-        if (l == m) q[l] = 1;
-        else if (l == m + 1) q[l] = z;
-        else q[l] = ((2 * l - 1) * z * q[l - 1] - r2 * q[l - 2]) * (real(1) / real((l + m) * (l - m)));
+        if (l == m)
+            q[l] = 1;
+        else if (l == m + 1)
+            q[l] = z;
+        else
+            q[l] =
+                ((2 * l - 1) * z * q[l - 1] - r2 * q[l - 2]) * (real(1) / real((l + m) * (l - m)));
     }
 }
 
@@ -42,9 +47,12 @@ __device__ __forceinline__ void regular_harmonics(real x, real y, real z, Visit 
     }
 }
 
-__host__ __device__ constexpr int term(int l, int m) { return l * l + l + m; }
+__host__ __device__ constexpr int term(int l, int m) {
+    return l * l + l + m;
+}
 
-// First order m of share `share` of `shares`: the orders are dealt out in nearly equal numbers of terms, low orders first.
+// First order m of share `share` of `shares`: the orders are dealt out in nearly equal numbers of
+// terms, low orders first.
 __host__ __device__ constexpr int first_order(int share, int shares) {
     int m = 0;
     for (int before = 0; m <= ORDER; m++) {

@@ -1,10 +1,12 @@
 // Entries of the M2L matrix from irregular harmonics T, for the O(p^4) operators.
 //
-// Between the real (c) and imaginary (s) parts of the target's order m and the source's order k, from four terms of degree l + j
-// (the complex rules of fmm_openmm/expansions/harmonics.py, without the row's factor (-1)^l, twice that for m > 0):
+// Between the real (c) and imaginary (s) parts of the target's order m and the source's order k,
+// from four terms of degree l + j (the complex rules of fmm_openmm/expansions/harmonics.py, without
+// the row's factor (-1)^l, twice that for m > 0):
 //
-//     cc = Tc_m+k + Q    cs = Ts_m+k - W    sc = Ts_m+k + W    ss = Q - Tc_m+k,    Q, W = (-1)^k (Tc, Ts)_m-k      for k > 0
-//     cc = Tc_m          sc = Ts_m                                                                                 for k = 0
+//     cc = Tc_m+k + Q    cs = Ts_m+k - W    sc = Ts_m+k + W    ss = Q - Tc_m+k    for k > 0
+//     cc = Tc_m          sc = Ts_m                                                for k = 0
+//     with Q, W = (-1)^k (Tc, Ts)_m-k
 #pragma once
 #include "common/levels.cuh"
 
@@ -21,7 +23,8 @@ __device__ __forceinline__ Entries entries(const real* t, int m, int k) {
     if (k == 0) return Entries{p, 0, u, 0};
     const int order = m >= k ? m - k : k - m;
     const real factor = (m >= k ? k : m) % 2 == 0 ? 1 : -1;
-    const real q = factor * t[order], w = order == 0 ? real(0) : (m >= k ? factor : -factor) * t[-order];
+    const real q = factor * t[order],
+               w = order == 0 ? real(0) : (m >= k ? factor : -factor) * t[-order];
     return Entries{p + q, u - w, u + w, q - p};
 }
 
@@ -36,7 +39,8 @@ __device__ __forceinline__ real matrix_entry(const real* harmonics, int a, int b
     return row_factor(l, m) * (m < 0 ? (k < 0 ? e.ss : e.sc) : (k < 0 ? e.cs : e.cc));
 }
 
-// Bits 0, 1, 2: whether a mirror of x, y, z changes the sign of a term, of order m < 0 for imaginary parts.
+// Bits 0, 1, 2: whether a mirror of x, y, z changes the sign of a term, of order m < 0 for
+// imaginary parts.
 __host__ __device__ constexpr int parity(int l, int m) {
     return ((m & 1) ^ (m < 0)) | (m < 0) << 1 | ((l + m) & 1) << 2;
 }

@@ -1,20 +1,29 @@
-// Boxes of one level of an octree, whose parents' grid has `half` times as many boxes along each axis as the root grid.
+// Boxes of one level of an octree, whose parents' grid has `half` times as many boxes along each
+// axis as the root grid.
 //
-// Expansions of a level are kept in slabs: the boxes with child position c (x + 2 y + 4 z of their parities), one of every parent,
-// parents' x fastest, 32 together, these with one term after the other:    (8 children, groups of 32 parents, TERMS, 32)
-// So the lanes of a warp share their interaction list, the sources at one relative translation are next to each other again, and
-// terms are at constant distances. Lanes beyond the last parent repeat it. OPEN: behind them a slab of zeros, which stands for
-// the boxes outside.
+// Expansions of a level are kept in slabs: the boxes with child position c (x + 2 y + 4 z of their
+// parities), one of every parent, parents' x fastest, 32 together,
+// these with one term after the other:
+//
+//     (8 children, groups of 32 parents, TERMS, 32)
+//
+// So the lanes of a warp share their interaction list, the sources at one relative translation are
+// next to each other again, and terms are at constant distances. Lanes beyond the last parent
+// repeat it. OPEN: behind them a slab of zeros, which stands for the boxes outside.
 //
 //   M2L_WARPS      warps a block
-//   ROOT0 ..       boxes of the root grid along each axis      ROOT10, ROOT20, ROOT21  the lower triangle of its counts matrix
+//   ROOT0 ..       boxes of the root grid along each axis
+//   ROOT10, ROOT20, ROOT21
+//                  the lower triangle of its counts matrix
 //   OPEN           whether there are no periodic images
 #pragma once
 #include "common/real.cuh"
 
 #define WARP 32
 
-__device__ __forceinline__ int degree_of(int a) { return int(sqrtf(a + 0.5f)); }
+__device__ __forceinline__ int degree_of(int a) {
+    return int(sqrtf(a + 0.5f));
+}
 
 __device__ __forceinline__ int parents_of(int half) {
     return ROOT0 * ROOT1 * ROOT2 * half * half * half;
@@ -29,8 +38,9 @@ __device__ __forceinline__ long long slab(int child, unsigned int parent, int ha
     return (child * groups_of(half) + parent / WARP) * (long long)(TERMS * WARP) + parent % WARP;
 }
 
-// A target in the grid of parents. An entry of an interaction list holds the source's parent relative to the target's in x, y and
-// z, and in w the source's child position in the lowest three bits, what describes the translation above them.
+// A target in the grid of parents. An entry of an interaction list holds the source's parent
+// relative to the target's in x, y and z, and in w the source's child position in the lowest three
+// bits, what describes the translation above them.
 struct Target {
     int half, x, y, z;
 
@@ -45,10 +55,17 @@ struct Target {
         int sx = x + entry.x, sy = y + entry.y, sz = z + entry.z;
         const int nx = ROOT0 * half, ny = ROOT1 * half, nz = ROOT2 * half;
 #if OPEN
-        if (sx < 0 || sx >= nx || sy < 0 || sy >= ny || sz < 0 || sz >= nz) return 8LL * groups_of(half) * (TERMS * WARP);
+        if (sx < 0 || sx >= nx || sy < 0 || sy >= ny || sz < 0 || sz >= nz)
+            return 8LL * groups_of(half) * (TERMS * WARP);
 #else
-        for (; sz < 0; sz += nz) { sy += ROOT21 * half; sx += ROOT20 * half; }
-        for (; sz >= nz; sz -= nz) { sy -= ROOT21 * half; sx -= ROOT20 * half; }
+        for (; sz < 0; sz += nz) {
+            sy += ROOT21 * half;
+            sx += ROOT20 * half;
+        }
+        for (; sz >= nz; sz -= nz) {
+            sy -= ROOT21 * half;
+            sx -= ROOT20 * half;
+        }
         for (; sy < 0; sy += ny) sx += ROOT10 * half;
         for (; sy >= ny; sy -= ny) sx -= ROOT10 * half;
         while (sx < 0) sx += nx;
@@ -58,7 +75,8 @@ struct Target {
     }
 };
 
-// Where the expansion of this box begins among those of its own level, whose parents' grid has half / 2 boxes for one of the root.
+// Where the expansion of this box begins among those of its own level, whose parents' grid has half
+// / 2 boxes for one of the root.
 __device__ __forceinline__ long long own_slab(const Target& box) {
     const int nx = ROOT0 * box.half / 2, ny = ROOT1 * box.half / 2;
     const int child = (box.x & 1) + 2 * (box.y & 1) + 4 * (box.z & 1);

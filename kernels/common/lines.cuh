@@ -1,12 +1,13 @@
 // Fourier transforms of lines in shared memory, by decimation in frequency and in place.
 //
-// A line of N = R M values takes a pass of M butterflies of R values M apart, each held by a thread, times powers of
-// e^(2 pi i / N); R lines of M values are left. Value k of the result then lies at place<N>(k).
+// A line of N = R M values takes a pass of M butterflies of R values M apart, each held by a
+// thread, times powers of e^(2 pi i / N); R lines of M values are left. Value k of the result then
+// lies at place<N>(k).
 #pragma once
 #include "common/butterfly.cuh"
 
 #define HALF (D2 / 2 + 1)
-#define LARGEST_RADIX 16    // with it, lengths without prime factors above 13 are covered
+#define LARGEST_RADIX 16  // with it, lengths without prime factors above 13 are covered
 
 // Fewest passes of radices up to the largest.
 __host__ __device__ constexpr int passes(int n) {
@@ -33,31 +34,38 @@ __host__ __device__ constexpr int radix(int n) {
 template <int N>
 __device__ __forceinline__ int place(int k) {
     constexpr int R = radix(N), M = N / R;
-    if constexpr (M == 1) return k;
-    else return k % R * M + place<M>(k / R);
+    if constexpr (M == 1)
+        return k;
+    else
+        return k % R * M + place<M>(k / R);
 }
 
 // Which value lies there.
 template <int N>
 __device__ __forceinline__ int value_at(int place) {
     constexpr int R = radix(N), M = N / R;
-    if constexpr (M == 1) return place;
-    else return place / M + R * value_at<M>(place % M);
+    if constexpr (M == 1)
+        return place;
+    else
+        return place / M + R * value_at<M>(place % M);
 }
 
-// All passes over LINES lines of LENGTH values; N is what is left of LENGTH. The first pass reads load(line, n), the last
-// writes store(line, place, k, value), which may be tile(line, place): where the values lie in between. roots: powers of
-// e^(2 pi i / LENGTH).
+// All passes over LINES lines of LENGTH values; N is what is left of LENGTH. The first pass reads
+// load(line, n), the last writes store(line, place, k, value), which may be tile(line, place):
+// where the values lie in between. roots: powers of e^(2 pi i / LENGTH).
 template <int LENGTH, int LINES, int SIGN, int N = LENGTH, class Load, class Tile, class Store>
-__device__ __forceinline__ void transform(const real2* __restrict__ roots, Load load, Tile tile, Store store) {
+__device__ __forceinline__ void transform(const real2* __restrict__ roots, Load load, Tile tile,
+                                          Store store) {
     constexpr int R = radix(N), M = N / R;
     for (int t = threadIdx.x; t < LINES * (LENGTH / R); t += blockDim.x) {
         const int line = t % LINES, i = t / LINES, q = i % M, from = i / M * N + q;
         real2 x[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            if constexpr (N == LENGTH) x[r] = load(line, from + r * M);
-            else x[r] = tile(line, from + r * M);
+            if constexpr (N == LENGTH)
+                x[r] = load(line, from + r * M);
+            else
+                x[r] = tile(line, from + r * M);
         }
         butterfly<R, SIGN>(x);
         if constexpr (M == 1) {
@@ -67,7 +75,8 @@ __device__ __forceinline__ void transform(const real2* __restrict__ roots, Load 
         } else {
             tile(line, from) = x[0];
 #pragma unroll
-            for (int r = 1; r < R; r++) tile(line, from + r * M) = times<SIGN>(x[r], roots[q * r * (LENGTH / N)]);
+            for (int r = 1; r < R; r++)
+                tile(line, from + r * M) = times<SIGN>(x[r], roots[q * r * (LENGTH / N)]);
         }
     }
     if constexpr (M > 1) {

@@ -1,14 +1,15 @@
 // M2L of a level of an octree, O(p^4), with matrices shared by the translations (+-x, +-y, +-z).
 //
-// A mirror of x, y or z multiplies every term by a sign. With s(g) those of g, some of the three mirrors one after the other, and
-// with the matrix A of (|x|, |y|, |z|), the sources of a group, whose translations are g h (|x|, |y|, |z|) for all g of the axes
-// MIRRORS and one h, add up to
+// A mirror of x, y or z multiplies every term by a sign. With s(g) those of g, some of the three
+// mirrors one after the other, and with the matrix A of (|x|, |y|, |z|), the sources of a group,
+// whose translations are g h (|x|, |y|, |z|) for all g of the axes MIRRORS and one h, add up to
 //
 //     L_a = sum_b B_ab sum_g s_a(g) s_b(g) M_b(g)        B_ab = s_a(h) A_ab s_b(h)
 //
-// A lane owns a target, a warp a tile of the terms of 32 targets, the same number of each parity in every tile (tiles.cuh), so that
-// s_a(g) is known when the code is compiled. Registers hold the sums. Moments come from the caches, AHEAD of them on their way
-// for each lane; B passes through shared memory, for all warps of a block. A kernel file says by `turn` and `add` how it adds a
+// A lane owns a target, a warp a tile of the terms of 32 targets, the same number of each parity in
+// every tile (tiles.cuh), so that s_a(g) is known when the code is compiled. Registers hold the
+// sums. Moments come from the caches, AHEAD of them on their way for each lane; B passes through
+// shared memory, for all warps of a block. A kernel file says by `turn` and `add` how it adds a
 // term b.
 //
 //   ABREAST       tiles a block, a divisor of TILES
@@ -19,7 +20,8 @@
 
 #define CHUNK_TERMS (16384 / int(sizeof(real)) / (ABREAST * ROWS) / AHEAD * AHEAD)
 #define SIGNS ((TERMS + AHEAD - 1) / AHEAD * AHEAD)
-#define CHUNK (CHUNK_TERMS < TERMS ? CHUNK_TERMS : TERMS)    // source terms whose part of the matrix is in shared memory at a time
+// source terms whose part of the matrix is in shared memory at a time
+#define CHUNK (CHUNK_TERMS < TERMS ? CHUNK_TERMS : TERMS)
 
 // Whether some mirrors change the sign of a term.
 __host__ __device__ constexpr bool odd(int parity, int mirrors) {
@@ -31,13 +33,15 @@ __host__ __device__ constexpr int size_of(int mirrors) {
     return 1 << ((mirrors & 1) + (mirrors >> 1 & 1) + (mirrors >> 2));
 }
 
-__device__ __forceinline__ real sign_of(int parity, int mirrors) { return odd(parity, mirrors) ? real(-1) : real(1); }
+__device__ __forceinline__ real sign_of(int parity, int mirrors) {
+    return odd(parity, mirrors) ? real(-1) : real(1);
+}
 
 struct Shared {
     real4 matrix[CHUNK][ABREAST * ROWS / 4];
-    real4 rows[ROWS / 4];    // signs of the terms of a tile under h
-    real4 signs[SIGNS];      // of the source terms: under the mirrors of x, of y, of z; under h
-    unsigned int begins[8 * WARP * M2L_WARPS];    // of the sources of a group, for each thread
+    real4 rows[ROWS / 4];  // signs of the terms of a tile under h
+    real4 signs[SIGNS];    // of the source terms: under the mirrors of x, of y, of z; under h
+    unsigned int begins[8 * WARP * M2L_WARPS];  // of the sources of a group, for each thread
 };
 
 // The moments M_b(g) of a source term, of g among MIRRORS, as `add` wants them.
@@ -46,18 +50,22 @@ __device__ __forceinline__ void turn(const real4& signs, real (&m)[8]);
 
 // The part of a source term in the sums of a tile.
 template <int MIRRORS>
-__device__ __forceinline__ void add(const real4* matrix /* (ROWS / 4) */, const real (&m)[8], real (&local)[ROWS]);
+__device__ __forceinline__ void add(const real4* matrix /* (ROWS / 4) */, const real (&m)[8],
+                                    real (&local)[ROWS]);
 
 template <int MIRRORS>
-__device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict__ list, const Target& target,
-                                          const real* __restrict__ moments, const real4* __restrict__ matrix /* (TERMS, TILES ROWS / 4) */,
-                                          int tile, real (&local)[ROWS]) {
-    constexpr int SIZE = size_of(MIRRORS), STEP = SIZE < AHEAD ? AHEAD / SIZE : 1, WIDTH = ABREAST * ROWS / 4;
-    unsigned int source[8];    // of 32 bits: registers are scarce
+__device__ __forceinline__ void add_group(
+    Shared& shared, const int4* __restrict__ list, const Target& target,
+    const real* __restrict__ moments,
+    const real4* __restrict__ matrix /* (TERMS, TILES ROWS / 4) */, int tile, real (&local)[ROWS]) {
+    constexpr int SIZE = size_of(MIRRORS), STEP = SIZE < AHEAD ? AHEAD / SIZE : 1,
+                  WIDTH = ABREAST * ROWS / 4;
+    unsigned int source[8];  // of 32 bits: registers are scarce
     real m[STEP][8], next[STEP][8] = {};
     unsigned int* begins = shared.begins + threadIdx.x;
 #pragma unroll 1
-    for (int i = 0; i < SIZE; i++) begins[i * (WARP * M2L_WARPS)] = (unsigned int)target.source(list[i]);
+    for (int i = 0; i < SIZE; i++)
+        begins[i * (WARP * M2L_WARPS)] = (unsigned int)target.source(list[i]);
 #pragma unroll
     for (int g = 0, i = 0; g < 8; g++)
         if ((g & MIRRORS) == g) {
@@ -73,8 +81,10 @@ __device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict
         for (int i = threadIdx.x; i < used * WIDTH; i += blockDim.x) {
             const int b = i / WIDTH, o = i % WIDTH;
             const real sign = shared.signs[first + b].w;
-            const real4 row = shared.rows[o % (ROWS / 4)], e = matrix[(first + b) * (TILES * ROWS / 4) + o];
-            shared.matrix[b][o] = real4{sign * row.x * e.x, sign * row.y * e.y, sign * row.z * e.z, sign * row.w * e.w};
+            const real4 row = shared.rows[o % (ROWS / 4)],
+                        e = matrix[(first + b) * (TILES * ROWS / 4) + o];
+            shared.matrix[b][o] = real4{sign * row.x * e.x, sign * row.y * e.y, sign * row.z * e.z,
+                                        sign * row.w * e.w};
         }
         __syncthreads();
 #pragma unroll 1
@@ -97,7 +107,8 @@ __device__ __forceinline__ void add_group(Shared& shared, const int4* __restrict
                 }
 #pragma unroll
             for (int k = 0; k < STEP; k++)
-                if (TERMS % STEP == 0 || b + k < used) add<MIRRORS>(&shared.matrix[b + k][tile * (ROWS / 4)], m[k], local);
+                if (TERMS % STEP == 0 || b + k < used)
+                    add<MIRRORS>(&shared.matrix[b + k][tile * (ROWS / 4)], m[k], local);
         }
     }
 }
@@ -112,40 +123,61 @@ __device__ __forceinline__ void mirror_all(Shared& shared, int h) {
         reinterpret_cast<real*>(shared.rows)[row] = sign_of(OF.parity[row], h);
 }
 
-__device__ __forceinline__ void add_all(int half, int groups, const int2* __restrict__ group /* (8, groups): first source, and
-                                        64 times the row of its matrix + 8 h + MIRRORS */,
-                                        int count, const int4* __restrict__ list /* (8, count) */,
-                                        const real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS) */,
-                                        const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
+__device__ __forceinline__ void add_all(
+    int half, int groups, const int2* __restrict__ group /* (8, groups): first source, and
+    64 times the row of its matrix + 8 h + MIRRORS */
+    ,
+    int count, const int4* __restrict__ list /* (8, count) */,
+    const real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS) */,
+    const real* __restrict__ moments /* slabs */, real* __restrict__ sums /* (gridDim.z) slabs */) {
     __shared__ Shared shared;
     constexpr int PARTS = TILES / ABREAST;
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = warp % ABREAST, child = blockIdx.y;
-    const int part = blockIdx.x % PARTS, slab_group = blockIdx.x / PARTS * (blockDim.x / (WARP * ABREAST)) + warp / ABREAST;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = warp % ABREAST,
+              child = blockIdx.y;
+    const int part = blockIdx.x % PARTS,
+              slab_group = blockIdx.x / PARTS * (blockDim.x / (WARP * ABREAST)) + warp / ABREAST;
     const Target target(slab_group * WARP + lane, half);
     real local[ROWS] = {};
     int h = -1;
     for (int n = blockIdx.z; n < groups; n += gridDim.z) {
         const int2 which = group[child * groups + n];
         const int4* sources = list + child * count + which.x;
-        const real4* own = reinterpret_cast<const real4*>(matrix + (which.y >> 6) * (long long)(TERMS * TILES * ROWS) + part * (ABREAST * ROWS));
-        if (h != (which.y >> 3 & 7)) {    // of cubes the same for all groups
+        const real4* own = reinterpret_cast<const real4*>(
+            matrix + (which.y >> 6) * (long long)(TERMS * TILES * ROWS) + part * (ABREAST * ROWS));
+        if (h != (which.y >> 3 & 7)) {  // of cubes the same for all groups
             h = which.y >> 3 & 7;
             __syncthreads();
             mirror_all(shared, h);
         }
         switch (which.y & 7) {
-            case 0: add_group<0>(shared, sources, target, moments, own, tile, local); break;
-            case 1: add_group<1>(shared, sources, target, moments, own, tile, local); break;
-            case 2: add_group<2>(shared, sources, target, moments, own, tile, local); break;
-            case 3: add_group<3>(shared, sources, target, moments, own, tile, local); break;
-            case 4: add_group<4>(shared, sources, target, moments, own, tile, local); break;
-            case 5: add_group<5>(shared, sources, target, moments, own, tile, local); break;
-            case 6: add_group<6>(shared, sources, target, moments, own, tile, local); break;
-            default: add_group<7>(shared, sources, target, moments, own, tile, local);
+            case 0:
+                add_group<0>(shared, sources, target, moments, own, tile, local);
+                break;
+            case 1:
+                add_group<1>(shared, sources, target, moments, own, tile, local);
+                break;
+            case 2:
+                add_group<2>(shared, sources, target, moments, own, tile, local);
+                break;
+            case 3:
+                add_group<3>(shared, sources, target, moments, own, tile, local);
+                break;
+            case 4:
+                add_group<4>(shared, sources, target, moments, own, tile, local);
+                break;
+            case 5:
+                add_group<5>(shared, sources, target, moments, own, tile, local);
+                break;
+            case 6:
+                add_group<6>(shared, sources, target, moments, own, tile, local);
+                break;
+            default:
+                add_group<7>(shared, sources, target, moments, own, tile, local);
         }
     }
     if (slab_group >= groups_of(half)) return;
-    sums += ((blockIdx.z * 8 + child) * (long long)groups_of(half) + slab_group) * (TERMS * WARP) + lane;
+    sums += ((blockIdx.z * 8 + child) * (long long)groups_of(half) + slab_group) * (TERMS * WARP) +
+            lane;
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
         const int a = OF.term[part * ABREAST + tile][row];

@@ -1,5 +1,5 @@
-// Charges in empty space, anywhere: a coordinate is a sum of two reals, so that float32 tells near particles apart at any
-// distance from the origin.
+// Charges in empty space, anywhere: a coordinate is a sum of two reals, so that float32 tells near
+// particles apart at any distance from the origin.
 #pragma once
 #include "real.cuh"
 
@@ -30,7 +30,8 @@ __device__ __forceinline__ real difference(real high, real low, real other_high,
 }
 
 // Adds what a source contributes at a target: q / r and q d / r^3.
-__device__ __forceinline__ void interact(const Charge& target, const real4& high, const real4& low, Field& sum) {
+__device__ __forceinline__ void interact(const Charge& target, const real4& high, const real4& low,
+                                         Field& sum) {
     const real dx = difference(target.high.x, target.low.x, high.x, low.x);
     const real dy = difference(target.high.y, target.low.y, high.y, low.y);
     const real dz = difference(target.high.z, target.low.z, high.z, low.z);

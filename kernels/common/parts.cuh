@@ -1,8 +1,10 @@
-// Parts of a particle: with smoothing it belongs to up to eight boxes, see fmm_openmm/backends/reference/sort.py.
+// Parts of a particle: with smoothing it belongs to up to eight boxes, see
+// fmm_openmm/backends/reference/sort.py.
 #pragma once
 #include "types.cuh"
 
-// A corner's bits tell along which axes the part lies in the neighbouring box instead of the home box.
+// A corner's bits tell along which axes the part lies in the neighbouring box
+// instead of the home box.
 __device__ __forceinline__ int step_of(const Located& at, int corner, int axis) {
     return SMOOTHED ? (corner >> axis & 1) * side_of(at.sides, axis) : 0;
 }
@@ -12,7 +14,8 @@ __device__ __forceinline__ bool is_split(const Located& at) {
     return SMOOTHED && at.sides != 0x15;
 }
 
-// Calls visit(corner) for the corners that have a part: the subsets of the axes along which the particle is split.
+// Calls visit(corner) for the corners that have a part: the subsets of the axes along which the
+// particle is split.
 template <class Visit>
 __device__ __forceinline__ void for_each_corner(const Located& at, Visit visit) {
     int split = 0;
@@ -28,15 +31,18 @@ __device__ __forceinline__ void for_each_corner(const Located& at, Visit visit) 
 
 // Number of the box in which a part lies.
 __device__ __forceinline__ int box_of(const Located& at, int corner) {
-    return box_number(at.box[0] + step_of(at, corner, 0), at.box[1] + step_of(at, corner, 1), at.box[2] + step_of(at, corner, 2));
+    return box_number(at.box[0] + step_of(at, corner, 0), at.box[1] + step_of(at, corner, 1),
+                      at.box[2] + step_of(at, corner, 2));
 }
 
-// Position of a part relative to its box's centre; its share of the particle, and that share's gradient per box width.
+// Position of a part relative to its box's centre; its share of the particle, and that share's
+// gradient per box width.
 struct Part {
     real x, y, z, weight, slope_x, slope_y, slope_z;
 };
 
-__device__ __forceinline__ Part part_of(const Located& at, const real4& fraction, int corner, const Parameters* parameters) {
+__device__ __forceinline__ Part part_of(const Located& at, const real4& fraction, int corner,
+                                        const Parameters* parameters) {
     const real u[3] = {fraction.x, fraction.y, fraction.z};
     real w[3], dw[3], c[3];
 #pragma unroll
@@ -75,31 +81,37 @@ __device__ __forceinline__ int entry_of(int part, int n) {
     return entry_of(part >> 3, part & 7, n);
 }
 
-// The parts of each box, in no particular order. The last of the LISTED entries of a box heads the list of those that found no
-// other: `next` holds the number of the part before a part.
+// The parts of each box, in no particular order. The last of the LISTED entries of a box heads the
+// list of those that found no other: `next` holds the number of the part before a part.
 struct Lists {
     int n;
-    int* count;     // (BOXES)
-    int* arrived;   // (BOXES, LISTED) part numbers
-    int* next;      // (CORNERS, n) part numbers
+    int* count;    // (BOXES)
+    int* arrived;  // (BOXES, LISTED) part numbers
+    int* next;     // (CORNERS, n) part numbers
 };
 
 // The lanes of a warp whose parts go into the same box share an atomic.
 __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
-    const unsigned peers = __match_any_sync(__activemask(), box), lane = threadIdx.x % 32, leader = __ffs(peers) - 1;
+    const unsigned peers = __match_any_sync(__activemask(), box), lane = threadIdx.x % 32,
+                   leader = __ffs(peers) - 1;
     int arrival = 0;
     if (lane == leader) arrival = atomicAdd(&lists.count[box], __popc(peers));
     arrival = __shfl_sync(peers, arrival, leader) + __popc(peers & ((1u << lane) - 1));
     int* list = lists.arrived + box * (long long)LISTED;
-    if (arrival < LISTED - 1) list[arrival] = part;
-    else lists.next[entry_of(part, lists.n)] = atomicExch(&list[LISTED - 1], part);
+    if (arrival < LISTED - 1)
+        list[arrival] = part;
+    else
+        lists.next[entry_of(part, lists.n)] = atomicExch(&list[LISTED - 1], part);
 }
 
 // Coordinates in boxes of a place in nm.
-__device__ __forceinline__ double3 in_boxes(double x, double y, double z, const Parameters* __restrict__ parameters) {
+__device__ __forceinline__ double3 in_boxes(double x, double y, double z,
+                                            const Parameters* __restrict__ parameters) {
     const double* inverse = parameters->inverse;
 #if OPEN
-    x -= parameters->origin[0]; y -= parameters->origin[1]; z -= parameters->origin[2];
+    x -= parameters->origin[0];
+    y -= parameters->origin[1];
+    z -= parameters->origin[2];
 #endif
     double3 s;
     s.x = x * inverse[0] + y * inverse[3] + z * inverse[6] + ORIGIN;
@@ -108,9 +120,10 @@ __device__ __forceinline__ double3 in_boxes(double x, double y, double z, const 
     return s;
 }
 
-// Where particle i is, by its coordinates in boxes: its home box and coordinates in it; its parts go into their boxes' lists.
-// Returns whether there is a box for it.
-__device__ __forceinline__ bool place_particle(int i, const double3& x, real charge, Located* __restrict__ located,
+// Where particle i is, by its coordinates in boxes: its home box and coordinates in it; its parts
+// go into their boxes' lists. Returns whether there is a box for it.
+__device__ __forceinline__ bool place_particle(int i, const double3& x, real charge,
+                                               Located* __restrict__ located,
                                                real4* __restrict__ fraction, const Lists& lists) {
     const double coordinate[3] = {x.x, x.y, x.z};
     const int last[3] = {N0, N1, N2};
@@ -121,12 +134,14 @@ __device__ __forceinline__ bool place_particle(int i, const double3& x, real cha
 #pragma unroll
     for (int axis = 0; axis < 3; axis++) {
         const double s = coordinate[axis], cell = floor(s);
-        // not finite, absurdly far or outside the boxes: all such particles go to one box, and their result is NaN
+        // not finite, absurdly far or outside the boxes: all such particles go to one box, and
+        // their result is NaN
         const bool found = OPEN ? s >= SMOOTHING && s < last[axis] - SMOOTHING : fabs(cell) < 1e9;
         inside = inside && found;
         u[axis] = found ? real(s - cell) : real(nan(""));
         int side = 0;
-        if (SMOOTHED) side = u[axis] < real(SMOOTHING) ? -1 : (u[axis] > real(1 - SMOOTHING) ? 1 : 0);
+        if (SMOOTHED)
+            side = u[axis] < real(SMOOTHING) ? -1 : (u[axis] > real(1 - SMOOTHING) ? 1 : 0);
         at.box[axis] = found ? int(cell) : 0;
         at.sides |= (side + 1) << (2 * axis);
     }

@@ -14,8 +14,11 @@ struct __align__(4 * sizeof(real)) real4 {
 #define TERMS ((ORDER + 1) * (ORDER + 1))
 #define FULL 0xffffffffu
 
-// 1 / sqrt(x) for normal x. In float64 the hardware's estimate and a step of third order: no branch for special numbers.
-__device__ __forceinline__ float inverse_root(float x) { return rsqrtf(x); }
+// 1 / sqrt(x) for normal x. In float64 the hardware's estimate and a step of third order: no branch
+// for special numbers.
+__device__ __forceinline__ float inverse_root(float x) {
+    return rsqrtf(x);
+}
 
 __device__ __forceinline__ double inverse_root(double x) {
 #ifdef __CUDA_ARCH__

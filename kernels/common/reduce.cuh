@@ -2,7 +2,8 @@
 #pragma once
 #include "real.cuh"
 
-// Sums over groups of COUNT lanes of COUNT values a lane, COUNT a power of two: afterwards lane i holds the sum of value i % COUNT.
+// Sums over groups of COUNT lanes of COUNT values a lane, COUNT a power of two: afterwards lane i
+// holds the sum of value i % COUNT.
 template <int COUNT>
 __device__ __forceinline__ real transposed_sum(real (&v)[COUNT], unsigned lane) {
     if constexpr (COUNT > 1) {
@@ -10,7 +11,8 @@ __device__ __forceinline__ real transposed_sum(real (&v)[COUNT], unsigned lane) 
         const bool upper = lane & (COUNT / 2);
 #pragma unroll
         for (int k = 0; k < COUNT / 2; k++) {
-            const real keep = upper ? v[k + COUNT / 2] : v[k], give = upper ? v[k] : v[k + COUNT / 2];
+            const real keep = upper ? v[k + COUNT / 2] : v[k],
+                       give = upper ? v[k] : v[k + COUNT / 2];
             half[k] = keep + __shfl_xor_sync(FULL, give, COUNT / 2);
         }
         return transposed_sum(half, lane);

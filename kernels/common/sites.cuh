@@ -1,16 +1,22 @@
-// Sites: the particles with a Lennard-Jones interaction. What their neighbour list and their pairs share. Lengths are in nm.
+// Sites: the particles with a Lennard-Jones interaction. What their neighbour list and their pairs
+// share. Lengths are in nm.
 //
-// CLUSTER sites that follow each other in a row of cells are a cluster. Its list holds single sites, each with the periodic
-// image that is near: all of them, so that every pair comes up twice and each cluster adds forces to its own sites only; or, with
-// HALF, those that come after it, so that every pair comes up once and both its sites get their forces.
+// CLUSTER sites that follow each other in a row of cells are a cluster. Its list holds single
+// sites, each with the periodic image that is near: all of them, so that every pair comes up twice
+// and each cluster adds forces to its own sites only; or, with HALF, those that come after it, so
+// that every pair comes up once and both its sites get their forces.
 //
 // Macros besides REAL:
-//   POSQ      type of OpenMM's positions            ENERGY_TYPE  of its energies
-//   LIMITED   whether there is a cutoff, CUTOFF     SWITCHED  whether the interaction is switched off from SWITCHING on
-//   PERIODIC  whether there are periodic images     PARTNERS  whether some pairs of sites are excluded
-//   TYPES     of sites, at most                     PAIR_LANES  lanes that share a cluster: 16 or 32
-//   HALF      whether a list holds every pair once
-//   LIST_BLOCKS  blocks a multiprocessor that sort sites, at most
+//   POSQ           type of OpenMM's positions
+//   ENERGY_TYPE    of its energies
+//   LIMITED        whether there is a cutoff, CUTOFF
+//   SWITCHED       whether the interaction is switched off from SWITCHING on
+//   PERIODIC       whether there are periodic images
+//   PARTNERS       whether some pairs of sites are excluded
+//   TYPES          of sites, at most
+//   PAIR_LANES     lanes that share a cluster: 16 or 32
+//   HALF           whether a list holds every pair once
+//   LIST_BLOCKS    blocks a multiprocessor that sort sites, at most
 //   DETERMINISTIC  whether the order of sums may not depend on which thread comes first
 #pragma once
 #include "real.cuh"
@@ -18,46 +24,52 @@
 typedef unsigned long long uint64;
 
 #define CLUSTER 4
-#define ALL ((1u << CLUSTER) - 1)   // sites of a cluster, as a mask
-#define SITE_BITS 25           // of an entry of a list: the site's place among the sorted ones, and above it the image
+#define ALL ((1u << CLUSTER) - 1)  // sites of a cluster, as a mask
+
+// of an entry of a list: the site's place among the sorted ones, and above it the image
+#define SITE_BITS 25
 #define SITE_MASK ((1 << SITE_BITS) - 1)
-#define TRANSLATIONS 75        // translations by -1 to 1 cells along c, -2 to 2 along b and along a
-#define NO_TRANSLATION (25 + 2 * 5 + 2)    // the place among these of the cell itself
+
+#define TRANSLATIONS 75  // translations by -1 to 1 cells along c, -2 to 2 along b and along a
+#define NO_TRANSLATION (25 + 2 * 5 + 2)  // the place among these of the cell itself
 
 struct __align__(16) Posq {
     POSQ x, y, z, charge;
 };
 
-// By how many cell vectors a site has left the cell, and where OpenMM's arrays hold it; slot -1 fills up a row.
+// By how many cell vectors a site has left the cell, and where OpenMM's arrays hold it; slot -1
+// fills up a row.
 struct __align__(16) Home {
     int a, b, c, slot;
 };
 
-// The periodic cell and what the list needs; set by the host. Edges of the cell are rows of a lower triangular matrix.
+// The periodic cell and what the list needs; set by the host. Edges of the cell are rows of a lower
+// triangular matrix.
 struct Cell {
     double vectors[9];
-    double radius;     // of the list: cutoff, buffer, and what rounding may add
-    double limit;      // square of the displacement of a site up to which the list holds
+    double radius;  // of the list: cutoff, buffer, and what rounding may add
+    double limit;   // square of the displacement of a site up to which the list holds
 };
 
 // What is left from one evaluation to the next; the host reads it now and then.
 struct State {
-    int built;         // whether the list holds
-    int sorted;        // sites in rows, filled up to whole clusters
-    int builds;        // lists made so far
-    int entries;       // longest list of a cluster so far, and most of it that is masked
+    int built;    // whether the list holds
+    int sorted;   // sites in rows, filled up to whole clusters
+    int builds;   // lists made so far
+    int entries;  // longest list of a cluster so far, and most of it that is masked
     int masked;
-    int too_long;      // whether there was too little room for one
-    int strayed;       // whether a site was further away than in a cell beside this one when the last list was made
+    int too_long;  // whether there was too little room for one
+    int strayed;   // whether a site was further away than in a cell beside this one when the last
+                   // list was made
     unsigned arrived;  // blocks at a barrier
 };
 
-// How many entries a cluster has, and how many with masks: those which there would be, also where there is less room. The first
-// are filled up with a site that is far from all.
+// How many entries a cluster has, and how many with masks: those which there would be, also where
+// there is less room. The first are filled up with a site that is far from all.
 struct __align__(16) Length {
     int entries, masked;
-    int imaged;        // whether some entry has an image
-    int build;         // the list's number, of State::builds, that they belong to
+    int imaged;  // whether some entry has an image
+    int build;   // the list's number, of State::builds, that they belong to
 };
 
 // The number of an image, 0 for the cell itself.
@@ -67,61 +79,83 @@ __device__ __forceinline__ int image_number(int a, int b, int c) {
 }
 
 // Whether an image comes after the cell: one of every two that are opposite.
-__device__ __forceinline__ bool is_forward(unsigned number) { return number > NO_TRANSLATION; }
+__device__ __forceinline__ bool is_forward(unsigned number) {
+    return number > NO_TRANSLATION;
+}
 
 // The site of an entry of a list.
-__device__ __forceinline__ int site_of(unsigned entry) { return PERIODIC ? entry & SITE_MASK : entry; }
+__device__ __forceinline__ int site_of(unsigned entry) {
+    return PERIODIC ? entry & SITE_MASK : entry;
+}
 
 // The translation of an image.
 __device__ __forceinline__ real4 translation(int number, const Cell* __restrict__ cell) {
-    const int plain = number == 0 ? NO_TRANSLATION : (number <= NO_TRANSLATION ? number - 1 : number);
+    const int plain =
+        number == 0 ? NO_TRANSLATION : (number <= NO_TRANSLATION ? number - 1 : number);
     const int c = plain / 25 - 1, b = plain / 5 % 5 - 2, a = plain % 5 - 2;
     const double* v = cell->vectors;
-    return real4{real(a * v[0] + b * v[3] + c * v[6]), real(b * v[4] + c * v[7]), real(c * v[8]), 0};
+    return real4{real(a * v[0] + b * v[3] + c * v[6]), real(b * v[4] + c * v[7]), real(c * v[8]),
+                 0};
 }
 
 // The type of a site is kept beside its coordinates.
-__device__ __forceinline__ float with_type(int type, float) { return __uint_as_float(unsigned(type)); }
-__device__ __forceinline__ double with_type(int type, double) { return type; }
-__device__ __forceinline__ int type_of(float w) { return int(__float_as_uint(w)); }
-__device__ __forceinline__ int type_of(double w) { return int(w); }
+__device__ __forceinline__ float with_type(int type, float) {
+    return __uint_as_float(unsigned(type));
+}
+__device__ __forceinline__ double with_type(int type, double) {
+    return type;
+}
+__device__ __forceinline__ int type_of(float w) {
+    return int(__float_as_uint(w));
+}
+__device__ __forceinline__ int type_of(double w) {
+    return int(w);
+}
 
-// Excluded partners, by the numbers of the sites: those of site s are partner[partner_start[s]] onwards, ascending.
+// Excluded partners, by the numbers of the sites: those of site s are partner[partner_start[s]]
+// onwards, ascending.
 struct Exclusions {
-    const int* __restrict__ start;     // (sites + 1)
+    const int* __restrict__ start;  // (sites + 1)
     const int* __restrict__ partner;
 };
 
-// A cluster's sites, by number, -1: none, and the range in which the partners of each lie; nobody has number -1.
+// A cluster's sites, by number, -1: none, and the range in which the partners of each lie; nobody
+// has number -1.
 struct ClusterPartners {
     int site[CLUSTER], lowest[CLUSTER];
     unsigned range[CLUSTER];
 };
 
-__device__ __forceinline__ ClusterPartners partners_of(const int* site, const Exclusions& excluded) {
+__device__ __forceinline__ ClusterPartners partners_of(const int* site,
+                                                       const Exclusions& excluded) {
     ClusterPartners found;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
         found.site[m] = site[m];
-        const int first = site[m] < 0 ? 0 : excluded.start[site[m]], last = site[m] < 0 ? 0 : excluded.start[site[m] + 1];
+        const int first = site[m] < 0 ? 0 : excluded.start[site[m]],
+                  last = site[m] < 0 ? 0 : excluded.start[site[m] + 1];
         found.lowest[m] = first < last ? excluded.partner[first] : -1;
         found.range[m] = first < last ? excluded.partner[last - 1] - found.lowest[m] : 0;
     }
     return found;
 }
 
-// A bit for every site of the cluster that excludes a site. Most are seen to be far from all partners.
-__device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& cluster, const Exclusions& excluded) {
+// A bit for every site of the cluster that excludes a site.
+// Most are seen to be far from all partners.
+__device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& cluster,
+                                            const Exclusions& excluded) {
     bool perhaps = false;
 #pragma unroll
-    for (int m = 0; m < CLUSTER; m++) perhaps |= unsigned(site - cluster.lowest[m]) <= cluster.range[m];
+    for (int m = 0; m < CLUSTER; m++)
+        perhaps |= unsigned(site - cluster.lowest[m]) <= cluster.range[m];
     unsigned mask = 0;
     if (!perhaps) return mask;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
         if (unsigned(site - cluster.lowest[m]) > cluster.range[m] || cluster.site[m] < 0) continue;
 #pragma unroll 1
-        for (int k = excluded.start[cluster.site[m]], last = excluded.start[cluster.site[m] + 1]; k < last; k++)
+        for (int k = excluded.start[cluster.site[m]], last = excluded.start[cluster.site[m] + 1];
+             k < last; k++)
             mask |= unsigned(excluded.partner[k] == site) << m;
     }
     return mask;

@@ -8,15 +8,18 @@
 #define ARCHITECTURE 0
 #endif
 
-// d += a b, a 16 x 8, b 8 x 8, in the tensor cores' layout: with lane = 4 g + t, a holds (g, t), (g + 8, t), (g, t + 4),
-// (g + 8, t + 4), b (t, g), (t + 4, g), and d (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+// d += a b, a 16 x 8, b 8 x 8, in the tensor cores' layout: with lane = 4 g + t, a holds (g, t), (g
+// + 8, t), (g, t + 4), (g + 8, t + 4), b (t, g), (t + 4, g), and d (g, 2 t), (g, 2 t + 1), (g + 8,
+// 2 t), (g + 8, 2 t + 1).
 template <class T>
 __device__ __forceinline__ void multiply_plainly(T (&d)[4], const T (&a)[4], const T (&b)[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        const T upper = __shfl_sync(FULL, a[k / 4 * 2], 4 * g + k % 4), lower = __shfl_sync(FULL, a[k / 4 * 2 + 1], 4 * g + k % 4);
-        const T even = __shfl_sync(FULL, b[k / 4], 8 * t + k % 4), odd = __shfl_sync(FULL, b[k / 4], 8 * t + 4 + k % 4);
+        const T upper = __shfl_sync(FULL, a[k / 4 * 2], 4 * g + k % 4),
+                lower = __shfl_sync(FULL, a[k / 4 * 2 + 1], 4 * g + k % 4);
+        const T even = __shfl_sync(FULL, b[k / 4], 8 * t + k % 4),
+                odd = __shfl_sync(FULL, b[k / 4], 8 * t + 4 + k % 4);
         d[0] += upper * even;
         d[1] += upper * odd;
         d[2] += lower * even;
@@ -24,25 +27,33 @@ __device__ __forceinline__ void multiply_plainly(T (&d)[4], const T (&a)[4], con
     }
 }
 
-__device__ __forceinline__ void multiply_add(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+__device__ __forceinline__ void multiply_add(float (&d)[4], const float (&a)[4],
+                                             const float (&b)[2]) {
 #if ARCHITECTURE >= 800
-    const unsigned *x = reinterpret_cast<const unsigned*>(a), *y = reinterpret_cast<const unsigned*>(b);
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
+    const unsigned *x = reinterpret_cast<const unsigned*>(a),
+                   *y = reinterpret_cast<const unsigned*>(b);
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
 #else
     multiply_plainly(d, a, b);
 #endif
 }
 
-__device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
+__device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4],
+                                             const double (&b)[2]) {
 #if ARCHITECTURE >= 900
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3]) : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+        "%9}, {%0, %1, %2, %3};"
+        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 #elif ARCHITECTURE >= 800
 #pragma unroll
     for (int k = 0; k < 4; k++)
         asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-            : "+d"(d[k % 2 * 2]), "+d"(d[k % 2 * 2 + 1]) : "d"(a[k]), "d"(b[k / 2]));
+            : "+d"(d[k % 2 * 2]), "+d"(d[k % 2 * 2 + 1])
+            : "d"(a[k]), "d"(b[k / 2]));
 #else
     multiply_plainly(d, a, b);
 #endif
@@ -53,8 +64,9 @@ __device__ __forceinline__ float leading(float x) {
     return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
 }
 
-// A lane's part of a factor, a (N = 4) or b (N = 2): doubles as they are, floats as sums of two TF32 numbers (H. Ootomo and
-// R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022), doi:10.1177/10943420221090256).
+// A lane's part of a factor, a (N = 4) or b (N = 2): doubles as they are, floats as sums of two
+// TF32 numbers (H. Ootomo and R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022),
+// doi:10.1177/10943420221090256).
 template <int N>
 struct Factor {
     static constexpr bool SPLIT = ARCHITECTURE >= 800 && sizeof(real) == 4;

@@ -12,7 +12,8 @@ struct Vector {
         y = i0 * b[1] + i1 * b[4] + i2 * b[7];
         z = i0 * b[2] + i1 * b[5] + i2 * b[8];
     }
-    __device__ Vector(int4 offset, const Parameters* parameters) : Vector(offset.x, offset.y, offset.z, parameters) {}
+    __device__ Vector(int4 offset, const Parameters* parameters)
+        : Vector(offset.x, offset.y, offset.z, parameters) {}
     __device__ double square() const { return x * x + y * y + z * z; }
     __device__ double theta() const { return atan2(sqrt(x * x + y * y), z); }
     __device__ double phi() const { return atan2(y, x); }

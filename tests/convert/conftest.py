@@ -9,7 +9,8 @@ from openmm import app, unit
 
 from tests.convert.small_water import BOX, small_water
 
-CHARGES = {"O": -0.834, "H1": 0.417, "H2": 0.417}  # TIP3P, Jorgensen et al. 1983, doi:10.1063/1.445869
+# TIP3P, Jorgensen et al. 1983, doi:10.1063/1.445869
+CHARGES = {"O": -0.834, "H1": 0.417, "H2": 0.417}
 
 
 @dataclass
@@ -32,14 +33,17 @@ def water(tmp_path_factory):
     with open(path, "w") as file:
         app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
     first = np.arange(0, len(positions), 3)
-    pairs = np.stack([[first, first + 1], [first, first + 2], [first + 1, first + 2]]).transpose(2, 0, 1)
+    pairs = np.stack([[first, first + 1], [first, first + 2], [first + 1, first + 2]]).transpose(
+        2, 0, 1
+    )
     charges = np.array([CHARGES[atom.name] for atom in topology.atoms()])
     return Water(topology, system, positions, BOX, charges, pairs.reshape(-1, 2), str(path))
 
 
 @pytest.fixture(scope="session")
 def four_sites(tmp_path_factory):
-    """TIP4P-Ew water, whose virtual sites M have no bonds: topology, System, positions (n, 3) in nm, PDB file."""
+    """TIP4P-Ew water, whose virtual sites M have no bonds: topology, System,
+    positions (n, 3) in nm, PDB file."""
     topology, system, positions = small_water("amber14/tip4pew.xml", "tip4pew")
     path = tmp_path_factory.mktemp("four_sites") / "water.pdb"
     with open(path, "w") as file:

@@ -16,6 +16,9 @@ def small_water(force_field=FORCE_FIELD, model="tip3p"):
     # rounded to what a PDB file keeps: the same numbers whatever route they take
     positions = np.round(np.array(modeller.positions.value_in_unit(unit.nanometer)), 4)
     system = field.createSystem(
-        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometer, rigidWater=False
+        modeller.topology,
+        nonbondedMethod=app.PME,
+        nonbondedCutoff=0.9 * unit.nanometer,
+        rigidWater=False,
     )
     return modeller.topology, system, positions

@@ -34,8 +34,12 @@ def test_the_turned_and_reduced_cell_spans_the_same_lattice(cell):
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_reduced_is_openmms_own_reduction(cell):
     vectors = [openmm.Vec3(*row) for row in cell]
-    assert reduced(cell) == pytest.approx(np.array(reducePeriodicBoxVectors(vectors).value_in_unit_system(
-        openmm.unit.md_unit_system)), abs=1e-12)
+    assert reduced(cell) == pytest.approx(
+        np.array(
+            reducePeriodicBoxVectors(vectors).value_in_unit_system(openmm.unit.md_unit_system)
+        ),
+        abs=1e-12,
+    )
 
 
 def test_a_standard_cell_is_not_touched():
@@ -50,7 +54,9 @@ def test_cells_that_mean_none():
     assert not is_no_cell(np.eye(3)) and not is_no_cell(np.diag([0.1, 0.1, 2.0]))
 
 
-@pytest.mark.parametrize("cell", [np.zeros((3, 3)), np.ones((3, 3)), np.full((3, 3), np.nan), np.diag([1, 1, 0])])
+@pytest.mark.parametrize(
+    "cell", [np.zeros((3, 3)), np.ones((3, 3)), np.full((3, 3), np.nan), np.diag([1, 1, 0])]
+)
 def test_no_volume(cell):
     with pytest.raises(ValueError, match="positive volume"):
         standard_orientation(cell)

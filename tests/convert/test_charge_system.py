@@ -51,14 +51,23 @@ def test_a_box_that_is_not_reduced_is_reduced():
         ({"charges": []}, "no particles"),
         ({"charges": [[1.0]]}, r"`charges` must have shape \(n,\), got \(1, 1\)"),
         ({"charges": [1.0, np.nan]}, "`charges` must be finite, got nan for particle 1"),
-        ({"charges": np.ones(2) * unit.nanometer}, "`charges` must be in units of elementary charge, got nanometer"),
+        (
+            {"charges": np.ones(2) * unit.nanometer},
+            "`charges` must be in units of elementary charge, got nanometer",
+        ),
         ({"positions": np.zeros((3, 3))}, r"`positions` must have shape \(n, 3\) with n = 2"),
         ({"positions": [[0, 0, 0], [0, np.inf, 0]]}, "`positions` must be finite.* particle 1"),
-        ({"positions": np.zeros((2, 3)) * unit.kelvin}, "`positions` must be in units of nanometer, got kelvin"),
+        (
+            {"positions": np.zeros((2, 3)) * unit.kelvin},
+            "`positions` must be in units of nanometer, got kelvin",
+        ),
         ({"box_vectors": np.eye(2)}, r"`box_vectors` must have shape \(3, 3\)"),
         ({"box_vectors": np.zeros((3, 3))}, "positive volume"),
         ({"box_vectors": [[2, 1, 0], [0, 2, 0], [0, 0, 2]]}, "reduced form"),
-        ({"box_vectors": np.eye(3) * unit.picosecond}, "`box_vectors` must be in units of nanometer, got picosecond"),
+        (
+            {"box_vectors": np.eye(3) * unit.picosecond},
+            "`box_vectors` must be in units of nanometer, got picosecond",
+        ),
         ({"exclusions": [[0, 2]]}, r"`exclusions` must hold indices from 0 to 1, got \[0, 2\]"),
         ({"exclusions": [[1, 1]]}, "`exclusions` pairs particle 1 with itself"),
         ({"exclusions": [[0, 1], [1, 0]]}, r"lists the pair \[0, 1\] twice"),
@@ -75,20 +84,25 @@ def test_solver_gets_the_system_and_the_options():
     system = fmm.ChargeSystem([1.0, -2.0, 1.0], positions, CUBE, exclusions=[[0, 1]])
     options = {"tolerance": 1e-6, "precision": "double", "backend": "reference"}
     result = system.solver(**options).compute(system.positions)
-    direct = fmm.CoulombSolver(system.charges, CUBE, system.exclusions, **options).compute(positions)
+    direct = fmm.CoulombSolver(system.charges, CUBE, system.exclusions, **options).compute(
+        positions
+    )
     assert result.energy == direct.energy
     assert np.array_equal(result.forces, direct.forces)
 
 
 def test_solver_follows_the_image_rule():
-    """Excluded partners two boxes apart: their nearest image is left out, or the far pair as it stands."""
+    """Excluded partners two boxes apart: their nearest image is left out,
+    or the far pair as it stands."""
     positions = np.array([[0.1, 0.2, 0.3], [0.4, 0.2, 0.3]])
     far = positions + np.array([[0, 0, 0], [4.0, 0, 0]])
     nearest = fmm.ChargeSystem([1.0, -1.0], far, CUBE, [[0, 1]], exclusions_periodic=True)
     literal = fmm.ChargeSystem([1.0, -1.0], far, CUBE, [[0, 1]])
     near = fmm.ChargeSystem([1.0, -1.0], positions, CUBE, [[0, 1]])
     options = {"tolerance": 1e-8, "precision": "double", "backend": "reference"}
-    energies = [cs.solver(**options).compute(cs.positions).energy for cs in (nearest, literal, near)]
+    energies = [
+        cs.solver(**options).compute(cs.positions).energy for cs in (nearest, literal, near)
+    ]
     assert energies[0] == pytest.approx(energies[2], abs=1e-6)
     expected = fmm.units.COULOMB_CONSTANT * (1 / 4.3 - 1 / 0.3)
     assert energies[1] - energies[0] == pytest.approx(expected, rel=1e-6)
@@ -96,10 +110,16 @@ def test_solver_follows_the_image_rule():
 
 def test_a_periodic_system_may_get_an_open_solver():
     system = fmm.ChargeSystem([1.0, -1.0], box_vectors=3 * np.eye(3))
-    result = system.solver(boundary="open", precision="double").compute([[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]])
+    result = system.solver(boundary="open", precision="double").compute(
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]]
+    )
     assert result.energy == pytest.approx(-fmm.units.COULOMB_CONSTANT / 2.5, rel=1e-9)
 
 
 def test_an_open_system_gets_an_open_solver():
-    result = fmm.ChargeSystem([1.0, -1.0]).solver(precision="double").compute([[0.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
+    result = (
+        fmm.ChargeSystem([1.0, -1.0])
+        .solver(precision="double")
+        .compute([[0.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
+    )
     assert result.energy == pytest.approx(-fmm.units.COULOMB_CONSTANT / 0.5, rel=1e-9)

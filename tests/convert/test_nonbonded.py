@@ -1,4 +1,5 @@
-"""Arrays of a NonbondedForce's parameters: those that its own methods return and take, to the last bit."""
+"""Arrays of a NonbondedForce's parameters: those that its own methods return and take,
+to the last bit."""
 
 from types import SimpleNamespace
 
@@ -8,14 +9,20 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.convert import nonbonded
-from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged, particle_parameters, set_particle_parameters
+from fmm_openmm.convert.nonbonded import (
+    excepted_pairs,
+    first_charged,
+    particle_parameters,
+    set_particle_parameters,
+)
 
 PARTICLES = 50
 
 
 @pytest.fixture(params=["functions", "methods"])
 def route(request, monkeypatch):
-    """The functions of OpenMM's extension module, and the methods, for an OpenMM that lacks these functions."""
+    """The functions of OpenMM's extension module, and the methods, for an OpenMM that lacks
+    these functions."""
     if request.param == "methods":
         monkeypatch.setattr(nonbonded, "openmm", SimpleNamespace())
 
@@ -25,7 +32,9 @@ def force():
     """With numbers of all magnitudes, as a System gives it back, whose handles SWIG makes."""
     random = np.random.default_rng(8)
     force, system = openmm.NonbondedForce(), openmm.System()
-    for charge, sigma, epsilon in random.normal(size=(PARTICLES, 3)) * 10.0 ** random.integers(-300, 300, (PARTICLES, 3)):
+    for charge, sigma, epsilon in random.normal(size=(PARTICLES, 3)) * 10.0 ** random.integers(
+        -300, 300, (PARTICLES, 3)
+    ):
         force.addParticle(charge, sigma, epsilon)
     force.setParticleParameters(3, -0.0, 5e-324, np.nan)
     force.setParticleParameters(4, np.inf, 1 / 3, -np.inf)
@@ -40,7 +49,12 @@ def force():
 
 
 def by_methods(force):
-    return np.array([[value._value for value in force.getParticleParameters(i)] for i in range(force.getNumParticles())])
+    return np.array(
+        [
+            [value._value for value in force.getParticleParameters(i)]
+            for i in range(force.getNumParticles())
+        ]
+    )
 
 
 def test_particles(force, route):
@@ -52,7 +66,9 @@ def test_particles(force, route):
 def test_exceptions(force, route):
     found = excepted_pairs(force)
     assert found.dtype == np.int64
-    assert found.tolist() == [force.getExceptionParameters(k)[:2] for k in range(force.getNumExceptions())]
+    assert found.tolist() == [
+        force.getExceptionParameters(k)[:2] for k in range(force.getNumExceptions())
+    ]
 
 
 def test_the_largest_index_is_exact(route):
@@ -90,10 +106,14 @@ def test_writing(force, route):
     assert openmm.XmlSerializer.serialize(force) == openmm.XmlSerializer.serialize(twin)
 
 
-@pytest.mark.parametrize("shape", [(PARTICLES - 1, 3), (PARTICLES + 1, 3), (PARTICLES, 2), (PARTICLES,)])
+@pytest.mark.parametrize(
+    "shape", [(PARTICLES - 1, 3), (PARTICLES + 1, 3), (PARTICLES, 2), (PARTICLES,)]
+)
 def test_other_shapes_are_not_written(force, shape, route):
     before = by_methods(force)
-    with pytest.raises(ValueError, match=rf"shape \(n, 3\) with n = {PARTICLES} \(from `force`\), got"):
+    with pytest.raises(
+        ValueError, match=rf"shape \(n, 3\) with n = {PARTICLES} \(from `force`\), got"
+    ):
         set_particle_parameters(force, np.zeros(shape))
     assert by_methods(force).tobytes() == before.tobytes()
 
@@ -107,8 +127,13 @@ def test_converting_a_system_by_either(water, monkeypatch):
             if not functions:
                 patch.setattr(nonbonded, "openmm", SimpleNamespace())
             force = fmm.use_fmm(system)
-            texts = [openmm.XmlSerializer.serialize(system.getForce(k)) for k in range(system.getNumForces() - 1)]
+            texts = [
+                openmm.XmlSerializer.serialize(system.getForce(k))
+                for k in range(system.getNumForces() - 1)
+            ]
             forces.append((texts, force._definition.pack()))
             fmm.restore_pme(system)
-        assert openmm.XmlSerializer.serialize(system) == openmm.XmlSerializer.serialize(water.system)
+        assert openmm.XmlSerializer.serialize(system) == openmm.XmlSerializer.serialize(
+            water.system
+        )
     assert forces[0] == forces[1]

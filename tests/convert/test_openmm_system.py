@@ -22,7 +22,9 @@ def test_from_topology(water, assert_water):
         assert_water(fmm.ChargeSystem.from_topology(water.topology, field, water.positions))
 
 
-@pytest.mark.parametrize("box", [None, 0.1 * np.eye(3) * unit.nanometer], ids=["none", "of one Angstrom"])
+@pytest.mark.parametrize(
+    "box", [None, 0.1 * np.eye(3) * unit.nanometer], ids=["none", "of one Angstrom"]
+)
 def test_from_topology_without_box(water, box):
     topology = app.PDBFile(water.pdb).topology
     topology.setPeriodicBoxVectors(box)
@@ -46,7 +48,9 @@ def test_offsets_count_at_their_defaults():
     force.addParticleParameterOffset("lambda", 1, 0.8, 0, 0)
     force.addParticleParameterOffset("mu", 1, 0.1, 0, 0)
     force.addParticleParameterOffset("mu", 3, -1.0, 0, 0)
-    assert fmm.ChargeSystem.from_openmm(system).charges == pytest.approx([0.5, -0.5 + 0.2 + 0.2, -1.5, -2.5 - 2.0])
+    assert fmm.ChargeSystem.from_openmm(system).charges == pytest.approx(
+        [0.5, -0.5 + 0.2 + 0.2, -1.5, -2.5 - 2.0]
+    )
 
 
 def test_every_exception_is_an_exclusion():
@@ -62,7 +66,11 @@ def test_every_exception_is_an_exclusion():
 def test_the_systems_box_and_none_for_an_open_force():
     system, force = small_system()
     system.setDefaultPeriodicBoxVectors([3, 0, 0], [1, 3, 0], [0, -1, 3])
-    assert fmm.ChargeSystem.from_openmm(system).box_vectors.tolist() == [[3, 0, 0], [1, 3, 0], [0, -1, 3]]
+    assert fmm.ChargeSystem.from_openmm(system).box_vectors.tolist() == [
+        [3, 0, 0],
+        [1, 3, 0],
+        [0, -1, 3],
+    ]
     force.setNonbondedMethod(force.NoCutoff)
     assert fmm.ChargeSystem.from_openmm(system).box_vectors is None
 
@@ -78,11 +86,17 @@ def test_the_energy_is_that_of_pme(water):
     for i in range(force.getNumParticles()):
         force.setParticleParameters(i, force.getParticleParameters(i)[0], 0.1, 0.0)
     force.setUseDispersionCorrection(False)
-    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference"))
+    context = openmm.Context(
+        system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference")
+    )
     context.setPositions(water.positions)
     pme = context.getState(energy=True).getPotentialEnergy().value_in_unit(unit.kilojoule_per_mole)
     found = fmm.ChargeSystem.from_openmm(water.system, water.positions)
-    energy = found.solver(tolerance=1e-6, precision="double", backend="reference").compute(found.positions).energy
+    energy = (
+        found.solver(tolerance=1e-6, precision="double", backend="reference")
+        .compute(found.positions)
+        .energy
+    )
     assert energy == pytest.approx(pme, rel=1e-5)
 
 
@@ -112,17 +126,27 @@ def test_refuses_other_counts_and_units(water):
     with pytest.raises(ValueError, match="`positions` must have shape"):
         fmm.ChargeSystem.from_openmm(water.system, water.positions[1:])
     with pytest.raises(ValueError, match="`positions` must be in units of nanometer, got kelvin"):
-        fmm.ChargeSystem.from_openmm(water.system, [openmm.Vec3(*x) for x in water.positions] * unit.kelvin)
-    with pytest.raises(ValueError, match="`positions` must be in units of nanometer, got elementary charge"):
-        fmm.ChargeSystem.from_openmm(water.system, [x * unit.elementary_charge for x in water.positions])
+        fmm.ChargeSystem.from_openmm(
+            water.system, [openmm.Vec3(*x) for x in water.positions] * unit.kelvin
+        )
+    with pytest.raises(
+        ValueError, match="`positions` must be in units of nanometer, got elementary charge"
+    ):
+        fmm.ChargeSystem.from_openmm(
+            water.system, [x * unit.elementary_charge for x in water.positions]
+        )
 
 
 def test_refuses_other_types(water):
     with pytest.raises(TypeError, match=r"`system` must be an openmm\.System, got Topology"):
         fmm.ChargeSystem.from_openmm(water.topology)
-    with pytest.raises(TypeError, match=r"`forcefield` must be an openmm\.app\.ForceField or file names, got float"):
+    with pytest.raises(
+        TypeError, match=r"`forcefield` must be an openmm\.app\.ForceField or file names, got float"
+    ):
         fmm.ChargeSystem.from_topology(water.topology, 3.0)
-    with pytest.raises(TypeError, match=r"`topology` must be an openmm\.app\.Topology, got NoneType"):
+    with pytest.raises(
+        TypeError, match=r"`topology` must be an openmm\.app\.Topology, got NoneType"
+    ):
         fmm.ChargeSystem.from_topology(None, "amber14/tip3p.xml")
 
 
@@ -210,5 +234,7 @@ def test_charges_of_several_forces_add_up(water):
 )
 def test_refuses_forces_whose_charges_do_not_add_up(water, change):
     system = fmm_system(water, lambda _: None, change)
-    with pytest.raises(fmm.UnsupportedError, match="of FMMForce 'number 0' and FMMForce 'number 1' do not add up"):
+    with pytest.raises(
+        fmm.UnsupportedError, match="of FMMForce 'number 0' and FMMForce 'number 1' do not add up"
+    ):
         fmm.ChargeSystem.from_openmm(system)

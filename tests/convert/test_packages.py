@@ -23,14 +23,18 @@ def trajectory(water):
 
 def test_mdtraj_with_a_force_field(trajectory, assert_water):
     assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, "amber14/tip3p.xml"), FLOAT32)
-    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, app.ForceField("amber14/tip3p.xml")), FLOAT32)
+    assert_water(
+        fmm.ChargeSystem.from_mdtraj(trajectory, app.ForceField("amber14/tip3p.xml")), FLOAT32
+    )
     assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, ["amber14/tip3p.xml"]), FLOAT32)
 
 
 def test_mdtraj_with_charges(trajectory, water, assert_water):
     assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, water.charges), FLOAT32)
     assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, list(water.charges)), FLOAT32)
-    assert_water(fmm.ChargeSystem.from_mdtraj(trajectory, water.charges * unit.elementary_charge), FLOAT32)
+    assert_water(
+        fmm.ChargeSystem.from_mdtraj(trajectory, water.charges * unit.elementary_charge), FLOAT32
+    )
     assert fmm.ChargeSystem.from_mdtraj(trajectory, water.charges).exclusions_periodic is True
 
 
@@ -40,11 +44,15 @@ def test_mdtraj_frame_and_box(trajectory, water):
     two.unitcell_vectors = np.array([water.box, [[2, 0, 0], [1.5, 2, 0], [0, 0, 2]]])
     found = fmm.ChargeSystem.from_mdtraj(two, water.charges, frame=1)
     assert found.positions == pytest.approx(water.positions + 0.5, abs=FLOAT32)
-    assert found.box_vectors == pytest.approx(np.array([[2, 0, 0], [-0.5, 2, 0], [0, 0, 2]]), abs=FLOAT32)
+    assert found.box_vectors == pytest.approx(
+        np.array([[2, 0, 0], [-0.5, 2, 0], [0, 0, 2]]), abs=FLOAT32
+    )
     by_field = fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml", frame=-1)
     assert np.array_equal(by_field.box_vectors, found.box_vectors)
     two.unitcell_vectors = np.array(2 * [[[2, 0, 0], [0, 2, 0], [0, 2, 0]]])
-    with pytest.raises(ValueError, match=r"`trajectory\.unitcell_vectors` must span a positive volume"):
+    with pytest.raises(
+        ValueError, match=r"`trajectory\.unitcell_vectors` must span a positive volume"
+    ):
         fmm.ChargeSystem.from_mdtraj(two, water.charges)
     two.unitcell_vectors = None
     assert fmm.ChargeSystem.from_mdtraj(two, water.charges).box_vectors is None
@@ -58,11 +66,17 @@ def test_mdtraj_refuses(trajectory, water):
     for frame in (0.0, slice(1), None):
         with pytest.raises(TypeError, match="`frame` must be an integer, got "):
             fmm.ChargeSystem.from_mdtraj(trajectory, water.charges, frame)
-    with pytest.raises(ValueError, match=r"`charges_or_forcefield` must have shape \(n,\) with n = 768, got \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"`charges_or_forcefield` must have shape \(n,\) with n = 768, got \(2,\)"
+    ):
         fmm.ChargeSystem.from_mdtraj(trajectory, [1.0, -1.0])
-    with pytest.raises(ValueError, match=r"`charges_or_forcefield` must have shape \(n,\), got \(\)"):
+    with pytest.raises(
+        ValueError, match=r"`charges_or_forcefield` must have shape \(n,\), got \(\)"
+    ):
         fmm.ChargeSystem.from_mdtraj(trajectory, None)
-    with pytest.raises(ValueError, match="`charges_or_forcefield` must be in units of elementary charge"):
+    with pytest.raises(
+        ValueError, match="`charges_or_forcefield` must be in units of elementary charge"
+    ):
         fmm.ChargeSystem.from_mdtraj(trajectory, water.charges * unit.nanometer)
     with pytest.raises(TypeError, match=r"`trajectory` must be mdtraj\.Trajectory, got str"):
         fmm.ChargeSystem.from_mdtraj("water.pdb", water.charges)
@@ -76,7 +90,9 @@ def test_mdtraj_virtual_sites(four_sites):
     trajectory = mdtraj.load(pdb)
     found = fmm.ChargeSystem.from_mdtraj(trajectory, "amber14/tip4pew.xml")
     assert np.array_equal(found.exclusions, expected.exclusions)
-    with pytest.raises(ValueError, match=r"`trajectory` has no bond of HOH1-M, atom 3, .* a force field"):
+    with pytest.raises(
+        ValueError, match=r"`trajectory` has no bond of HOH1-M, atom 3, .* a force field"
+    ):
         fmm.ChargeSystem.from_mdtraj(trajectory, expected.charges)
     for residue in trajectory.topology.residues:
         trajectory.topology.add_bond(residue.atom(0), residue.atom(3))
@@ -92,7 +108,9 @@ def test_mdtraj_bonds_of_residues_it_does_not_know():
     for name in ("C1", "C2", "C3"):
         topology.add_atom(name, mdtraj.element.carbon, residue)
     molecule, charges = mdtraj.Trajectory(np.eye(3), topology), [1.0, -0.5, -0.5]
-    with pytest.raises(ValueError, match=r"`trajectory` has no bond of BNZ0-C1, atom 0, .* pass `bonds`"):
+    with pytest.raises(
+        ValueError, match=r"`trajectory` has no bond of BNZ0-C1, atom 0, .* pass `bonds`"
+    ):
         fmm.ChargeSystem.from_mdtraj(molecule, charges)
     found = fmm.ChargeSystem.from_mdtraj(molecule, charges, bonds=[(0, 1), (1, 2)])
     assert found.exclusions.tolist() == [[0, 1], [0, 2], [1, 2]]
@@ -116,7 +134,9 @@ def test_mdtraj_unknown_elements_alone(water):
 @pytest.fixture
 def structure(water):
     parmed = pytest.importorskip("parmed")
-    return parmed.openmm.load_topology(water.topology, water.system, water.positions * unit.nanometer)
+    return parmed.openmm.load_topology(
+        water.topology, water.system, water.positions * unit.nanometer
+    )
 
 
 @pytest.mark.parametrize("rule", ["lorentz", "geometric"])
@@ -132,7 +152,8 @@ def test_parmed_reading_amber_files(structure, assert_water, tmp_path):
     structure.save(str(tmp_path / "water.rst7"))
     loaded = parmed.load_file(str(tmp_path / "water.prmtop"), xyz=str(tmp_path / "water.rst7"))
     found = fmm.ChargeSystem.from_parmed(loaded)
-    found.charges[:] = np.round(found.charges, 6)  # AMBER keeps charges times 18.2223 with eight digits
+    # AMBER keeps charges times 18.2223 with eight digits
+    found.charges[:] = np.round(found.charges, 6)
     assert_water(found, FLOAT32)
 
 
@@ -162,10 +183,16 @@ def test_parmed_refuses(water):
 def test_parmed_refuses_drude_particles(structure):
     parmed = pytest.importorskip("parmed")
     oxygen = structure.atoms[0]
-    oxygen.drude_type, drude = "D", parmed.topologyobjects.DrudeAtom(name="DO", atomic_number=0, mass=0.4)
+    oxygen.drude_type, drude = (
+        "D",
+        parmed.topologyobjects.DrudeAtom(name="DO", atomic_number=0, mass=0.4),
+    )
     drude.atom_type = oxygen.atom_type
     structure.add_atom_to_residue(drude, oxygen.residue)
-    with pytest.raises(ValueError, match=r"holds the Drude particle DO of HOH 0, atom 3, .*CharmmPsfFile .*from_openmm"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds the Drude particle DO of HOH 0, atom 3, .*CharmmPsfFile .*from_openmm",
+    ):
         fmm.ChargeSystem.from_parmed(structure)
 
 
@@ -173,7 +200,10 @@ def test_parmed_extra_points(four_sites):
     parmed = pytest.importorskip("parmed")
     topology, system, positions, _ = four_sites
     structure = parmed.openmm.load_topology(topology, system, positions * unit.nanometer)
-    with pytest.raises(ValueError, match=r"`structure` has no bond of the extra point M of HOH 0, atom 3, .*from_openmm"):
+    with pytest.raises(
+        ValueError,
+        match=r"`structure` has no bond of the extra point M of HOH 0, atom 3, .*from_openmm",
+    ):
         fmm.ChargeSystem.from_parmed(structure)
     for residue in structure.residues:
         structure.bonds.append(parmed.Bond(residue[0], residue[3]))
@@ -226,32 +256,46 @@ def test_mdanalysis_refuses(water):
     universe.add_TopologyAttr("charges", water.charges)
     with pytest.raises(ValueError, match="`universe` has no bonds: pass `bonds`"):
         fmm.ChargeSystem.from_mdanalysis(universe)
-    with pytest.raises(ValueError, match=r"`bonds` must hold indices from 0 to 767, got \[0, 100000\] in row 0"):
+    with pytest.raises(
+        ValueError, match=r"`bonds` must hold indices from 0 to 767, got \[0, 100000\] in row 0"
+    ):
         fmm.ChargeSystem.from_mdanalysis(universe, bonds=[(0, 100000)])
-    with pytest.raises(ValueError, match=r"`bonds` must hold indices from 0 to 2, got \[3, 4\] in row 0"):
+    with pytest.raises(
+        ValueError, match=r"`bonds` must hold indices from 0 to 2, got \[3, 4\] in row 0"
+    ):
         fmm.ChargeSystem.from_mdanalysis(universe.atoms[3:6], bonds=[(3, 4)])
-    with pytest.raises(TypeError, match=r"`universe` must be MDAnalysis\.Universe or MDAnalysis\.AtomGroup, got str"):
+    with pytest.raises(
+        TypeError,
+        match=r"`universe` must be MDAnalysis\.Universe or MDAnalysis\.AtomGroup, got str",
+    ):
         fmm.ChargeSystem.from_mdanalysis(water.pdb)
 
 
 def test_mdanalysis_virtual_sites(four_sites):
-    """Massless charges are excluded by their bonds; without them they are refused, unless alone in their residue."""
+    """Massless charges are excluded by their bonds; without them they are refused, unless alone
+    in their residue."""
     mdanalysis = pytest.importorskip("MDAnalysis")
     topology, system, positions, pdb = four_sites
     expected = fmm.ChargeSystem.from_openmm(system, positions)
     universe = mdanalysis.Universe(pdb)
     universe.add_TopologyAttr("charges", expected.charges)
-    universe.add_TopologyAttr("masses", [system.getParticleMass(i)._value for i in range(len(expected))])
+    universe.add_TopologyAttr(
+        "masses", [system.getParticleMass(i)._value for i in range(len(expected))]
+    )
     bonds = [(atom1.index, atom2.index) for atom1, atom2 in topology.bonds()]
     universe.add_bonds(bonds)
-    with pytest.raises(ValueError, match=r"no bond of the massless M of HOH 1, atom 3, .*: pass `bonds`"):
+    with pytest.raises(
+        ValueError, match=r"no bond of the massless M of HOH 1, atom 3, .*: pass `bonds`"
+    ):
         fmm.ChargeSystem.from_mdanalysis(universe)
     assert len(fmm.ChargeSystem.from_mdanalysis(universe.select_atoms("name M")).exclusions) == 0
     whole = [*bonds, *((site - 3, site) for site in range(3, len(expected), 4))]
     found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=whole)
     assert np.array_equal(found.exclusions, expected.exclusions)
     universe.add_bonds(whole[len(bonds) :])
-    assert np.array_equal(fmm.ChargeSystem.from_mdanalysis(universe).exclusions, expected.exclusions)
+    assert np.array_equal(
+        fmm.ChargeSystem.from_mdanalysis(universe).exclusions, expected.exclusions
+    )
 
 
 # ASE
@@ -265,11 +309,13 @@ def crystal(constant=5.64):
 
 
 def test_ase_primitive_crystal():
-    """Rock salt in its primitive cell, which lies askew: the Madelung constant (1.74756459463, Borwein et al. 1985,
-    doi:10.1063/1.526675) does not mind the turn."""
+    """Rock salt in its primitive cell, which lies askew: the Madelung constant (1.74756459463,
+    Borwein et al. 1985, doi:10.1063/1.526675) does not mind the turn."""
     system = fmm.ChargeSystem.from_ase(crystal())
     assert system.box_vectors == pytest.approx(
-        0.564 / np.sqrt(2) * np.array([[1, 0, 0], [0.5, np.sqrt(0.75), 0], [0.5, np.sqrt(1 / 12), np.sqrt(2 / 3)]])
+        0.564
+        / np.sqrt(2)
+        * np.array([[1, 0, 0], [0.5, np.sqrt(0.75), 0], [0.5, np.sqrt(1 / 12), np.sqrt(2 / 3)]])
     )
     solver = system.solver(tolerance=1e-8, precision="double", backend="reference")
     madelung = -solver.compute(system.positions).energy * 0.282 / fmm.units.COULOMB_CONSTANT
@@ -289,7 +335,10 @@ def test_ase_turns_positions_with_the_cell():
 def test_ase_water(water, assert_water):
     ase = pytest.importorskip("ase")
     atoms = ase.Atoms(
-        [atom.element.symbol for atom in water.topology.atoms()], 10 * water.positions, cell=10 * water.box, pbc=True
+        [atom.element.symbol for atom in water.topology.atoms()],
+        10 * water.positions,
+        cell=10 * water.box,
+        pbc=True,
     )
     atoms.set_initial_charges(water.charges)
     bonds = [(atom1.index, atom2.index) for atom1, atom2 in water.topology.bonds()]

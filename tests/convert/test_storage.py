@@ -14,7 +14,9 @@ from fmm_openmm.convert import charge_system, storage
 def full():
     rng = np.random.default_rng(5)
     box = np.array([[2.0, 0, 0], [-0.5, 2, 0], [0.6, 0.5, 3]])
-    return fmm.ChargeSystem(rng.normal(size=20), rng.normal(size=(20, 3)), box, [[0, 1], [3, 7]], True)
+    return fmm.ChargeSystem(
+        rng.normal(size=20), rng.normal(size=(20, 3)), box, [[0, 1], [3, 7]], True
+    )
 
 
 @pytest.fixture
@@ -67,7 +69,9 @@ def test_missing_file(tmp_path):
         fmm.ChargeSystem.load(tmp_path / "nothing.npz")
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"not a zip file at all", b"\x93NUMPY\x01\x00garbage", b"\x80\x04N."])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"not a zip file at all", b"\x93NUMPY\x01\x00garbage", b"\x80\x04N."]
+)
 def test_foreign_bytes(tmp_path, content):
     path = tmp_path / "foreign.npz"
     path.write_bytes(content)
@@ -88,8 +92,15 @@ def test_pickles_are_never_opened(tmp_path):
 
 
 def test_newer_version(full, tmp_path):
-    storage.write(tmp_path / "new.npz", charge_system.KIND, charge_system.VERSION + 1, {"charges": full.charges})
-    with pytest.raises(ValueError, match="newer fmm_openmm: its format version is 2, this one reads up to 1"):
+    storage.write(
+        tmp_path / "new.npz",
+        charge_system.KIND,
+        charge_system.VERSION + 1,
+        {"charges": full.charges},
+    )
+    with pytest.raises(
+        ValueError, match="newer fmm_openmm: its format version is 2, this one reads up to 1"
+    ):
         fmm.ChargeSystem.load(tmp_path / "new.npz")
 
 
@@ -127,7 +138,8 @@ def test_cut_short_anywhere(saved):
 
 
 def test_flipped_bits_anywhere(full, saved):
-    """Some bytes of a zip mean nothing (dates, say); every other change must be an error, never another system."""
+    """Some bytes of a zip mean nothing (dates, say); every other change must be an error, never
+    another system."""
     whole = bytearray(saved.read_bytes())
     refused = 0
     for place in range(0, len(whole), 7):
@@ -139,6 +151,12 @@ def test_flipped_bits_anywhere(full, saved):
         except ValueError:
             refused += 1
         else:
-            for name in ("charges", "positions", "box_vectors", "exclusions", "exclusions_periodic"):
+            for name in (
+                "charges",
+                "positions",
+                "box_vectors",
+                "exclusions",
+                "exclusions_periodic",
+            ):
                 assert np.array_equal(getattr(found, name), getattr(full, name))
     assert refused > len(whole) / 7 / 2

@@ -1,8 +1,10 @@
-"""The GPU's programs on the host: kernels compiled by a C++ compiler, executed step by step, without CUDA or a GPU.
+"""The GPU's programs on the host: kernels compiled by a C++ compiler, executed step by step,
+without CUDA or a GPU.
 
-Slow, and nothing like a GPU in its timing; but the same sources, the same macros, the same steps and buffers. Writing beyond a
-buffer is noticed and, if the compiler is g++, reading what was never written in a buffer or in dynamic shared memory. Paths for
-newer architectures (tensor cores) are not covered.
+Slow, and nothing like a GPU in its timing; but the same sources, the same macros, the same steps
+and buffers. Writing beyond a buffer is noticed and, if the compiler is g++, reading what was never
+written in a buffer or in dynamic shared memory. Paths for newer architectures (tensor cores) are
+not covered.
 """
 
 import ctypes
@@ -23,7 +25,16 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 SOURCES = Path(__file__).parent
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{SOURCES}")
+OPTIONS = (
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    f"-I{SOURCES}",
+)
 OPTIONS += ("-U_FORTIFY_SOURCE",)  # which would forbid jumps between stacks
 NOTICES_READS = "g++" in str(COMPILER)
 """Whether reading what was never written is noticed."""
@@ -31,7 +42,10 @@ NOTICES_READS = "g++" in str(COMPILER)
 if NOTICES_READS:
     OPTIONS += ("-fno-aggressive-loop-optimizations",)  # rows of an array are run over
     OPTIONS += ("-fsanitize=kernel-address",)
-    OPTIONS += tuple(f"--param=asan-{what}=0" for what in ("instrumentation-with-call-threshold", "stack", "globals"))
+    OPTIONS += tuple(
+        f"--param=asan-{what}=0"
+        for what in ("instrumentation-with-call-threshold", "stack", "globals")
+    )
 GUARD = 64
 """Bytes on either side of a buffer that nobody may write."""
 
@@ -45,7 +59,9 @@ _DYNAMIC = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 
 def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctypes.CDLL:
     """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels."""
-    source = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros))
+    source = _DYNAMIC.sub(
+        r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros)
+    )
     entries = "".join(f"LAUNCHER({name})\n" for name in kernels)
     text = f'#include "cuda.h"\n{source}\n{entries}'
     path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
@@ -54,7 +70,8 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
 
 
 def machine(folder: Path) -> Path:
-    """The library that runs the blocks of every kernel; beside it the header in a form that g++ reads much faster."""
+    """The library that runs the blocks of every kernel; beside it the header in a form that g++
+    reads much faster."""
     built(folder / "cuda.h.gch", "-x", "c++-header", SOURCES / "cuda.h")
     return built(folder / "machine.so", "-fno-sanitize=all", SOURCES / "machine.cpp")
 
@@ -62,7 +79,9 @@ def machine(folder: Path) -> Path:
 def built(path: Path, *sources) -> Path:
     """What the compiler makes of sources, once."""
     if not path.exists():
-        done = subprocess.run([COMPILER, *OPTIONS, "-o", path, *sources], capture_output=True, text=True)
+        done = subprocess.run(
+            [COMPILER, *OPTIONS, "-o", path, *sources], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr[-4000:]
     return path
 
@@ -77,7 +96,9 @@ class Emulator:
             files.setdefault(kernel.file, []).append(name)
         machine(folder)  # before several files ask for it at once
         with ThreadPoolExecutor(2) as pool:
-            made = pool.map(lambda each: compiled(each[0], program.macros, each[1], folder), files.items())
+            made = pool.map(
+                lambda each: compiled(each[0], program.macros, each[1], folder), files.items()
+            )
         libraries = dict(zip(files, made, strict=True))
         self._functions = {}
         for name, kernel in program.kernels.items():
@@ -86,12 +107,15 @@ class Emulator:
         self._memory, self.buffers = {}, {}
         for name, buffer in program.buffers.items():
             self._memory[name] = memory = np.full(GUARD + buffer.nbytes + GUARD, GARBAGE, np.uint8)
-            self.buffers[name] = memory[GUARD : GUARD + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
+            self.buffers[name] = (
+                memory[GUARD : GUARD + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
+            )
             if buffer.data is not None:
                 self.buffers[name][...] = buffer.data
 
     def run(self, stages=None) -> None:
-        """The steps of some stages, or of all but the setup, in the order in which they are queued."""
+        """The steps of some stages, or of all but the setup,
+        in the order in which they are queued."""
         for step in self.program.steps:
             if step.stage not in stages if stages else step.stage == SETUP:
                 continue
@@ -105,7 +129,9 @@ class Emulator:
         for argument in step.arguments:
             if isinstance(argument, At):
                 buffer = self.buffers[argument.buffer]
-                keep.append(ctypes.c_void_p(buffer.ctypes.data + argument.element * buffer.itemsize))
+                keep.append(
+                    ctypes.c_void_p(buffer.ctypes.data + argument.element * buffer.itemsize)
+                )
             else:
                 keep.append(ctypes.create_string_buffer(argument.tobytes(), argument.nbytes))
         arguments = (ctypes.c_void_p * len(keep))(*(ctypes.addressof(each) for each in keep))
@@ -113,19 +139,32 @@ class Emulator:
         assert fault is None, f"{step.kernel}: {fault.decode()}"
         for name, memory in self._memory.items():
             edges = memory[:GUARD], memory[len(memory) - GUARD :]
-            assert all((edge == GARBAGE).all() for edge in edges), f"{step.kernel} wrote beyond {name}"
+            assert all((edge == GARBAGE).all() for edge in edges), (
+                f"{step.kernel} wrote beyond {name}"
+            )
 
 
 class EmulatedStages:
-    """Arguments as for ``CudaStages``, the folder for compiled kernels, OpenMM's arrays if it is to run between these, and the
-    device that the program is made for; levels and m2l."""
+    """Arguments as for ``CudaStages``, the folder for compiled kernels, OpenMM's arrays if it is
+    to run between these, and the device that the program is made for; levels and m2l."""
 
     def __init__(
         self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path,
         interface: Interface | None = None, device: Device = DEVICE, **levels,
     ):  # fmt: skip
         self.lattice = lattice
-        program = build(lattice, order, smoothing, charges, pairs, minimum_image, dtype, device, interface, **levels)
+        program = build(
+            lattice,
+            order,
+            smoothing,
+            charges,
+            pairs,
+            minimum_image,
+            dtype,
+            device,
+            interface,
+            **levels,
+        )
         self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 
@@ -136,10 +175,13 @@ class EmulatedStages:
         self.buffers["positions"][...] = positions
         self.run(width, origin, set_up)
         scale = width / COULOMB_CONSTANT
-        return self.buffers["potentials"].astype(float) * scale, self.buffers["fields"].astype(float) * (scale * width)
+        return self.buffers["potentials"].astype(float) * scale, self.buffers["fields"].astype(
+            float
+        ) * (scale * width)
 
     def run(self, width: float, origin=(0.0, 0.0, 0.0), set_up: bool = True) -> None:
-        """All stages, for the positions that are in place; without the setup if the shape of the cell is in place as well."""
+        """All stages, for the positions that are in place; without the setup if the shape of the
+        cell is in place as well."""
         self.buffers["parameters"][...] = parameter_block(self.lattice, width, origin)
         if set_up:
             self.emulator.run([SETUP])

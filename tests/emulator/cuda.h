@@ -1,4 +1,5 @@
-// CUDA on one thread of the host: enough of the language for the kernels of this project. What runs them is in machine.cpp.
+// CUDA on one thread of the host: enough of the language for the kernels of this project. What runs
+// them is in machine.cpp.
 #pragma once
 #include <math.h>
 
@@ -18,15 +19,33 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 
-struct uint3 { unsigned x, y, z; };
-struct int2 { int x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct int3 { int x, y, z; };
-struct alignas(16) int4 { int x, y, z, w; };
-inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
-struct alignas(16) double2 { double x, y; };
-struct double3 { double x, y, z; };
+struct uint3 {
+    unsigned x, y, z;
+};
+struct int2 {
+    int x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct int3 {
+    int x, y, z;
+};
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) {
+    return {x, y, z, w};
+}
+struct alignas(16) double2 {
+    double x, y;
+};
+struct double3 {
+    double x, y, z;
+};
 
 #pragma GCC visibility push(default)
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
@@ -61,9 +80,11 @@ Values<T> exchange(unsigned mask, T value) {
 }
 
 template <class... A, std::size_t... I>
-const char* launch(void (*kernel)(A...), uint3 grid, unsigned block, void** arguments, std::index_sequence<I...>) {
+const char* launch(void (*kernel)(A...), uint3 grid, unsigned block, void** arguments,
+                   std::index_sequence<I...>) {
     auto call = [&] { kernel(*static_cast<std::remove_reference_t<A>*>(arguments[I])...); };
-    return run(grid, block, [](void* call_of) { (*static_cast<decltype(call)*>(call_of))(); }, &call);
+    return run(
+        grid, block, [](void* call_of) { (*static_cast<decltype(call)*>(call_of))(); }, &call);
 }
 
 template <class... A>
@@ -74,21 +95,31 @@ const char* launch(void (*kernel)(A...), uint3 grid, unsigned block, void** argu
 }  // namespace emulator
 
 // A function launch_<kernel> for callers of the library; what went wrong, or nothing.
-#define LAUNCHER(kernel)                                                                                       \
-    extern "C" __attribute__((visibility("default"))) const char* launch_##kernel(unsigned x, unsigned y, unsigned z, \
-                                                                                  unsigned block, void** arguments) { \
-        return emulator::launch(kernel, {x, y, z}, block, arguments);                                              \
+#define LAUNCHER(kernel)                                                           \
+    extern "C" __attribute__((visibility("default"))) const char* launch_##kernel( \
+        unsigned x, unsigned y, unsigned z, unsigned block, void** arguments) {    \
+        return emulator::launch(kernel, {x, y, z}, block, arguments);              \
     }
 
-inline void __syncthreads() { emulator::barrier(); }
-inline void __syncwarp(unsigned mask = 0xffffffffu) { emulator::exchange(mask, 0); }
+inline void __syncthreads() {
+    emulator::barrier();
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+    emulator::exchange(mask, 0);
+}
 inline void __threadfence() {}
-inline unsigned __activemask() { return 1u << emulator::lane(); }  // of lanes that have come together by chance, any may be missing
+inline unsigned __activemask() {
+    return 1u << emulator::lane();
+}  // of lanes that have come together by chance, any may be missing
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int from) { return emulator::exchange(mask, value).of[from & 31]; }
+T __shfl_sync(unsigned mask, T value, int from) {
+    return emulator::exchange(mask, value).of[from & 31];
+}
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int other) { return emulator::exchange(mask, value).of[emulator::lane() ^ other]; }
+T __shfl_xor_sync(unsigned mask, T value, int other) {
+    return emulator::exchange(mask, value).of[emulator::lane() ^ other];
+}
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, int by) {
     const auto values = emulator::exchange(mask, value);
@@ -100,7 +131,9 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
     for (int k = 0; k < 32; k++) found |= unsigned((mask >> k & 1) && values.of[k] != 0) << k;
     return found;
 }
-inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __any_sync(unsigned mask, int predicate) {
+    return __ballot_sync(mask, predicate) != 0;
+}
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
     const auto values = emulator::exchange(mask, value);
@@ -111,38 +144,93 @@ unsigned __match_any_sync(unsigned mask, T value) {
 
 // Not inlined: the compiler would read ahead of a condition.
 template <class T, class U>
-__attribute__((noinline)) T atomicAdd(T* at, U value) { const T old = *at; *at = old + T(value); return old; }
+__attribute__((noinline)) T atomicAdd(T* at, U value) {
+    const T old = *at;
+    *at = old + T(value);
+    return old;
+}
 template <class T, class U>
-T atomicOr(T* at, U value) { const T old = *at; *at = old | T(value); return old; }
+T atomicOr(T* at, U value) {
+    const T old = *at;
+    *at = old | T(value);
+    return old;
+}
 template <class T, class U>
-T atomicMax(T* at, U value) { const T old = *at; *at = old < T(value) ? T(value) : old; return old; }
+T atomicMax(T* at, U value) {
+    const T old = *at;
+    *at = old < T(value) ? T(value) : old;
+    return old;
+}
 template <class T, class U>
-T atomicExch(T* at, U value) { const T old = *at; *at = T(value); return old; }
+T atomicExch(T* at, U value) {
+    const T old = *at;
+    *at = T(value);
+    return old;
+}
 
 template <class T>
-T __ldg(const T* at) { return *at; }
+T __ldg(const T* at) {
+    return *at;
+}
 template <class A, class B>
-std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+std::common_type_t<A, B> min(A a, B b) {
+    return b < a ? b : a;
+}
 template <class A, class B>
-std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
+std::common_type_t<A, B> max(A a, B b) {
+    return a < b ? b : a;
+}
+inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
 inline unsigned __brev(unsigned x) {
     unsigned reversed = 0;
     for (int k = 0; k < 32; k++) reversed |= (x >> k & 1) << (31 - k);
     return reversed;
 }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __saturatef(float x) { return x > 0 ? fminf(x, 1.0f) : 0.0f; }
-inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-inline float rsqrt(float x) { return 1 / sqrtf(x); }
-inline double rsqrt(double x) { return 1 / sqrt(x); }
-inline void sincospi(double x, double* s, double* c) { *s = sin(M_PI * x); *c = cos(M_PI * x); }
+inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+inline float __fdividef(float a, float b) {
+    return a / b;
+}
+inline float __saturatef(float x) {
+    return x > 0 ? fminf(x, 1.0f) : 0.0f;
+}
+inline float rsqrtf(float x) {
+    return 1 / sqrtf(x);
+}
+inline float rsqrt(float x) {
+    return 1 / sqrtf(x);
+}
+inline double rsqrt(double x) {
+    return 1 / sqrt(x);
+}
+inline void sincospi(double x, double* s, double* c) {
+    *s = sin(M_PI * x);
+    *c = cos(M_PI * x);
+}
 template <class To, class From>
-To bits_as(From from) { To to; std::memcpy(&to, &from, sizeof to); return to; }
-inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
-inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
-inline int __double2loint(double x) { return int(bits_as<std::uint64_t>(x)); }
-inline int __double2hiint(double x) { return int(bits_as<std::uint64_t>(x) >> 32); }
-inline double __hiloint2double(int high, int low) { return bits_as<double>(std::uint64_t(unsigned(high)) << 32 | unsigned(low)); }
-inline long long __double2ll_rn(double x) { return std::isnan(x) ? INT64_MIN : llrint(x); }
+To bits_as(From from) {
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+inline unsigned __float_as_uint(float x) {
+    return bits_as<unsigned>(x);
+}
+inline float __uint_as_float(unsigned x) {
+    return bits_as<float>(x);
+}
+inline int __double2loint(double x) {
+    return int(bits_as<std::uint64_t>(x));
+}
+inline int __double2hiint(double x) {
+    return int(bits_as<std::uint64_t>(x) >> 32);
+}
+inline double __hiloint2double(int high, int low) {
+    return bits_as<double>(std::uint64_t(unsigned(high)) << 32 | unsigned(low));
+}
+inline long long __double2ll_rn(double x) {
+    return std::isnan(x) ? INT64_MIN : llrint(x);
+}

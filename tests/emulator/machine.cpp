@@ -1,9 +1,11 @@
 // The blocks of a kernel, one after the other, on one thread of the host.
 //
-// Every thread of a block has a stack of its own; they take turns at barriers and where lanes of a warp meet, warp after warp.
-// What waits for what can never come is an error, as is a lane that leaves before the others of its mask have met it.
+// Every thread of a block has a stack of its own; they take turns at barriers and where lanes of a
+// warp meet, warp after warp. What waits for what can never come is an error, as is a lane that
+// leaves before the others of its mask have met it.
 //
-// g++ has every read and write of a kernel call the hooks of its address sanitizer, which are defined here: they look for garbage.
+// g++ has every read and write of a kernel call the hooks of its address sanitizer, which are
+// defined here: they look for garbage.
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -41,7 +43,7 @@ struct Meeting {
 std::vector<Thread> threads;
 jmp_buf scheduler;
 std::vector<std::map<unsigned, Meeting>> meetings;  // of each warp, by mask
-unsigned current, alive, waiting, finished;         // waiting at a barrier; barriers that all have reached
+unsigned current, alive, waiting, finished;  // waiting at a barrier; barriers that all have reached
 bool progress;
 const char* fault;
 void (*body)(void*);
@@ -73,7 +75,8 @@ void live() {
     }
 }
 
-// Lets a thread run until it waits. Only its start, once in its life, takes a call of the operating system.
+// Lets a thread run until it waits. Only its start, once in its life,
+// takes a call of the operating system.
 void resume(Thread& thread) {
     if (_setjmp(scheduler)) return;
     if (thread.stack) _longjmp(thread.place, 1);
@@ -123,7 +126,9 @@ void before_read(const void* at, std::size_t bytes) {
 
 }  // namespace
 
-int lane() { return current % 32; }
+int lane() {
+    return current % 32;
+}
 
 void barrier() {
     const unsigned before = finished;
@@ -145,7 +150,8 @@ void exchange(unsigned mask, const void* value, void* values, std::size_t bytes)
     meeting.arrived |= bit;
     wait_until([&] { return meeting.arrived == mask; });
     for (int k = 0; k < 32; k++)
-        if (mask >> k & 1) std::memcpy(static_cast<char*>(values) + k * bytes, &meeting.value[k], bytes);
+        if (mask >> k & 1)
+            std::memcpy(static_cast<char*>(values) + k * bytes, &meeting.value[k], bytes);
     meeting.left |= bit;
     wait_until([&] { return meeting.left == mask || meeting.left == 0; });
     if (meeting.left == mask) meeting.left = meeting.arrived = 0;
@@ -172,8 +178,10 @@ const char* run(uint3 grid, unsigned block, void (*of)(void*), void* argument) {
 
 }  // namespace emulator
 
-#define HOOKS(bytes)                                                                                   \
-    void __asan_load##bytes##_noabort(const void* at) { emulator::before_read(at, bytes); }            \
+#define HOOKS(bytes)                                    \
+    void __asan_load##bytes##_noabort(const void* at) { \
+        emulator::before_read(at, bytes);               \
+    }                                                   \
     void __asan_store##bytes##_noabort(const void*) {}
 
 #pragma GCC visibility push(default)
@@ -183,7 +191,9 @@ HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-void __asan_loadN_noabort(const void* at, std::size_t bytes) { emulator::before_read(at, bytes); }
+void __asan_loadN_noabort(const void* at, std::size_t bytes) {
+    emulator::before_read(at, bytes);
+}
 void __asan_storeN_noabort(const void*, std::size_t) {}
 void __asan_handle_no_return() {}
 void __asan_before_dynamic_init(const void*) {}

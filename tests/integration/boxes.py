@@ -15,7 +15,9 @@ class Box:
 
     @property
     def nonbonded(self) -> openmm.NonbondedForce:
-        return next(force for force in self.system.getForces() if isinstance(force, openmm.NonbondedForce))
+        return next(
+            force for force in self.system.getForces() if isinstance(force, openmm.NonbondedForce)
+        )
 
     @property
     def cell(self) -> np.ndarray:
@@ -25,7 +27,9 @@ class Box:
     def context(self, platform="Reference", integrator=None) -> openmm.Context:
         integrator = integrator or openmm.VerletIntegrator(0.001)
         properties = {"Precision": "double"} if platform in ("CUDA", "OpenCL", "HIP") else {}
-        context = openmm.Context(self.system, integrator, openmm.Platform.getPlatformByName(platform), properties)
+        context = openmm.Context(
+            self.system, integrator, openmm.Platform.getPlatformByName(platform), properties
+        )
         context.setPositions(self.positions)
         return context
 

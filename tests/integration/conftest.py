@@ -1,4 +1,5 @@
-"""Systems of a few hundred atoms, and every platform of this machine, for the tests of ``fmm_openmm.integration``."""
+"""Systems of a few hundred atoms, and every platform of this machine, for the tests of
+``fmm_openmm.integration``."""
 
 from functools import cache
 
@@ -37,13 +38,17 @@ def _solvent(model: str, files: tuple[str, ...], edge: float, rigid: bool):
     forcefield = app.ForceField(*files)
     modeller = app.Modeller(app.Topology(), [])
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(edge, edge, edge), model=model)
-    system = forcefield.createSystem(modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.42 * edge, rigidWater=rigid)
+    system = forcefield.createSystem(
+        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.42 * edge, rigidWater=rigid
+    )
     integrator = openmm.VerletIntegrator(0.001)
     context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("CPU"))
     context.setPositions(modeller.positions)
     context.computeVirtualSites()
     openmm.LocalEnergyMinimizer.minimize(context, maxIterations=60)
-    return openmm.XmlSerializer.serialize(system), context.getState(positions=True).getPositions(asNumpy=True)._value
+    return openmm.XmlSerializer.serialize(system), context.getState(positions=True).getPositions(
+        asNumpy=True
+    )._value
 
 
 def _box(model, files, edge=1.8, rigid=True) -> Box:
@@ -77,7 +82,8 @@ def tip5p() -> Box:
 
 @pytest.fixture
 def chains() -> Box:
-    """27 six-atom chains with scaled 1-4 exceptions and 14 ions, net charge +2, in a triclinic cell."""
+    """27 six-atom chains with scaled 1-4 exceptions and 14 ions, net charge +2,
+    in a triclinic cell."""
     random = np.random.default_rng(5)
     cell = np.array([[2.4, 0, 0], [0.6, 2.3, 0], [-0.7, 0.8, 2.2]])
     system = openmm.System()

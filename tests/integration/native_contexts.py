@@ -1,4 +1,5 @@
-"""What the tests of the native bridge share: Contexts, sessions, a droplet, and marks for those that need a GPU."""
+"""What the tests of the native bridge share: Contexts, sessions, a droplet, and marks for those
+that need a GPU."""
 
 import copy
 
@@ -14,10 +15,13 @@ from tests.integration.conftest import usable_platforms
 from tests.test_open import droplet
 from tests.test_sparse import wrapped
 
-REASON = native.activate() or (None if "CUDA" in usable_platforms() else "the CUDA platform finds no device")
+REASON = native.activate() or (
+    None if "CUDA" in usable_platforms() else "the CUDA platform finds no device"
+)
 on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
 with_two = pytest.mark.skipif(
-    REASON is not None or len(openmm.Platform.getPlatformByName("CUDA").getDevices()) < 2, reason="needs two GPUs"
+    REASON is not None or len(openmm.Platform.getPlatformByName("CUDA").getDevices()) < 2,
+    reason="needs two GPUs",
 )
 on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=with_two)])
 ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
@@ -34,7 +38,8 @@ def no_room(*_):
 
 
 def droplet_in_a_cell(edge=12.0, molecules=300, at=0.0) -> Box:
-    """Rigid water, 900 atoms as a sphere in a cube, or in empty space for ``edge=None``; whole molecules, wrapped."""
+    """Rigid water, 900 atoms as a sphere in a cube, or in empty space for ``edge=None``; whole
+    molecules, wrapped."""
     x, q, pairs = droplet(molecules)
     x += at - x.mean(0)
     system, force = openmm.System(), openmm.NonbondedForce()
@@ -57,7 +62,9 @@ def droplet_in_a_cell(edge=12.0, molecules=300, at=0.0) -> Box:
 def context_of(box, precision="mixed", integrator=None, **properties):
     integrator = integrator or openmm.VerletIntegrator(0.001)
     properties["Precision"] = precision
-    context = openmm.Context(box.system, integrator, openmm.Platform.getPlatformByName("CUDA"), properties)
+    context = openmm.Context(
+        box.system, integrator, openmm.Platform.getPlatformByName("CUDA"), properties
+    )
     context.setPositions(box.positions)
     return context
 

@@ -1,5 +1,6 @@
-// What the plugin finds in the energy of a CustomNonbondedForce, as text for test_pair_energy.py: why it is refused, or an
-// empty line, then types of particles, A, B and the functions, a line each.
+// What the plugin finds in the energy of a CustomNonbondedForce, as text for test_pair_energy.py:
+// why it is refused, or an empty line, then types of particles, A,
+// B and the functions, a line each.
 #include <cstdio>
 #include <sstream>
 
@@ -19,7 +20,8 @@ extern "C" const char* recognise(const char* xml, const double* values, int coun
     try {
         std::istringstream in(xml);
         using OpenMM::CustomNonbondedForce;
-        const std::unique_ptr<CustomNonbondedForce> force(OpenMM::XmlSerializer::deserialize<CustomNonbondedForce>(in));
+        const std::unique_ptr<CustomNonbondedForce> force(
+            OpenMM::XmlSerializer::deserialize<CustomNonbondedForce>(in));
         fmm::PairEnergy energy;
         out << fmm::obstacleOf(*force, energy) << '\n';
         const auto table = energy.at({values, values + count});

@@ -31,7 +31,9 @@ def fmm_box(positions, charges, cell, **options) -> Box:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
 def test_a_bad_coordinate_names_its_particle(ions, platform, value):
     if platform == "CPU" and not np.isnan(value):
-        pytest.skip("OpenMM's CPU platform overflows its own neighbour list on infinite coordinates")
+        pytest.skip(
+            "OpenMM's CPU platform overflows its own neighbour list on infinite coordinates"
+        )
     force = fmm.use_fmm(ions.system, **TIGHT)
     force.setForceGroup(1)
     context = ions.context(platform)
@@ -39,7 +41,10 @@ def test_a_bad_coordinate_names_its_particle(ions, platform, value):
     bad = ions.positions.copy()
     bad[2, 1] = value
     context.setPositions(bad)
-    with pytest.raises(openmm.OpenMMException, match=r"`positions` must be finite .* for particle 2|coordinate is NaN"):
+    with pytest.raises(
+        openmm.OpenMMException,
+        match=r"`positions` must be finite .* for particle 2|coordinate is NaN",
+    ):
         energy_of(context, groups={1})
     context.setPositions(ions.positions)
     assert energy_of(context, groups={1}) == before
@@ -109,7 +114,9 @@ def test_coinciding_particles(ions, platform):
     merged = box.positions.copy()
     merged[1] = merged[0]
     context.setPositions(merged)
-    with pytest.raises(openmm.OpenMMException, match=r"particles 0 and 1 coincide|particles 1 and 0 coincide"):
+    with pytest.raises(
+        openmm.OpenMMException, match=r"particles 0 and 1 coincide|particles 1 and 0 coincide"
+    ):
         energy_of(context)
     context.setPositions(box.positions)
     assert energy_of(context) == before
@@ -138,7 +145,9 @@ def test_few_particles(count, platform):
     energy, forces = fmm_box(positions, charges, cell).energy_and_forces(platform)
     expected = ewald_sum(positions, charges, cell)
     assert energy == pytest.approx(expected.energy, rel=1e-5)
-    assert np.linalg.norm(forces - expected.forces) < 1e-5 * max(1.0, np.linalg.norm(expected.forces))
+    assert np.linalg.norm(forces - expected.forces) < 1e-5 * max(
+        1.0, np.linalg.norm(expected.forces)
+    )
 
 
 def test_no_particles(platform):
@@ -172,7 +181,9 @@ def test_cells_of_any_size_and_shape(cell, spread, platform):
 
 @pytest.mark.parametrize("value", [-1e-17, 0.0, 2.0, np.nextafter(2.0, 0)])
 def test_particles_on_box_faces(value, platform):
-    positions = np.array([[value, value, value], [1.0, 0.9, 1.3], [value, 0.5, value], [0.4, value, 1.6]])
+    positions = np.array(
+        [[value, value, value], [1.0, 0.9, 1.3], [value, 0.5, value], [0.4, value, 1.6]]
+    )
     charges = [1.0, -1.0, 0.5, -0.5]
     energy = fmm_box(positions, charges, 2.0 * np.eye(3)).energy_and_forces(platform)[0]
     assert energy == pytest.approx(ewald_sum(positions, charges, 2.0 * np.eye(3)).energy, rel=1e-5)
@@ -180,7 +191,9 @@ def test_particles_on_box_faces(value, platform):
 
 def test_a_clash_is_finite_and_minimised(platform):
     """Forces far beyond 2^31 kJ/mol/nm, which OpenMM keeps in fixed point on some platforms."""
-    positions = np.array([[1.0, 1.0, 1.0], [1.0 + 1e-7, 1.0, 1.0], [0.3, 0.4, 0.5], [1.6, 1.6, 0.4]])
+    positions = np.array(
+        [[1.0, 1.0, 1.0], [1.0 + 1e-7, 1.0, 1.0], [0.3, 0.4, 0.5], [1.6, 1.6, 0.4]]
+    )
     box = fmm_box(positions, [1.0, 1.0, -1.0, -1.0], 2.0 * np.eye(3))
     context = box.context(platform)
     assert energy_of(context) > 1e8
@@ -211,7 +224,8 @@ def test_an_interrupt_is_an_error_that_keeps_nothing_alive(ions, monkeypatch):
 
 
 def test_threads_and_contexts_are_independent(water, ions, platform):
-    """One force in two Contexts with different charges, and another System, evaluated at the same time."""
+    """One force in two Contexts with different charges, and another System,
+    evaluated at the same time."""
     shared = fmm.use_fmm(water.system)
     fmm.use_fmm(ions.system)
     contexts = [water.context(platform), water.context(platform), ions.context(platform)]
@@ -228,7 +242,9 @@ def test_threads_and_contexts_are_independent(water, ions, platform):
             if energy_of(context) != pytest.approx(energy, rel=1e-6):
                 failures.append(energy)
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(contexts, expected, strict=True)]
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(contexts, expected, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,5 @@
-"""FMMForce in simulations: barostats, integrators, force groups, virtual sites, minimiser, checkpoints."""
+"""FMMForce in simulations: barostats, integrators, force groups, virtual sites,
+minimiser, checkpoints."""
 
 import copy
 
@@ -21,7 +22,9 @@ def langevin(step=0.002):
 
 
 def state_of(context):
-    return context.getState(energy=True, forces=True, positions=True, velocities=True, parameters=True)
+    return context.getState(
+        energy=True, forces=True, positions=True, velocities=True, parameters=True
+    )
 
 
 def barostats():
@@ -64,7 +67,8 @@ def test_barostats_leave_the_energy_of_a_fresh_context(water, platform, kind):
 
 @pytest.mark.slow
 def test_box_of_a_context_can_change_and_return(water, platform):
-    """Of the FMM alone: OpenMM's CPU platform gets Lennard-Jones wrong where a rectangular box has become a triclinic one."""
+    """Of the FMM alone: OpenMM's CPU platform gets Lennard-Jones wrong where a rectangular box
+    has become a triclinic one."""
     fmm.use_fmm(water.system, tolerance=1e-6).setForceGroup(1)
 
     def coulomb(context):
@@ -73,8 +77,10 @@ def test_box_of_a_context_can_change_and_return(water, platform):
     context = water.context(platform)
     before = coulomb(context)
     cells = [0.98 * water.cell, 1.05 * water.cell]
-    if platform in ("Reference", "CPU"):  # the others refuse to turn a rectangular box into a triclinic one
-        cells.append(water.cell + np.array([[0, 0, 0], [0.4, 0.3, 0], [-0.3, 0.5, 0.3]]))  # gaps: no atoms overlap
+    # the others refuse to turn a rectangular box into a triclinic one
+    if platform in ("Reference", "CPU"):
+        # gaps: no atoms overlap
+        cells.append(water.cell + np.array([[0, 0, 0], [0.4, 0.3, 0], [-0.3, 0.5, 0.3]]))
     for cell in cells:
         context.setPeriodicBoxVectors(*cell)
         fresh = copy.deepcopy(water)
@@ -95,9 +101,13 @@ def test_virtual_sites_pass_their_force_on(name, sites, platform, request):
     fmm.use_fmm(box.system, tolerance=1e-7)
     forces = box.energy_and_forces(platform)[1]
     assert relative_difference(forces, reference) < 1e-4
-    virtual = [index for index in range(box.system.getNumParticles()) if box.system.isVirtualSite(index)]
+    virtual = [
+        index for index in range(box.system.getNumParticles()) if box.system.isVirtualSite(index)
+    ]
     assert len(virtual) == sites * len(box.positions) // (3 + sites)
-    assert np.abs(np.delete(forces, virtual, axis=0).sum(axis=0)).max() < 1e-3 * np.abs(forces).max()
+    assert (
+        np.abs(np.delete(forces, virtual, axis=0).sum(axis=0)).max() < 1e-3 * np.abs(forces).max()
+    )
     context = box.context(platform, langevin(0.001))
     context.getIntegrator().step(5)
     assert np.isfinite(energy_of(context))
@@ -132,7 +142,8 @@ def test_force_groups_add_up(water, platform):
 
 @pytest.mark.slow
 def test_multiple_time_steps(flexible_water, platform):
-    """The slow group holds the FMM; the trajectory stays that of the single time step for a while."""
+    """The slow group holds the FMM; the trajectory stays that of the single
+    time step for a while."""
     fmm.use_fmm(flexible_water.system, tolerance=1e-5).setForceGroup(1)
     integrators = [
         openmm.MTSIntegrator(0.0005, [(1, 2), (0, 4)]),
@@ -192,7 +203,8 @@ def test_minimiser_with_a_reporter(ions):
 
 
 def test_checkpoints(water, platform):
-    """The same trajectory from a checkpoint, in the same and in a new Context, also after the box has changed."""
+    """The same trajectory from a checkpoint, in the same and in a new Context, also after the
+    box has changed."""
     fmm.use_fmm(water.system)
     contexts = [water.context(platform, langevin()) for _ in range(2)]
     contexts[0].setPeriodicBoxVectors(*(1.02 * water.cell))
@@ -204,8 +216,14 @@ def test_checkpoints(water, platform):
         context.getIntegrator().step(3)
         states.append(state_of(context))
     for state in states[1:]:
-        assert np.allclose(state.getPositions(asNumpy=True)._value, states[0].getPositions(asNumpy=True)._value, atol=1e-5)
-        assert state.getPotentialEnergy()._value == pytest.approx(states[0].getPotentialEnergy()._value, abs=0.05)
+        assert np.allclose(
+            state.getPositions(asNumpy=True)._value,
+            states[0].getPositions(asNumpy=True)._value,
+            atol=1e-5,
+        )
+        assert state.getPotentialEnergy()._value == pytest.approx(
+            states[0].getPotentialEnergy()._value, abs=0.05
+        )
 
 
 def test_a_saved_state_keeps_updated_charges(ions, platform):
@@ -250,7 +268,9 @@ def test_repeated_evaluations_are_identical(water, platform):
         context.setPositions(water.positions)
         states.append(context.getState(energy=True, forces=True, groups={0}))
     energies = [state.getPotentialEnergy()._value for state in states]
-    assert energies[0] == pytest.approx(energies[1], rel=1e-7) == pytest.approx(energies[2], rel=1e-7)
+    assert (
+        energies[0] == pytest.approx(energies[1], rel=1e-7) == pytest.approx(energies[2], rel=1e-7)
+    )
 
 
 def test_the_fmm_itself_is_bitwise_repeatable(water):
@@ -258,11 +278,17 @@ def test_the_fmm_itself_is_bitwise_repeatable(water):
     force.setForceGroup(1)
     results = [
         context.getState(energy=True, forces=True, groups={1})
-        for context in (water.context(), water.context(), Box(copy.deepcopy(water.system), water.positions).context())
+        for context in (
+            water.context(),
+            water.context(),
+            Box(copy.deepcopy(water.system), water.positions).context(),
+        )
     ]
     for result in results[1:]:
         assert result.getPotentialEnergy() == results[0].getPotentialEnergy()
-        assert np.array_equal(result.getForces(asNumpy=True)._value, results[0].getForces(asNumpy=True)._value)
+        assert np.array_equal(
+            result.getForces(asNumpy=True)._value, results[0].getForces(asNumpy=True)._value
+        )
 
 
 def test_energy_alone_equals_energy_with_forces(water, platform):

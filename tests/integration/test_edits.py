@@ -1,4 +1,5 @@
-"""check_system: what is edited after use_fmm is refused where it makes energies wrong, and only there."""
+"""check_system: what is edited after use_fmm is refused where it makes energies wrong,
+and only there."""
 
 import copy
 import inspect
@@ -13,7 +14,10 @@ from fmm_openmm.integration import contexts
 from fmm_openmm.integration.edits import first_in_one_only
 from tests.integration.boxes import energy_of
 
-REMEDY = r"Call fmm\.restore_pme\(system\) before the edit and fmm\.use_fmm\(system\) after it: convert last\."
+REMEDY = (
+    r"Call fmm\.restore_pme\(system\) before the edit and fmm\.use_fmm\(system\) after it: "
+    r"convert last\."
+)
 
 
 def from_xml(system):
@@ -28,7 +32,9 @@ def nonbonded_of(system):
 
 
 def new_context(system):
-    return openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference"))
+    return openmm.Context(
+        system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference")
+    )
 
 
 def charge(system):
@@ -65,7 +71,9 @@ def particle_everywhere(system):
 
 
 def no_nonbonded(system):
-    index = next(i for i, force in enumerate(system.getForces()) if isinstance(force, openmm.NonbondedForce))
+    index = next(
+        i for i, force in enumerate(system.getForces()) if isinstance(force, openmm.NonbondedForce)
+    )
     system.removeForce(index)
 
 
@@ -74,7 +82,8 @@ def second_nonbonded(system):
 
 
 def soft_charges(system):
-    """What openmmtools' AbsoluteAlchemicalFactory does: softened charges, read from the NonbondedForce."""
+    """What openmmtools' AbsoluteAlchemicalFactory does: softened charges,
+    read from the NonbondedForce."""
     soft = openmm.CustomNonbondedForce("lambda*charge1*charge2/(r+1)")
     soft.addGlobalParameter("lambda", 1.0)
     soft.addPerParticleParameter("sigma")
@@ -96,24 +105,44 @@ EDITS = [
     (charge, r"^NonbondedForce 'NonbondedForce' has charges again, .* 0\.5 e for particle 3\. "),
     (
         charge_offset,
-        r"^NonbondedForce 'NonbondedForce' has .*: parameter offset 0, 0\.5 e times 'alchemical' for particle 7\. ",
+        r"^NonbondedForce 'NonbondedForce' has .*: parameter offset 0, "
+        r"0\.5 e times 'alchemical' for particle 7\. ",
     ),
     (
         exception,
-        r"^NonbondedForce 'NonbondedForce' has an exception for particles 4 and 170, which the FMMForce does not exclude\. ",
+        r"^NonbondedForce 'NonbondedForce' has an exception for particles 4 and 170, "
+        r"which the FMMForce does not exclude\. ",
     ),
-    (exception_of_another_pair, r"has an exception for particles 0 and 100, which the FMMForce does not exclude\. "),
+    (
+        exception_of_another_pair,
+        r"has an exception for particles 0 and 100, which the FMMForce does not exclude\. ",
+    ),
     (
         particle_of_nonbonded,
-        r"^NonbondedForce 'NonbondedForce' must have one particle for each of the System's 176, got 177\. ",
+        r"^NonbondedForce 'NonbondedForce' must have one particle for each of the "
+        r"System's 176, got 177\. ",
     ),
-    (particle_of_system, r"^FMMForce 'FMMForce' must have one particle for each of the System's 177, got 176\. "),
-    (particle_everywhere, r"^FMMForce 'FMMForce' must have one particle for each of the System's 177, got 176\. "),
-    (no_nonbonded, r"^the System holds 0 NonbondedForces, and FMMForce 'FMMForce' was made of one\. "),
-    (second_nonbonded, r"^the System holds 2 NonbondedForces \('NonbondedForce', 'NonbondedForce'\), and FMMForce 'FMMForce'"),
+    (
+        particle_of_system,
+        r"^FMMForce 'FMMForce' must have one particle for each of the System's 177, got 176\. ",
+    ),
+    (
+        particle_everywhere,
+        r"^FMMForce 'FMMForce' must have one particle for each of the System's 177, got 176\. ",
+    ),
+    (
+        no_nonbonded,
+        r"^the System holds 0 NonbondedForces, and FMMForce 'FMMForce' was made of one\. ",
+    ),
+    (
+        second_nonbonded,
+        r"^the System holds 2 NonbondedForces \('NonbondedForce', 'NonbondedForce'\), "
+        r"and FMMForce 'FMMForce'",
+    ),
     (
         soft_charges,
-        r"^CustomNonbondedForce 'CustomNonbondedForce' has the charge of every particle at 0, as they read in .*: it was",
+        r"^CustomNonbondedForce 'CustomNonbondedForce' has the charge of every particle at 0, "
+        r"as they read in .*: it was",
     ),
     (implicit_solvent, r"^GBSAOBCForce 'GBSAOBCForce' has the charge of every particle at 0"),
 ]
@@ -148,7 +177,8 @@ def test_an_exception_that_became_another(chains):
     exception_of_another_pair(chains.system)
     force.addExclusion(0, 100)
     with pytest.raises(
-        fmm.UnsupportedError, match=f"has no exception for particles {first} and {second}, which the FMMForce excl"
+        fmm.UnsupportedError,
+        match=f"has no exception for particles {first} and {second}, which the FMMForce excl",
     ):
         fmm.check_system(chains.system)
 
@@ -213,7 +243,15 @@ def cell_and_cutoff(system):
     nonbonded_of(system).setCutoffDistance(1.1)
 
 
-LEGAL = [lennard_jones, exception_parameters, charges_of_the_fmm, exclusion_of_the_fmm, both, other_forces, cell_and_cutoff]
+LEGAL = [
+    lennard_jones,
+    exception_parameters,
+    charges_of_the_fmm,
+    exclusion_of_the_fmm,
+    both,
+    other_forces,
+    cell_and_cutoff,
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -257,7 +295,8 @@ def test_a_force_made_by_hand(ions):
     fmm.check_system(ions.system)
     ions.system.addForce(fmm.FMMForce())
     with pytest.raises(
-        fmm.UnsupportedError, match=r"one particle for each of the System's 4, got 0\. Call its addParticle\(\)"
+        fmm.UnsupportedError,
+        match=r"one particle for each of the System's 4, got 0\. Call its addParticle\(\)",
     ):
         fmm.check_system(ions.system)
 
@@ -328,7 +367,10 @@ def test_systems_of_others_are_not_read(ions, monkeypatch):
 @pytest.mark.parametrize("treatment", ["exact", "direct-space", "coulomb"])
 def test_an_alchemical_factory_after_the_conversion(water, treatment):
     alchemy = pytest.importorskip("openmmtools.alchemy")
-    factory, region = alchemy.AbsoluteAlchemicalFactory(alchemical_pme_treatment=treatment), alchemy.AlchemicalRegion(range(3))
+    factory, region = (
+        alchemy.AbsoluteAlchemicalFactory(alchemical_pme_treatment=treatment),
+        alchemy.AlchemicalRegion(range(3)),
+    )
     fmm.use_fmm(water.system)
     with pytest.raises(fmm.UnsupportedError, match=REMEDY):
         new_context(factory.create_alchemical_system(water.system, region))

@@ -39,7 +39,11 @@ def pair_box(*forces) -> Box:
 
 def test_what_is_added_can_be_read():
     force = fmm.FMMForce()
-    assert [force.addParticle(charge) for charge in (0.5, -0.5 * unit.elementary_charge, 0.25)] == [0, 1, 2]
+    assert [force.addParticle(charge) for charge in (0.5, -0.5 * unit.elementary_charge, 0.25)] == [
+        0,
+        1,
+        2,
+    ]
     assert force.getNumParticles() == 3
     assert force.getParticleParameters(1) == -0.5 * unit.elementary_charge
     force.setParticleParameters(1, -0.75)
@@ -68,9 +72,18 @@ def test_what_is_added_can_be_read():
 @pytest.mark.parametrize(
     "call, text",
     [
-        (lambda force: force.addParticle(float("nan")), "`charge` must be finite, got nan for particle 2"),
-        (lambda force: force.setParticleParameters(1, np.inf), "`charge` must be finite, got inf for particle 1"),
-        (lambda force: force.setParticleParameters(2, 0.0), "below 2, the number of particles, got 2"),
+        (
+            lambda force: force.addParticle(float("nan")),
+            "`charge` must be finite, got nan for particle 2",
+        ),
+        (
+            lambda force: force.setParticleParameters(1, np.inf),
+            "`charge` must be finite, got inf for particle 1",
+        ),
+        (
+            lambda force: force.setParticleParameters(2, 0.0),
+            "below 2, the number of particles, got 2",
+        ),
         (lambda force: force.getParticleParameters(-1), "got -1"),
         (lambda force: force.addExclusion(0, 0), r"must name two particles, got \(0, 0\)"),
         (lambda force: force.addExclusion(1, 0), "already an exclusion of particles 1 and 0"),
@@ -79,25 +92,61 @@ def test_what_is_added_can_be_read():
         (lambda force: force.addGlobalParameter("a", 1.0), "already a global parameter 'a'"),
         (lambda force: force.addGlobalParameter("fmm_revision", 1.0), "must not be 'fmm_revision'"),
         (lambda force: force.addParticleParameterOffset("b", 0, 1.0), "no global parameter 'b'"),
-        (lambda force: force.addParticleParameterOffset("a", -2, 1.0), "between 0 and 2147483647, got -2"),
+        (
+            lambda force: force.addParticleParameterOffset("a", -2, 1.0),
+            "between 0 and 2147483647, got -2",
+        ),
         (lambda force: force.addParticleParameterOffset("a", 1, np.nan), "`scale` must be finite"),
-        (lambda force: force.getParticleParameterOffset(0), "below 0, the number of parameter offsets, got 0"),
-        (lambda force: force.getGlobalParameterName(1), "below 1, the number of global parameters, got 1"),
-        (lambda force: force.setCharges([1.0, np.nan]), "`charges` must be finite, got nan for particle 1"),
-        (lambda force: force.setCharges([1.0]), r"`charges` must have shape \(2,\), one for each particle, got \(1,\)"),
+        (
+            lambda force: force.getParticleParameterOffset(0),
+            "below 0, the number of parameter offsets, got 0",
+        ),
+        (
+            lambda force: force.getGlobalParameterName(1),
+            "below 1, the number of global parameters, got 1",
+        ),
+        (
+            lambda force: force.setCharges([1.0, np.nan]),
+            "`charges` must be finite, got nan for particle 1",
+        ),
+        (
+            lambda force: force.setCharges([1.0]),
+            r"`charges` must have shape \(2,\), one for each particle, got \(1,\)",
+        ),
         (lambda force: force.addParticle("one"), "`charge` must be a number, got 'one'"),
         (lambda force: force.addParticle("1"), "`charge` must be a number, got '1'"),
         (lambda force: force.setParticleParameters(0, None), "`charge` must be a number, got None"),
-        (lambda force: force.setParticleParameters(0.5, 1.0), "`index` must be an integer, got 0.5"),
+        (
+            lambda force: force.setParticleParameters(0.5, 1.0),
+            "`index` must be an integer, got 0.5",
+        ),
         (lambda force: force.addExclusion(0.5, 1), "`particle1` must be an integer, got 0.5"),
-        (lambda force: force.addParticleParameterOffset("a", "x", 1.0), "`particleIndex` must be an integer, got 'x'"),
-        (lambda force: force.addExclusion(0, 2**31), r"from 0 to 2147483647, got \(0, 2147483648\)"),
+        (
+            lambda force: force.addParticleParameterOffset("a", "x", 1.0),
+            "`particleIndex` must be an integer, got 'x'",
+        ),
+        (
+            lambda force: force.addExclusion(0, 2**31),
+            r"from 0 to 2147483647, got \(0, 2147483648\)",
+        ),
         (lambda force: force.addExclusion(0, 2**32 + 5), "from 0 to 2147483647"),
-        (lambda force: force.addParticleParameterOffset("a", 2**31, 1.0), "between 0 and 2147483647, got 2147483648"),
-        (lambda force: force.addParticle(1.0 * unit.nanometer), "`charge` must be in units of elementary charge"),
-        (lambda force: force.setCharges([1.0, -1.0] * unit.nanometer), "`charges` must be in units of elementary charge"),
+        (
+            lambda force: force.addParticleParameterOffset("a", 2**31, 1.0),
+            "between 0 and 2147483647, got 2147483648",
+        ),
+        (
+            lambda force: force.addParticle(1.0 * unit.nanometer),
+            "`charge` must be in units of elementary charge",
+        ),
+        (
+            lambda force: force.setCharges([1.0, -1.0] * unit.nanometer),
+            "`charges` must be in units of elementary charge",
+        ),
         (lambda force: fmm.FMMForce.from_force(3), "`force` must be an openmm.Force, got int"),
-        (lambda force: fmm.FMMForce.from_nonbonded(force), "`nonbonded_force` must be an openmm.NonbondedForce, got FMMForce"),
+        (
+            lambda force: fmm.FMMForce.from_nonbonded(force),
+            "`nonbonded_force` must be an openmm.NonbondedForce, got FMMForce",
+        ),
     ],
 )
 def test_bad_values_are_named_and_change_nothing(call, text):
@@ -122,11 +171,19 @@ def test_a_bad_row_leaves_the_others_as_they_are():
         with pytest.raises(ValueError, match="`scale` must be finite"):
             force.addParticleParameterOffset("a", index, np.nan)
     assert force.addParticleParameterOffset("b", 1, 0.25) == 1
-    assert [force.getParticleParameterOffset(index) for index in (0, 1)] == [["a", 0, 0.5], ["b", 1, 0.25]]
+    assert [force.getParticleParameterOffset(index) for index in (0, 1)] == [
+        ["a", 0, 0.5],
+        ["b", 1, 0.25],
+    ]
 
 
 @pytest.mark.parametrize(
-    "pair, text", [((1, 0), r"lists the pair \[0, 1\] twice"), ((2, 2), "particle 2 with itself"), ((1, 3), "from 0 to 2")]
+    "pair, text",
+    [
+        ((1, 0), r"lists the pair \[0, 1\] twice"),
+        ((2, 2), "particle 2 with itself"),
+        ((1, 3), "from 0 to 2"),
+    ],
 )
 def test_bad_exceptions_of_a_nonbonded_force_are_named(pair, text):
     nonbonded = openmm.NonbondedForce()
@@ -149,7 +206,9 @@ def test_a_bad_charge_of_a_nonbonded_force_is_named():
 
 def test_a_native_bridge_where_there_is_none(monkeypatch):
     monkeypatch.setattr("fmm_openmm.integration.plugin.load", lambda: "no compiler")
-    with pytest.raises(fmm.UnsupportedError, match="`bridge='native'` is not available: no compiler"):
+    with pytest.raises(
+        fmm.UnsupportedError, match="`bridge='native'` is not available: no compiler"
+    ):
         fmm.FMMForce(bridge="native")
 
 
@@ -164,9 +223,17 @@ def test_a_native_bridge_where_there_is_none(monkeypatch):
         ({"near_radius": 0.1}, ValueError, "`near_radius`"),
         ({"smoothing": 0.9}, ValueError, "`smoothing`"),
         ({"precision": "half"}, ValueError, "`precision`"),
-        ({"precision": "single", "tolerance": 1e-9}, ValueError, "`tolerance` must be at least 5e-06 in single"),
+        (
+            {"precision": "single", "tolerance": 1e-9},
+            ValueError,
+            "`tolerance` must be at least 5e-06 in single",
+        ),
         ({"backend": "tpu"}, ValueError, "`backend`"),
-        ({"bridge": "carrier pigeon"}, ValueError, "`bridge` must be one of 'auto', 'host', 'native'"),
+        (
+            {"bridge": "carrier pigeon"},
+            ValueError,
+            "`bridge` must be one of 'auto', 'host', 'native'",
+        ),
         ({"tolerence": 1e-4}, TypeError, "tolerence"),
     ],
 )
@@ -232,7 +299,9 @@ def test_a_change_that_cannot_reach_the_xml_warns(monkeypatch):
     monkeypatch.setattr(pickled, "_setter", lambda: None)
     with pytest.warns(UserWarning, match="XML and copies of the System will lack it"):
         force.setParticleParameters(0, 0.0)
-    assert energy_of(box.context()) == pytest.approx(ewald_sum(PAIR, [0.0, -1.0], 3.0 * np.eye(3)).energy, abs=1e-3)
+    assert energy_of(box.context()) == pytest.approx(
+        ewald_sum(PAIR, [0.0, -1.0], 3.0 * np.eye(3)).energy, abs=1e-3
+    )
 
 
 def test_a_force_can_be_added_once():
@@ -245,11 +314,15 @@ def test_a_force_can_be_added_once():
 def test_global_parameters_come_before_the_system():
     force = pair_force()
     pair_box(force)
-    with pytest.raises(ValueError, match=r"'late' must be added to the FMMForce before the force is added"):
+    with pytest.raises(
+        ValueError, match=r"'late' must be added to the FMMForce before the force is added"
+    ):
         force.addGlobalParameter("late", 1.0)
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda force: pickle.loads(pickle.dumps(force))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda force: pickle.loads(pickle.dumps(force))]
+)
 def test_copies_are_independent(duplicate):
     force = pair_force(order=14)
     force.setName("original")
@@ -261,7 +334,10 @@ def test_copies_are_independent(duplicate):
     twin = duplicate(force)
     assert type(twin) is fmm.FMMForce and twin.getName() == "original" and twin.getForceGroup() == 3
     assert twin.getParticleParameterOffset(0) == ["a", 1, 0.125]
-    assert twin.getExclusionParticles(0) == [0, 1] and twin.getExclusionsUsePeriodicBoundaryConditions()
+    assert (
+        twin.getExclusionParticles(0) == [0, 1]
+        and twin.getExclusionsUsePeriodicBoundaryConditions()
+    )
     force.setParticleParameters(0, 5.0)
     assert twin.getParticleParameters(0)._value == 1.0
     box = pair_box(twin)
@@ -293,11 +369,16 @@ def test_wrong_number_of_particles_is_named():
     force = pair_force()
     force.addParticle(0.0)
     box = pair_box(force)
-    with pytest.raises(fmm.UnsupportedError, match=r"particle for each of the System's 2, got 3\. Call its addParticle\(\)"):
+    with pytest.raises(
+        fmm.UnsupportedError,
+        match=r"particle for each of the System's 2, got 3\. Call its addParticle\(\)",
+    ):
         box.context()
     contexts.remove()  # as for a Context that OpenMM makes itself
     try:
-        with pytest.raises(openmm.OpenMMException, match=r"FMMForce has 3 particles, but the System has 2"):
+        with pytest.raises(
+            openmm.OpenMMException, match=r"FMMForce has 3 particles, but the System has 2"
+        ):
             energy_of(box.context())
     finally:
         contexts.install()
@@ -306,7 +387,10 @@ def test_wrong_number_of_particles_is_named():
 def test_an_exclusion_of_nobody_is_named():
     force = pair_force()
     force.addExclusion(0, 5)
-    with pytest.raises(openmm.OpenMMException, match=r"`exclusions of the FMMForce` must hold .* 0 to 1, got \[0, 5\]"):
+    with pytest.raises(
+        openmm.OpenMMException,
+        match=r"`exclusions of the FMMForce` must hold .* 0 to 1, got \[0, 5\]",
+    ):
         energy_of(pair_box(force).context())
 
 

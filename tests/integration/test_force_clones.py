@@ -1,4 +1,5 @@
-"""XML, copies, CustomCVForce and ATMForce clone a force through its pickle; nothing of it may pile up."""
+"""XML, copies, CustomCVForce and ATMForce clone a force through its pickle;
+nothing of it may pile up."""
 
 import copy
 import gc
@@ -48,7 +49,9 @@ def test_clones_are_equal_and_independent(chains, way):
     assert openmm.XmlSerializer.serialize(twin.system).count("PythonForce") == 1
     (found,) = fmm.find_fmm(twin.system)
     assert found.getNumExclusions() == force.getNumExclusions()
-    assert [found.getExclusionParticles(k) for k in (0, 50, 200)] == [force.getExclusionParticles(k) for k in (0, 50, 200)]
+    assert [found.getExclusionParticles(k) for k in (0, 50, 200)] == [
+        force.getExclusionParticles(k) for k in (0, 50, 200)
+    ]
     assert found.getParticleParameterOffset(0) == ["a", 1, 0.2]
     context = twin.context()
     assert energy_of(context) == energy
@@ -62,7 +65,8 @@ def test_clones_are_equal_and_independent(chains, way):
 
 
 def test_clones_carry_what_was_changed_in_the_system(ions):
-    """Charges set after system.addForce(), and after an update of a Context, are in XML and copies."""
+    """Charges set after system.addForce(), and after an update of a Context,
+    are in XML and copies."""
     force = fmm.use_fmm(ions.system, **TIGHT)
     force.setParticleParameters(0, 2.5)
     expected = energy_of(ions.context())
@@ -78,20 +82,30 @@ def test_a_force_of_no_system_carries_what_was_changed(ions):
     force = fmm.FMMForce.from_force(plain)
     assert fmm.FMMForce.from_force(force) is force
     force.setParticleParameters(0, 2.5)
-    with pytest.raises(ValueError, match="before the force is added to a System, read from XML or copied"):
+    with pytest.raises(
+        ValueError, match="before the force is added to a System, read from XML or copied"
+    ):
         force.addGlobalParameter("a", 1.0)
     ions.system.addForce(plain)
     force.setParticleParameters(1, -2.5)
     for system in (ions.system, through_xml(ions.system)):
         (found,) = fmm.find_fmm(system)
-        assert [found.getParticleParameters(index)._value for index in range(4)] == [2.5, -2.5, 1.0, -1.0]
+        assert [found.getParticleParameters(index)._value for index in range(4)] == [
+            2.5,
+            -2.5,
+            1.0,
+            -1.0,
+        ]
 
 
 def test_an_earlier_xml_is_not_touched_by_later_changes(ions):
     force = fmm.use_fmm(ions.system, **TIGHT)
     text = openmm.XmlSerializer.serialize(ions.system)
     force.setParticleParameters(0, 2.5)
-    assert fmm.find_fmm(openmm.XmlSerializer.deserialize(text))[0].getParticleParameters(0)._value == 1.0
+    assert (
+        fmm.find_fmm(openmm.XmlSerializer.deserialize(text))[0].getParticleParameters(0)._value
+        == 1.0
+    )
 
 
 def test_the_xml_stays_small(water):
@@ -108,7 +122,8 @@ def test_xml_in_a_process_that_never_saw_the_system(ions, tmp_path):
     script = (
         "import json, sys, openmm, numpy, fmm_openmm\n"
         "system = openmm.XmlSerializer.deserialize(open(sys.argv[1]).read())\n"
-        "context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform('Reference'))\n"
+        "context = openmm.Context(system, openmm.VerletIntegrator(0.001), "
+        "openmm.Platform.getPlatform('Reference'))\n"
         "context.setPositions(numpy.array(json.loads(sys.argv[2])))\n"
         "energy = context.getState(energy=True).getPotentialEnergy()._value\n"
         "before = fmm_openmm.find_fmm(system)[0].getNumParticles()\n"
@@ -128,7 +143,10 @@ def test_xml_in_a_process_that_never_saw_the_system(ions, tmp_path):
     ("change", "message"),
     [
         ({"format": 99}, r"format 99 by another version .* reads formats up to 2"),
-        ({"options": {"tolerance": 1e-3, "colour": "red"}}, r"newer version of fmm_openmm: unknown option 'colour'"),
+        (
+            {"options": {"tolerance": 1e-3, "colour": "red"}},
+            r"newer version of fmm_openmm: unknown option 'colour'",
+        ),
     ],
 )
 def test_a_file_of_a_newer_version_is_named_when_used(ions, change, message):
@@ -152,14 +170,25 @@ def test_a_file_of_a_newer_version_is_named_when_used(ions, change, message):
     [
         lambda text: text[:-9],
         lambda text: "[1]",
-        lambda text: text.replace('"options": {', '"options": [{').replace('"bridge": "auto"}', '"bridge": "auto"}]'),
+        lambda text: text.replace('"options": {', '"options": [{').replace(
+            '"bridge": "auto"}', '"bridge": "auto"}]'
+        ),
         lambda text: text.replace('"charges"', '"changes"'),
         lambda text: text.replace('"charges": "eA', '"charges": "AA'),
         lambda text: text.replace('"tolerance": 0.0005', '"tolerance": "much"'),
         lambda text: text.replace('"order": null', '"order": 1e999'),
         lambda text: text.replace('"global_parameters": []', '"global_parameters": [1]'),
     ],
-    ids=["cut", "no dictionary", "options", "no charges", "charges", "tolerance", "order", "global parameters"],
+    ids=[
+        "cut",
+        "no dictionary",
+        "options",
+        "no charges",
+        "charges",
+        "tolerance",
+        "order",
+        "global parameters",
+    ],
 )
 def test_damage_is_named(ions, damage):
     text = fmm.FMMForce.from_nonbonded(ions.nonbonded, tolerance=5e-4)._definition.pack()
@@ -176,12 +205,16 @@ def text_in(system) -> str:
 
 
 def test_the_definition_is_text(chains):
-    """Options, parameters and their names can be read; of this package only the loader's function is named."""
+    """Options, parameters and their names can be read; of this package only the loader's
+    function is named."""
     chains.nonbonded.addGlobalParameter("coupling", 0.5)
     chains.nonbonded.addParticleParameterOffset("coupling", 1, 0.2, 0.0, 0.0)
     fmm.use_fmm(chains.system, tolerance=2e-5, near_radius=2.64)
     text = text_in(chains.system)
-    assert '"format": 2, "options": {"tolerance": 2e-05, "order": null, "grid": null, "near_radius": 2.64,' in text
+    assert (
+        '"format": 2, "options": {"tolerance": 2e-05, "order": null, "grid": null, '
+        '"near_radius": 2.64,' in text
+    )
     assert '"global_parameters": [["coupling", 0.5]]' in text
     assert set(re.findall(r"fmm_openmm\.[\w.]+", text)) == {"fmm_openmm.integration.bridge"}
 
@@ -195,7 +228,9 @@ def from_elsewhere(system, **options) -> openmm.System:
     return through_xml(system)
 
 
-@pytest.mark.parametrize("options", [{"bridge": "native"}, {"backend": "cuda"}], ids=["native", "cuda"])
+@pytest.mark.parametrize(
+    "options", [{"bridge": "native"}, {"backend": "cuda"}], ids=["native", "cuda"]
+)
 def test_what_only_another_computer_has(ions, options, monkeypatch):
     """Its files are read, validated and restored here; an evaluation says what is missing."""
 
@@ -211,23 +246,34 @@ def test_what_only_another_computer_has(ions, options, monkeypatch):
         fmm.FMMForce(**options)
     system = from_elsewhere(ions.system, **options)
     assert fmm.find_fmm(system)[0].getNumParticles() == 4
-    assert fmm.ChargeSystem.from_openmm(system, ions.positions).charges.tolist() == [1.0, -1.0, 1.0, -1.0]
+    assert fmm.ChargeSystem.from_openmm(system, ions.positions).charges.tolist() == [
+        1.0,
+        -1.0,
+        1.0,
+        -1.0,
+    ]
     with pytest.raises(openmm.OpenMMException, match=r"FMMForce: .*there is no GPU"):
         energy_of(Box(system, ions.positions).context())
     monkeypatch.undo()
-    assert fmm.validate(system, ions.positions, backend="reference").fmm.relative_energy_error < 1e-3
+    assert (
+        fmm.validate(system, ions.positions, backend="reference").fmm.relative_energy_error < 1e-3
+    )
     fmm.restore_pme(system)
     assert openmm.XmlSerializer.serialize(system) == pme
 
 
 def test_the_native_bridge_alone_needs_a_context_on_cuda(ions, monkeypatch):
-    """Beside one on CUDA others may be: OpenMM's minimiser makes one where forces are too large for a GPU."""
+    """Beside one on CUDA others may be: OpenMM's minimiser makes one where forces are
+    too large for a GPU."""
     fmm.use_fmm(ions.system)
     expected = energy_of(ions.context())
     monkeypatch.setattr(plugin, "load", lambda: SimpleNamespace(fmm_changed=lambda: None))
     system = from_elsewhere(ions.system, bridge="native")
     context = Box(system, ions.positions).context()
-    with pytest.raises(openmm.OpenMMException, match="FMMForce: `bridge='native'` needs a Context on the CUDA platform"):
+    with pytest.raises(
+        openmm.OpenMMException,
+        match="FMMForce: `bridge='native'` needs a Context on the CUDA platform",
+    ):
         energy_of(context)
     (found,) = fmm.find_fmm(system)
     wrong = Box(copy.deepcopy(system), ions.positions)
@@ -245,7 +291,9 @@ def test_options_of_numpy_are_written(ions):
     assert (found._definition.options.order, found._definition.options.grid) == (7, [4, 4, 4])
 
 
-@pytest.mark.skipif(OPENMM < (8, 6), reason="the file is OpenMM 8.6's, which older ones do not read")
+@pytest.mark.skipif(
+    OPENMM < (8, 6), reason="the file is OpenMM 8.6's, which older ones do not read"
+)
 def test_files_of_version_1_are_read(ions):
     """Format 1 held a dictionary with compressed bytes."""
     system = openmm.XmlSerializer.deserialize((DATA / "format_1.xml").read_text())
@@ -274,20 +322,25 @@ def test_xml_where_the_package_is_missing(ions, tmp_path):
         "import sys, numpy, openmm\n"
         "sys.modules['fmm_openmm'] = None\n"
         "system = openmm.XmlSerializer.deserialize(open(sys.argv[1]).read())\n"
-        "context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform('Reference'))\n"
+        "context = openmm.Context(system, openmm.VerletIntegrator(0.001), "
+        "openmm.Platform.getPlatform('Reference'))\n"
         "context.setPositions(numpy.random.rand(4, 3))\n"
         "context.getState(energy=True)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "OpenMMException: the System holds an FMMForce, but fmm_openmm cannot be loaded here" in done.stderr
+    assert (
+        "OpenMMException: the System holds an FMMForce, but fmm_openmm cannot be loaded here"
+        in done.stderr
+    )
 
 
 # forces inside forces
 
 
 def test_custom_cv_force(chains, platform):
-    """Energy and forces scale with the expression, and parameter offsets are reached through the outer Context."""
+    """Energy and forces scale with the expression, and parameter offsets are reached through the
+    outer Context."""
     chains.nonbonded.addGlobalParameter("a", 0.0)
     chains.nonbonded.addParticleParameterOffset("a", 3, 0.2, 0.0, 0.0)
     force = fmm.FMMForce.from_nonbonded(chains.nonbonded, **TIGHT)
@@ -306,7 +359,9 @@ def test_custom_cv_force(chains, platform):
         for each in (expected, context):
             each.setParameter("a", value)
         states = [each.getState(energy=True, forces=True) for each in (expected, context)]
-        assert states[1].getPotentialEnergy()._value == pytest.approx(0.5 * states[0].getPotentialEnergy()._value, rel=1e-6)
+        assert states[1].getPotentialEnergy()._value == pytest.approx(
+            0.5 * states[0].getPotentialEnergy()._value, rel=1e-6
+        )
         forces = [state.getForces(asNumpy=True)._value for state in states]
         assert np.abs(forces[1] - 0.5 * forces[0]).max() < 1e-4 * np.abs(forces[0]).max()
 
@@ -349,13 +404,16 @@ def test_atm_force(ions, platform):
 # nothing piles up
 
 
-needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads memory use from /proc")
+needs_proc = pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="reads memory use from /proc"
+)
 
 
 @pytest.mark.slow
 @needs_proc
 def test_memory_is_flat_over_evaluations(ions):
-    """A reference count wrong by one in 5000 results of 4 particles would be a megabyte, or a crash."""
+    """A reference count wrong by one in 5000 results of 4 particles would be a megabyte,
+    or a crash."""
     fmm.use_fmm(ions.system, order=4, grid=(4, 4, 4))
     context = ions.context()
     integrator = context.getIntegrator()

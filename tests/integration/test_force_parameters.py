@@ -20,7 +20,9 @@ def ewald(box, charges, pairs=None):
 
 
 def charges_in(force):
-    return np.array([force.getParticleParameters(index)[0]._value for index in range(force.getNumParticles())])
+    return np.array(
+        [force.getParticleParameters(index)[0]._value for index in range(force.getNumParticles())]
+    )
 
 
 def pairs_in(force):
@@ -159,7 +161,9 @@ def test_all_charges_at_once(ions):
     assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, charges).energy, abs=1e-3)
     force.setCharges(-2 * charges)
     force.updateParametersInContext(context)
-    assert energy_of(context, groups={1}) == pytest.approx(4 * ewald(ions, charges).energy, abs=4e-3)
+    assert energy_of(context, groups={1}) == pytest.approx(
+        4 * ewald(ions, charges).energy, abs=4e-3
+    )
 
 
 def test_update_of_offsets(ions):
@@ -171,7 +175,9 @@ def test_update_of_offsets(ions):
     energy_of(context)
     force.setParticleParameterOffset(0, "a", 2, -0.25)
     force.updateParametersInContext(context)
-    assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, [1.0, -1.0, 0.75, -1.0]).energy, abs=1e-3)
+    assert energy_of(context, groups={1}) == pytest.approx(
+        ewald(ions, [1.0, -1.0, 0.75, -1.0]).energy, abs=1e-3
+    )
 
 
 def test_two_forces_updated_in_one_context(ions):
@@ -190,7 +196,9 @@ def test_two_forces_updated_in_one_context(ions):
     second.setParticleParameters(0, 3.0)
     second.updateParametersInContext(context)
     assert energy_of(context, groups={0}) == expected
-    assert energy_of(context, groups={1}) == pytest.approx(ewald(ions, [3.0, -1.0, 1.0, -1.0]).energy, abs=1e-3)
+    assert energy_of(context, groups={1}) == pytest.approx(
+        ewald(ions, [3.0, -1.0, 1.0, -1.0]).energy, abs=1e-3
+    )
 
 
 @pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
@@ -212,7 +220,8 @@ def test_structure_is_fixed_once_used(ions, change):
     assert energy_of(context) == energy
     if force.getNumParticles() != 4:
         with pytest.raises(
-            fmm.UnsupportedError, match="FMMForce 'FMMForce' must have one particle for each of the System's 4, got 5"
+            fmm.UnsupportedError,
+            match="FMMForce 'FMMForce' must have one particle for each of the System's 4, got 5",
         ):
             context.reinitialize(preserveState=True)
     else:
@@ -242,14 +251,20 @@ def test_late_particles_need_a_copy(ions):
     ions.system.addParticle(1.0)
     ions.positions = np.vstack([ions.positions, [0.1, 0.2, 0.3]])
     with pytest.raises(
-        fmm.UnsupportedError, match=r"one particle for each of the System's 5, got 4\. Call its addParticle\(\)"
+        fmm.UnsupportedError,
+        match=r"one particle for each of the System's 5, got 4\. Call its addParticle\(\)",
     ):
         ions.context()
     force.addParticle(0.5)
-    with pytest.raises(openmm.OpenMMException, match=r"other particles after .* make a Context of copy.deepcopy\(system\)"):
+    with pytest.raises(
+        openmm.OpenMMException,
+        match=r"other particles after .* make a Context of copy.deepcopy\(system\)",
+    ):
         energy_of(ions.context())
     expected = ewald(ions, [1.0, -1.0, 1.0, -1.0, 0.5]).energy
-    assert energy_of(Box(copy.deepcopy(ions.system), ions.positions).context()) == pytest.approx(expected, abs=1e-3)
+    assert energy_of(Box(copy.deepcopy(ions.system), ions.positions).context()) == pytest.approx(
+        expected, abs=1e-3
+    )
 
 
 def test_a_late_change_of_structure_warns_and_reaches_copies(ions):
@@ -267,7 +282,9 @@ def test_count_changed_before_the_first_evaluation(ions):
     force = fmm.use_fmm(ions.system)
     context = ions.context()
     force.addParticle(1.0)
-    with pytest.raises(ValueError, match=r"one particle for each of the System's 4, got 5; the Context keeps"):
+    with pytest.raises(
+        ValueError, match=r"one particle for each of the System's 4, got 5; the Context keeps"
+    ):
         force.updateParametersInContext(context)
 
 
@@ -285,7 +302,10 @@ def test_context_of_another_system(ions):
     twin = Box(copy.deepcopy(ions.system), ions.positions)
     context = twin.context()
     for method in methods_of_a_context(force):
-        with pytest.raises(ValueError, match=f"{method.__name__}: this FMMForce is not part of the Context's System"):
+        with pytest.raises(
+            ValueError,
+            match=f"{method.__name__}: this FMMForce is not part of the Context's System",
+        ):
             method(context)
     assert fmm.find_fmm(twin.system)[0].getPotentialsInContext(context).shape == (4,)
 
@@ -294,7 +314,10 @@ def test_a_context_made_before_the_force(ions):
     context = ions.context()
     force = fmm.use_fmm(ions.system)
     for method in methods_of_a_context(force):
-        with pytest.raises(ValueError, match=rf"{method.__name__}: .* call context.reinitialize\(preserveState=True\)"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{method.__name__}: .* call context.reinitialize\(preserveState=True\)",
+        ):
             method(context)
     context.reinitialize(preserveState=True)
     assert force.getPotentialsInContext(context).shape == (4,)
@@ -362,7 +385,9 @@ def test_a_restored_state_has_its_charges_as_long_as_it_is_used(ions):
 
 def test_charges_that_are_no_longer_kept_are_an_error(ions):
     """Until every force of the Context is updated."""
-    forces = [fmm.FMMForce.from_nonbonded(ions.nonbonded, order=4, grid=(4, 4, 4)) for _ in range(2)]
+    forces = [
+        fmm.FMMForce.from_nonbonded(ions.nonbonded, order=4, grid=(4, 4, 4)) for _ in range(2)
+    ]
     ions.system.removeForce(0)
     for group, force in enumerate(forces):
         force.setForceGroup(group)
@@ -376,7 +401,9 @@ def test_charges_that_are_no_longer_kept_are_an_error(ions):
     expected = [energy_of(first, groups={group}) for group in (0, 1)]
     for group, force in enumerate(forces):
         for other in range(group, 2):
-            with pytest.raises(openmm.OpenMMException, match=r"no longer kept: call updateParametersInContext\(\)"):
+            with pytest.raises(
+                openmm.OpenMMException, match=r"no longer kept: call updateParametersInContext\(\)"
+            ):
                 energy_of(third, groups={other})
         force.updateParametersInContext(third)
         assert energy_of(third, groups={group}) == expected[group]
@@ -400,7 +427,9 @@ def test_equal_charges_have_equal_revisions(ions):
 @pytest.mark.parametrize("method", ["getFMMParametersInContext", "getPotentialsInContext"])
 def test_questions_to_a_context_without_positions(water, platform, method):
     force = fmm.use_fmm(water.system)
-    context = openmm.Context(water.system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform(platform))
+    context = openmm.Context(
+        water.system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatform(platform)
+    )
     with pytest.raises(openmm.OpenMMException, match=r"[Pp]ositions have not been set"):
         getattr(force, method)(context)
 
@@ -413,7 +442,11 @@ def test_settings_in_use(water, platform):
     if settings["bridge"] == "native":  # in a Context of double precision, see Box.context
         assert (settings["precision"], settings["backend"], platform) == ("double", "cuda", "CUDA")
     else:
-        assert settings["precision"] == "single" and settings["backend"] in ("cpu", "cuda", "reference")
+        assert settings["precision"] == "single" and settings["backend"] in (
+            "cpu",
+            "cuda",
+            "reference",
+        )
     assert settings["near_radius"] > 1
     fmm.restore_pme(water.system)
     force = fmm.use_fmm(water.system, tolerance=1e-8)

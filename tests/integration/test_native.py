@@ -1,6 +1,8 @@
-"""The native bridge: what the plugin computes in OpenMM's CUDA context is what the host bridge computes.
+"""The native bridge: what the plugin computes in OpenMM's CUDA context is what the host bridge
+computes.
 
-Where there is a GPU the other tests of this folder run with it as well; these are about the bridge itself.
+Where there is a GPU the other tests of this folder run with it as well; these are about the bridge
+itself.
 """
 
 import copy
@@ -16,7 +18,16 @@ from fmm_openmm.bench.systems import Sample, tiled
 from fmm_openmm.integration import native
 from fmm_openmm.oracle import ewald_sum
 from tests.integration.boxes import Box, energy_of, relative_difference
-from tests.integration.native_contexts import ROUNDING, both_bridges, context_of, converted, coulomb, no_room, on_gpu, with_two
+from tests.integration.native_contexts import (
+    ROUNDING,
+    both_bridges,
+    context_of,
+    converted,
+    coulomb,
+    no_room,
+    on_gpu,
+    with_two,
+)
 
 
 @on_gpu
@@ -33,9 +44,15 @@ from tests.integration.native_contexts import ROUNDING, both_bridges, context_of
     ],
 )
 def test_agrees_with_the_host_bridge(request, system, precision, smoothing):
-    options = {"precision": "double" if precision == "double" else "single", "smoothing": smoothing, "order": 6}
+    options = {
+        "precision": "double" if precision == "double" else "single",
+        "smoothing": smoothing,
+        "order": 6,
+    }
     options |= {"grid": (6, 6, 6), "near_radius": 2.34} if system != "chains" else {}
-    (energy, forces), (host_energy, host_forces) = both_bridges(request.getfixturevalue(system), precision, **options)
+    (energy, forces), (host_energy, host_forces) = both_bridges(
+        request.getfixturevalue(system), precision, **options
+    )
     assert relative_difference(forces, host_forces) < ROUNDING[precision]
     assert energy == pytest.approx(host_energy, rel=ROUNDING[precision])
 
@@ -48,9 +65,18 @@ def test_agrees_with_pme(water, precision):
     force = converted(water, tolerance=1e-5, bridge="native")
     context = context_of(water, precision)
     state = context.getState(energy=True, forces=True)
-    assert force.getFMMParametersInContext(context)["precision"] == ("double" if precision == "double" else "single")
-    assert relative_difference(state.getForces(asNumpy=True)._value, pme.getForces(asNumpy=True)._value) < 2e-5
-    assert state.getPotentialEnergy()._value == pytest.approx(pme.getPotentialEnergy()._value, rel=3e-5)
+    assert force.getFMMParametersInContext(context)["precision"] == (
+        "double" if precision == "double" else "single"
+    )
+    assert (
+        relative_difference(
+            state.getForces(asNumpy=True)._value, pme.getForces(asNumpy=True)._value
+        )
+        < 2e-5
+    )
+    assert state.getPotentialEnergy()._value == pytest.approx(
+        pme.getPotentialEnergy()._value, rel=3e-5
+    )
 
 
 @on_gpu
@@ -62,13 +88,16 @@ def test_repeats_bit_for_bit_and_parts_agree_with_the_whole(water):
     assert energy == again
     np.testing.assert_array_equal(forces, same)
     assert context.getState(energy=True, groups={7}).getPotentialEnergy()._value == energy
-    np.testing.assert_array_equal(context.getState(forces=True, groups={7}).getForces(asNumpy=True)._value, forces)
+    np.testing.assert_array_equal(
+        context.getState(forces=True, groups={7}).getForces(asNumpy=True)._value, forces
+    )
     assert context.getState(energy=True, groups={3}).getPotentialEnergy()._value == 0
 
 
 @on_gpu
 def test_follows_the_reordering_of_atoms(water):
-    """After many steps OpenMM's order of atoms is another; a fresh Context, in the user's order, must agree."""
+    """After many steps OpenMM's order of atoms is another; a fresh Context,
+    in the user's order, must agree."""
     force = converted(water, bridge="native")
     integrator = openmm.LangevinMiddleIntegrator(400 * unit.kelvin, 5.0, 0.002)
     context = context_of(water, integrator=integrator)
@@ -84,14 +113,19 @@ def test_follows_the_reordering_of_atoms(water):
 @on_gpu
 @pytest.mark.parametrize("bridge", ["native", "host"])
 def test_excluded_pairs_that_nothing_else_binds(bridge):
-    """OpenMM keeps both particles of an excluded pair in one image, across the faces of the box, and particles of other charges
-    may swap places in its order: the interaction left out stays that of the coordinates the user gave."""
+    """OpenMM keeps both particles of an excluded pair in one image, across the faces of the box,
+    and particles of other charges may swap places in its order: the interaction left out stays
+    that of the coordinates the user gave."""
     random = np.random.default_rng(2)
     cell = 3 * np.eye(3)
     sites = np.stack(np.meshgrid(*3 * [np.arange(4)], indexing="ij"), -1).reshape(-1, 1, 3) * 0.75
     positions = (sites + random.uniform(-0.12, 0.12, (64, 2, 3))).reshape(-1, 3)
     charges, pairs = random.normal(scale=0.2, size=128), np.arange(128).reshape(-1, 2)
-    system, force, others = openmm.System(), fmm.FMMForce(tolerance=1e-6, bridge=bridge), openmm.NonbondedForce()
+    system, force, others = (
+        openmm.System(),
+        fmm.FMMForce(tolerance=1e-6, bridge=bridge),
+        openmm.NonbondedForce(),
+    )
     system.setDefaultPeriodicBoxVectors(*cell)
     others.setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
     for charge in charges:
@@ -123,11 +157,18 @@ def test_potentials_without_the_host(chains, precision):
     found = []
     for bridge in ("native", "host"):
         mine = copy.deepcopy(chains)
-        force = converted(mine, bridge=bridge, precision="double" if precision == "double" else "single")
+        force = converted(
+            mine, bridge=bridge, precision="double" if precision == "double" else "single"
+        )
         context = context_of(mine, precision)
         force.setForceGroup(3)  # without effect on the Context
         context.setParameter("a", -1.0)
-        found.append((force.getPotentialsInContext(context), force.getEnergyParameterDerivativesInContext(context)["a"]))
+        found.append(
+            (
+                force.getPotentialsInContext(context),
+                force.getEnergyParameterDerivativesInContext(context)["a"],
+            )
+        )
         assert (force._bridge._solver is None) == (bridge == "native")
     (potentials, derivative), (expected, host_derivative) = found
     assert relative_difference(potentials, expected) < ROUNDING[precision]
@@ -137,7 +178,13 @@ def test_potentials_without_the_host(chains, precision):
 
 @on_gpu
 def test_levels(water):
-    options = {"precision": "single", "order": 6, "grid": (3, 3, 3), "levels": 1, "near_radius": 2.34}
+    options = {
+        "precision": "single",
+        "order": 6,
+        "grid": (3, 3, 3),
+        "levels": 1,
+        "near_radius": 2.34,
+    }
     (energy, forces), (host_energy, host_forces) = both_bridges(water, "mixed", **options)
     assert relative_difference(forces, host_forces) < ROUNDING["mixed"]
     assert energy == pytest.approx(host_energy, rel=ROUNDING["mixed"])
@@ -146,8 +193,8 @@ def test_levels(water):
 @on_gpu
 @pytest.mark.parametrize("levels", [0, 1])
 def test_box_changes(water, levels):
-    """Isotropic ones change a parameter block, others the lattice operator too. What is restored gives the same energy, but
-    for rounding: OpenMM moves molecules into the box."""
+    """Isotropic ones change a parameter block, others the lattice operator too. What is restored
+    gives the same energy, but for rounding: OpenMM moves molecules into the box."""
     force = converted(water, bridge="native", tolerance=1e-5, levels=levels)
     context = context_of(water, "double")
     before, _ = coulomb(context, force)
@@ -174,7 +221,9 @@ def test_charges_change(water):
     force.updateParametersInContext(context)
     for particle in range(force.getNumParticles()):
         force.setParticleParameters(particle, 0.5 * force.getParticleParameters(particle))
-    assert coulomb(context, force)[0] == pytest.approx(4 * before, rel=1e-6), "an updated Context keeps its charges"
+    assert coulomb(context, force)[0] == pytest.approx(4 * before, rel=1e-6), (
+        "an updated Context keeps its charges"
+    )
     force.updateParametersInContext(context)
     assert coulomb(context, force)[0] == before
 
@@ -212,7 +261,8 @@ def test_global_parameters(ions, monkeypatch):
 
 @on_gpu
 def test_charges_change_while_openmm_computes():
-    """Forces that are added after those of OpenMM, which take longer, keep the charges of their own step."""
+    """Forces that are added after those of OpenMM, which take longer,
+    keep the charges of their own step."""
     sites = np.stack(np.meshgrid(*3 * [np.arange(8)], indexing="ij"), -1).reshape(-1, 3)
     system, force = openmm.System(), fmm.FMMForce(bridge="native", precision="single")
     system.setDefaultPeriodicBoxVectors(*(3.2 * np.eye(3)))
@@ -263,7 +313,13 @@ def test_beside_forces_that_add_at_the_same_time(water):
     totals = []
     for bridge in ("native", "host"):
         mine = copy.deepcopy(water)
-        options = {"precision": "double", "order": 6, "near_radius": 2.34, "grid": (6, 6, 6), "smoothing": 0.05}
+        options = {
+            "precision": "double",
+            "order": 6,
+            "near_radius": 2.34,
+            "grid": (6, 6, 6),
+            "smoothing": 0.05,
+        }
         fmm.use_fmm(mine.system, bridge=bridge, lennard_jones="openmm", **options)
         context = context_of(mine, "double")
         for _ in range(5):
@@ -274,12 +330,21 @@ def test_beside_forces_that_add_at_the_same_time(water):
 
 @on_gpu
 def test_a_large_system(water):
-    """Until the FMM is finished, OpenMM works on a stream of the plugin; also if it gives a step up."""
+    """Until the FMM is finished, OpenMM works on a stream of the plugin;
+    also if it gives a step up."""
     sample = tiled(Sample(water.system, water.positions, np.zeros_like(water.positions)), (5, 5, 4))
     velocities = []
     for bridge in ("native", "host"):
         box = Box(copy.deepcopy(sample.system), sample.positions)
-        converted(box, bridge=bridge, precision="double", order=6, near_radius=1.87, grid=(20, 20, 16), smoothing=0.05)
+        converted(
+            box,
+            bridge=bridge,
+            precision="double",
+            order=6,
+            near_radius=1.87,
+            grid=(20, 20, 16),
+            smoothing=0.05,
+        )
         context = context_of(box, "double")
         context.getIntegrator().step(5)
         context.setPeriodicBoxVectors(*(0.2 * box.cell))
@@ -333,20 +398,37 @@ def test_contexts_in_threads_are_independent(water):
 @with_two
 @pytest.mark.parametrize("index", ["1", "0,1", "1,0"])
 def test_other_devices_and_several(water, index):
-    """On several devices OpenMM shares its own work; the FMM is computed on the first that is named."""
+    """On several devices OpenMM shares its own work; the FMM is computed on the
+    first that is named."""
     force = converted(water, bridge="native")
     whole = {"energy": True, "forces": True}
     found = []
     for device in ("0", index):
         context = context_of(water, DeviceIndex=device)
         assert force.getFMMParametersInContext(context)["bridge"] == "native"
-        found.append((*coulomb(context, force), context.getState(**whole), force.getPotentialsInContext(context)))
-    (energy, forces, state, potentials), (other_energy, other_forces, other_state, other_potentials) = found
+        found.append(
+            (
+                *coulomb(context, force),
+                context.getState(**whole),
+                force.getPotentialsInContext(context),
+            )
+        )
+    (
+        (energy, forces, state, potentials),
+        (other_energy, other_forces, other_state, other_potentials),
+    ) = found
     assert other_energy == pytest.approx(energy, rel=1e-9)
     assert relative_difference(other_forces, forces) < 1e-6
     assert relative_difference(other_potentials, potentials) < 1e-6
-    assert other_state.getPotentialEnergy()._value == pytest.approx(state.getPotentialEnergy()._value, rel=1e-6)
-    assert relative_difference(other_state.getForces(asNumpy=True)._value, state.getForces(asNumpy=True)._value) < 1e-5
+    assert other_state.getPotentialEnergy()._value == pytest.approx(
+        state.getPotentialEnergy()._value, rel=1e-6
+    )
+    assert (
+        relative_difference(
+            other_state.getForces(asNumpy=True)._value, state.getForces(asNumpy=True)._value
+        )
+        < 1e-5
+    )
     context.getIntegrator().step(300)
     assert np.isfinite(energy_of(context))
 

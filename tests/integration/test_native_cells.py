@@ -1,4 +1,5 @@
-"""How the native bridge follows a cell without Python: the arithmetic in C++ alone, and Contexts on a GPU."""
+"""How the native bridge follows a cell without Python: the arithmetic in C++ alone,
+and Contexts on a GPU."""
 
 import copy
 import ctypes
@@ -23,7 +24,14 @@ from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.region import Filling, Region
 from tests.integration.boxes import Box, relative_difference
-from tests.integration.native_contexts import context_of, converted, coulomb, droplet_in_a_cell, on_gpu, session_of
+from tests.integration.native_contexts import (
+    context_of,
+    converted,
+    coulomb,
+    droplet_in_a_cell,
+    on_gpu,
+    session_of,
+)
 from tests.test_box import DODECAHEDRON
 from tests.test_strain import CORNERS, SKEWED, deformation, lattice_of
 
@@ -51,7 +59,17 @@ def library(tmp_path_factory):
         pytest.skip("needs a C++ compiler")
     folder = tmp_path_factory.mktemp("cell")
     (folder / "cell.cpp").write_text(LIBRARY)
-    command = [compiler, "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{HEADER.parent}"]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        f"-I{HEADER.parent}",
+    ]
     subprocess.run([*command, "-o", folder / "cell.so", folder / "cell.cpp"], check=True)
     return ctypes.CDLL(str(folder / "cell.so"))
 
@@ -77,19 +95,24 @@ def filling(cell, counts) -> Filling:
 
 
 def test_the_struct_is_that_of_the_kernels(library):
-    in_kernels = re.findall(r"double (\w+)(?:\[(\d+)\])?;", (kernel_folder() / "common" / "parameters.cuh").read_text())
+    in_kernels = re.findall(
+        r"double (\w+)(?:\[(\d+)\])?;", (kernel_folder() / "common" / "parameters.cuh").read_text()
+    )
     text = re.search(r"struct Parameters \{(.*?)\};", HEADER.read_text(), re.DOTALL)[1]
     here = []
     for kind, names in re.findall(r"(Matrix|double) ([^;]+);", text):
         here += [(*re.match(r"(\w+)\[?(\d*)", name).groups(), kind) for name in names.split(", ")]
-    assert [(name, "9" if kind == "Matrix" else length) for name, length, kind in here] == in_kernels
+    assert [
+        (name, "9" if kind == "Matrix" else length) for name, length, kind in here
+    ] == in_kernels
     boxes = filling(*CELLS["cuboid"])
     assert library.size() == native.describe(boxes.lattice, boxes, CELLS["cuboid"][0]).nbytes
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_the_parameter_block_of_a_strained_cell(library, name):
-    """As Python makes it, whatever cell the program was asked for; of one cell always the same to the last bit."""
+    """As Python makes it, whatever cell the program was asked for; of one cell always the same
+    to the last bit."""
     cell, counts = CELLS[name]
     reference = filling(cell, counts)
     asked = reference.strained(cell @ deformation(CORNERS[11], 0.004))
@@ -97,9 +120,14 @@ def test_the_parameter_block_of_a_strained_cell(library, name):
     for number, direction in enumerate(CORNERS[::5]):
         other = (0.8 + 0.1 * number) * cell @ deformation(direction)
         strained = reference.strained(other)
-        expected, found = parameter_block(strained.lattice, strained.width), boxes.parameters_in(other)
+        expected, found = (
+            parameter_block(strained.lattice, strained.width),
+            boxes.parameters_in(other),
+        )
         for part in np.split(np.arange(41), [9, 18, 27, 28, 29, 38]):
-            np.testing.assert_allclose(found[part], expected[part], rtol=0, atol=4e-15 * np.abs(expected[part]).max())
+            np.testing.assert_allclose(
+                found[part], expected[part], rtol=0, atol=4e-15 * np.abs(expected[part]).max()
+            )
         np.testing.assert_array_equal(boxes.parameters_in(other), found)
     if name == "cuboid":
         assert np.count_nonzero(boxes.parameters_in(2 * cell @ np.diag([1.01, 1.0, 0.99]))[:9]) == 3
@@ -107,7 +135,8 @@ def test_the_parameter_block_of_a_strained_cell(library, name):
 
 @pytest.mark.parametrize("name", CELLS)
 def test_which_cells_boxes_serve(library, name):
-    """Those of :meth:`BoxLattice.strained`, but what is no longer a cuboid needs another program."""
+    """Those of :meth:`BoxLattice.strained`, but what is no longer a cuboid
+    needs another program."""
     cell, counts = CELLS[name]
     reference = filling(cell, counts)
     boxes = Compiled(library, reference.lattice, reference, cell)
@@ -122,7 +151,9 @@ def test_which_cells_boxes_serve(library, name):
     for bad in (np.nan * cell, 0 * cell, -cell, mirrored, flipped, cell.T + 1e-9):
         assert not boxes.serve(bad)
     sheared = reference.strained(cell @ deformation(CORNERS[0], 1e-4))
-    assert Compiled(library, sheared.lattice, sheared, cell).serve(cell @ deformation(CORNERS[3], 0.015))
+    assert Compiled(library, sheared.lattice, sheared, cell).serve(
+        cell @ deformation(CORNERS[3], 0.015)
+    )
 
 
 def test_boxes_that_follow_particles_serve_one_shape(library):
@@ -137,7 +168,9 @@ def test_boxes_that_follow_particles_serve_one_shape(library):
     np.testing.assert_array_equal(boxes.parameters_in(box.cell), expected)
     larger = region.scaled(1.1 * box.cell)
     expected = parameter_block(larger.lattice, larger.width, larger.corner + 0.125 * larger.width)
-    np.testing.assert_allclose(boxes.parameters_in(1.1 * box.cell), expected, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(
+        boxes.parameters_in(1.1 * box.cell), expected, rtol=1e-14, atol=1e-14
+    )
     assert boxes.serve(1.1 * box.cell) and not boxes.serve(box.cell * [[1.0], [1.0], [1 + 1e-9]])
 
 
@@ -188,7 +221,8 @@ def test_trial_moves_do_not_ask_python(water, asked, levels):
 @on_gpu
 @pytest.mark.parametrize("levels", [0, 1])
 def test_a_rejected_move_sets_nothing_up(water, monkeypatch, levels):
-    """The programs here clear the charges in their setup, and so tell of it: the energy is 0 then until charges are sent."""
+    """The programs here clear the charges in their setup, and so tell of it: the energy is 0
+    then until charges are sent."""
 
     def telling(*arguments):
         program = build(*arguments)
@@ -223,7 +257,9 @@ def membrane() -> Box:
     pdb = app.PDBFile(str(Path(app.__file__).parent / "data" / "POPC.pdb"))
     field = app.ForceField("amber14-all.xml", "amber14/tip3p.xml")
     whole = field.createSystem(pdb.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9)
-    (nonbonded,) = (copy.deepcopy(f) for f in whole.getForces() if isinstance(f, openmm.NonbondedForce))
+    (nonbonded,) = (
+        copy.deepcopy(f) for f in whole.getForces() if isinstance(f, openmm.NonbondedForce)
+    )
     nonbonded.setUseDispersionCorrection(False)
     for particle in range(nonbonded.getNumParticles()):
         charge, sigma, _ = nonbonded.getParticleParameters(particle)
@@ -243,7 +279,8 @@ def membrane() -> Box:
 @pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
 def test_energies_of_trial_scalings_of_a_membrane(tolerance, asked):
-    """In x-y and along z, as a membrane barostat makes them: nearer to PME at 1e-6 than PME at the same tolerance is."""
+    """In x-y and along z, as a membrane barostat makes them: nearer to PME at 1e-6 than PME at
+    the same tolerance is."""
     box = membrane()
 
     def by_pme(tolerance):
@@ -261,7 +298,9 @@ def test_energies_of_trial_scalings_of_a_membrane(tolerance, asked):
     for trial in range(200):
         e = random.uniform(-0.012, 0.012)
         change = np.diag([1 + e, 1 + e, 1.0] if trial % 2 else [1.0, 1.0, 1 + e])
-        energies.append([moved(context, box.cell @ change, box.positions @ change) for context in contexts])
+        energies.append(
+            [moved(context, box.cell @ change, box.positions @ change) for context in contexts]
+        )
     fmm_energy, pme_energy, exact = np.transpose(energies)
     assert len(asked) == before
     for error in (np.max, lambda x: np.sqrt(np.mean(x * x))):

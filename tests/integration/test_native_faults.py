@@ -1,4 +1,5 @@
-"""The native bridge when something fails, or is done very often: the error says what, and nothing is lost or left behind."""
+"""The native bridge when something fails, or is done very often: the error says what, and
+nothing is lost or left behind."""
 
 import copy
 import ctypes
@@ -37,7 +38,9 @@ def interrupted(*_):
 
 def test_an_interrupt_delivers_nothing_more(monkeypatch):
     delivered = []
-    monkeypatch.setattr(native, "_deliver", lambda inbox, kind, data: delivered.append((inbox, kind)))
+    monkeypatch.setattr(
+        native, "_deliver", lambda inbox, kind, data: delivered.append((inbox, kind))
+    )
     native._answering(lambda *_: native._deliver("inbox", native.CLAIM, b""))("kernel", "inbox")
     assert delivered == [("inbox", native.CLAIM), ("inbox", native.DONE)]
     with pytest.raises(KeyboardInterrupt):
@@ -46,9 +49,13 @@ def test_an_interrupt_delivers_nothing_more(monkeypatch):
 
 
 def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
-    """Its memory may have become that of the next one, which finds no session of another force either."""
+    """Its memory may have become that of the next one, which finds no session of
+    another force either."""
     force = converted(ions)
-    left = {key: SimpleNamespace(bridge=bridge, context=5, kernel=key) for key, bridge in ((1, force._bridge), (2, None))}
+    left = {
+        key: SimpleNamespace(bridge=bridge, context=5, kernel=key)
+        for key, bridge in ((1, force._bridge), (2, None))
+    }
     monkeypatch.setattr(native, "_sessions", left)
     monkeypatch.setattr(native, "_deliver", lambda *_: None)
     monkeypatch.setattr(native, "Session", lambda *arguments: arguments)
@@ -60,13 +67,20 @@ def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
 
 @on_gpu
 def test_an_interrupt_stops_the_evaluation_and_nothing_else(ions, monkeypatch):
-    """Before the first evaluation, in a change of the box and in one of the charges; afterwards all is as if there was none."""
+    """Before the first evaluation, in a change of the box and in one of the charges; afterwards
+    all is as if there was none."""
     force = converted(ions, bridge="native")
     wider = ions.cell * [[1.0], [1.0], [1.08]]  # too long for the boxes in use
     changes = (
         ("charges", lambda context: None),
         ("program", lambda context: context.setPeriodicBoxVectors(*wider)),
-        ("charges", lambda context: (force.setParticleParameters(0, 0.5), force.updateParametersInContext(context))),
+        (
+            "charges",
+            lambda context: (
+                force.setParticleParameters(0, 0.5),
+                force.updateParametersInContext(context),
+            ),
+        ),
     )
     context, fresh, ignored = context_of(ions), context_of(ions), []
     for method, change in changes:
@@ -78,7 +92,9 @@ def test_an_interrupt_stops_the_evaluation_and_nothing_else(ions, monkeypatch):
                 with pytest.raises(openmm.OpenMMException, match="FMMForce: interrupted"):
                     coulomb(context, force)
         fresh.setPeriodicBoxVectors(*context.getState().getPeriodicBoxVectors())
-        assert coulomb(context, force)[0] == pytest.approx(coulomb(fresh, force)[0], rel=ROUNDING["mixed"])
+        assert coulomb(context, force)[0] == pytest.approx(
+            coulomb(fresh, force)[0], rel=ROUNDING["mixed"]
+        )
     assert ignored == 2 * len(changes) * [KeyboardInterrupt]
 
 
@@ -90,12 +106,17 @@ def test_a_context_after_one_that_could_not_be_made(ions):
     for _ in range(5):
         with pytest.raises(openmm.OpenMMException, match="already bound"):
             context_of(ions, integrator=first.getIntegrator())
-        np.testing.assert_allclose(force.getPotentialsInContext(context_of(ions)), expected, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(
+            force.getPotentialsInContext(context_of(ions)), expected, rtol=1e-5, atol=1e-3
+        )
 
 
 @on_gpu
 def test_forces_of_a_step_that_openmm_gave_up(water):
-    """OpenMM refuses a small box when the FMM has begun. What this adds to the forces then is not among the next ones."""
+    """OpenMM refuses a small box when the FMM has begun.
+
+    What this adds to the forces then is not among the next ones.
+    """
 
     def forces(groups):
         return context.getState(forces=True, groups=groups).getForces(asNumpy=True)._value
@@ -141,7 +162,8 @@ def test_a_bad_coordinate_is_named_and_nothing_is_lost(water, devices):
         with pytest.raises(openmm.OpenMMException, match=r"for particle 17|NaN"):
             coulomb(context, force)
     context.setPositions(water.positions)
-    assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-6)  # molecules are in other images now
+    # molecules are in other images now
+    assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-6)
 
 
 @on_gpu
@@ -181,7 +203,8 @@ def test_too_little_memory(ions):
 
 @on_gpu
 def test_a_failure_while_a_simulation_runs(water, monkeypatch):
-    """Another shape of the box may need a program that cannot be made: an error, and the Context goes on once it can."""
+    """Another shape of the box may need a program that cannot be made: an error, and the Context
+    goes on once it can."""
     force = converted(water, bridge="native")
     context = context_of(water, "double")
     before = coulomb(context, force)[0]
@@ -210,7 +233,9 @@ def test_memory_that_runs_out_while_a_simulation_runs(water, monkeypatch):
         patch.setattr(native, "build", hungry)
         context.setPeriodicBoxVectors(*(np.diag([2.0, 1.0, 1.0]) @ water.cell))
         for _ in range(2):
-            with pytest.raises(openmm.OpenMMException, match=r"FMMForce: allocating \d+ MiB: .*memory"):
+            with pytest.raises(
+                openmm.OpenMMException, match=r"FMMForce: allocating \d+ MiB: .*memory"
+            ):
                 coulomb(context, force)
         context.setPeriodicBoxVectors(*water.cell)
         with pytest.raises(openmm.OpenMMException, match="memory"):
@@ -248,7 +273,11 @@ def test_a_damaged_kernel_cache(water, damage, tmp_path, monkeypatch):
     assert len(files) > 4
     for path in files:
         content = path.read_bytes()
-        path.write_bytes({"empty": b"", "cut": content[: len(content) // 2], "noise": bytes(len(content))}[damage])
+        path.write_bytes(
+            {"empty": b"", "cut": content[: len(content) // 2], "noise": bytes(len(content))}[
+                damage
+            ]
+        )
     context = context_of(water, TempDirectory=str(tmp_path))
     again, same = coulomb(context, force)
     assert again == pytest.approx(energy, rel=1e-6)
@@ -282,9 +311,12 @@ assert Reporter.calls >= 3
 @on_gpu
 @on_devices
 def test_python_is_asked_while_it_is_locked(devices):
-    """OpenMM keeps Python's lock while it minimises with a reporter; in a process of its own, which would wait forever."""
+    """OpenMM keeps Python's lock while it minimises with a reporter; in a process of its own,
+    which would wait forever."""
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", LOCKED.format(devices=devices)], cwd=root, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", LOCKED.format(devices=devices)], cwd=root, check=True, timeout=120
+    )
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +327,8 @@ def sample():
 @on_gpu
 @pytest.mark.parametrize("case", endurance.CASES)
 def test_nothing_piles_up(case, sample):
-    """``python -m tests.endurance`` with fewer repetitions; nothing else may use the GPU meanwhile."""
+    """``python -m tests.endurance`` with fewer repetitions;
+    nothing else may use the GPU meanwhile."""
     pytest.importorskip("cupy")
     repetitions = {"steps": 2000, "lists": 20_000, "contexts": 10}.get(case, 100)
     outcome = endurance.run(endurance.CASES[case], sample, repetitions)

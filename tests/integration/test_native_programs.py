@@ -1,4 +1,5 @@
-"""The native bridge without a device: the plugin and its kernels compile, and a session gives it what it asks for."""
+"""The native bridge without a device: the plugin and its kernels compile, and a session gives it
+what it asks for."""
 
 import re
 import subprocess
@@ -21,22 +22,42 @@ from tests.test_program import Reader
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("all_particles", [False, True], ids=["", "where PythonForces act on all particles"])
+@pytest.mark.parametrize(
+    "all_particles", [False, True], ids=["", "where PythonForces act on all particles"]
+)
 def test_the_plugin_compiles(tmp_path, all_particles):
     try:
         compiler, options = plugin.command()
     except fmm.UnsupportedError as missing:
         pytest.skip(str(missing))
-    options = [option for option in options if option not in ("-w", "-shared") and not option.startswith(("-l", "-L", "-Wl"))]
+    options = [
+        option
+        for option in options
+        if option not in ("-w", "-shared") and not option.startswith(("-l", "-L", "-Wl"))
+    ]
     include = [f"-isystem{option[2:]}" if option.startswith("-I") else option for option in options]
     if all_particles:  # in OpenMM 8.5
-        header = next(Path(option[8:]) for option in include if option.startswith("-isystem")) / "openmm" / "PythonForce.h"
+        header = (
+            next(Path(option[8:]) for option in include if option.startswith("-isystem"))
+            / "openmm"
+            / "PythonForce.h"
+        )
         (tmp_path / "openmm").mkdir()
-        (tmp_path / "openmm" / header.name).write_text(header.read_text().replace("getParticles", "getNothing"))
+        (tmp_path / "openmm" / header.name).write_text(
+            header.read_text().replace("getParticles", "getNothing")
+        )
         include = [f"-isystem{tmp_path}", *include, f"-isystem{header.parent}"]
     for source in plugin.sources():
         done = subprocess.run(
-            [*compiler, *include, "-Wall", "-Wextra", "-Wno-unused-parameter", "-fsyntax-only", source],
+            [
+                *compiler,
+                *include,
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-parameter",
+                "-fsyntax-only",
+                source,
+            ],
             capture_output=True,
             text=True,
         )
@@ -105,19 +126,27 @@ typedef long long mm_long;
 typedef unsigned long long mm_ulong;
 #define SUPPORTS_64_BIT_ATOMICS 1
 #define SUPPORTS_DOUBLE_PRECISION 1
-__device__ inline long long realToFixedPoint(real x) { return static_cast<long long>(x * 0x100000000); }
+__device__ inline long long realToFixedPoint(real x) {
+    return static_cast<long long>(x * 0x100000000);
+}
 """
 """What OpenMM 8.6 puts before a source, in the main (``CudaContext::createModule``)."""
 
 
-@pytest.mark.parametrize(("precision", "is_open"), [("mixed", False), ("double", False), ("mixed", True)])
+@pytest.mark.parametrize(
+    ("precision", "is_open"), [("mixed", False), ("double", False), ("mixed", True)]
+)
 def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision, is_open):
-    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
+    nvrtc = pytest.importorskip(
+        "cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'"
+    )
     try:
         nvrtc.getVersion()
     except RuntimeError as error:
         pytest.skip(f"needs the NVRTC library: {error}")
-    executor = next(Path(path) for path in plugin.sources() if path.endswith("executor.cpp")).read_text()
+    executor = next(
+        Path(path) for path in plugin.sources() if path.endswith("executor.cpp")
+    ).read_text()
     own_names = "".join(re.findall(r'"(#define .*)"', executor)).replace("\\n", "\n")
     assert own_names.count("\n") == 5
     force = fmm.FMMForce.from_nonbonded(chains.nonbonded)
@@ -137,15 +166,20 @@ def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision, is_
 def test_why_the_host_bridge_is_used(ions):
     force = fmm.use_fmm(ions.system)
     found = force.getFMMParametersInContext(ions.context("CPU"))
-    assert (found["bridge"], found["bridge_reason"]) == ("host", "the Context is on the CPU platform")
+    assert (found["bridge"], found["bridge_reason"]) == (
+        "host",
+        "the Context is on the CPU platform",
+    )
     fmm.restore_pme(ions.system)
     asked = fmm.use_fmm(ions.system, bridge="host")
-    assert asked.getFMMParametersInContext(ions.context("CPU"))["bridge_reason"] == "it was asked for"
+    assert (
+        asked.getFMMParametersInContext(ions.context("CPU"))["bridge_reason"] == "it was asked for"
+    )
 
 
 def test_a_program_is_asked_for_once(ions):
-    """Other shapes of the cell, as a barostat tries them, have the same boxes, until these are chosen anew; other charges need
-    charges only."""
+    """Other shapes of the cell, as a barostat tries them, have the same boxes, until these are
+    chosen anew; other charges need charges only."""
     session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
     first = session.program(ions.cell, {})
     assert set(first) == {native.PROGRAM, native.PARAMETERS}
@@ -157,9 +191,14 @@ def test_a_program_is_asked_for_once(ions):
     assert set(other) == {native.PROGRAM, native.PARAMETERS}
     assert other[native.PARAMETERS] != first[native.PARAMETERS]
     assert set(session.program(ions.cell @ np.diag([1.0, 1.0, 1.02]), {})) == {native.PARAMETERS}
-    assert session.program(ions.cell @ np.diag([1.0, 1.0, 0.995]), {})[native.PARAMETERS] == first[native.PARAMETERS]
+    assert (
+        session.program(ions.cell @ np.diag([1.0, 1.0, 0.995]), {})[native.PARAMETERS]
+        == first[native.PARAMETERS]
+    )
     charges = session.charges(ions.cell, {}, None)
-    np.testing.assert_array_equal(np.frombuffer(charges[native.CHARGES], np.float32), [1, -1, 1, -1])
+    np.testing.assert_array_equal(
+        np.frombuffer(charges[native.CHARGES], np.float32), [1, -1, 1, -1]
+    )
     session.forget()
     assert session.program(ions.cell, {}) == first
 
@@ -190,7 +229,10 @@ def test_an_energy_that_is_not_a_number_is_explained(ions):
         session.explain(ions.cell, bad)
     bad = ions.positions.copy()
     bad[3] = bad[1] - ions.cell[0]
-    assert session.explain(ions.cell, bad) == "`positions`: particles 1 and 3 coincide and are not excluded"
+    assert (
+        session.explain(ions.cell, bad)
+        == "`positions`: particles 1 and 3 coincide and are not excluded"
+    )
     excluding = fmm.FMMForce.from_nonbonded(ions.nonbonded)
     excluding.addExclusion(3, 1)
     assert session_of(excluding).explain(ions.cell, bad) == "the energy is not a number"
@@ -227,7 +269,13 @@ def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):
     request = Request(force._definition.options.tolerance)
     first, *_, winner = candidates(request, water.cell, load, CUDA_COST)[:6]
     for model, expected in ((b"NVIDIA H200", winner), (b"another", first)):
-        tuning.KEPT.store({tuning.key("NVIDIA H200", request, water.cell, load): Winner.of(winner, load.particles, 1e-5)})
+        tuning.KEPT.store(
+            {
+                tuning.key("NVIDIA H200", request, water.cell, load): Winner.of(
+                    winner, load.particles, 1e-5
+                )
+            }
+        )
         session = session_of(force, load.particles, model=model)
         session.program(water.cell, {})
         assert session.parameters_for(water.cell) == expected

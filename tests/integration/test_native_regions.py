@@ -32,7 +32,8 @@ def covers_particles(program: bytes) -> bool:
 
 
 def test_boxes_follow_the_particles_in_empty_space(chains):
-    """A parameter block while there are enough of them, another program when there are not, or far too many."""
+    """A parameter block while there are enough of them, another program when there are not,
+    or far too many."""
     chains.nonbonded.setNonbondedMethod(openmm.NonbondedForce.NoCutoff)
     force, x = fmm.FMMForce.from_nonbonded(chains.nonbonded, smoothing=0.05), chains.positions
     session, cell = session_of(force, len(x)), np.zeros((3, 3))
@@ -59,12 +60,14 @@ def test_boxes_follow_the_particles_in_empty_space(chains):
         with pytest.raises(ValueError, match="for particle 5"):
             ask(cell, {}, far)
     x[3] = x[9]
-    assert session.explain(cell, x) == "`positions`: particles 3 and 9 coincide and are not excluded"
+    assert (
+        session.explain(cell, x) == "`positions`: particles 3 and 9 coincide and are not excluded"
+    )
 
 
 def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
-    """A uniform scaling of the cell needs a parameter block, another shape a program with its operator; what falls apart gets
-    boxes over the whole cell, for good."""
+    """A uniform scaling of the cell needs a parameter block, another shape a program with its
+    operator; what falls apart gets boxes over the whole cell, for good."""
     box = droplet_in_a_cell()
     force, x, cell = fmm.FMMForce.from_nonbonded(box.nonbonded), box.positions, box.cell
     session = session_of(force, len(x))
@@ -72,7 +75,9 @@ def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
     found = session.charges(cell, {}, x)
     assert covers_particles(found[native.PROGRAM])
     assert set(session.charges(cell, {}, x)) == {native.CHARGES}
-    assert set(session.program(cell, {}, wrapped(x + np.array([5.0, 2.0, -7.0]), cell))) == {native.PARAMETERS}
+    assert set(session.program(cell, {}, wrapped(x + np.array([5.0, 2.0, -7.0]), cell))) == {
+        native.PARAMETERS
+    }
     assert set(session.program(1.01 * cell, {}, x)) == {native.PARAMETERS}
     assert covers_particles(session.program(cell * [[1.0], [1.0], [1.02]], {}, x)[native.PROGRAM])
     apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
@@ -87,7 +92,10 @@ def test_a_program_that_failed_is_asked_for_again(monkeypatch):
     box = droplet_in_a_cell()
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded), len(box.positions))
     session.program(box.cell, {})
-    for cell, ask in ((box.cell, session.charges), (box.cell * [[1.0], [1.0], [1.02]], session.program)):
+    for cell, ask in (
+        (box.cell, session.charges),
+        (box.cell * [[1.0], [1.0], [1.02]], session.program),
+    ):
         with monkeypatch.context() as patch, pytest.raises(MemoryError):
             patch.setattr(native, "build", no_room)
             ask(cell, {}, box.positions)
@@ -104,13 +112,16 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for(option):
 
 
 def forces_alone(context, force):
-    return context.getState(forces=True, groups={force.getForceGroup()}).getForces(asNumpy=True)._value
+    return (
+        context.getState(forces=True, groups={force.getForceGroup()}).getForces(asNumpy=True)._value
+    )
 
 
 @on_gpu
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_a_droplet_in_empty_space(precision):
-    """The boxes are where it is: also where only forces are asked for, after jumps, and when a molecule flies away."""
+    """The boxes are where it is: also where only forces are asked for, after jumps, and when a
+    molecule flies away."""
     box = droplet_in_a_cell(None)
     charges, pairs = charges_and_pairs(box.nonbonded)
     force = converted(box, bridge="native")
@@ -134,20 +145,26 @@ def test_a_droplet_in_empty_space(precision):
 @on_devices
 @pytest.mark.parametrize("edge", [None, 12.0])
 def test_a_droplet_in_motion(edge, devices):
-    """OpenMM's order of atoms changes, a wind takes the droplet away, through the boundary, and the cell follows a barostat."""
+    """OpenMM's order of atoms changes, a wind takes the droplet away, through the boundary, and
+    the cell follows a barostat."""
     box = droplet_in_a_cell(edge)
     charges, pairs = charges_and_pairs(box.nonbonded)
     if edge:
         box.system.addForce(openmm.MonteCarloBarostat(1.0, 300.0, 10))
     force = converted(box, bridge="native")
-    context = context_of(box, integrator=openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002), DeviceIndex=devices)
+    context = context_of(
+        box, integrator=openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002), DeviceIndex=devices
+    )
     context.setVelocitiesToTemperature(300.0, 1)
     velocities = context.getState(velocities=True).getVelocities(asNumpy=True)._value
     for wind in ([0.0, 0.0, 0.0], [8.0, -6.0, 7.0]):
         context.setVelocities(velocities + wind)
         context.getIntegrator().step(400)
         state = context.getState(positions=True)
-        x, cell = state.getPositions(asNumpy=True)._value, state.getPeriodicBoxVectors(asNumpy=True)._value
+        x, cell = (
+            state.getPositions(asNumpy=True)._value,
+            state.getPeriodicBoxVectors(asNumpy=True)._value,
+        )
         expected = ewald_sum(x, charges, cell, pairs) if edge else direct_sum(x, charges, pairs)
         assert relative_difference(forces_alone(context, force), expected.forces) <= 5e-4
         assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
@@ -160,7 +177,9 @@ def test_a_droplet_in_cells_of_other_shapes():
     charges, pairs = charges_and_pairs(box.nonbonded)
     force = converted(box, bridge="native")
     context = context_of(box)
-    apart = box.positions.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(charges) // 3, 1, 3))
+    apart = box.positions.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(
+        0, 12, (len(charges) // 3, 1, 3)
+    )
     cases = [(box.positions, scale) for scale in (1.0, 1.02, np.array([1.0, 1.03, 1.0]), 1.0)]
     for positions, scale in (*cases, (apart.reshape(-1, 3), 1.0)):
         cell = box.cell * scale
@@ -176,7 +195,8 @@ def test_a_droplet_in_cells_of_other_shapes():
 @on_gpu
 @on_devices
 def test_what_a_force_in_empty_space_is_asked(chains, devices):
-    """Other charges, two forces, one inside a CustomCVForce, and bad coordinates, after which nothing is lost."""
+    """Other charges, two forces, one inside a CustomCVForce, and bad coordinates, after which
+    nothing is lost."""
     charges, pairs = charges_and_pairs(opened(chains).nonbonded)
     expected = direct_sum(chains.positions, charges, pairs)
     force = converted(chains, bridge="native", tolerance=1e-6)
@@ -192,8 +212,13 @@ def test_what_a_force_in_empty_space_is_asked(chains, devices):
     context = context_of(chains, "double", DeviceIndex=devices)
     for group, factor in ((7, 1), (8, 1), (9, 3)):
         state = context.getState(energy=True, forces=True, groups={group})
-        assert state.getPotentialEnergy()._value == pytest.approx(factor * expected.energy, rel=1e-6)
-        assert relative_difference(state.getForces(asNumpy=True)._value, factor * expected.forces) <= 1e-6
+        assert state.getPotentialEnergy()._value == pytest.approx(
+            factor * expected.energy, rel=1e-6
+        )
+        assert (
+            relative_difference(state.getForces(asNumpy=True)._value, factor * expected.forces)
+            <= 1e-6
+        )
     before = coulomb(context, force)[0]
     for particle in range(len(charges)):
         force.setParticleParameters(particle, 2 * charges[particle])
@@ -219,7 +244,8 @@ def test_what_a_force_in_empty_space_is_asked(chains, devices):
 @on_gpu
 @pytest.mark.parametrize("bridge", ["auto", "native"])
 def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
-    """In empty space programs wait for positions; if there can be none the host bridge takes over, unless it must not."""
+    """In empty space programs wait for positions; if there can be none the host bridge takes
+    over, unless it must not."""
     expected = direct_sum(chains.positions, *charges_and_pairs(opened(chains).nonbonded))
     force = converted(chains, bridge=bridge)
     context = context_of(chains)
@@ -227,10 +253,15 @@ def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
         patch.setattr(native, "build", no_room)
         if bridge == "native":
             for _ in range(2):
-                with pytest.raises(openmm.OpenMMException, match="not possible: FMMForce: MemoryError: no room"):
+                with pytest.raises(
+                    openmm.OpenMMException, match="not possible: FMMForce: MemoryError: no room"
+                ):
                     coulomb(context, force)
         else:
-            assert relative_difference(force.getPotentialsInContext(context), expected.potentials) <= 1e-3
+            assert (
+                relative_difference(force.getPotentialsInContext(context), expected.potentials)
+                <= 1e-3
+            )
             assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
     energy, forces = coulomb(context, force)
     assert energy == pytest.approx(expected.energy, rel=5e-4)
@@ -248,7 +279,10 @@ def test_a_force_in_empty_space_beside_a_periodic_one(chains):
     bonds.setUsesPeriodicBoundaryConditions(True)
     chains.system.addForce(bonds)
     found = force.getFMMParametersInContext(context_of(chains))
-    assert (found["bridge"], found["bridge_reason"]) == ("host", "it is not periodic, but another force of the System is")
+    assert (found["bridge"], found["bridge_reason"]) == (
+        "host",
+        "it is not periodic, but another force of the System is",
+    )
 
 
 @pytest.mark.parametrize("boundary", ["periodic", "open"])
@@ -270,6 +304,8 @@ def test_charges_close_to_each_other(boundary):
     assert native.PROGRAM in auto.charges(cell, {}, x)
     assert auto.parameters_for(cell).precision == "double"
     assert auto.charges(cell, {}, x) == {native.CHARGES: q.tobytes()}
-    with pytest.warns(UserWarning, match="is out of reach in single precision for charges so close to each other"):
+    with pytest.warns(
+        UserWarning, match="is out of reach in single precision for charges so close to each other"
+    ):
         single.charges(cell, {}, x)
     assert single.parameters_for(cell).precision == "single"

@@ -23,7 +23,9 @@ def opened(box: Box, method=openmm.NonbondedForce.NoCutoff) -> Box:
 
 def charges_and_pairs(force):
     charges = [force.getParticleParameters(i)[0]._value for i in range(force.getNumParticles())]
-    return np.array(charges), np.array([force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())])
+    return np.array(charges), np.array(
+        [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())]
+    )
 
 
 @pytest.fixture(params=PLACES.values(), ids=PLACES)
@@ -43,9 +45,12 @@ def test_agrees_with_nocutoff(box, platform, tolerance):
     fmm.use_fmm(box.system, tolerance=tolerance)
     assert not box.system.usesPeriodicBoundaryConditions()
     found, found_forces = box.energy_and_forces(platform)
-    rounding = {"CPU": 1e-5, "CUDA": 3e-7}.get(platform, 0.0)  # of OpenMM's sums over pairs, and of its parameters as floats
+    # of OpenMM's sums over pairs, and of its parameters as floats
+    rounding = {"CPU": 1e-5, "CUDA": 3e-7}.get(platform, 0.0)
     assert abs(found - energy) <= (tolerance + rounding) * abs(coulomb.energy)
-    assert np.linalg.norm(found_forces - forces) <= (tolerance + rounding) * np.linalg.norm(coulomb.forces)
+    assert np.linalg.norm(found_forces - forces) <= (tolerance + rounding) * np.linalg.norm(
+        coulomb.forces
+    )
 
 
 def test_box_vectors_do_not_matter(cluster, platform):
@@ -77,7 +82,8 @@ def test_survives_copies_and_xml(cluster):
 
 
 def test_the_boundary_may_be_set(cluster):
-    """Before the force is added, and after; it follows the NonbondedForce that the charges come from."""
+    """Before the force is added, and after; it follows the NonbondedForce that
+    the charges come from."""
     cluster.nonbonded.setForceGroup(3)
     force = fmm.FMMForce.from_nonbonded(cluster.nonbonded)
     assert not force.usesPeriodicBoundaryConditions()
@@ -121,7 +127,9 @@ def test_implicit_solvent(cluster, kind):
     solvent = kind()
     solvent.setNonbondedMethod(kind.CutoffNonPeriodic)
     cluster.system.addForce(solvent)
-    with pytest.raises(fmm.UnsupportedError, match=f"{kind.__name__}.*implicit solvent with a cutoff"):
+    with pytest.raises(
+        fmm.UnsupportedError, match=f"{kind.__name__}.*implicit solvent with a cutoff"
+    ):
         fmm.use_fmm(cluster.system)
     solvent.setNonbondedMethod(kind.NoCutoff)
     assert not fmm.use_fmm(cluster.system).usesPeriodicBoundaryConditions()
@@ -129,7 +137,9 @@ def test_implicit_solvent(cluster, kind):
 
 def test_a_grid_is_refused(cluster):
     before = openmm.XmlSerializer.serialize(cluster.system)
-    with pytest.raises(ValueError, match="`grid` must be None without periodic boundary conditions"):
+    with pytest.raises(
+        ValueError, match="`grid` must be None without periodic boundary conditions"
+    ):
         fmm.use_fmm(cluster.system, grid=(4, 4, 4))
     assert openmm.XmlSerializer.serialize(cluster.system) == before
 
@@ -150,7 +160,9 @@ def test_potentials_and_derivatives(cluster, platform):
     force = fmm.use_fmm(cluster.system, tolerance=1e-8)
     context = cluster.context(platform)
     assert relative_difference(force.getPotentialsInContext(context), exact) <= 1e-8
-    assert force.getEnergyParameterDerivativesInContext(context)["charge"] == pytest.approx(2.0 * exact[3], rel=1e-7)
+    assert force.getEnergyParameterDerivativesInContext(context)["charge"] == pytest.approx(
+        2.0 * exact[3], rel=1e-7
+    )
 
 
 def test_energy_is_conserved_while_particles_leave(ions, platform):
@@ -168,7 +180,9 @@ def test_energy_is_conserved_while_particles_leave(ions, platform):
 
     before = total()
     context.getIntegrator().step(500)
-    extent = np.ptp(context.getState(positions=True).getPositions(asNumpy=True)._value, axis=0).max()
+    extent = np.ptp(
+        context.getState(positions=True).getPositions(asNumpy=True)._value, axis=0
+    ).max()
     assert extent > 10.0
     assert total() == pytest.approx(before, abs=0.05)
 
@@ -183,7 +197,9 @@ def test_a_bad_coordinate_is_named(cluster, platform):
 @pytest.mark.parametrize("reference", ["direct", "nocutoff", None])
 def test_validate(cluster, reference):
     before = openmm.XmlSerializer.serialize(cluster.system)
-    report = fmm.validate(cluster.system, cluster.positions * unit.nanometer, reference=reference, tolerance=1e-5)
+    report = fmm.validate(
+        cluster.system, cluster.positions * unit.nanometer, reference=reference, tolerance=1e-5
+    )
     assert openmm.XmlSerializer.serialize(cluster.system) == before
     exact = direct_sum(cluster.positions, *charges_and_pairs(cluster.nonbonded))
     assert report.reference_energy == pytest.approx(exact.energy, rel=1e-10)
@@ -194,7 +210,13 @@ def test_validate(cluster, reference):
 
 
 def test_the_reference_must_fit_the_boundary(cluster, water):
-    with pytest.raises(ValueError, match="`reference` must be 'direct' or 'nocutoff' with the open boundary of this System"):
+    with pytest.raises(
+        ValueError,
+        match="`reference` must be 'direct' or 'nocutoff' with the open boundary of this System",
+    ):
         fmm.validate(cluster.system, cluster.positions, reference="ewald")
-    with pytest.raises(ValueError, match="`reference` must be 'ewald' or 'pme' with the periodic boundary of this System"):
+    with pytest.raises(
+        ValueError,
+        match="`reference` must be 'ewald' or 'pme' with the periodic boundary of this System",
+    ):
         fmm.validate(water.system, water.positions, reference="direct")

@@ -1,5 +1,6 @@
-"""Energies of a CustomNonbondedForce that the plugin takes for A f(r) - B g(r), and what it makes of them: on the host, against
-OpenMM's Reference platform. Needs a C++ compiler and OpenMM's headers, but neither CUDA nor a GPU.
+"""Energies of a CustomNonbondedForce that the plugin takes for A f(r) - B g(r), and what it makes
+of them: on the host, against OpenMM's Reference platform. Needs a C++ compiler and OpenMM's
+headers, but neither CUDA nor a GPU.
 """
 
 import ctypes
@@ -26,20 +27,26 @@ if COMPILER is None or not (HEADERS / "lepton").is_dir():
 
 DISTANCES = np.array([0.21, 0.3, 0.37, 0.5, 0.999, 1.0, 1.001, 1.1, 1.19, 1.25, 1.7])
 
-MIXED = "a = 4*epsilon*sigma^12; b = 4*epsilon*sigma^6; sigma = sigma1+sigma2; epsilon = epsilon1*epsilon2;"
+MIXED = (
+    "a = 4*epsilon*sigma^12; b = 4*epsilon*sigma^6; sigma = sigma1+sigma2; "
+    "epsilon = epsilon1*epsilon2;"
+)
 NBFIX = "a = acoef(type1, type2)^2; b = bcoef(type1, type2);"
 SELECTED = """
-    select(step(r-on), a*k6*(1/r^6-1/off^6)^2 - b*k3*(1/r^3-1/off^3)^2, a*(1/r^12-1/(on*off)^6) - b*(1/r^6-1/(on*off)^3));
+    select(step(r-on), a*k6*(1/r^6-1/off^6)^2 - b*k3*(1/r^3-1/off^3)^2,
+           a*(1/r^12-1/(on*off)^6) - b*(1/r^6-1/(on*off)^3));
     k6 = off^6/(off^6-on^6); k3 = off^3/(off^3-on^3);
 """
 GROMACS = """
     a*f12 - b*f6; f12 = 1/r^12 - shift12 - k12; f6 = 1/r^6 - shift6 - k6;
-    shift12 = step(r-on)*(a12/3*(r-on)^3 + b12/4*(r-on)^4); shift6 = step(r-on)*(a6/3*(r-on)^3 + b6/4*(r-on)^4);
+    shift12 = step(r-on)*(a12/3*(r-on)^3 + b12/4*(r-on)^4);
+    shift6 = step(r-on)*(a6/3*(r-on)^3 + b6/4*(r-on)^4);
     k12 = 1/off^12 - a12/3*w^3 - b12/4*w^4; k6 = 1/off^6 - a6/3*w^3 - b6/4*w^4;
     a12 = -12*(16*off-13*on)/(off^14*w^2); b12 = 12*(15*off-13*on)/(off^14*w^3);
     a6 = -6*(10*off-7*on)/(off^8*w^2); b6 = 6*(9*off-7*on)/(off^8*w^3); w = off-on;
 """
-"""Force switch of GROMACS, whose slopes are those of 1/r^12 and 1/r^6 plus a12 (r - on)^2 + b12 (r - on)^3."""
+"""Force switch of GROMACS, whose slopes are those of 1/r^12 and 1/r^6 plus a12
+(r - on)^2 + b12 (r - on)^3."""
 
 LIMITS = " on = 1.0; off = 1.2;"
 LORENTZ = "sigma = 0.5*(sigma1+sigma2); epsilon = sqrt(epsilon1*epsilon2)"
@@ -51,32 +58,48 @@ ACCEPTED = {
     "force switch by select(), NBFIX, global": SELECTED + NBFIX,
     "force switch of GROMACS": GROMACS + MIXED + LIMITS,
     "shifted": "4*epsilon*((sigma/r)^12-(sigma/r)^6-(sigma/1.2)^12+(sigma/1.2)^6);" + LORENTZ,
-    "switched": "4*epsilon*x*(x-1)*(step(on-r) + step(r-on)*step(off-r)*(off^2-r^2)^2*(off^2+2*r^2-3*on^2)/(off^2-on^2)^3);"
-    "x = (sigma/r)^6; on = 1.0; off = 1.2;" + LORENTZ,
+    "switched": (
+        "4*epsilon*x*(x-1)*(step(on-r) + "
+        "step(r-on)*step(off-r)*(off^2-r^2)^2*(off^2+2*r^2-3*on^2)/(off^2-on^2)^3);"
+        "x = (sigma/r)^6; on = 1.0; off = 1.2;" + LORENTZ
+    ),
     "one exponent": "epsilon1*epsilon2*exp(-30*r) - sigma1^3*sigma2^3/r^6",
     "broken exponents": "4*epsilon*((sigma/r)^9.5-sqrt((sigma/r)^7));" + LORENTZ,
     "a bump": "4*epsilon*((sigma/r)^12-(sigma/r)^6)*(1+5*exp(-((r-0.5)/0.03)^2));" + LORENTZ,
     "12-6-4 of one product": "epsilon1*epsilon2*(1e-6/r^12-1e-3/r^6-1e-3/r^4)",
     "by pairs": "select(delta(type1-type2), acoef(type1,type2)*exp(-9*r), bcoef(type1,type2)/r^8)",
     "symmetric when multiplied out": "(sigma1+sigma2/r)*(sigma2+sigma1/r)",
-    "operations": "sigma1*sigma2*(min(r,0.9)+max(r,0.4)+abs(r-1)+floor(3*r)+ceil(r)+sin(r)+cos(r)+tan(0.3*r)+erf(r)+erfc(r)"
-    "+log(r)+sinh(r)+cosh(r)+tanh(r)+atan(r)+r^(0.5*r)+1/(1+r)^3+asin(0.1*r)+acos(0.1*r)-delta(r))",
+    "operations": (
+        "sigma1*sigma2*(min(r,0.9)+max(r,0.4)+abs(r-1)+floor(3*r)+ceil(r)+sin(r)+cos(r)"
+        "+tan(0.3*r)+erf(r)+erfc(r)+log(r)+sinh(r)+cosh(r)+tanh(r)+atan(r)+r^(0.5*r)"
+        "+1/(1+r)^3+asin(0.1*r)+acos(0.1*r)-delta(r))"
+    ),
     "of all alike": "0.1/r^3",
 }
 REFUSED = {
-    "`exp` takes parameters of particles together with": "epsilon1*epsilon2*exp(-(sigma1+sigma2)*r)",
+    "`exp` takes parameters of particles together with": (
+        "epsilon1*epsilon2*exp(-(sigma1+sigma2)*r)"
+    ),
     "`step` takes parameters of particles together with": "step(sigma1+sigma2-r)/r^12",
-    "`select` takes parameters of particles together with": "select(step(r-sigma1-sigma2), 1/r^6, 1/r^12)",
+    "`select` takes parameters of particles together with": (
+        "select(step(r-sigma1-sigma2), 1/r^6, 1/r^12)"
+    ),
     "`min` takes parameters of particles together with": "min(sigma1*sigma2, r)",
-    "`recip` takes parameters of particles together with": "epsilon1*epsilon2/(0.5+(r/(sigma1+sigma2))^6)",
+    "`recip` takes parameters of particles together with": (
+        "epsilon1*epsilon2/(0.5+(r/(sigma1+sigma2))^6)"
+    ),
     "`^` takes parameters of particles together with": "(sigma1*sigma2)^on/r^6",
     "`acoef` takes parameters of particles together with": "acoef(type1, type2*r)",
     "`bump` takes the distance": "sigma1*sigma2*bump(r)",
-    "it takes more than two functions of the distance": "4*epsilon*((sigma/r)^12-(sigma/r)^6-(sigma/r)^4);" + LORENTZ,
+    "it takes more than two functions of the distance": (
+        "4*epsilon*((sigma/r)^12-(sigma/r)^6-(sigma/r)^4);" + LORENTZ
+    ),
     "it depends on the order of particles": "sigma1/r^6*exp(-r)",
     "a coefficient is not finite": "exp(-r)/(sigma1-sigma2)",
     "a number in its energy is not finite": "sigma1*sigma2*(exp(-r)+1e200*1e200)",
-    "it has too many terms": "(sigma1+sin(r)+sin(2*r)+sin(3*r)+sin(4*r)+sin(5*r)+sin(6*r))^3*(sigma2+cos(r))",
+    "it has too many terms": (
+        "(sigma1+sin(r)+sin(2*r)+sin(3*r)+sin(4*r)+sin(5*r)+sin(6*r))^3*(sigma2+cos(r))"
+    ),
 }
 
 PARTICLES = (0.16, 0.8, 0), (0.02, 0.4, 1), (0.19, 0.5, 2), (0.16, 0.8, 0)
@@ -84,7 +107,8 @@ PARTICLES = (0.16, 0.8, 0), (0.02, 0.4, 1), (0.19, 0.5, 2), (0.16, 0.8, 0)
 
 
 def force_of(energy, particles=PARTICLES) -> openmm.CustomNonbondedForce:
-    """Particles, and tables of types; limits of switching are global parameters unless the energy sets them."""
+    """Particles, and tables of types; limits of switching are global parameters unless the
+    energy sets them."""
     force = openmm.CustomNonbondedForce(energy)
     for name in ("sigma", "epsilon", "type"):
         force.addPerParticleParameter(name)
@@ -101,7 +125,8 @@ def force_of(energy, particles=PARTICLES) -> openmm.CustomNonbondedForce:
 
 
 class Found(NamedTuple):
-    """What the plugin finds; types of particles are -1 where these interact with none, coefficients are of pairs of types."""
+    """What the plugin finds; types of particles are -1 where these interact with none,
+    coefficients are of pairs of types."""
 
     obstacle: str
     types: list[int]
@@ -126,7 +151,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recognise(folder):
-    """What the plugin finds in a force, at values of its global parameters or their default values."""
+    """What the plugin finds in a force, at values of its global parameters or
+    their default values."""
     parts = "forces", "pair_energy", "separation", "function_source"
     sources = [HERE / "pair_energy.cpp", *(PLUGIN / f"{name}.cpp" for name in parts)]
     options = "-std=c++17", "-O2", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
@@ -135,9 +161,14 @@ def recognise(folder):
 
     def of(force, *values):
         if not values:
-            values = [force.getGlobalParameterDefaultValue(k) for k in range(force.getNumGlobalParameters())]
+            values = [
+                force.getGlobalParameterDefaultValue(k)
+                for k in range(force.getNumGlobalParameters())
+            ]
         xml = openmm.XmlSerializer.serialize(force).encode()
-        text = library.recognise(xml, (ctypes.c_double * len(values))(*values), len(values)).decode()
+        text = library.recognise(
+            xml, (ctypes.c_double * len(values))(*values), len(values)
+        ).decode()
         obstacle, *lists, functions = text.splitlines()
         types, *coefficients = (np.array(line.split(), float) for line in lists)
         count = int(max(types, default=-1)) + 1
@@ -149,11 +180,15 @@ def recognise(folder):
 
 def pair_function(functions, folder, real="double"):
     """Slope and energy of a pair at a distance, as `kernels/common/pair.cuh` computes them."""
-    macros = {"REAL": real, "TYPES": 1, "SWITCHED": 0} | ({"PAIR_FUNCTIONS": functions} if functions else {})
+    macros = {"REAL": real, "TYPES": 1, "SWITCHED": 0} | (
+        {"PAIR_FUNCTIONS": functions} if functions else {}
+    )
     text = "".join(f"#define {name} {value}\n" for name, value in macros.items())
     source = folder / f"pair_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
     source.write_text(f'{text}#include "{HERE.parent / "pair.cpp"}"\n')
-    library = compiled(folder, source.stem, [source], f"-I{HERE.parent / 'emulator'}", "-std=c++17", "-O1")
+    library = compiled(
+        folder, source.stem, [source], f"-I{HERE.parent / 'emulator'}", "-std=c++17", "-O1"
+    )
 
     def of(r, a, b):
         found = (ctypes.c_double * 2)()
@@ -171,13 +206,21 @@ def references(energy, particles, values=()):
         for _ in range(2):
             system.addParticle(1.0)
         system.addForce(force)
-        context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference"))
+        context = openmm.Context(
+            system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference")
+        )
         for k, value in enumerate(values):
             context.setParameter(force.getGlobalParameterName(k), value)
         for r in DISTANCES:
             context.setPositions([[0, 0, 0], [r, 0, 0]])
             state = context.getState(energy=True, forces=True)
-            yield i, j, r, -state.getForces(asNumpy=True)._value[1, 0], state.getPotentialEnergy()._value
+            yield (
+                i,
+                j,
+                r,
+                -state.getForces(asNumpy=True)._value[1, 0],
+                state.getPotentialEnergy()._value,
+            )
 
 
 def check(found, energy, folder, values=(), real="double", accuracy=1e-11):
@@ -199,14 +242,18 @@ def test_accepted(name, recognise, folder):
     check(found, ACCEPTED[name], folder)
 
 
-@pytest.mark.parametrize("name", ["force switch", "force switch, NBFIX", "force switch of GROMACS", "one exponent"])
+@pytest.mark.parametrize(
+    "name", ["force switch", "force switch, NBFIX", "force switch of GROMACS", "one exponent"]
+)
 def test_in_single_precision(name, recognise, folder):
     check(recognise(force_of(ACCEPTED[name])), ACCEPTED[name], folder, real="float", accuracy=3e-5)
 
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_refused(reason, recognise):
-    assert recognise(force_of(REFUSED[reason])).obstacle.startswith(f"its energy is not A f(r) - B g(r): {reason}")
+    assert recognise(force_of(REFUSED[reason])).obstacle.startswith(
+        f"its energy is not A f(r) - B g(r): {reason}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +274,9 @@ def test_lennard_jones_is_told_from_other_energies(energy, recognise, folder):
     check(found, energy, folder, values)
 
 
-@pytest.mark.parametrize("factor", ["(1+5/(1+((r-0.5)/0.001)^8))", "(1+on/(1+((r-0.5)/0.005)^8))", "(1+(r/50)^24)"])
+@pytest.mark.parametrize(
+    "factor", ["(1+5/(1+((r-0.5)/0.001)^8))", "(1+on/(1+((r-0.5)/0.005)^8))", "(1+(r/50)^24)"]
+)
 def test_lennard_jones_times_what_is_one_at_most_distances(factor, recognise, folder):
     """No choice of distances tells them apart."""
     energy = f"4*epsilon*((sigma/r)^12-(sigma/r)^6)*{factor};" + LORENTZ
@@ -238,7 +287,9 @@ def test_lennard_jones_times_what_is_one_at_most_distances(factor, recognise, fo
 
 def test_no_class_whose_layout_depends_on_how_openmm_was_built():
     """Lepton's compiled expressions have members of a just-in-time compiler, or have not."""
-    assert not [path.name for path in PLUGIN.glob("*.cpp") if "Compiled" in path.read_text(encoding="utf-8")]
+    assert not [
+        path.name for path in PLUGIN.glob("*.cpp") if "Compiled" in path.read_text(encoding="utf-8")
+    ]
 
 
 def test_global_parameters_are_followed(recognise, folder):
@@ -255,7 +306,10 @@ def test_global_parameters_are_followed(recognise, folder):
 def test_refusals_do_not_depend_on_global_parameters(value, recognise):
     """A soft core is Lennard-Jones at the end of its path."""
     energy = "4*on*epsilon*x*(x-1); x = 1/(0.5*(1-on)+(r/sigma)^6);" + LORENTZ
-    assert "`recip` takes parameters of particles together" in recognise(force_of(energy), value, 1.2).obstacle
+    assert (
+        "`recip` takes parameters of particles together"
+        in recognise(force_of(energy), value, 1.2).obstacle
+    )
 
 
 def test_nothing_interacts(recognise):

@@ -1,4 +1,5 @@
-"""Which library of the native plugin is loaded, and where one is kept; needs neither OpenMM's headers nor a GPU."""
+"""Which library of the native plugin is loaded, and where one is kept; needs neither OpenMM's
+headers nor a GPU."""
 
 import hashlib
 import json
@@ -17,7 +18,9 @@ from fmm_openmm import UnsupportedError, cache, use_fmm
 from fmm_openmm.integration import native, plugin
 from tests.test_cache import disown
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes, and no plugin")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="Windows has no such modes, and no plugin"
+)
 
 COMPILER = """
 import os, shutil, sys, _ctypes
@@ -56,7 +59,9 @@ def builds(tmp_path, monkeypatch, caplog):
     own = tmp_path / "temporary"
     own.mkdir(mode=0o700)
     monkeypatch.setattr(plugin, "private_folder", lambda: own)
-    monkeypatch.setattr(plugin, "command", lambda: ([sys.executable, "-c", COMPILER], ["an option"]))
+    monkeypatch.setattr(
+        plugin, "command", lambda: ([sys.executable, "-c", COMPILER], ["an option"])
+    )
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
     caplog.set_level(logging.WARNING, "fmm_openmm")
     return Builds(tmp_path / "log")
@@ -91,8 +96,8 @@ def test_a_folder_that_others_can_write_is_refused(folder, builds, caplog, tmp_p
     folder.chmod(mode)
     assert plugin.build() == tmp_path / "temporary" / trap.name
     assert told(caplog) == [
-        f"the native plugin is not kept in {folder}, since other users can write to it (mode {mode:04o}): "
-        "it is built for this process alone"
+        f"the native plugin is not kept in {folder}, since other users can write to it (mode "
+        f"{mode:04o}): it is built for this process alone"
     ]
     assert len(builds) == 2
     plugin.build()
@@ -108,7 +113,8 @@ def test_a_folder_of_another_user_is_refused(folder, caplog, tmp_path, monkeypat
         assert plugin._kept() == tmp_path / "temporary"
     owner = folder.stat().st_uid
     assert told(caplog) == [
-        f"the native plugin is not kept in {folder}, since it belongs to user {owner}: it is built for this process alone"
+        f"the native plugin is not kept in {folder}, since it belongs to user {owner}: "
+        "it is built for this process alone"
     ]
 
 
@@ -120,7 +126,8 @@ def test_a_library_that_others_can_write_is_replaced(folder, builds, caplog):
     assert library.read_bytes() != b"a trap"
     assert cache.why_unsafe(library) is None
     assert told(caplog) == [
-        f"{library} is not loaded, since other users can write to it (mode 0666): building the native plugin anew"
+        f"{library} is not loaded, since other users can write to it (mode 0666): "
+        "building the native plugin anew"
     ]
     assert len(builds) == 2
 
@@ -135,7 +142,9 @@ def test_a_damaged_library_is_named_and_built_anew(folder, builds, caplog, conte
     assert len(builds) == 2
 
 
-@pytest.mark.parametrize("reason", ["libcuda.so.1: cannot open shared object file", "{library}: undefined symbol: f"])
+@pytest.mark.parametrize(
+    "reason", ["libcuda.so.1: cannot open shared object file", "{library}: undefined symbol: f"]
+)
 def test_what_the_library_lacks_does_not_build_it_anew(folder, builds, monkeypatch, reason):
     def failing(path):
         raise OSError(reason.format(library=path))
@@ -150,7 +159,9 @@ def test_where_the_folder_cannot_be_made(folder, builds, caplog, tmp_path):
     folder.write_text("a file")
     assert plugin.build().parent == tmp_path / "temporary"
     (line,) = told(caplog)
-    assert line.startswith(f"the native plugin is not kept in {folder}, since [Errno 17] File exists: ")
+    assert line.startswith(
+        f"the native plugin is not kept in {folder}, since [Errno 17] File exists: "
+    )
 
 
 def test_where_the_folder_cannot_be_written(folder, builds, caplog, tmp_path, monkeypatch):
@@ -161,7 +172,8 @@ def test_where_the_folder_cannot_be_written(folder, builds, caplog, tmp_path, mo
     assert plugin.build().parent == tmp_path / "temporary"
     assert plugin._load()
     assert told(caplog)[:1] == [
-        f"the native plugin is not kept in {folder} ([Errno 28] No space left on device): it is built for this process alone"
+        f"the native plugin is not kept in {folder} ([Errno 28] No space left on device): "
+        "it is built for this process alone"
     ]
     assert not list(folder.iterdir())
 
@@ -201,7 +213,9 @@ def test_the_library_of_the_package_is_loaded(folder, builds, brought, caplog):
     assert not caplog.records
 
 
-def test_the_library_is_trusted_as_far_as_the_package_is(folder, builds, brought, tmp_path, monkeypatch):
+def test_the_library_is_trusted_as_far_as_the_package_is(
+    folder, builds, brought, tmp_path, monkeypatch
+):
     """As where a colleague has installed both."""
     code = tmp_path / "plugin.py"
     for path in (code, brought):
@@ -219,29 +233,59 @@ def no_compiler():
 @pytest.mark.parametrize(
     ("harm", "reason", "warns"),
     [
-        (lambda library, _: library.write_bytes(b"half of it"), "{library} is not loaded, since it is damaged", True),
-        (lambda library, _: library.chmod(0o666), "{library} is not loaded, since other users can write to it", True),
-        (disown, "{library} is not loaded, since it belongs to user ", True),
-        (lambda library, _: library.unlink(), "[Errno 2] No such file or directory: '{library}'", False),
         (
-            lambda library, _: (library.parent / "manifest.json").write_text('{"8.1": {}, "8.2": {}}'),
+            lambda library, _: library.write_bytes(b"half of it"),
+            "{library} is not loaded, since it is damaged",
+            True,
+        ),
+        (
+            lambda library, _: library.chmod(0o666),
+            "{library} is not loaded, since other users can write to it",
+            True,
+        ),
+        (disown, "{library} is not loaded, since it belongs to user ", True),
+        (
+            lambda library, _: library.unlink(),
+            "[Errno 2] No such file or directory: '{library}'",
+            False,
+        ),
+        (
+            lambda library, _: (library.parent / "manifest.json").write_text(
+                '{"8.1": {}, "8.2": {}}'
+            ),
             f"fmm_openmm brings libraries for OpenMM 8.1, 8.2, not {plugin.minor_version()}",
             False,
         ),
-        (lambda library, _: (library.parent / "manifest.json").unlink(), "fmm_openmm was installed from its sources", False),
+        (
+            lambda library, _: (library.parent / "manifest.json").unlink(),
+            "fmm_openmm was installed from its sources",
+            False,
+        ),
         (
             lambda _, patch: patch.setattr(openmm.version, "openmm_library_path", "/conda/lib"),
             "OpenMM, in /conda/lib, is not that of its wheels",
             False,
         ),
     ],
-    ids=["damaged", "writable", "another user's", "missing", "another OpenMM", "source install", "conda"],
+    ids=[
+        "damaged",
+        "writable",
+        "another user's",
+        "missing",
+        "another OpenMM",
+        "source install",
+        "conda",
+    ],
 )
-def test_where_it_does_not_fit_another_is_built(folder, builds, brought, caplog, monkeypatch, harm, reason, warns):
+def test_where_it_does_not_fit_another_is_built(
+    folder, builds, brought, caplog, monkeypatch, harm, reason, warns
+):
     harm(brought, monkeypatch)
     reason = reason.format(library=brought)
     origin = plugin._find().origin
-    assert origin.startswith(f"it was built here for OpenMM {openmm.version.short_version}, since {reason}")
+    assert origin.startswith(
+        f"it was built here for OpenMM {openmm.version.short_version}, since {reason}"
+    )
     assert len(builds) == 1
     assert len(caplog.records) == warns
     monkeypatch.setattr(plugin, "command", no_compiler)
@@ -258,17 +302,28 @@ def test_a_library_that_cannot_be_loaded_is_built(folder, builds, brought):
     assert len(builds) == 1
 
 
-@pytest.mark.parametrize(("options", "devices", "warns"), [({}, 1, 1), ({}, 0, 0), ({"bridge": "host"}, 1, 0)])
+@pytest.mark.parametrize(
+    ("options", "devices", "warns"), [({}, 1, 1), ({}, 0, 0), ({"bridge": "host"}, 1, 0)]
+)
 def test_the_host_bridge_is_warned_of(water, monkeypatch, recwarn, options, devices, warns):
     """Where there is a device and no plugin: once, before anything has changed."""
     platform = SimpleNamespace(getDevices=lambda: [None] * devices)
-    monkeypatch.setattr(native, "activate", lambda: "the native plugin needs a C++ compiler to be built")
-    monkeypatch.setattr(native, "openmm", SimpleNamespace(Platform=SimpleNamespace(getPlatformByName=lambda _: platform)))
+    monkeypatch.setattr(
+        native, "activate", lambda: "the native plugin needs a C++ compiler to be built"
+    )
+    monkeypatch.setattr(
+        native,
+        "openmm",
+        SimpleNamespace(Platform=SimpleNamespace(getPlatformByName=lambda _: platform)),
+    )
     native._warn.cache_clear()
     for _ in range(2):
         use_fmm(openmm.XmlSerializer.clone(water.system), **options)
     told = [str(each.message) for each in recwarn]
     assert len(told) == warns
     for text in told:
-        assert "slower than PME: 2.5 ms a step in place of 0.16" in text and "needs a C++ compiler" in text
+        assert (
+            "slower than PME: 2.5 ms a step in place of 0.16" in text
+            and "needs a C++ compiler" in text
+        )
     native._warn.cache_clear()

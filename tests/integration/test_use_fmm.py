@@ -1,4 +1,5 @@
-"""use_fmm and restore_pme: the same energy as PME, refusals that change nothing, and the exact way back."""
+"""use_fmm and restore_pme: the same energy as PME, refusals that change nothing,
+and the exact way back."""
 
 import copy
 import warnings
@@ -14,7 +15,8 @@ from tests.integration.boxes import Box, energy_of, relative_difference
 
 CONVERGED_PME = 1e-8
 NET_CHARGED_CUBE = -65.70019
-"""kJ/mol: one unit charge in a 3 nm cube with its background, -2.837297 / 2 * 138.935458 / 3 (cubic Wigner energy)."""
+"""kJ/mol: one unit charge in a 3 nm cube with its background, -2.837297 / 2 * 138.935458 / 3
+(cubic Wigner energy)."""
 
 
 def xml(system) -> str:
@@ -48,7 +50,8 @@ def test_energy_and_forces_of_converged_pme(name, request):
 @pytest.mark.parametrize("method", ["PME", "Ewald", "LJPME"])
 @pytest.mark.parametrize("dispersion", [True, False])
 def test_lennard_jones_and_exceptions_stay(chains, platform, method, dispersion):
-    """What is left in the NonbondedForce is the original without charges, with the charge products of exceptions."""
+    """What is left in the NonbondedForce is the original without charges, with the charge
+    products of exceptions."""
     chains.nonbonded.setNonbondedMethod(getattr(openmm.NonbondedForce, method))
     chains.nonbonded.setUseDispersionCorrection(dispersion)
     if method == "Ewald":  # which OpenMM refuses in triclinic cells
@@ -88,7 +91,9 @@ def test_what_use_fmm_sets(chains):
         assert force.getParticleParameters(index) == charge
         assert chains.nonbonded.getParticleParameters(index) == [0 * charge, sigma, epsilon]
     for index in range(before.getNumExceptions()):
-        assert chains.nonbonded.getExceptionParameters(index) == before.getExceptionParameters(index)
+        assert chains.nonbonded.getExceptionParameters(index) == before.getExceptionParameters(
+            index
+        )
         assert force.getExclusionParticles(index) == before.getExceptionParameters(index)[:2]
 
 
@@ -101,7 +106,9 @@ def test_net_charge_is_neutralised(platform):
     nonbonded.addParticle(1.0, 0.3, 0.0)
     system.addForce(nonbonded)
     fmm.use_fmm(system, tolerance=1e-7)
-    assert energy_of(Box(system, np.array([[0.1, 0.2, 0.3]])).context(platform)) == pytest.approx(NET_CHARGED_CUBE, abs=1e-3)
+    assert energy_of(Box(system, np.array([[0.1, 0.2, 0.3]])).context(platform)) == pytest.approx(
+        NET_CHARGED_CUBE, abs=1e-3
+    )
 
 
 def test_energy_is_the_trace_of_the_virial(chains):
@@ -110,7 +117,9 @@ def test_energy_is_the_trace_of_the_virial(chains):
     for index in (last, last - 1):
         chains.nonbonded.setParticleParameters(index, 0.0, 0.3, 0.0)
     force = fmm.FMMForce.from_nonbonded(chains.nonbonded, tolerance=1e-8)
-    total = sum(force.getParticleParameters(index)._value for index in range(force.getNumParticles()))
+    total = sum(
+        force.getParticleParameters(index)._value for index in range(force.getNumParticles())
+    )
     assert abs(total) < 1e-9
     system = openmm.System()
     for _ in range(force.getNumParticles()):
@@ -131,10 +140,13 @@ def test_energy_is_the_trace_of_the_virial(chains):
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_an_exception_across_the_box_face(water, platform, periodic):
-    """Full periodic Coulomb less the bare pair: at the coordinates as they are, or at the minimum image."""
+    """Full periodic Coulomb less the bare pair: at the coordinates as they are, or at the
+    minimum image."""
     water.nonbonded.setExceptionsUsePeriodicBoundaryConditions(periodic)
     water.nonbonded.setForceGroup(1)
-    charges = np.array([water.nonbonded.getParticleParameters(i)[0]._value for i in range(len(water.positions))])
+    charges = np.array(
+        [water.nonbonded.getParticleParameters(i)[0]._value for i in range(len(water.positions))]
+    )
     cell = water.cell
     force = fmm.use_fmm(water.system, tolerance=1e-6)
     force.setForceGroup(2)
@@ -143,7 +155,9 @@ def test_an_exception_across_the_box_face(water, platform, periodic):
     for shift in (0.0, cell[0, 0]):
         water.positions[1, 0] += shift
         energies.append(energy_of(water.context(platform), groups={2}))
-        expected = ewald_sum(water.positions, charges, cell, pairs, exclusions_periodic=periodic).energy
+        expected = ewald_sum(
+            water.positions, charges, cell, pairs, exclusions_periodic=periodic
+        ).energy
         assert energies[-1] == pytest.approx(expected, rel=1e-6)
     assert (abs(energies[1] - energies[0]) < 0.05) == periodic
 
@@ -184,7 +198,9 @@ def with_offsets(box: Box) -> Box:
 
 
 @pytest.mark.parametrize("method", ["PME", "Ewald", "LJPME"])
-@pytest.mark.parametrize("way", [lambda system: system, copy.deepcopy, lambda system: from_xml(xml(system))])
+@pytest.mark.parametrize(
+    "way", [lambda system: system, copy.deepcopy, lambda system: from_xml(xml(system))]
+)
 def test_restored_exactly(chains, method, way):
     with_offsets(chains)
     chains.nonbonded.setNonbondedMethod(getattr(openmm.NonbondedForce, method))
@@ -247,7 +263,10 @@ def test_restore_needs_the_converted_force(chains):
     fmm.use_fmm(chains.system)
     chains.nonbonded.addParticle(1.0, 0.3, 0.0)
     before = xml(chains.system)
-    with pytest.raises(ValueError, match=r"must hold the NonbondedForce .* with 176 particles and 0 parameter offsets"):
+    with pytest.raises(
+        ValueError,
+        match=r"must hold the NonbondedForce .* with 176 particles and 0 parameter offsets",
+    ):
         fmm.restore_pme(chains.system)
     assert xml(chains.system) == before
 
@@ -266,7 +285,9 @@ def test_charges_that_came_back_are_refused(chains, offset):
     before = xml(chains.system)
     with pytest.raises(ValueError, match=r"^the NonbondedForce has charges again"):
         fmm.restore_pme(chains.system)
-    with pytest.raises(fmm.UnsupportedError, match=r"^NonbondedForce 'NonbondedForce' has charges again"):
+    with pytest.raises(
+        fmm.UnsupportedError, match=r"^NonbondedForce 'NonbondedForce' has charges again"
+    ):
         fmm.validate(chains.system, chains.positions)
     assert xml(chains.system) == before
 
@@ -307,19 +328,55 @@ def offset_of_nothing(box):
 
 REFUSALS = [
     (second_nonbonded, fmm.UnsupportedError, "holds 2 NonbondedForces .*'the other'"),
-    (method(openmm.NonbondedForce.CutoffNonPeriodic), fmm.UnsupportedError, "uses CutoffNonPeriodic.*method to NoCutoff"),
-    (method(openmm.NonbondedForce.CutoffPeriodic), fmm.UnsupportedError, "reaction field.*to PME.*allow_reaction_field=True"),
-    (lambda box: box.system.addForce(openmm.AmoebaMultipoleForce()), fmm.UnsupportedError, "AmoebaMultipoleForce"),
-    (lambda box: box.system.addForce(openmm.HippoNonbondedForce()), fmm.UnsupportedError, "HippoNonbondedForce"),
+    (
+        method(openmm.NonbondedForce.CutoffNonPeriodic),
+        fmm.UnsupportedError,
+        "uses CutoffNonPeriodic.*method to NoCutoff",
+    ),
+    (
+        method(openmm.NonbondedForce.CutoffPeriodic),
+        fmm.UnsupportedError,
+        "reaction field.*to PME.*allow_reaction_field=True",
+    ),
+    (
+        lambda box: box.system.addForce(openmm.AmoebaMultipoleForce()),
+        fmm.UnsupportedError,
+        "AmoebaMultipoleForce",
+    ),
+    (
+        lambda box: box.system.addForce(openmm.HippoNonbondedForce()),
+        fmm.UnsupportedError,
+        "HippoNonbondedForce",
+    ),
     (constant_potential, fmm.UnsupportedError, "ConstantPotentialForce.*keep PME"),
     (periodic_gb, fmm.UnsupportedError, "GBSAOBCForce.*implicit solvent"),
     (periodic_custom_gb, fmm.UnsupportedError, "CustomGBForce.*implicit solvent"),
-    (lambda box: box.nonbonded.setIncludeDirectSpace(False), fmm.UnsupportedError, r"setIncludeDirectSpace\(True\)"),
-    (lambda box: box.system.addParticle(1.0), ValueError, "one particle for each of the System's 177, got 176"),
+    (
+        lambda box: box.nonbonded.setIncludeDirectSpace(False),
+        fmm.UnsupportedError,
+        r"setIncludeDirectSpace\(True\)",
+    ),
+    (
+        lambda box: box.system.addParticle(1.0),
+        ValueError,
+        "one particle for each of the System's 177, got 176",
+    ),
     (lambda box: fmm.use_fmm(box.system), ValueError, "holds an FMMForce already.*restore_pme"),
-    (lambda box: box.system.removeForce(0), fmm.UnsupportedError, "holds no NonbondedForce.*from_nonbonded"),
-    (lambda box: box.nonbonded.setParticleParameters(5, np.nan, 1, 0), ValueError, "finite, got nan for particle 5"),
-    (offset_of_nothing, ValueError, "parameter offset 0 of the FMMForce names particle 176, but it has 176 particles"),
+    (
+        lambda box: box.system.removeForce(0),
+        fmm.UnsupportedError,
+        "holds no NonbondedForce.*from_nonbonded",
+    ),
+    (
+        lambda box: box.nonbonded.setParticleParameters(5, np.nan, 1, 0),
+        ValueError,
+        "finite, got nan for particle 5",
+    ),
+    (
+        offset_of_nothing,
+        ValueError,
+        "parameter offset 0 of the FMMForce names particle 176, but it has 176 particles",
+    ),
 ]
 
 
@@ -333,7 +390,8 @@ def test_a_refused_system_is_unchanged(chains, change, error, text):
 
 
 @pytest.mark.parametrize(
-    "options", [{"tolerance": 0}, {"backend": "abacus"}, {"bridge": "native", "backend": "cpu"}, {"typo": 1}]
+    "options",
+    [{"tolerance": 0}, {"backend": "abacus"}, {"bridge": "native", "backend": "cpu"}, {"typo": 1}],
 )
 def test_a_bad_option_changes_nothing(chains, options):
     before = xml(chains.system)
@@ -385,8 +443,12 @@ def test_an_interrupt_among_the_particles_is_rolled_back(chains, monkeypatch, fu
 
 
 def test_every_particle_is_read_and_written_once_without_units(chains, monkeypatch):
-    """These calls are most of the time that a large System takes, and with units nearly all of it."""
-    calls, names = Counter(), ("getParticleParameters", "setParticleParameters", "getExceptionParameters")
+    """These calls are most of the time that a large System takes,
+    and with units nearly all of it."""
+    calls, names = (
+        Counter(),
+        ("getParticleParameters", "setParticleParameters", "getExceptionParameters"),
+    )
     plain = {name: getattr(openmm._openmm, f"NonbondedForce_{name}") for name in names}
     for name in names:
 
@@ -419,7 +481,10 @@ def test_a_force_group_of_reciprocal_space_is_told(chains, group, told):
         assert fmm.use_fmm(chains.system).getForceGroup() == 2
     texts = [str(each.message) for each in caught]
     assert len(texts) == told
-    assert all("in force group 1: all of the FMMForce is in group 2; force.setForceGroup()" in text for text in texts)
+    assert all(
+        "in force group 1: all of the FMMForce is in group 2; force.setForceGroup()" in text
+        for text in texts
+    )
 
 
 def test_reaction_field_on_request(chains):

@@ -17,16 +17,23 @@ def xml(system):
 def test_report_against_ewald(name, request):
     box = request.getfixturevalue(name)
     before = xml(box.system)
-    report = fmm.validate(box.system, box.positions * unit.nanometer, reference="ewald", tolerance=1e-5)
+    report = fmm.validate(
+        box.system, box.positions * unit.nanometer, reference="ewald", tolerance=1e-5
+    )
     assert xml(box.system) == before
     count = box.nonbonded.getNumParticles()
     charges = [box.nonbonded.getParticleParameters(index)[0]._value for index in range(count)]
-    pairs = [box.nonbonded.getExceptionParameters(index)[:2] for index in range(box.nonbonded.getNumExceptions())]
+    pairs = [
+        box.nonbonded.getExceptionParameters(index)[:2]
+        for index in range(box.nonbonded.getNumExceptions())
+    ]
     exact = ewald_sum(box.positions, charges, box.cell, pairs)
     assert report.particles == count and report.tolerance == 1e-5
     assert report.reference_energy == pytest.approx(exact.energy, rel=1e-12)
     assert report.energy == pytest.approx(exact.energy, rel=1e-5)
-    assert report.relative_energy_error == pytest.approx(abs(report.energy / exact.energy - 1), abs=1e-12)
+    assert report.relative_energy_error == pytest.approx(
+        abs(report.energy / exact.energy - 1), abs=1e-12
+    )
     assert 0 < report.relative_rms_force_error <= 1e-5 and report.passed
     assert report.max_force_error < 1e-3 * np.abs(exact.forces).max()
     assert report.pme.method == "PME 0.0005"
@@ -39,14 +46,18 @@ def test_pme_as_the_reference(water):
     pme = fmm.validate(water.system, water.positions, reference="pme", tolerance=1e-4)
     assert pme.reference_energy == pytest.approx(ewald.reference_energy, rel=1e-6)
     assert pme.relative_rms_force_error == pytest.approx(ewald.relative_rms_force_error, rel=0.1)
-    assert pme.pme.relative_rms_force_error == pytest.approx(ewald.pme.relative_rms_force_error, rel=0.1)
+    assert pme.pme.relative_rms_force_error == pytest.approx(
+        ewald.pme.relative_rms_force_error, rel=0.1
+    )
 
 
 def test_summary_says_who_is_closer(water):
     text = fmm.validate(water.system, water.positions, tolerance=1e-5, backend="cpu").summary()
     assert "555 particles" in text and "an Ewald sum" in text and "FMM on the cpu backend" in text
     assert "FMM meets its tolerance of 1e-05; FMM 1e-05 has the smaller RMS force error." in text
-    text = fmm.validate(water.system, water.positions, tolerance=1e-5, order=2, grid=(4, 4, 4)).summary()
+    text = fmm.validate(
+        water.system, water.positions, tolerance=1e-5, order=2, grid=(4, 4, 4)
+    ).summary()
     assert "FMM MISSES its tolerance of 1e-05; PME 0.0005 has the smaller RMS force error." in text
 
 
@@ -56,7 +67,10 @@ def test_pme_parameters_that_are_set(water):
     report = fmm.validate(water.system, water.positions)
     water.nonbonded.setPMEParameters(0, 0, 0, 0)
     assert report.pme.method == "PME as set"
-    assert report.pme.relative_rms_force_error > 5 * fmm.validate(water.system, water.positions).pme.relative_rms_force_error
+    assert (
+        report.pme.relative_rms_force_error
+        > 5 * fmm.validate(water.system, water.positions).pme.relative_rms_force_error
+    )
 
 
 def test_a_converted_system_is_validated_as_it_stands(chains):
@@ -70,7 +84,8 @@ def test_exceptions_that_came_too_late(ions):
     force = fmm.use_fmm(ions.system)
     ions.nonbonded.addException(2, 0, 0.0, 0.3, 0.0)
     with pytest.raises(
-        fmm.UnsupportedError, match=r"has an exception for particles 0 and 2, which the FMMForce does not exclude"
+        fmm.UnsupportedError,
+        match=r"has an exception for particles 0 and 2, which the FMMForce does not exclude",
     ):
         fmm.validate(ions.system, ions.positions)
     force.addExclusion(0, 2)
@@ -82,18 +97,26 @@ def test_offsets_at_their_defaults(ions):
     ions.nonbonded.addGlobalParameter("a", 2.0)
     ions.nonbonded.addParticleParameterOffset("a", 0, 0.5, 0.0, 0.0)
     ions.nonbonded.setParticleParameters(0, 0.0, 0.3, 0.1)
-    assert fmm.validate(ions.system, ions.positions).reference_energy == pytest.approx(plain, rel=1e-12)
+    assert fmm.validate(ions.system, ions.positions).reference_energy == pytest.approx(
+        plain, rel=1e-12
+    )
 
 
 def test_bad_input(ions):
-    with pytest.raises(ValueError, match=r"`reference` must be one of None, 'ewald', 'pme', 'direct', 'nocutoff', got 'truth'"):
+    with pytest.raises(
+        ValueError,
+        match=r"`reference` must be one of None, 'ewald', 'pme', 'direct', 'nocutoff', got 'truth'",
+    ):
         fmm.validate(ions.system, ions.positions, reference="truth")
     with pytest.raises(ValueError, match=r"`positions` must have shape \(n, 3\) with n = 4"):
         fmm.validate(ions.system, ions.positions[:3])
     with pytest.raises(ValueError, match=r"`tolerance`"):
         fmm.validate(ions.system, ions.positions, tolerance=0)
     for option, value in (("bridge", "host"), ("lennard_jones", "openmm")):
-        with pytest.raises(TypeError, match=rf"validate\(\) got an unexpected keyword argument '{option}': its keywords are"):
+        with pytest.raises(
+            TypeError,
+            match=rf"validate\(\) got an unexpected keyword argument '{option}': its keywords are",
+        ):
             fmm.validate(ions.system, ions.positions, **{option: value})
     with pytest.raises(TypeError, match=r"`system` must be an openmm.System"):
         fmm.validate(None, ions.positions)

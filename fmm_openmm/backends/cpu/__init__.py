@@ -1,4 +1,5 @@
-"""The fast CPU backend: Numba kernels on all cores and SciPy's FFT, float32 or float64, one file a stage."""
+"""The fast CPU backend: Numba kernels on all cores and SciPy's FFT, float32 or float64,
+one file a stage."""
 
 from dataclasses import replace
 
@@ -26,9 +27,10 @@ from fmm_openmm.stages import Stages
 class CpuStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``.
 
-    Moments and local expansions have shape (terms, boxes) in FFT order where particles and the root grid meet them, (boxes,
-    terms) in memory order on the levels between. These are float64 throughout: what the lattice sum of a coarse root grid
-    leaves out as near is large, and comes back by m2l.
+    Moments and local expansions have shape (terms, boxes) in FFT order where particles and the root
+    grid meet them, (boxes, terms) in memory order on the levels between. These are float64
+    throughout: what the lattice sum of a coarse root grid leaves out as near is large, and comes
+    back by m2l.
     """
 
     def __init__(
@@ -43,7 +45,12 @@ class CpuStages(Stages):
         levels: int = 0,
         m2l: str = "p4",
     ):
-        self.lattice, self.order, self.smoothing, self.dtype = lattice, order, smoothing, np.dtype(dtype)
+        self.lattice, self.order, self.smoothing, self.dtype = (
+            lattice,
+            order,
+            smoothing,
+            np.dtype(dtype),
+        )
         needed = kernels_in("sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
         prepare(needed + ((KERNELS[m2l],) if levels else ()), self.dtype)
         self.charges, self.minimum_image = charges, minimum_image
@@ -56,7 +63,9 @@ class CpuStages(Stages):
         single = self.dtype == np.float32 and not levels
         check_range(lattice, order, np.float32 if single else np.float64)
         operator = lattice_operator(self.octree.root, order, 1e-10 if single else 1e-17)
-        self.operator = operator.reshape(len(operator), -1).astype(np.float32 if single else np.float64)
+        self.operator = operator.reshape(len(operator), -1).astype(
+            np.float32 if single else np.float64
+        )
 
     def set_charges(self, charges):
         self.charges = charges
@@ -74,7 +83,10 @@ class CpuStages(Stages):
         self.filled = filled_boxes(np.diff(parts.start) > 0, self.octree)
         leaves = np.ascontiguousarray(moments.boxes[:, self.lattice.slots].T, np.float64)
         root, *finer = m2m(leaves, self.octree, self.parent_matrices)
-        return [replace(moments, boxes=boxes) for boxes in (self._in_fft_order(root, self.octree.root), *finer)]
+        return [
+            replace(moments, boxes=boxes)
+            for boxes in (self._in_fft_order(root, self.octree.root), *finer)
+        ]
 
     def lattice_m2l(self, moments):
         return lattice_m2l(moments.boxes, self.operator, self.octree.root, self.order)
@@ -85,7 +97,16 @@ class CpuStages(Stages):
         return l2l(local, self.octree.lattices[level], self.parent_matrices)
 
     def m2l(self, moments, local, level):
-        m2l(moments.boxes, local, self.filled[level], self.octree, self.interactions, level, self.order, self.translation)
+        m2l(
+            moments.boxes,
+            local,
+            self.filled[level],
+            self.octree,
+            self.interactions,
+            level,
+            self.order,
+            self.translation,
+        )
         if level < self.octree.levels:
             return local
         local[:, :4] += trace_shift(self.octree, moments.boxes, moments)

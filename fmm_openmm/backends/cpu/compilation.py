@@ -1,8 +1,9 @@
 """Kernels compiled before they are needed, by other processes side by side.
 
-Numba compiles one function after the other, and one with a parallel loop takes seconds. It keeps what it has compiled on disk:
-processes started here import the same modules, compile what they are told and end. So this one reads all kernels from there, as
-every later one does, and gives the same bits: machine code is made anew from what is kept, and may round in another way.
+Numba compiles one function after the other, and one with a parallel loop takes seconds. It keeps
+what it has compiled on disk: processes started here import the same modules, compile what they are
+told and end. So this one reads all kernels from there, as every later one does, and gives the same
+bits: machine code is made anew from what is kept, and may round in another way.
 """
 
 import inspect
@@ -22,7 +23,8 @@ from fmm_openmm.openmp import get_num_threads, is_kept, types_of
 MOST_PROCESSES = 4
 
 SECONDS = 120
-"""A process that takes longer is given up: what it has not done is compiled here, at the first call."""
+"""A process that takes longer is given up: what it has not done is compiled here,
+at the first call."""
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -37,9 +39,11 @@ compile_named(names, real)
 
 @cache
 def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
-    """Have kernels compiled for a working precision and kept on disk, from where they are read when they are called.
+    """Have kernels compiled for a working precision and kept on disk, from where they are read when
+    they are called.
 
-    As many processes share the work as Numba may use threads. What is not kept is compiled here, at its first call.
+    As many processes share the work as Numba may use threads. What is not kept is compiled here, at
+    its first call.
     """
     kept = {kernel: _is_kept(kernel, dtype) for kernel in kernels if kernel in signatures}
     if all(kept.values()):
@@ -92,7 +96,8 @@ def _start(share: list, dtype: np.dtype) -> subprocess.Popen | None:
 
 
 def compile_named(names: list[tuple[str, str]], real: str) -> None:
-    """What a process does that :func:`prepare` has started: module and name of each kernel, and the working precision."""
+    """What a process does that :func:`prepare` has started: module and name of each kernel, and
+    the working precision."""
     for module, name in names:
         kernel = getattr(import_module(module), name)
         kernel.compile(_signature(kernel, np.dtype(real)))

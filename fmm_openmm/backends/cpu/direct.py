@@ -1,4 +1,5 @@
-"""Charges in empty space by meeting every pair: quadratic in their number, and exact to rounding."""
+"""Charges in empty space by meeting every pair: quadratic in their number,
+and exact to rounding."""
 
 import numpy as np
 
@@ -13,7 +14,8 @@ TILE = 1024
 
 
 AWAY = 1e12
-"""First coordinate, nm, of sources without charge: only charges that coincide are at zero distance."""
+"""First coordinate, nm, of sources without charge: only charges that coincide
+are at zero distance."""
 
 
 class DirectSum(OpenSum):

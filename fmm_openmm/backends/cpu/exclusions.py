@@ -1,4 +1,5 @@
-"""exclusions: excluded pairs beyond the near stencil are subtracted, those within it are listed for p2p."""
+"""exclusions: excluded pairs beyond the near stencil are subtracted,
+those within it are listed for p2p."""
 
 import numpy as np
 
@@ -20,12 +21,13 @@ def _capacity(first, place, partner_start, partner, capacity):
 
 
 @kernel(
-    "i8[::1], i8[::1], i8[::1], i8[::1], real[:,::1], real[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[:,:,::1], i8[::1],"
+    "i8[::1], i8[::1], i8[::1], i8[::1], real[:,::1], real[::1], i8[:,::1], f8[:,::1], "
+    "i8[:,::1], i8[:,:,::1], i8[::1],"
     "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1]"
 )
 def _exclusions(
-    first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach, positions, cell, minimum_image,
-    start, part, offset, potentials, fields,
+    first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach, positions,
+    cell, minimum_image, start, part, offset, potentials, fields,
 ):  # fmt: skip
     for i in prange(len(first) - 1):
         filled = 0
@@ -49,14 +51,20 @@ def _exclusions(
                 entry = start[a] + filled
                 for source in range(first[j], first[j + 1]):
                     b = place[source]
-                    n0, n1, n2 = box[b, 0] + s0 - box[a, 0], box[b, 1] + s1 - box[a, 1], box[b, 2] + s2 - box[a, 2]
+                    n0, n1, n2 = (
+                        box[b, 0] + s0 - box[a, 0],
+                        box[b, 1] + s1 - box[a, 1],
+                        box[b, 2] + s2 - box[a, 2],
+                    )
                     row = np.int64(-1)
                     if abs(n0) <= reach[0] and abs(n1) <= reach[1] and abs(n2) <= reach[2]:
                         row = table[n0 + reach[0], n1 + reach[1], n2 + reach[2]]
                     part[entry], offset[entry] = b, row
                     entry += 1
                     if row < 0:
-                        dx = np.float64(x[a, 0] - x[b, 0]) - (n0 * boxes[0, 0] + n1 * boxes[1, 0] + n2 * boxes[2, 0])
+                        dx = np.float64(x[a, 0] - x[b, 0]) - (
+                            n0 * boxes[0, 0] + n1 * boxes[1, 0] + n2 * boxes[2, 0]
+                        )
                         dy = np.float64(x[a, 1] - x[b, 1]) - (n1 * boxes[1, 1] + n2 * boxes[2, 1])
                         dz = np.float64(x[a, 2] - x[b, 2]) - n2 * boxes[2, 2]
                         r2 = dx * dx + dy * dy + dz * dz
@@ -79,14 +87,15 @@ def exclusions(
     reach,
     out: Accumulator,
 ) -> NearExclusions:
-    """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries already subtracted have offset -1."""
+    """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries already
+    subtracted have offset -1."""
     start = np.zeros(len(parts.x) + 1, np.int64)
     _capacity(parts.first, parts.place, partner_start, partner, start[1:])
     np.cumsum(start, out=start)
     near = NearExclusions(start, np.empty(start[-1], np.int64), np.empty(start[-1], np.int64))
     _exclusions(
-        parts.first, parts.place, partner_start, partner, parts.x, parts.charge, parts.box, lattice.boxes, lattice.counts,
-        table, reach, positions, lattice.counts @ lattice.boxes, minimum_image,
-        near.start, near.part, near.offset, out.potentials, out.fields,
+        parts.first, parts.place, partner_start, partner, parts.x, parts.charge, parts.box,
+        lattice.boxes, lattice.counts, table, reach, positions, lattice.counts @ lattice.boxes,
+        minimum_image, near.start, near.part, near.offset, out.potentials, out.fields,
     )  # fmt: skip
     return near

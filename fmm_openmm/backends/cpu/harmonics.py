@@ -1,4 +1,5 @@
-"""Regular solid harmonics of ``LANES`` points at once: the recurrences of ``expansions/harmonics.py``, one lane a point."""
+"""Regular solid harmonics of ``LANES`` points at once: the recurrences of
+``expansions/harmonics.py``, one lane a point."""
 
 from fmm_openmm.backends.cpu.threads import LANES, inline
 

@@ -13,11 +13,14 @@ from fmm_openmm.stages import Accumulator, Moments, Parts
 
 
 @kernel(
-    "real[:,::1], i8[::1], i8[::1], real[:,::1], i8, i8[::1], i8[::1], i8[::1], real[::1], real[::1], i8, f8[::1], f8[:,::1]"
+    "real[:,::1], i8[::1], i8[::1], real[:,::1], i8, i8[::1], i8[::1], i8[::1], real[::1], "
+    "real[::1], i8, f8[::1], f8[:,::1]"
 )
-def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields):
-    """``trace``: 2 pi / 3 times the background times (Q, 2 D, S). The gradient matrix is given by its entries (axis, row,
-    column, factor)."""
+def _l2p(
+    x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields
+):
+    """``trace``: 2 pi / 3 times the background times (Q, 2 D, S). The gradient matrix is given
+    by its entries (axis, row, column, factor)."""
     real = local.dtype.type
     terms, boxes = local.shape
     inner = order * order
@@ -61,19 +64,28 @@ def _l2p(x, start, slots, local, order, axis, row, column, factor, trace, chunks
 
 @cache
 def _slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The entries of :func:`fmm_openmm.expansions.harmonics.gradient` that are not 0: axis, row, column, value."""
+    """The entries of :func:`fmm_openmm.expansions.harmonics.gradient` that are not 0: axis, row,
+    column, value."""
     matrix = gradient(order)
     entries = np.nonzero(matrix)
     return *map(np.ascontiguousarray, entries), matrix[entries].astype(dtype)
 
 
-def l2p(parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int) -> Accumulator:
+def l2p(
+    parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int
+) -> Accumulator:
     """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order."""
-    trace = 2 * np.pi / 3 * lattice.background * np.array([moments.charge, *(2 * moments.dipole), moments.square])
+    trace = (
+        2
+        * np.pi
+        / 3
+        * lattice.background
+        * np.array([moments.charge, *(2 * moments.dipole), moments.square])
+    )
     m = len(parts.x)
     out = Accumulator(np.empty(m), np.empty((m, 3)))
     _l2p(
-        parts.x, parts.start, lattice.slots, local, order, *_slopes(order, local.dtype), trace.astype(local.dtype),
-        chunk_count(lattice.size), out.potentials, out.fields,
+        parts.x, parts.start, lattice.slots, local, order, *_slopes(order, local.dtype),
+        trace.astype(local.dtype), chunk_count(lattice.size), out.potentials, out.fields,
     )  # fmt: skip
     return out

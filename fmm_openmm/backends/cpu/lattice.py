@@ -1,7 +1,8 @@
 """lattice: the convolution of all boxes' moments with the lattice operator.
 
-Between the two FFTs each wave vector needs a real symmetric matrix, built from the operator's terms, times the complex
-vector of moments. ``LANES`` wave vectors are treated at once, real and imaginary parts apart.
+Between the two FFTs each wave vector needs a real symmetric matrix, built from the operator's
+terms, times the complex vector of moments. ``LANES`` wave vectors are treated at once, real and
+imaginary parts apart.
 """
 
 import numpy as np
@@ -15,7 +16,8 @@ from fmm_openmm.openmp import get_num_threads, prange
 
 @kernel("real[:,:,::1], real[:,::1], i4[:,:,::1], real[:,:,::1], i8[::1]")
 def _convolve(spectrum, operator, index, weight, degree):
-    """In place: ``spectrum`` (terms, wave vectors, 2) of the moments becomes that of the local expansions."""
+    """In place: ``spectrum`` (terms, wave vectors, 2) of the moments becomes that of
+    the local expansions."""
     real = spectrum.dtype.type
     terms, waves = spectrum.shape[:2]
     for block in prange((waves + LANES - 1) // LANES):
@@ -62,14 +64,19 @@ def _convolve(spectrum, operator, index, weight, degree):
                     spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = -i, r
 
 
-def lattice_m2l(moments: np.ndarray, operator: np.ndarray, lattice: BoxLattice, order: int) -> np.ndarray:
-    """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; moments and result have shape (terms, boxes) in FFT order."""
+def lattice_m2l(
+    moments: np.ndarray, operator: np.ndarray, lattice: BoxLattice, order: int
+) -> np.ndarray:
+    """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; moments and result have shape (terms,
+    boxes) in FFT order."""
     index, weight = coupling(order)
     axes, dtype = (1, 2, 3), moments.dtype
-    spectrum = scipy.fft.rfftn(moments.reshape(-1, *lattice.fft_shape), axes=axes, workers=get_num_threads())
+    spectrum = scipy.fft.rfftn(
+        moments.reshape(-1, *lattice.fft_shape), axes=axes, workers=get_num_threads()
+    )
     pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
     _convolve(pairs, operator, index, weight.astype(dtype), degrees(order))
     spectrum = pairs.reshape(*spectrum.shape, 2).view(spectrum.dtype)[..., 0]
-    return scipy.fft.irfftn(spectrum, lattice.fft_shape, axes=axes, workers=get_num_threads(), overwrite_x=True).reshape(
-        len(moments), -1
-    )
+    return scipy.fft.irfftn(
+        spectrum, lattice.fft_shape, axes=axes, workers=get_num_threads(), overwrite_x=True
+    ).reshape(len(moments), -1)

@@ -1,12 +1,13 @@
 r"""m2l: moments of a level's boxes to local expansions of those they interact with.
 
-One thread owns a tile: some boxes of one parity, that is with the same interactions. For each offset it gathers the moments of
-the boxes there, and all lanes are moved by the same shift, in vectorised order. Boxes without particles are left out.
+One thread owns a tile: some boxes of one parity, that is with the same interactions. For each
+offset it gathers the moments of the boxes there, and all lanes are moved by the same shift, in
+vectorised order. Boxes without particles are left out.
 
-``p4``        the dense matrix of the shift, each entry made from the shift's irregular harmonics when it is used: (p + 1)^4
-              multiplications a lane and offset
-``rotation``  see ``expansions/translations.py``: four times the matrix J, a quarter of which is not zero, four turns about z
-              and the translation along z, about 2 (p + 1)^3 in all
+``p4``        the dense matrix of the shift, each entry made from the shift's irregular harmonics
+              when it is used: (p + 1)^4 multiplications a lane and offset
+``rotation``  see ``expansions/translations.py``: four times the matrix J, a quarter of which is not
+              zero, four turns about z and the translation along z, about 2 (p + 1)^3 in all
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from fmm_openmm.octree import Octree, parities
 from fmm_openmm.openmp import prange
 
 TILE = {"p4": 4 * LANES, "rotation": LANES}
-"""Boxes treated at once: many where an entry of a matrix serves them all, few where two expansions a box should stay cached."""
+"""Boxes treated at once: many where an entry of a matrix serves them all, few where two
+expansions a box should stay cached."""
 
 WIDE = TILE["p4"]
 
@@ -56,17 +58,28 @@ class Interactions:
 
 
 def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
-    """The terms T of every shift (k, (2 order + 1)^2), entries of the coupling, the sign of each term."""
+    """The terms T of every shift (k, (2 order + 1)^2), entries of the coupling,
+    the sign of each term."""
     index, weight = coupling(order)
-    return np.ascontiguousarray(irregular(shifts, 2 * order).T), index, weight, (-1.0) ** degrees(order)
+    return (
+        np.ascontiguousarray(irregular(shifts, 2 * order).T),
+        index,
+        weight,
+        (-1.0) ** degrees(order),
+    )
 
 
 def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
-    """Cosines and sines of m phi and m theta (k, 4, order + 1), then the entries by row of J, of its transpose, and of the
-    translation along z, the last for every shift."""
+    """Cosines and sines of m phi and m theta (k, 4, order + 1), then the entries by row of J, of
+    its transpose, and of the translation along z, the last for every shift."""
     frames = [Rotation.of(shift) for shift in shifts]
     m, n = np.arange(order + 1), np.arange(2 * order + 1)
-    turns = np.array([[f(m * angle) for angle in (frame.phi, frame.theta) for f in (np.cos, np.sin)] for frame in frames])
+    turns = np.array(
+        [
+            [f(m * angle) for angle in (frame.phi, frame.theta) for f in (np.cos, np.sin)]
+            for frame in frames
+        ]
+    )
     matrix = np.zeros(((order + 1) ** 2,) * 2)
     for l, block in enumerate(exchange(order)):
         matrix[l * l : (l + 1) ** 2, l * l : (l + 1) ** 2] = block
@@ -81,7 +94,8 @@ def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
 
 
 def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The entries that are not 0, row by row: start of each row, column, value; each row filled up to a multiple of 4."""
+    """The entries that are not 0, row by row: start of each row, column, value; each row filled
+    up to a multiple of 4."""
     columns, values = [], []
     for each in matrix:
         used = np.flatnonzero(each)
@@ -94,12 +108,15 @@ def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @inline
 def _gather(moments, counts, filled, targets, begin, used, offset, source, tile):
-    """Moments (terms, lanes) of the boxes at ``offset`` from the targets; whether any holds particles."""
+    """Moments (terms, lanes) of the boxes at ``offset`` from the targets;
+    whether any holds particles."""
     n0, n1 = counts[0, 0], counts[1, 1]
     found = False
     for w in range(len(source)):
         box = targets[begin + (w if w < used else 0)]
-        i0, i1, i2 = home(box % n0 + offset[0], box // n0 % n1 + offset[1], box // (n0 * n1) + offset[2], counts)
+        i0, i1, i2 = home(
+            box % n0 + offset[0], box // n0 % n1 + offset[1], box // (n0 * n1) + offset[2], counts
+        )
         source[w] = i0 + n0 * (i1 + n1 * i2)
         found = found or filled[source[w]]
     if found:
@@ -110,7 +127,22 @@ def _gather(moments, counts, filled, targets, begin, used, offset, source, tile)
 
 
 @kernel(LEVEL + "f8[:,::1], i4[:,:,::1], f8[:,:,::1], f8[::1], f8[:,::1]")
-def _m2l_p4(moments, counts, filled, targets, tiles, parity, offsets, start, which, harmonics, index, weight, sign, local):
+def _m2l_p4(
+    moments,
+    counts,
+    filled,
+    targets,
+    tiles,
+    parity,
+    offsets,
+    start,
+    which,
+    harmonics,
+    index,
+    weight,
+    sign,
+    local,
+):
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
@@ -123,7 +155,10 @@ def _m2l_p4(moments, counts, filled, targets, tiles, parity, offsets, start, whi
             for a in range(terms):
                 row[:] = 0.0
                 for b in range(terms):
-                    matrix = weight[a, b, 0] * harmonics[e, index[a, b, 0]] + weight[a, b, 1] * harmonics[e, index[a, b, 1]]
+                    matrix = (
+                        weight[a, b, 0] * harmonics[e, index[a, b, 0]]
+                        + weight[a, b, 1] * harmonics[e, index[a, b, 1]]
+                    )
                     for w in range(WIDE):
                         row[w] += matrix * tile[b, w]
                 for w in range(WIDE):
@@ -135,7 +170,8 @@ def _m2l_p4(moments, counts, filled, targets, tiles, parity, offsets, start, whi
 
 @inline
 def _turn(tile, order, cosine, sine, sense):
-    """In place: real and imaginary parts of the terms of m turn by the angle m g, or back if ``sense`` is -1."""
+    """In place: real and imaginary parts of the terms of m turn by the angle m g, or back if
+    ``sense`` is -1."""
     for l in range(1, order + 1):
         for m in range(1, l + 1):
             c, s = cosine[m], sense * sine[m]
@@ -158,11 +194,16 @@ def _matrix(start, column, value, tile, out):
 
 
 @kernel(
-    LEVEL + "f8[:,:,::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], f8[:,::1], i8, f8[:,::1]"
+    LEVEL
+    + (
+        "f8[:,:,::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], "
+        "f8[:,::1], i8, f8[:,::1]"
+    )
 )
 def _m2l_rotation(
-    moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, row, column, value,
-    transposed_row, transposed_column, transposed_value, along_row, along_column, along_value, order, local,
+    moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, row, column,
+    value, transposed_row, transposed_column, transposed_value, along_row, along_column,
+    along_value, order, local,
 ):  # fmt: skip
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
@@ -197,7 +238,16 @@ KERNELS = {"p4": _m2l_p4, "rotation": _m2l_rotation}
 _TABLES = {"p4": _p4_tables, "rotation": _rotation_tables}
 
 
-def m2l(moments, local, filled, octree: Octree, interactions: Interactions, level: int, order: int, name: str) -> None:
+def m2l(
+    moments,
+    local,
+    filled,
+    octree: Octree,
+    interactions: Interactions,
+    level: int,
+    order: int,
+    name: str,
+) -> None:
     """Adds to ``local``; see :meth:`fmm_openmm.stages.Stages.m2l`.
 
     Args:

@@ -1,4 +1,5 @@
-"""m2m: moments of the leaves to those of every level above; one matrix product for each of the eight children."""
+"""m2m: moments of the leaves to those of every level above; one matrix product for each of the
+eight children."""
 
 import numpy as np
 
@@ -7,13 +8,15 @@ from fmm_openmm.octree import PARITIES, Octree, children, from_parent
 
 
 def parent_matrices(boxes: np.ndarray, order: int) -> np.ndarray:
-    """From the moments (boxes, terms) of each of the eight children to its parent's: ``moments @ matrix``, shape (8, terms,
-    terms) float64. From a parent's local expansions to each child's: ``local / 2 @ matrix.T``. In widths of their own boxes."""
+    """From the moments (boxes, terms) of each of the eight children to its parent's:
+    ``moments @ matrix``, shape (8, terms, terms) float64. From a parent's local expansions to each
+    child's: ``local / 2 @ matrix.T``. In widths of their own boxes."""
     return np.array([m2m_matrix(shift, order).T * to_parent(order) for shift in from_parent(boxes)])
 
 
 def m2m(leaves: np.ndarray, octree: Octree, matrices: np.ndarray) -> list[np.ndarray]:
-    """Moments (boxes, terms) of every level, the root first; ``matrices`` from :func:`parent_matrices`."""
+    """Moments (boxes, terms) of every level, the root first; ``matrices`` from
+    :func:`parent_matrices`."""
     pyramid = [leaves]
     for lattice in octree.lattices[:0:-1]:
         boxes = np.zeros((lattice.size // 8, leaves.shape[1]))
@@ -24,8 +27,15 @@ def m2m(leaves: np.ndarray, octree: Octree, matrices: np.ndarray) -> list[np.nda
 
 
 def filled_boxes(leaves: np.ndarray, octree: Octree) -> list[np.ndarray]:
-    """Whether boxes hold particles, shape (boxes,) of every level, the root first; ``leaves`` says it of the leaves."""
+    """Whether boxes hold particles, shape (boxes,) of every level, the root first; ``leaves``
+    says it of the leaves."""
     pyramid = [leaves]
     for lattice in octree.lattices[:0:-1]:
-        pyramid.insert(0, np.any([children(pyramid[0], lattice.counts, parity).ravel() for parity in PARITIES], axis=0))
+        pyramid.insert(
+            0,
+            np.any(
+                [children(pyramid[0], lattice.counts, parity).ravel() for parity in PARITIES],
+                axis=0,
+            ),
+        )
     return pyramid

@@ -1,8 +1,9 @@
 """p2p: direct interactions within the near stencil.
 
-One thread owns a box. It copies the parts of all near boxes, shifted to its own centre, into one buffer and lets each of
-its parts run over that in vectorised order. Charges that a part must not see are zeroed and put away for the length of its run,
-uncharged parts for good: so only charges that coincide are at zero distance, and what they give is not finite.
+One thread owns a box. It copies the parts of all near boxes, shifted to its own centre, into one
+buffer and lets each of its parts run over that in vectorised order. Charges that a part must not
+see are zeroed and put away for the length of its run, uncharged parts for good: so only charges
+that coincide are at zero distance, and what they give is not finite.
 """
 
 import numpy as np
@@ -22,7 +23,8 @@ BLOCK = 64
 
 @inline
 def _run(x, y, z, buffer, length):
-    """Potential and field at (x, y, z) of the first ``length`` charges, a multiple of BLOCK, of ``buffer`` (4, capacity)."""
+    """Potential and field at (x, y, z) of the first ``length`` charges, a multiple of BLOCK, of
+    ``buffer`` (4, capacity)."""
     real = buffer.dtype.type
     total0, total1, total2, total3 = 0.0, 0.0, 0.0, 0.0
     for block in range(0, length, BLOCK):
@@ -45,9 +47,23 @@ def _run(x, y, z, buffer, length):
 
 
 @kernel(
-    "real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8[::1], f8[:,::1]"
+    "real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], "
+    "i8[::1], i8, f8[::1], f8[:,::1]"
 )
-def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row, chunks, phi, field):
+def _p2p(
+    x,
+    charge,
+    start,
+    counts,
+    boxes,
+    near,
+    excluded_start,
+    excluded_part,
+    excluded_row,
+    chunks,
+    phi,
+    field,
+):
     real = x.dtype.type
     n0, n1 = counts[0, 0], counts[1, 1]
     nothing, away = real(0.0), real(AWAY)
@@ -59,23 +75,38 @@ def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, e
                 continue
             length = 0
             i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
-            for k in range(len(near)):  # numbers of the near boxes; along the first axis they just count up
-                if k > 0 and near[k, 1] == near[k - 1, 1] and near[k, 2] == near[k - 1, 2] and near[k, 0] == near[k - 1, 0] + 1:
+            # numbers of the near boxes; along the first axis they just count up
+            for k in range(len(near)):
+                if (
+                    k > 0
+                    and near[k, 1] == near[k - 1, 1]
+                    and near[k, 2] == near[k - 1, 2]
+                    and near[k, 0] == near[k - 1, 0] + 1
+                ):
                     i0 = i0 + 1 if i0 + 1 < n0 else 0
                 else:
-                    i0, i1, i2 = home(box % n0 + near[k, 0], box // n0 % n1 + near[k, 1], box // (n0 * n1) + near[k, 2], counts)
+                    i0, i1, i2 = home(
+                        box % n0 + near[k, 0],
+                        box // n0 % n1 + near[k, 1],
+                        box // (n0 * n1) + near[k, 2],
+                        counts,
+                    )
                 source[k], begin[k] = i0 + n0 * (i1 + n1 * i2), length
                 length += start[source[k] + 1] - start[source[k]]
             padded = (length + BLOCK - 1) // BLOCK * BLOCK
             if padded > buffer.shape[1]:
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
             for k in range(len(near)):
-                s0 = real(near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0])
+                s0 = real(
+                    near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0]
+                )
                 s1 = real(near[k, 1] * boxes[1, 1] + near[k, 2] * boxes[2, 1])
                 s2 = real(near[k, 2] * boxes[2, 2])
                 first = start[source[k]]
                 for j in range(start[source[k] + 1] - first):
-                    buffer[0, begin[k] + j] = x[first + j, 0] + s0 if charge[first + j] != nothing else away
+                    buffer[0, begin[k] + j] = (
+                        x[first + j, 0] + s0 if charge[first + j] != nothing else away
+                    )
                     buffer[1, begin[k] + j] = x[first + j, 1] + s1
                     buffer[2, begin[k] + j] = x[first + j, 2] + s2
                     buffer[3, begin[k] + j] = charge[first + j]
@@ -106,6 +137,6 @@ def _p2p(x, charge, start, counts, boxes, near, excluded_start, excluded_part, e
 def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
     """See :meth:`fmm_openmm.stages.Stages.p2p`."""
     _p2p(
-        parts.x, parts.charge, parts.start, lattice.counts, lattice.boxes, lattice.near, near.start, near.part, near.offset,
-        chunk_count(lattice.size), out.potentials, out.fields,
+        parts.x, parts.charge, parts.start, lattice.counts, lattice.boxes, lattice.near, near.start,
+        near.part, near.offset, chunk_count(lattice.size), out.potentials, out.fields,
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""sort: particles to parts, ordered by box. Positions are wrapped in float64, then stored relative to their box centre."""
+"""sort: particles to parts, ordered by box.
+
+Positions are wrapped in float64, then stored relative to their box centre.
+"""
 
 from dataclasses import dataclass
 
@@ -12,7 +15,8 @@ from fmm_openmm.stages import Parts
 
 @dataclass
 class CpuParts(Parts):
-    """Parts, and where those of each particle are: ``place[first[i]:first[i + 1]]``; shapes (n + 1,), (m,) int64."""
+    """Parts, and where those of each particle are: ``place[first[i]:first[i + 1]]``; shapes (n +
+    1,), (m,) int64."""
 
     first: np.ndarray
     place: np.ndarray
@@ -45,7 +49,8 @@ def _locate(positions, origin, inverse, smoothing, scaled, side, count):
 
 @inline
 def _corner(side, i, k, axis):
-    """Step along one axis from the home box to the box of part k: the bits of k run over the axes with a neighbour."""
+    """Step along one axis from the home box to the box of part k: the bits of k run over the
+    axes with a neighbour."""
     bit = 0
     for before in range(axis):
         bit += 1 if side[i, before] else 0
@@ -80,10 +85,26 @@ def _counting_sort(number, start, place):
 
 
 @kernel(
-    "f8[:,::1], i1[:,::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,::1], f8, i8[::1], real[:,::1], real[::1], f8[::1],"
+    "f8[:,::1], i1[:,::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,::1], f8, i8[::1], "
+    "real[:,::1], real[::1], f8[::1],"
     "f8[:,::1], i8[:,::1]"
 )
-def _fill(scaled, side, first, place, charges, boxes, inverse, smoothing, particle, x, charge, weight, slope, box):
+def _fill(
+    scaled,
+    side,
+    first,
+    place,
+    charges,
+    boxes,
+    inverse,
+    smoothing,
+    particle,
+    x,
+    charge,
+    weight,
+    slope,
+    box,
+):
     for i in prange(len(scaled)):
         for k in range(first[i + 1] - first[i]):
             p = place[first[i] + k]
@@ -107,17 +128,25 @@ def _fill(scaled, side, first, place, charges, boxes, inverse, smoothing, partic
             charge[p] = charges[i] * w[0] * w[1] * w[2]
             for axis in range(3):
                 x[p, axis] = u[0] * boxes[0, axis] + u[1] * boxes[1, axis] + u[2] * boxes[2, axis]
-                slope[p, axis] = inverse[axis, 0] * d0 + inverse[axis, 1] * d1 + inverse[axis, 2] * d2
+                slope[p, axis] = (
+                    inverse[axis, 0] * d0 + inverse[axis, 1] * d1 + inverse[axis, 2] * d2
+                )
 
 
-def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float, dtype) -> CpuParts:
+def sort(
+    positions, charges, lattice: BoxLattice, width: float, smoothing: float, dtype
+) -> CpuParts:
     """See :meth:`fmm_openmm.stages.Stages.sort`."""
     n, inverse = len(positions), np.linalg.inv(lattice.boxes)
     scaled, side, first = np.empty((n, 3)), np.empty((n, 3), np.int8), np.zeros(n + 1, np.int64)
     _locate(positions, ORIGIN, inverse / width, smoothing, scaled, side, first[1:])
     np.cumsum(first, out=first)
     m = int(first[-1])
-    number, place, start = np.empty(m, np.int64), np.empty(m, np.int64), np.zeros(lattice.size + 1, np.int64)
+    number, place, start = (
+        np.empty(m, np.int64),
+        np.empty(m, np.int64),
+        np.zeros(lattice.size + 1, np.int64),
+    )
     _number(scaled, side, first, lattice.counts, number)
     _counting_sort(number, start, place)
     parts = CpuParts(
@@ -157,5 +186,14 @@ def gather(parts: CpuParts, out) -> tuple[np.ndarray, np.ndarray]:
     """See :meth:`fmm_openmm.stages.Stages.gather`."""
     n = len(parts.first) - 1
     potentials, fields = np.empty(n), np.empty((n, 3))
-    _gather(parts.first, parts.place, parts.weight, parts.slope, out.potentials, out.fields, potentials, fields)
+    _gather(
+        parts.first,
+        parts.place,
+        parts.weight,
+        parts.slope,
+        out.potentials,
+        out.fields,
+        potentials,
+        fields,
+    )
     return potentials, fields

@@ -1,11 +1,12 @@
 """Compilation and work sharing common to the CPU kernels.
 
-All kernels gather: each output element is written by one thread, in a fixed order, so results do not depend on the number
-of threads.
+All kernels gather: each output element is written by one thread, in a fixed order, so results do
+not depend on the number of threads.
 
-Numba keeps compiled kernels on disk and compiles one anew when its own file has changed, whatever it takes from other files. So
-constants of other modules are arguments. What is left is `LANES`, the options below and functions marked ``inline`` that
-another file uses: after a change of these delete ``fmm_openmm/backends/cpu/__pycache__``.
+Numba keeps compiled kernels on disk and compiles one anew when its own file has changed, whatever
+it takes from other files. So constants of other modules are arguments. What is left is `LANES`, the
+options below and functions marked ``inline`` that another file uses: after a change of these delete
+``fmm_openmm/backends/cpu/__pycache__``.
 """
 
 from collections.abc import Callable
@@ -13,11 +14,18 @@ from collections.abc import Callable
 from fmm_openmm.openmp import get_num_threads, njit
 
 LANES = 16
-"""Particles or wave vectors that an inner loop of fixed length treats at once, for the compiler to vectorise."""
+"""Particles or wave vectors that an inner loop of fixed length treats at once,
+for the compiler to vectorise."""
 
-_OPTIONS = {"cache": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"}}
+_OPTIONS = {
+    "cache": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"},
+}
 
-_NOT_PARALLEL = dict.fromkeys(("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False)
+_NOT_PARALLEL = dict.fromkeys(
+    ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
+)
 """What Numba need not look for in a kernel, which takes it a tenth of the time to compile."""
 
 inline = njit(**_OPTIONS)
@@ -31,8 +39,8 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     """Decorator of a kernel.
 
     Args:
-        signature: types of its arguments as Numba abbreviates them, ``real`` standing for the working precision. Others work
-            as well, but are compiled when they are met.
+        signature: types of its arguments as Numba abbreviates them, ``real`` standing for the
+            working precision. Others work as well, but are compiled when they are met.
         parallel: whether it has a parallel loop.
     """
 

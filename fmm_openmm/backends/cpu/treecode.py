@@ -1,7 +1,9 @@
-"""Charges in empty space by a treecode: far cells of an octree, built anew for every evaluation, by their moments.
+"""Charges in empty space by a treecode: far cells of an octree, built anew for every evaluation, by
+their moments.
 
-After J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0. Cells keep their moments in units of their widths; the
-moments' terms are turned into coefficients of irregular harmonics for the potential and the three fields at once.
+After J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0. Cells keep their moments
+in units of their widths; the moments' terms are turned into coefficients of irregular harmonics for
+the potential and the three fields at once.
 """
 
 from functools import cache
@@ -28,7 +30,8 @@ CHUNK = 1 << 16
 HALF_DIAGONAL = 0.5 * 3**0.5
 
 DIRECT = 2.0
-"""Particles a term of the moments: a far cell with fewer is summed up directly, which is cheaper and exact."""
+"""Particles a term of the moments: a far cell with fewer is summed up directly,
+which is cheaper and exact."""
 
 
 class Treecode(OpenSum):
@@ -55,7 +58,15 @@ class Treecode(OpenSum):
         moments = _moments(tree, leaves, x, charges, self.order)
         coefficients = np.tensordot(moments, evaluation(self.order), (1, 2)).astype(self.dtype)
         sums = np.zeros((n, 4))
-        cells = tree.first, tree.last, tree.child, tree.children, tree.parent, tree.centre, tree.width
+        cells = (
+            tree.first,
+            tree.last,
+            tree.child,
+            tree.children,
+            tree.parent,
+            tree.centre,
+            tree.width,
+        )
         x, y, z = np.ascontiguousarray(x.T)
         charges = charges.astype(self.dtype)
         particles = x, y, z, sources(x, charges), charges, *partners(place[self._pairs], n)
@@ -66,11 +77,13 @@ class Treecode(OpenSum):
 
 @cache
 def evaluation(order: int) -> np.ndarray:
-    """From moments to the coefficients of S for potential and field, shape (4, (order + 2)^2, (order + 1)^2) float64.
+    """From moments to the coefficients of S for potential and field, shape (4, (order + 2)^2,
+    (order + 1)^2) float64.
 
-    With complex terms ``Phi = sum_l [M_l0 S_l0 + 2 sum_m>0 Re(conj M_lm S_lm)]``; the field follows from
-    ``(d/dx + i d/dy) S_lm = -S_l+1,m+1``, ``(d/dx - i d/dy) S_lm = S_l+1,m-1``, ``dS_lm/dz = -S_l+1,m``. The factors of
-    :func:`irregular_norm` are included: the coefficients are of ``R(x / r^2) / r``.
+    With complex terms ``Phi = sum_l [M_l0 S_l0 + 2 sum_m>0 Re(conj M_lm S_lm)]``; the field follows
+    from ``(d/dx + i d/dy) S_lm = -S_l+1,m+1``, ``(d/dx - i d/dy) S_lm = S_l+1,m-1``,
+    ``dS_lm/dz = -S_l+1,m``. The factors of :func:`irregular_norm` are included: the coefficients
+    are of ``R(x / r^2) / r``.
     """
     out = np.zeros((4, term_count(order + 1), term_count(order)))
 
@@ -107,15 +120,20 @@ def _parent_matrices(order: int) -> np.ndarray:
     return parent_matrices(np.eye(3), order)
 
 
-def _moments(tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray, order: int) -> np.ndarray:
-    """Of all cells, in units of their widths, shape (cells, terms); ``leaves`` in the order of their particles."""
+def _moments(
+    tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray, order: int
+) -> np.ndarray:
+    """Of all cells, in units of their widths, shape (cells, terms); ``leaves`` in the order of
+    their particles."""
     moments = np.zeros((len(tree.first), term_count(order)))
     first = tree.first[leaves]
     for some in np.split(np.arange(len(leaves)), np.flatnonzero(np.diff(first // CHUNK)) + 1):
         begin, end = first[some[0]], tree.last[leaves[some[-1]]]
         own = np.repeat(leaves[some], tree.last[leaves[some]] - first[some])
         harmonics = regular((x[begin:end] - tree.centre[own]) / tree.width[own, None], order)
-        moments[leaves[some]] = np.add.reduceat(harmonics * charges[begin:end], first[some] - begin, axis=1).T
+        moments[leaves[some]] = np.add.reduceat(
+            harmonics * charges[begin:end], first[some] - begin, axis=1
+        ).T
     matrices = _parent_matrices(order)
     for begin, end in list(zip(tree.level[1:], tree.level[2:], strict=False))[::-1]:
         parent = tree.parent[begin:end]
@@ -129,7 +147,11 @@ def _moments(tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray,
 @inline
 def _accepted(cell, leaf, centre, width, theta):
     """Whether a cell is so far from a leaf that its moments would serve all particles there."""
-    dx, dy, dz = (centre[cell, 0] - centre[leaf, 0], centre[cell, 1] - centre[leaf, 1], centre[cell, 2] - centre[leaf, 2])
+    dx, dy, dz = (
+        centre[cell, 0] - centre[leaf, 0],
+        centre[cell, 1] - centre[leaf, 1],
+        centre[cell, 2] - centre[leaf, 2],
+    )
     reach = HALF_DIAGONAL * (width[cell] / theta + width[leaf])
     return dx * dx + dy * dy + dz * dz >= reach * reach
 
@@ -141,9 +163,17 @@ def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmon
     scale = 1.0 / width
     for w in range(LANES):
         k = min(begin + w, end - 1)
-        dx, dy, dz = (x[k] - centre[0]) * scale, (y[k] - centre[1]) * scale, (z[k] - centre[2]) * scale
+        dx, dy, dz = (
+            (x[k] - centre[0]) * scale,
+            (y[k] - centre[1]) * scale,
+            (z[k] - centre[2]) * scale,
+        )
         inverse2 = 1.0 / (dx * dx + dy * dy + dz * dz)
-        points[0, w], points[1, w], points[2, w] = real(dx * inverse2), real(dy * inverse2), real(dz * inverse2)
+        points[0, w], points[1, w], points[2, w] = (
+            real(dx * inverse2),
+            real(dy * inverse2),
+            real(dz * inverse2),
+        )
         points[3, w] = real(np.sqrt(inverse2))
     regular_lanes(points[0], points[1], points[2], order + 1, harmonics)
     for axis in range(4):
@@ -159,12 +189,13 @@ def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmon
 
 
 @kernel(
-    "i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[:,::1], f8[::1], real[:,:,::1], f8[::1], f8[::1],"
+    "i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[:,::1], f8[::1], "
+    "real[:,:,::1], f8[::1], f8[::1],"
     "f8[::1], f8[::1], real[::1], i8[::1], i8[::1], f8, i8, f8[:,::1]"
 )
 def _walk(
-    leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z, source, charge, start,
-    partner, theta, depth, sums,
+    leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z,
+    source, charge, start, partner, theta, depth, sums,
 ):  # fmt: skip
     order = int(np.sqrt(coefficients.shape[2]) + 0.5) - 2
     few = DIRECT * coefficients.shape[2]
@@ -181,7 +212,20 @@ def _walk(
             if far and last[cell] - first[cell] > few:
                 for begin in range(first[leaf], last[leaf], LANES):
                     end = min(begin + LANES, last[leaf])
-                    _m2p(begin, end, x, y, z, centre[cell], width[cell], coefficients[cell], order, points, harmonics, sums)
+                    _m2p(
+                        begin,
+                        end,
+                        x,
+                        y,
+                        z,
+                        centre[cell],
+                        width[cell],
+                        coefficients[cell],
+                        order,
+                        points,
+                        harmonics,
+                        sums,
+                    )
             elif children[cell] > 0 and not far:
                 for c in range(children[cell]):
                     stack[waiting + c] = child[cell] + c
@@ -191,16 +235,23 @@ def _walk(
                     begin = first[cell]
                     for k in range(start[i], start[i + 1]):
                         if begin <= partner[k] < last[cell]:
-                            add_range(x[i], y[i], z[i], source, y, z, charge, begin, partner[k], sums[i])
+                            add_range(
+                                x[i], y[i], z[i], source, y, z, charge, begin, partner[k], sums[i]
+                            )
                             begin = partner[k] + 1
                     add_range(x[i], y[i], z[i], source, y, z, charge, begin, last[cell], sums[i])
-        # excluded partners have been counted if the moments of their cell, or of one around it, were used
+        # excluded partners have been counted if the moments of their cell,
+        # or of one around it, were used
         for i in range(first[leaf], last[leaf]):
             for k in range(start[i], start[i + 1]):
                 cell = leaf_of[partner[k]]
-                while cell >= 0 and not (last[cell] - first[cell] > few and _accepted(cell, leaf, centre, width, theta)):
+                while cell >= 0 and not (
+                    last[cell] - first[cell] > few and _accepted(cell, leaf, centre, width, theta)
+                ):
                     cell = parent[cell]
                 if cell >= 0:
                     counted = np.zeros(4)
-                    add_range(x[i], y[i], z[i], source, y, z, charge, partner[k], partner[k] + 1, counted)
+                    add_range(
+                        x[i], y[i], z[i], source, y, z, charge, partner[k], partner[k] + 1, counted
+                    )
                     sums[i] -= counted

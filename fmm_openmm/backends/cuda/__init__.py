@@ -1,1 +1,4 @@
-"""The GPU backend: the kernels of ``kernels/`` through CuPy, captured in a CUDA graph. Imported only when it is used."""
+"""The GPU backend: the kernels of ``kernels/`` through CuPy, captured in a CUDA graph.
+
+Imported only when it is used.
+"""

@@ -1,4 +1,5 @@
-"""Charges in empty space on the GPU by meeting every pair: quadratic in their number, and exact to rounding."""
+"""Charges in empty space on the GPU by meeting every pair: quadratic in their number,
+and exact to rounding."""
 
 import cupy
 import numpy as np
@@ -37,7 +38,9 @@ class DirectSum(OpenSum):
         processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
         shares = min(tiles, -(-BLOCKS * processors // tiles))
         partial = cupy.empty((shares, n, 4))
-        self._kernels.get_function("direct")((tiles, shares), (TILE,), (np.int32(n), high, low, *self._partners, partial))
+        self._kernels.get_function("direct")(
+            (tiles, shares), (TILE,), (np.int32(n), high, low, *self._partners, partial)
+        )
         return collect(self._kernels, partial, None)
 
 
@@ -47,7 +50,8 @@ def partners_on_device(pairs, particles: int) -> list:
 
 
 def split(kernels, positions, charges, order, dtype):
-    """Coordinates as sums of two reals, (n, 4) each, in the given order: the rounded ones with the charges, and the rest."""
+    """Coordinates as sums of two reals, (n, 4) each, in the given order: the rounded ones with
+    the charges, and the rest."""
     n = len(charges)
     high, low = cupy.empty((n, 4), dtype), cupy.empty((n, 4), dtype)
     positions = cupy.ascontiguousarray(cupy.asarray(positions, np.float64))
@@ -60,6 +64,13 @@ def collect(kernels, partial, order):
     """Potentials and fields from shares of them, (shares, n, 4), in the given order."""
     shares, n = partial.shape[:2]
     potentials, fields = cupy.empty(n), cupy.empty((n, 3))
-    arguments = np.int32(n), np.int32(shares), partial, NONE if order is None else order, potentials, fields
+    arguments = (
+        np.int32(n),
+        np.int32(shares),
+        partial,
+        NONE if order is None else order,
+        potentials,
+        fields,
+    )
     kernels.get_function("collect")((-(-n // THREADS),), (THREADS,), arguments)
     return potentials, fields

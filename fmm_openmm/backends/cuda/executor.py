@@ -4,7 +4,17 @@ import cupy
 
 from fmm_openmm.backends.cuda.faults import out_of_memory
 from fmm_openmm.backends.cuda.loader import load
-from fmm_openmm.backends.cuda.program import SETUP, At, Device, Launch, Memset, Program, Record, Step, Wait
+from fmm_openmm.backends.cuda.program import (
+    SETUP,
+    At,
+    Device,
+    Launch,
+    Memset,
+    Program,
+    Record,
+    Step,
+    Wait,
+)
 
 
 def current_device() -> Device:
@@ -16,14 +26,19 @@ def current_device() -> Device:
 def allocated(program: Program) -> dict[str, cupy.ndarray]:
     """The buffers of a program by name, with their initial contents."""
     return {
-        name: cupy.empty(buffer.shape, buffer.dtype) if buffer.data is None else cupy.asarray(buffer.data)
+        name: cupy.empty(buffer.shape, buffer.dtype)
+        if buffer.data is None
+        else cupy.asarray(buffer.data)
         for name, buffer in program.buffers.items()
     }
 
 
 def compiled(program: Program) -> dict:
     """The kernels of a program by name, allowed the dynamic shared memory they use."""
-    modules = {file: load(file, program.macros) for file in {kernel.file for kernel in program.kernels.values()}}
+    modules = {
+        file: load(file, program.macros)
+        for file in {kernel.file for kernel in program.kernels.values()}
+    }
     kernels = {}
     for name, kernel in program.kernels.items():
         kernels[name] = modules[kernel.file].get_function(name)
@@ -33,12 +48,15 @@ def compiled(program: Program) -> dict:
 
 
 def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: dict):
-    """What queues a step on the current stream; ``events``, by name, are made as they are needed."""
+    """What queues a step on the current stream; ``events``, by name,
+    are made as they are needed."""
     match step:
         case Launch(kernel=name, grid=grid, block=block):
             kernel, shared = kernels[name], program.kernels[name].shared
             arguments = tuple(
-                buffers[argument.buffer].ravel()[argument.element :] if isinstance(argument, At) else argument
+                buffers[argument.buffer].ravel()[argument.element :]
+                if isinstance(argument, At)
+                else argument
                 for argument in step.arguments
             )
             return lambda: kernel(grid, (block,), arguments, shared_mem=shared)
@@ -66,11 +84,15 @@ class Run:
         try:
             self.buffers = allocated(program)
         except cupy.cuda.memory.OutOfMemoryError as error:
-            raise out_of_memory(error, sum(buffer.nbytes for buffer in program.buffers.values())) from None
+            raise out_of_memory(
+                error, sum(buffer.nbytes for buffer in program.buffers.values())
+            ) from None
         kernels = compiled(program)
         self._steps: dict[str, list] = {}
         for step in program.steps:
-            self._steps.setdefault(step.stage, []).append(bound(step, program, kernels, self.buffers, {}))
+            self._steps.setdefault(step.stage, []).append(
+                bound(step, program, kernels, self.buffers, {})
+            )
         for step in self._steps.pop(SETUP, []):
             step()
 

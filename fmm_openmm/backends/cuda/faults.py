@@ -8,14 +8,17 @@ OUT_OF_MEMORY = ("out of memory", "MemoryAllocation")
 """In the texts of CUDA's runtime, its driver and CuPy's memory pool."""
 
 MISSING = (RuntimeError, ImportError, OSError, CompileException)
-"""Raised while stages are made where a library, the compiler, the driver or the device is not good enough."""
+"""Raised while stages are made where a library, the compiler, the driver or the device
+is not good enough."""
 
 
 def out_of_memory(error: Exception, wanted: int) -> MemoryError | None:
     """A MemoryError with the bytes wanted, if device memory is what failed."""
     if not isinstance(error, MemoryError) and not any(text in str(error) for text in OUT_OF_MEMORY):
         return None
-    return MemoryError(f"`backend='cuda'` needs {wanted:,} bytes of device memory here: {_first_line(error)}")
+    return MemoryError(
+        f"`backend='cuda'` needs {wanted:,} bytes of device memory here: {_first_line(error)}"
+    )
 
 
 def missing(error: Exception) -> UnsupportedError | None:

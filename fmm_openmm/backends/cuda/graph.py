@@ -1,4 +1,5 @@
-"""CUDA graphs in which every kernel has the priority of the stream it was captured on; CuPy's have that of their launch."""
+"""CUDA graphs in which every kernel has the priority of the stream it was captured on; CuPy's
+have that of their launch."""
 
 import ctypes
 import sys
@@ -26,7 +27,9 @@ class Graph:
         try:
             instantiate = _driver().cuGraphInstantiateWithFlags
             flags = ctypes.c_ulonglong(USE_NODE_PRIORITY)
-            runtime.check_status(instantiate(ctypes.byref(executable), ctypes.c_void_p(graph), flags))
+            runtime.check_status(
+                instantiate(ctypes.byref(executable), ctypes.c_void_p(graph), flags)
+            )
         finally:
             runtime.graphDestroy(graph)
         return cls(executable.value)

@@ -1,19 +1,24 @@
-"""Lennard-Jones interaction of the sites, the particles that have one, as a program inside OpenMM's CUDA context.
+"""Lennard-Jones interaction of the sites, the particles that have one, as a program inside OpenMM's
+CUDA context.
 
-The kernels say how it works (``kernels/lennard_jones_list.cu``, ``kernels/lennard_jones_pairs.cu``). Buffers that the executor
-fills, before :data:`fmm_openmm.backends.cuda.program.SETUP` where nothing else is said:
+The kernels say how it works (``kernels/lennard_jones_list.cu``,
+``kernels/lennard_jones_pairs.cu``). Buffers that the executor fills, before
+:data:`fmm_openmm.backends.cuda.program.SETUP` where nothing else is said:
 
-===============  =======================  ========================================================================
-``slot``         (sites,) int32           where OpenMM's arrays hold each site
-``type``         (sites,) int32           its type
-``start``        (sites + 1,) int32       excluded partners of site s, ascending, are ``partner[start[s]:start[s + 1]]``
-``partner``      (partners,) int32
-``pairs``        (types, types, 2)        12 A and 6 B, kJ/mol nm^12 and kJ/mol nm^6, or A and B where there are
-                                          ``functions``; may change between evaluations
-``cell``         (11,) float64            box vectors in rows, radius of the list, nm, square of a site's displacement
-                                          up to which the list holds, nm^2; may change, with a new list
-``state``        (8,) int32               ``State`` of ``kernels/common/sites.cuh``; the first zeroed for a new list
-===============  =======================  ========================================================================
+===========  ==================  ===================================================================
+``slot``     (sites,) int32      where OpenMM's arrays hold each site
+``type``     (sites,) int32      its type
+``start``    (sites + 1,) int32  excluded partners of site s, ascending, are
+                                 ``partner[start[s]:start[s + 1]]``
+``partner``  (partners,) int32
+``pairs``    (types, types, 2)   12 A and 6 B, kJ/mol nm^12 and kJ/mol nm^6, or A and B where there
+                                 are ``functions``; may change between evaluations
+``cell``     (11,) float64       box vectors in rows, radius of the list, nm, square of a site's
+                                 displacement up to which the list holds, nm^2; may change, with a
+                                 new list
+``state``    (8,) int32          ``State`` of ``kernels/common/sites.cuh``; the first zeroed for a
+                                 new list
+===========  ==================  ===================================================================
 """
 
 import math
@@ -52,8 +57,8 @@ class Sites:
         deterministic: whether the order of sums may not depend on which thread comes first.
         entries, masked: longest lists of a cluster known so far; 0 before there are any.
         energies: elements of OpenMM's energy buffer.
-        functions: source of the functions f and g of a pair's energy A f(r) - B g(r) and of their slopes
-            (``kernels/common/pair.cuh``); empty for 1/r^12 and 1/r^6.
+        functions: source of the functions f and g of a pair's energy A f(r) - B g(r) and of their
+            slopes (``kernels/common/pair.cuh``); empty for 1/r^12 and 1/r^6.
     """
 
     number: int
@@ -75,8 +80,14 @@ class Sites:
         return 32 if self.number < FEW or self._are_long else 16
 
     def half(self, precision: str) -> bool:
-        """Whether lists hold every pair once: where they are long, unless the order of sums matters, or their precision."""
-        return self.cutoff is not None and self._are_long and not self.deterministic and precision != "double"
+        """Whether lists hold every pair once: where they are long, unless the order of sums
+        matters, or their precision."""
+        return (
+            self.cutoff is not None
+            and self._are_long
+            and not self.deterministic
+            and precision != "double"
+        )
 
     @property
     def _are_long(self) -> bool:
@@ -96,7 +107,8 @@ class Sites:
 
     @property
     def rows(self) -> int:
-        """Room for rows of cells along x: a third more than there are now, but no more than sites."""
+        """Room for rows of cells along x: a third more than there are now,
+        but no more than sites."""
         if self.box_vectors is None:
             return max(64, self.number // 4)
         along = np.maximum(1.0, 2 * np.diag(self.box_vectors)[1:] / self.radius)
@@ -105,12 +117,17 @@ class Sites:
     @property
     def capacity(self) -> int:
         """Room for sites, with rows filled up to whole clusters."""
-        most = self.number + (CLUSTER - 1) * min(self.rows, self.number) if self.cutoff else self.number
+        most = (
+            self.number + (CLUSTER - 1) * min(self.rows, self.number)
+            if self.cutoff
+            else self.number
+        )
         return -(-most // CLUSTER) * CLUSTER
 
     @property
     def list_length(self) -> int:
-        """Room for entries of a cluster: a quarter more than known, or than there are at the density of the box."""
+        """Room for entries of a cluster: a quarter more than known, or than there are at the
+        density of the box."""
         step = 2 * self.lanes
         return -(-int(1.25 * (self.entries or self._expected) + step) // step) * step
 
@@ -133,7 +150,9 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         ValueError: too many sites for an entry of a list.
     """
     if sites.capacity >= 1 << SITE_BITS:  # the number after them is of a site that is far from all
-        raise ValueError(f"{sites.number:,} sites are more than a list of Lennard-Jones pairs can hold")
+        raise ValueError(
+            f"{sites.number:,} sites are more than a list of Lennard-Jones pairs can hold"
+        )
     double = interface.precision == "double"
     real = np.dtype(np.float64 if double else np.float32)
     resident = 2 if double else (3 if sites.box_vectors is None else 4)  # as registers allow
@@ -163,35 +182,59 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     for buffer in ("state", "count", "length", "reaction"):
         b.memset(buffer)
     b.launch(
-        "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type", "home", "number",
-        "reference", "position", "state",
+        "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type",
+        "home", "number", "reference", "position", "state",
     )  # fmt: skip
     b.stage("list", "lennard_jones_list", fetch_sites=0)
-    b.launch("fetch_sites", site_blocks, PAIR_THREADS, capacity, "posq", "cell", "home", "reference", "position", "state")
+    b.launch(
+        "fetch_sites",
+        site_blocks,
+        PAIR_THREADS,
+        capacity,
+        "posq",
+        "cell",
+        "home",
+        "reference",
+        "position",
+        "state",
+    )
     lengths = np.int32(sites.list_length), np.int32(sites.masked_length)
     if sites.cutoff is not None:
         b.stage("list", "lennard_jones_list", list_sites=0)
         b.launch(
-            "list_sites", blocks or min(device.multiprocessors * resident, sites.capacity // LIST_THREADS + 1), LIST_THREADS,
-            capacity, np.int32(sites.rows), np.int32(sites.cells), "posq", "type", "cell", "home", "sorted", "reference",
-            "position", "number", "number_before", "place", "count", "row_start", "grid", "state", cooperative=True,
+            "list_sites",
+            blocks or min(device.multiprocessors * resident, sites.capacity // LIST_THREADS + 1),
+            LIST_THREADS, capacity, np.int32(sites.rows), np.int32(sites.cells), "posq", "type",
+            "cell", "home", "sorted", "reference", "position", "number", "number_before", "place",
+            "count", "row_start", "grid", "state", cooperative=True,
         )  # fmt: skip
         b.stage("search", "lennard_jones_list", search_sites=0)
         b.launch(
-            "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS, capacity, "home", "position",
-            "number", "row_start", "grid", "cell", "start", "partner", "entry", "masked", "length", *lengths, "state",
+            "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS,
+            capacity, "home", "position", "number", "row_start", "grid", "cell", "start", "partner",
+            "entry", "masked", "length", *lengths, "state",
         )  # fmt: skip
     for wanted in ("forces", "energy", "both"):
         kernel = f"lennard_jones_{wanted}"
         b.stage(wanted, "lennard_jones_pairs", **{kernel: 0})
         b.launch(
-            kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS, capacity, *lengths, "home",
-            "position", "number", "row_start", "grid", "entry", "masked", "length", "pairs", "cell", "start", "partner",
-            "state", "force_buffer", padded, "reaction", "energy_buffer", np.int32(sites.energies),
+            kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS,
+            capacity, *lengths, "home", "position", "number", "row_start", "grid", "entry",
+            "masked", "length", "pairs", "cell", "start", "partner", "state", "force_buffer",
+            padded, "reaction", "energy_buffer", np.int32(sites.energies),
         )  # fmt: skip
         if half and wanted != "energy":
             b.stage(wanted, "lennard_jones_pairs", collect_reactions=0)
-            b.launch("collect_reactions", site_blocks, PAIR_THREADS, capacity, "home", "reaction", "force_buffer", padded)
+            b.launch(
+                "collect_reactions",
+                site_blocks,
+                PAIR_THREADS,
+                capacity,
+                "home",
+                "reaction",
+                "force_buffer",
+                padded,
+            )
     return b.program
 
 

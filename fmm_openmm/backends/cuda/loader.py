@@ -1,7 +1,9 @@
-"""The one place that compiles CUDA kernels for CuPy: a stage and its macros in, a ``cupy.RawModule`` out.
+"""The one place that compiles CUDA kernels for CuPy: a stage and its macros in, a
+``cupy.RawModule`` out.
 
-CuPy keeps compiled kernels in a folder, and checks what it reads there by a hash. Where that folder cannot be made, is full, or
-holds what the driver refuses, the process does without: kernels are compiled anew, and a warning names the folder.
+CuPy keeps compiled kernels in a folder, and checks what it reads there by a hash. Where that folder
+cannot be made, is full, or holds what the driver refuses, the process does without: kernels are
+compiled anew, and a warning names the folder.
 """
 
 import logging
@@ -13,20 +15,23 @@ from fmm_openmm.backends.cuda.source import OPTIONS, source_of
 
 FOLDER = "CUPY_CACHE_DIR"
 IN_MEMORY = "CUPY_CACHE_IN_MEMORY"
-"""Variables of CuPy: the folder, which CuPy 14 reads when it is imported; "1" for none, which it reads at each compilation."""
+"""Variables of CuPy: the folder, which CuPy 14 reads when it is imported; "1" for none, which it
+reads at each compilation."""
 
 _log = logging.getLogger("fmm_openmm")
 
 
 def _imported():
-    """CuPy, which from version 14 on makes its folder when it is imported, and fails if it cannot."""
+    """CuPy, which from version 14 on makes its folder when it is imported,
+    and fails if it cannot."""
     named = os.environ.get(FOLDER)
     try:
         if find_spec("cupy"):
             os.makedirs(_cache_folder(), mode=0o700, exist_ok=True)
     except OSError as error:
         _do_without(error)
-        os.environ[FOLDER] = str(resources.files("fmm_openmm"))  # a folder that is there; nothing is written to it
+        # a folder that is there; nothing is written to it
+        os.environ[FOLDER] = str(resources.files("fmm_openmm"))
     try:
         import cupy
     finally:
@@ -42,7 +47,11 @@ def _cache_folder() -> str:
 
 def _do_without(error: Exception) -> None:
     reason = f"{type(error).__name__}: {error}"
-    _log.warning("CuPy's kernel cache %s is not used (%s): this process compiles its kernels anew", _cache_folder(), reason)
+    _log.warning(
+        "CuPy's kernel cache %s is not used (%s): this process compiles its kernels anew",
+        _cache_folder(),
+        reason,
+    )
     os.environ[IN_MEMORY] = "1"
 
 
@@ -50,7 +59,8 @@ cupy = _imported()
 
 
 def load(stage: str, macros: dict) -> cupy.RawModule:
-    """The compiled module of a stage on the current device; CuPy keeps the binary on disk, if it can."""
+    """The compiled module of a stage on the current device; CuPy keeps the binary
+    on disk, if it can."""
     code = source_of(stage, macros)
     before = os.environ.get(IN_MEMORY, "0")
     try:

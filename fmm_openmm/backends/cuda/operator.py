@@ -1,7 +1,9 @@
-"""What ``kernels/operator.cu`` is given to build the lattice operator: how Ewald's sums are split, and their integer tables.
+"""What ``kernels/operator.cu`` is given to build the lattice operator: how Ewald's sums are split,
+and their integer tables.
 
-Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all cells with the same counts
-and near stencil that are strained by up to :data:`fmm_openmm.box.MAX_STRAIN`.
+Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all
+cells with the same counts and near stencil that are strained by up to
+:data:`fmm_openmm.box.MAX_STRAIN`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.splitting import truncation_radii
 
 SLACK = 0.05
-"""Relative change of lengths that the tables allow for: more than a strain of :data:`fmm_openmm.box.MAX_STRAIN` makes."""
+"""Relative change of lengths that the tables allow for: more than a strain of
+:data:`fmm_openmm.box.MAX_STRAIN` makes."""
 
 OFFSET_TILE = 32
 """Offsets a tile of ``operator.cu``: a row of offsets starts anew with it."""
@@ -24,18 +27,21 @@ ALIAS_COST = 4.0
 """Work of an alias over that of an offset."""
 
 CANCELLATION = 4.5
-"""Largest alpha times the distance of the nearest far boxes; with more the halves of the sum cancel by over four digits."""
+"""Largest alpha times the distance of the nearest far boxes; with more the halves of the sum
+cancel by over four digits."""
 
 
 @dataclass(frozen=True)
 class OperatorTables:
-    """Ewald's splitting parameter, its cut-off in reciprocal space, and the tables of ``kernels/operator.cu``.
+    """Ewald's splitting parameter, its cut-off in reciprocal space, and the tables of
+    ``kernels/operator.cu``.
 
     Attributes:
         alpha: splitting parameter, over the box width.
         cut: aliases count up to this length, over the box width.
-        offsets: one of each pair of opposite offsets, if :func:`mirrored` one of all that mirroring gives, in rows along the
-            first axis, shape (m, 4) int32; the last column is 1 for near offsets, and 2 more where a row starts.
+        offsets: one of each pair of opposite offsets, if :func:`mirrored` one of all that mirroring
+            gives, in rows along the first axis, shape (m, 4) int32; the last column is 1 for near
+            offsets, and 2 more where a row starts.
         aliases: reciprocal lattice vectors of the boxes, shape (k, 4) int32.
         group: V and d of the lattice's cycles and :func:`stored_shape`, shape (15,) int32.
     """
@@ -53,13 +59,14 @@ class OperatorTables:
 
     @classmethod
     def of(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
-        """Tables for the lattice and all that are strained from the same boxes, with sums truncated below ``accuracy`` of S at
-        the nearest far boxes of these."""
+        """Tables for the lattice and all that are strained from the same boxes, with sums
+        truncated below ``accuracy`` of S at the nearest far boxes of these."""
         images, boxes = 8 if mirrored(lattice) else 2, lattice.unstrained.boxes
         alpha, real_cut, cut = _split(2 * order, accuracy, lattice.unstrained.nearest_far, images)
         near_cut = np.linalg.norm(lattice.near @ boxes, axis=1).max() * (1 + 1e-9)
         offsets = within(boxes, max(real_cut * (1 + SLACK), near_cut))
-        offsets = offsets[len(offsets) // 2 + 1 :]  # those after the origin: its opposites come before it
+        # those after the origin: its opposites come before it
+        offsets = offsets[len(offsets) // 2 + 1 :]
         if images == 8:
             offsets = offsets[(offsets >= 0).all(1)]
         place = np.arange(len(offsets))
@@ -79,27 +86,35 @@ class OperatorTables:
 
 
 def mirrored(lattice: BoxLattice) -> bool:
-    """Whether mirroring x, y or z leaves the boxes and their periodic images as they are: in rectangular cells.
+    """Whether mirroring x, y or z leaves the boxes and their periodic images as they are: in
+    rectangular cells.
 
-    The operator is then the same at mirrored wave vectors, up to the signs in ``expansions/free_space.py``.
+    The operator is then the same at mirrored wave vectors, up to the signs in
+    ``expansions/free_space.py``.
     """
-    return lattice.are_cuboids and not any(np.tril(matrix, -1).any() for matrix in (lattice.counts, lattice.cell))
+    return lattice.are_cuboids and not any(
+        np.tril(matrix, -1).any() for matrix in (lattice.counts, lattice.cell)
+    )
 
 
 def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
-    """Lengths of the grid of wave vectors for which the operator is stored: an octant if :func:`mirrored`, else the half grid.
+    """Lengths of the grid of wave vectors for which the operator is stored: an octant if
+    :func:`mirrored`, else the half grid.
 
-    The octant has half of every length and one more, so that its wave vectors are the first of the half grid along each axis.
+    The octant has half of every length and one more, so that its wave vectors are the first of the
+    half grid along each axis.
     """
     d1, d2, d3 = lattice.fft_shape
     return (d1 // 2 + 1, d2 // 2 + 1, d3 // 2 + 1) if mirrored(lattice) else (d1, d2, d3 // 2 + 1)
 
 
 def stored(operator: np.ndarray, lattice: BoxLattice) -> np.ndarray:
-    """What is stored of an operator as :func:`fmm_openmm.expansions.lattice.lattice_operator` returns it.
+    """What is stored of an operator as :func:`fmm_openmm.expansions.lattice.lattice_operator`
+    returns it.
 
     Returns:
-        shape ``((2 order + 1)^2, *stored_shape(lattice))``, the layout of the device's buffer ``operator``.
+        shape ``((2 order + 1)^2, *stored_shape(lattice))``, the layout of the device's buffer
+        ``operator``.
     """
     n1, n2, _ = stored_shape(lattice)
     return operator[:, :n1, :n2]
@@ -111,8 +126,10 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
         np.array_equal(made_for.counts, lattice.counts)
         and made_for.is_open == lattice.is_open
         and np.array_equal(made_for.span, lattice.span)
-        and (not lattice.is_open or np.array_equal(made_for.cell, lattice.cell))  # the table comes with the program
-        and made_for.are_cuboids <= lattice.are_cuboids  # what is mirrored, and operators of levels that need cuboids
+        # the table comes with the program
+        and (not lattice.is_open or np.array_equal(made_for.cell, lattice.cell))
+        # what is mirrored, and operators of levels that need cuboids
+        and made_for.are_cuboids <= lattice.are_cuboids
         and np.array_equal(made_for.near, lattice.near)
         and made_for.unstrained.is_strained_to(lattice.boxes)
     )
@@ -127,7 +144,12 @@ def _split(top: int, accuracy: float, reach: float, images: int) -> tuple[float,
 
     def work(split):
         _, real_cut, cut = split
-        return 4 / 3 * np.pi * real_cut**3 / images + ALIAS_COST * 4 / 3 * np.pi * ((cut + np.pi) / (2 * np.pi)) ** 3
+        return (
+            4 / 3 * np.pi * real_cut**3 / images
+            + ALIAS_COST * 4 / 3 * np.pi * ((cut + np.pi) / (2 * np.pi)) ** 3
+        )
 
     alphas = np.arange(0.4, min(1.45, CANCELLATION / reach), 0.05)
-    return min(((alpha, *truncation_radii(top, accuracy, alpha, reach)) for alpha in alphas), key=work)
+    return min(
+        ((alpha, *truncation_radii(top, accuracy, alpha, reach)) for alpha in alphas), key=work
+    )

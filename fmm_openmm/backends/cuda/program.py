@@ -1,12 +1,14 @@
-"""The pipeline on the GPU as data: buffers, kernels and steps, which any executor can allocate, compile and queue.
+"""The pipeline on the GPU as data: buffers, kernels and steps, which any executor can allocate,
+compile and queue.
 
-A :class:`Program` is made once for a box lattice, an order, exclusions and a precision. The executors (CuPy in ``stages.py``,
-C++ inside OpenMM's CUDA context) know nothing of the method, which the package ``pipeline`` describes. What changes between
-evaluations lies in the buffers of ``INPUTS``; everything else is written by the steps themselves.
+A :class:`Program` is made once for a box lattice, an order, exclusions and a precision. The
+executors (CuPy in ``stages.py``, C++ inside OpenMM's CUDA context) know nothing of the method,
+which the package ``pipeline`` describes. What changes between evaluations lies in the buffers of
+``INPUTS``; everything else is written by the steps themselves.
 
-Steps are queued in order, each on the stream it names; streams run side by side but for ``Record`` and ``Wait``. Stream 0 is
-the caller's. A stage that uses other streams joins them to stream 0 where their results are needed.
-:data:`BACKGROUND` yields to all others.
+Steps are queued in order, each on the stream it names; streams run side by side but for ``Record``
+and ``Wait``. Stream 0 is the caller's. A stage that uses other streams joins them to stream 0 where
+their results are needed. :data:`BACKGROUND` yields to all others.
 """
 
 import math
@@ -17,26 +19,42 @@ import numpy as np
 from fmm_openmm.box import BoxLattice
 
 SETUP = "operator"
-"""Comes before all stages: what depends on the shape of the cell. Queued once, and again when the shape has changed. The stages
-follow in the order of :data:`fmm_openmm.stages.STAGES`; inside OpenMM "export" comes after them, in place of "gather"."""
+"""Comes before all stages: what depends on the shape of the cell. Queued once, and again when
+the shape has changed. The stages follow in the order of :data:`fmm_openmm.stages.STAGES`; inside
+OpenMM "export" comes after them, in place of "gather"."""
 
 BACKGROUND = 1
-"""The stream of lower priority than the others: its work fills what they leave idle, in a CUDA graph as well."""
+"""The stream of lower priority than the others: its work fills what they leave idle, in a CUDA
+graph as well."""
 
 INPUTS = ("positions", "parameters", "charges")
-"""Buffers the executor fills: (n, 3) nm, unless they are OpenMM's; ``pipeline.parameter_block``; (n,) e."""
+"""Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
+``pipeline.parameter_block``; (n,) e."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
-"""Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the forces are added to OpenMM's,
-there are no fields, and the executor may set "potentials_wanted" to 0: then energy and potentials are left as they are."""
+"""Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the
+forces are added to OpenMM's, there are no fields, and the executor may set "potentials_wanted"
+to 0: then energy and potentials are left as they are."""
 
-PHASES = {"export": 1, SETUP: 2, "gather": 4, "list": 6, "forces": 7, "energy": 8, "both": 9, "search": 10}
-"""When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends, or 4 where forces are not
-wanted; 2 before the first evaluation and when ``parameters`` brings another shape. Those from 6 on are of programs for
-Lennard-Jones interactions (``lennard_jones.py``): the list, and after it what is wanted, or the search for neighbours alone."""
+PHASES = {
+    "export": 1,
+    SETUP: 2,
+    "gather": 4,
+    "list": 6,
+    "forces": 7,
+    "energy": 8,
+    "both": 9,
+    "search": 10,
+}
+"""When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends,
+or 4 where forces are not wanted; 2 before the first evaluation and when ``parameters`` brings
+another shape. Those from 6 on are of programs for Lennard-Jones interactions
+(``lennard_jones.py``): the list, and after it what is wanted,
+or the search for neighbours alone."""
 
 AHEAD = 3
-"""Phase of the stage sort, before phase 0, where the executor must learn early whether a particle is outside the boxes."""
+"""Phase of the stage sort, before phase 0, where the executor must learn early whether a
+particle is outside the boxes."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +93,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Device memory of a shape and type, with initial contents or without; ``external`` if the executor has it already."""
+    """Device memory of a shape and type, with initial contents or without; ``external`` if the
+    executor has it already."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -105,8 +124,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Launch(Step):
-    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars. The blocks of a ``cooperative`` one wait for each other,
-    and so must all fit on the device at once."""
+    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars. The blocks of a
+    ``cooperative`` one wait for each other, and so must all fit on the device at once."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -157,12 +176,17 @@ class Program:
 
     def phase_of(self, step: Step) -> int:
         """When an executor queues a step, see :data:`PHASES` and :data:`AHEAD`."""
-        return AHEAD if step.stage == "sort" and "outside" in self.buffers else PHASES.get(step.stage, 0)
+        return (
+            AHEAD
+            if step.stage == "sort" and "outside" in self.buffers
+            else PHASES.get(step.stage, 0)
+        )
 
     @property
     def shaped(self) -> list[str]:
-        """Buffers in which the steps of :data:`SETUP` leave what depends on the shape of the cell. An executor that keeps their
-        contents returns to a shape without these steps. None in programs that do not have ``parameters``."""
+        """Buffers in which the steps of :data:`SETUP` leave what depends on the shape of the
+        cell. An executor that keeps their contents returns to a shape without these steps. None
+        in programs that do not have ``parameters``."""
         if "parameters" not in self.buffers:
             return []
         setup, later = (
@@ -175,7 +199,11 @@ class Program:
             }
             for is_setup in (True, False)
         )
-        return [name for name, buffer in self.buffers.items() if name in setup & later - {*INPUTS} and buffer.data is None]
+        return [
+            name
+            for name, buffer in self.buffers.items()
+            if name in setup & later - {*INPUTS} and buffer.data is None
+        ]
 
     @property
     def streams(self) -> int:
@@ -191,9 +219,12 @@ class ProgramBuilder:
         self._stage = ""
 
     def stage(self, name: str, file: str | None = None, **shared: int) -> None:
-        """Begin a stage: following steps belong to it, and its file has these kernels, with their dynamic shared memory."""
+        """Begin a stage: following steps belong to it, and its file has these kernels, with
+        their dynamic shared memory."""
         self._stage = name
-        self.program.kernels |= {kernel: Kernel(file or name, size) for kernel, size in shared.items()}
+        self.program.kernels |= {
+            kernel: Kernel(file or name, size) for kernel, size in shared.items()
+        }
 
     def macros(self, **values) -> None:
         self.program.macros |= values
@@ -201,18 +232,24 @@ class ProgramBuilder:
     def buffer(self, name: str, shape, dtype, external: bool = False) -> None:
         """A buffer that steps write before they read it, or one that belongs to OpenMM."""
         shape = (shape,) if np.isscalar(shape) else shape
-        self.program.buffers[name] = Buffer(tuple(map(int, shape)), np.dtype(dtype), external=external)
+        self.program.buffers[name] = Buffer(
+            tuple(map(int, shape)), np.dtype(dtype), external=external
+        )
 
     def table(self, name: str, values, dtype) -> None:
         """A buffer with initial contents."""
         data = np.ascontiguousarray(values, dtype)
         self.program.buffers[name] = Buffer(data.shape, data.dtype, data)
 
-    def launch(self, kernel: str, grid, block: int, *arguments, stream: int = 0, cooperative: bool = False) -> None:
+    def launch(
+        self, kernel: str, grid, block: int, *arguments, stream: int = 0, cooperative: bool = False
+    ) -> None:
         """Arguments: names of buffers, :class:`At`, NumPy scalars."""
         grid = (grid,) if np.isscalar(grid) else grid
         arguments = tuple(At(a) if isinstance(a, str) else a for a in arguments)
-        self._add(Launch, stream, kernel, (*map(int, grid), 1, 1)[:3], block, arguments, cooperative)
+        self._add(
+            Launch, stream, kernel, (*map(int, grid), 1, 1)[:3], block, arguments, cooperative
+        )
 
     def memset(self, buffer: str) -> None:
         self._add(Memset, 0, buffer)
@@ -228,18 +265,22 @@ class ProgramBuilder:
 
 
 class Builder(ProgramBuilder):
-    """What the stage functions of the pipeline are given: the facts of the problem, and ways to add to its program.
+    """What the stage functions of the pipeline are given: the facts of the problem, and ways to add
+    to its program.
 
     Attributes:
-        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an expansion, of parts at most.
-        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that of the leaves.
+        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an
+            expansion, of parts at most.
+        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that
+            of the leaves.
         corners: parts a particle has at most.
         crowd: number of parts in a box that holds any, on average.
         real, complex: types of the far and near field.
     """
 
     def __init__(
-        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device, levels: int = 0
+        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device,
+        levels: int = 0
     ):  # fmt: skip
         super().__init__()
         self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device

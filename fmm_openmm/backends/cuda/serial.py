@@ -10,24 +10,28 @@ MAGIC, VERSION = b"FMMprog\0", 8
 
 
 def serialise(program: Program) -> bytes:
-    """A program as bytes, little-endian; integers are int64, strings and blocks have their length before them.
+    """A program as bytes, little-endian; integers are int64, strings and blocks have their length
+    before them.
 
     ::
 
         magic, version
         sources:  count, then for each the file's name and its complete text
-        kernels:  count, then for each its name, the number of its source, bytes of dynamic shared memory
-        buffers:  count, then for each its name, bytes (0: the executor has it), 1 if it depends on the shape of the cell, and
-                  the block of its initial contents (empty: none)
+        kernels:  count, then for each its name, the number of its source, bytes of dynamic shared
+                  memory
+        buffers:  count, then for each its name, bytes (0: the executor has it), 1 if it depends on
+                  the shape of the cell, and the block of its initial contents (empty: none)
         streams, events:  counts
         steps:    count, then for each its kind, its phase, its stream and
-                  0 launch     kernel, grid x, y, z, block, 1 if it is cooperative, argument count, then for each
-                               argument buffer and byte offset, or -1 and the scalar's bytes
+                  0 launch     kernel, grid x, y, z, block, 1 if it is cooperative, argument count,
+                               then for each argument buffer and byte offset, or -1 and the
+                               scalar's bytes
                   1 memset     buffer
                   2 record     event
                   3 wait       event
 
-    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases, ``shaped`` what depends on the cell's shape.
+    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases, ``shaped``
+    what depends on the cell's shape.
     """
     out = [MAGIC]
 
@@ -50,13 +54,22 @@ def serialise(program: Program) -> bytes:
         put(name.encode(), sources.index(kernel.file), kernel.shared)
     put(len(buffers))
     for name, buffer in program.buffers.items():
-        size, data = 0 if buffer.external else buffer.nbytes, b"" if buffer.data is None else buffer.data.tobytes()
+        size, data = (
+            0 if buffer.external else buffer.nbytes,
+            b"" if buffer.data is None else buffer.data.tobytes(),
+        )
         put(name.encode(), size, int(name in shaped), data)
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
         put((Launch, Memset, Record, Wait).index(type(step)), program.phase_of(step), step.stream)
         if isinstance(step, Launch):
-            put(kernels.index(step.kernel), *step.grid, step.block, int(step.cooperative), len(step.arguments))
+            put(
+                kernels.index(step.kernel),
+                *step.grid,
+                step.block,
+                int(step.cooperative),
+                len(step.arguments),
+            )
             for argument in step.arguments:
                 if isinstance(argument, At):
                     itemsize = program.buffers[argument.buffer].dtype.itemsize

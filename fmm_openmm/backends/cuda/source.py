@@ -1,4 +1,5 @@
-"""The kernel sources: where they are, and one self-contained text a stage, macros and headers included."""
+"""The kernel sources: where they are, and one self-contained text a stage,
+macros and headers included."""
 
 import re
 from functools import cache
@@ -27,9 +28,11 @@ def real_type(dtype) -> str:
 
 
 def source_of(stage: str, macros: dict) -> str:
-    """The complete source of a stage: macros, included headers, the file; numbered for the compiler's messages.
+    """The complete source of a stage: macros, included headers, the file; numbered for the
+    compiler's messages.
 
-    With everything in the text, caches of compiled kernels that go by the text never return an outdated one.
+    With everything in the text, caches of compiled kernels that go by the text never return an
+    outdated one.
 
     Args:
         stage: name of the file in ``kernels/``.

@@ -1,7 +1,8 @@
 """The stages on the GPU through CuPy: an executor of ``program.py``.
 
-All work of an evaluation is queued without waiting for the device. The first evaluation queues the stages one by one through
-``driver.evaluate``; the same calls, captured once, are then replayed as a CUDA graph.
+All work of an evaluation is queued without waiting for the device. The first evaluation queues the
+stages one by one through ``driver.evaluate``; the same calls, captured once, are then replayed as a
+CUDA graph.
 """
 
 import cupy
@@ -24,14 +25,15 @@ FOREMOST = -100
 
 
 class CudaStages(Stages):
-    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``, ``m2l`` a name in
-    :data:`fmm_openmm.backends.cuda.pipeline.m2l.OPERATORS`. Results stay on the device.
+    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``, ``m2l`` a
+    name in :data:`fmm_openmm.backends.cuda.pipeline.m2l.OPERATORS`. Results stay on the device.
 
-    Made for the current device, on which it stays; ``compute`` queues on that device's current stream and copies its argument
-    to ``positions``.
+    Made for the current device, on which it stays; ``compute`` queues on that device's current
+    stream and copies its argument to ``positions``.
 
     Raises:
-        MemoryError: device memory does not suffice, at creation or later; the stages are then empty and of no more use.
+        MemoryError: device memory does not suffice, at creation or later; the stages are then empty
+            and of no more use.
         UnsupportedError: the kernels cannot be compiled or loaded, or cannot do these levels.
     """
 
@@ -52,7 +54,8 @@ class CudaStages(Stages):
         self._settings = order, smoothing, np.dtype(dtype)
         self._device = cupy.cuda.Device()
         self._program = build(
-            lattice, order, smoothing, charges, pairs, minimum_image, dtype, current_device(), levels=levels, m2l=m2l
+            lattice, order, smoothing, charges, pairs, minimum_image, dtype, current_device(),
+            levels=levels, m2l=m2l
         )  # fmt: skip
         self._attempt(self._make, missing)
 
@@ -78,10 +81,13 @@ class CudaStages(Stages):
         self._set_up = False
 
     def _attempt(self, work, explain=None):
-        """``work()``. What fails for lack of memory is raised as a MemoryError, other failures as ``explain`` makes of them.
+        """``work()``.
 
-        Nothing is kept then: the tracebacks of the new error hold these stages, so they are emptied, and of the old error,
-        which holds arrays, only the text is left.
+        What fails for lack of memory is raised as a MemoryError, other failures as ``explain``
+        makes of them.
+
+        Nothing is kept then: the tracebacks of the new error hold these stages, so they are
+        emptied, and of the old error, which holds arrays, only the text is left.
         """
         try:
             return work()
@@ -106,7 +112,9 @@ class CudaStages(Stages):
             buffer.set(np.asarray(charges, buffer.dtype))
 
     def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
-        if self._settings != (order, smoothing, np.dtype(dtype)) or not serves(self._made_for, lattice):
+        if self._settings != (order, smoothing, np.dtype(dtype)) or not serves(
+            self._made_for, lattice
+        ):
             return False
         self.lattice, self._place, self._set_up = lattice, None, False
         return True
@@ -120,8 +128,8 @@ class CudaStages(Stages):
             origin: what open boxes take for the origin, shape (3,), nm.
 
         Returns:
-            energy (1,), forces (n, 3), potentials (n,), fields (n, 3) in OpenMM units, on the device; overwritten by the
-            next evaluation.
+            energy (1,), forces (n, 3), potentials (n,), fields (n, 3) in OpenMM units, on the
+            device; overwritten by the next evaluation.
         """
         with self._device:
             return self._attempt(lambda: self._compute(positions, width, origin))
@@ -137,7 +145,8 @@ class CudaStages(Stages):
             self._set_up = True
         self.positions[...] = cupy.asarray(positions)
         if self._graph is None:
-            evaluate(self, self.positions, width)  # compiles, and sets up what must not happen during capture
+            # compiles, and sets up what must not happen during capture
+            evaluate(self, self.positions, width)
             with self._stream:
                 self._stream.begin_capture()
                 evaluate(self, self.positions, width)
@@ -146,14 +155,16 @@ class CudaStages(Stages):
         return tuple(self._buffers[name] for name in OUTPUTS)
 
     def _follow(self):
-        """Have the current stream wait for what an earlier caller queued on another: the buffers are the same."""
+        """Have the current stream wait for what an earlier caller queued on another:
+        the buffers are the same."""
         caller = cupy.cuda.get_current_stream()
         if self._caller not in (None, caller):
             caller.wait_event(self._caller.record())
         self._caller = caller
 
     def replay(self):
-        """Queue an evaluation of ``positions`` as they are, once :meth:`compute` has made the graph."""
+        """Queue an evaluation of ``positions`` as they are, once :meth:`compute`
+        has made the graph."""
         self._graph.launch(cupy.cuda.get_current_stream())
 
     def queue(self, stage: str):
@@ -196,7 +207,8 @@ class CudaStages(Stages):
         self.queue("l2p")
 
     def exclusions(self, parts, out):
-        """Part of p2p, which has the segments at hand that say where an excluded partner comes up."""
+        """Part of p2p, which has the segments at hand that say where an
+        excluded partner comes up."""
 
     def p2p(self, parts, near, out):
         self.queue("p2p")

@@ -1,4 +1,5 @@
-"""Charges in empty space on the GPU by a treecode: an octree built anew for every evaluation, far cells by their moments."""
+"""Charges in empty space on the GPU by a treecode: an octree built anew for every evaluation,
+far cells by their moments."""
 
 import cupy
 import numpy as np
@@ -23,7 +24,12 @@ class Treecode(OpenSum):
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
-        macros = {"REAL": real_type(dtype), "ORDER": order, "THETA": repr(float(theta)), "WALK_THREADS": THREADS}
+        macros = {
+            "REAL": real_type(dtype),
+            "ORDER": order,
+            "THETA": repr(float(theta)),
+            "WALK_THREADS": THREADS,
+        }
         self._kernels = load("treecode", macros)
         self._shared = load("direct", {"REAL": real_type(dtype), "TILE": TILE})
         self.charges = cupy.asarray(charges, np.float64)
@@ -50,24 +56,46 @@ class Treecode(OpenSum):
         start = cupy.cumsum(groups) - groups
         total = int(groups.sum())
         own = cupy.searchsorted(start, cupy.arange(total), side="right") - 1
-        group = cupy.stack([leaves[own], tree.first[leaves][own] + GROUP * (cupy.arange(total) - start[own])], 1)
+        group = cupy.stack(
+            [leaves[own], tree.first[leaves][own] + GROUP * (cupy.arange(total) - start[own])], 1
+        )
         by_start = leaves[cupy.argsort(tree.first[leaves])]
-        leaf_of = by_start[cupy.searchsorted(tree.first[by_start], cupy.arange(n), side="right") - 1]
+        leaf_of = by_start[
+            cupy.searchsorted(tree.first[by_start], cupy.arange(n), side="right") - 1
+        ]
         results = cupy.empty((1, n, 4))
-        self._warps("walk", total, np.int32(total), group.astype(np.int32), cells, tree.parent.astype(np.int32),
-                    leaf_of.astype(np.int32), moments, high, low, *partners, results)  # fmt: skip
+        self._warps("walk", total, np.int32(total), group.astype(np.int32), cells,
+                    tree.parent.astype(np.int32), leaf_of.astype(np.int32), moments, high, low,
+                    *partners, results)  # fmt: skip
         return collect(self._shared, results, order)
 
     def _moments(self, tree: Tree, cells, leaves, high, low):
         """Of all cells, (cells, terms), in units of their widths."""
         terms = (self.order + 1) ** 2
         moments = cupy.empty((len(tree.first), terms), self.dtype)
-        self._warps("p2m", len(leaves), np.int32(len(leaves)), leaves.astype(np.int32), cells, high, low, moments)
+        self._warps(
+            "p2m",
+            len(leaves),
+            np.int32(len(leaves)),
+            leaves.astype(np.int32),
+            cells,
+            high,
+            low,
+            moments,
+        )
         shared = THREADS // 32 * 2 * terms * self.dtype.itemsize
         for first, last in list(zip(tree.level, tree.level[1:], strict=False))[::-1]:
             parents = (first + cupy.flatnonzero(tree.children[first:last])).astype(np.int32)
             if len(parents):
-                self._warps("m2m", len(parents), np.int32(len(parents)), parents, cells, moments, shared=shared)
+                self._warps(
+                    "m2m",
+                    len(parents),
+                    np.int32(len(parents)),
+                    parents,
+                    cells,
+                    moments,
+                    shared=shared,
+                )
         return moments
 
     def _warps(self, kernel: str, warps: int, *arguments, shared: int = 0):

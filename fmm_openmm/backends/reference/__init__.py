@@ -28,10 +28,12 @@ class ReferenceStages(Stages):
         smoothing: width of the transition regions in box widths.
         charges: shape (n,), e.
         pairs: excluded pairs, shape (k, 2), each once.
-        minimum_image: whether a pair's nearest image is excluded, instead of the image given by the positions.
+        minimum_image: whether a pair's nearest image is excluded, instead of the image given by the
+            positions.
         dtype: of the stages; this backend always computes in float64.
         levels: levels of boxes below the root grid.
-        m2l: the operator that moves expansions between boxes, a name in :data:`fmm_openmm.expansions.translations.OPERATORS`.
+        m2l: the operator that moves expansions between boxes, a name in
+            :data:`fmm_openmm.expansions.translations.OPERATORS`.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class ReferenceStages(Stages):
         return l2l(local, self.octree.lattices[level], self.order, self.translations)
 
     def m2l(self, moments, local, level):
-        local = m2l(moments.boxes, local, self.octree, self.octree.lattices[level], self.translations)
+        local = m2l(
+            moments.boxes, local, self.octree, self.octree.lattices[level], self.translations
+        )
         if level == self.octree.levels:
             local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
         return local

@@ -1,4 +1,5 @@
-"""exclusions: excluded pairs beyond the near stencil are subtracted, those within it are listed for p2p."""
+"""exclusions: excluded pairs beyond the near stencil are subtracted,
+those within it are listed for p2p."""
 
 import numpy as np
 
@@ -7,8 +8,11 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 
-def expand(parts: Parts, pairs: np.ndarray, particles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs of parts of the given pairs of particles: indices of the parts (k,), (k,) and of the pair (k,)."""
+def expand(
+    parts: Parts, pairs: np.ndarray, particles: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All pairs of parts of the given pairs of particles: indices of the parts (k,), (k,) and of
+    the pair (k,)."""
     by_particle = np.argsort(parts.particle, kind="stable")
     first = np.searchsorted(parts.particle[by_particle], np.arange(particles + 1))
     count = np.diff(first)
@@ -20,17 +24,25 @@ def expand(parts: Parts, pairs: np.ndarray, particles: int) -> tuple[np.ndarray,
 
 
 def exclusions(
-    parts: Parts, pairs: np.ndarray, shifts: np.ndarray, particles: int, lattice: BoxLattice, out: Accumulator
+    parts: Parts,
+    pairs: np.ndarray,
+    shifts: np.ndarray,
+    particles: int,
+    lattice: BoxLattice,
+    out: Accumulator,
 ) -> NearExclusions:
     """See :meth:`fmm_openmm.stages.Stages.exclusions`.
 
     Args:
         pairs: excluded pairs in both directions, shape (k, 2).
-        shifts: cell translation of each pair's second particle that makes the excluded image, shape (k, 3) integer.
+        shifts: cell translation of each pair's second particle that makes the excluded image, shape
+            (k, 3) integer.
     """
     own = np.repeat(np.arange(particles)[:, None], 2, axis=1)
     a, b, pair = expand(parts, np.concatenate([own, pairs]), particles)
-    shift = np.concatenate([np.zeros_like(own, shape=(particles, 3)), shifts])[pair] @ lattice.counts
+    shift = (
+        np.concatenate([np.zeros_like(own, shape=(particles, 3)), shifts])[pair] @ lattice.counts
+    )
     offset = parts.box[b] + shift - parts.box[a]
 
     table, reach = near_table(lattice.near)
@@ -46,4 +58,6 @@ def exclusions(
 
     a, b, row = a[~far], b[~far], row[~far]
     order = np.argsort(a, kind="stable")
-    return NearExclusions(np.searchsorted(a[order], np.arange(len(parts.x) + 1)), b[order], row[order])
+    return NearExclusions(
+        np.searchsorted(a[order], np.arange(len(parts.x) + 1)), b[order], row[order]
+    )

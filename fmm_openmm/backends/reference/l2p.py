@@ -7,14 +7,24 @@ from fmm_openmm.expansions.harmonics import gradient, regular
 from fmm_openmm.stages import Accumulator, Moments, Parts
 
 
-def l2p(parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int) -> Accumulator:
+def l2p(
+    parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int
+) -> Accumulator:
     """See :meth:`fmm_openmm.stages.Stages.l2p`."""
     box = np.repeat(np.arange(lattice.size), np.diff(parts.start))
     r = regular(parts.x, order)
     potentials = np.einsum("am,ma->m", r, local[box])
-    fields = -np.einsum("bm,xab,ma->mx", r[: order * order], gradient(order), local[box], optimize=True)
+    fields = -np.einsum(
+        "bm,xab,ma->mx", r[: order * order], gradient(order), local[box], optimize=True
+    )
 
     x2 = (parts.x**2).sum(1)
-    potentials += 2 * np.pi / 3 * lattice.background * (moments.charge * x2 - 2 * parts.x @ moments.dipole + moments.square)
+    potentials += (
+        2
+        * np.pi
+        / 3
+        * lattice.background
+        * (moments.charge * x2 - 2 * parts.x @ moments.dipole + moments.square)
+    )
     fields -= 4 * np.pi / 3 * lattice.background * (moments.charge * parts.x - moments.dipole)
     return Accumulator(potentials, fields)

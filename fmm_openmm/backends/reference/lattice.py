@@ -10,7 +10,9 @@ from fmm_openmm.stages import Moments
 PHASE = np.array([1, 1j, -1, -1j])  # i^l
 
 
-def lattice_m2l(moments: Moments, operator: np.ndarray, lattice: BoxLattice, order: int) -> np.ndarray:
+def lattice_m2l(
+    moments: Moments, operator: np.ndarray, lattice: BoxLattice, order: int
+) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; ``operator`` as
     :func:`fmm_openmm.expansions.lattice.lattice_operator`."""
     index, weight = coupling(order)
@@ -22,9 +24,14 @@ def lattice_m2l(moments: Moments, operator: np.ndarray, lattice: BoxLattice, ord
     half, m = transform.shape, phase * transform.reshape(len(grid), -1)
     local = np.empty_like(m)
     for a in range(len(m)):
-        matrix_row = weight[a, :, 0, None] * operator[index[a, :, 0]] + weight[a, :, 1, None] * operator[index[a, :, 1]]
+        matrix_row = (
+            weight[a, :, 0, None] * operator[index[a, :, 0]]
+            + weight[a, :, 1, None] * operator[index[a, :, 1]]
+        )
         local[a] = (matrix_row * m).sum(0)
     local *= phase.conj()
     return (
-        scipy.fft.irfftn(local.reshape(half), lattice.fft_shape, axes=axes).reshape(len(grid), -1)[:, lattice.slots].T
+        scipy.fft.irfftn(local.reshape(half), lattice.fft_shape, axes=axes)
+        .reshape(len(grid), -1)[:, lattice.slots]
+        .T
     )

@@ -7,9 +7,19 @@ from fmm_openmm.expansions.translations import Translations
 from fmm_openmm.octree import Octree, parities
 
 
-def m2l(moments: np.ndarray, local: np.ndarray, octree: Octree, lattice: BoxLattice, operator: Translations) -> np.ndarray:
+def m2l(
+    moments: np.ndarray,
+    local: np.ndarray,
+    octree: Octree,
+    lattice: BoxLattice,
+    operator: Translations,
+) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.Stages.m2l`; moments and local expansions (boxes, terms)."""
-    index, parity, out = index_grid(0, np.diag(lattice.counts)).reshape(-1, 3), parities(lattice), local.copy()
+    index, parity, out = (
+        index_grid(0, np.diag(lattice.counts)).reshape(-1, 3),
+        parities(lattice),
+        local.copy(),
+    )
     offsets, rows = octree.offsets
     for row, offset in enumerate(offsets):
         having = np.array([row in own for own in rows])

@@ -12,7 +12,10 @@ def m2m(moments: Moments, octree: Octree, order: int, operator: Translations) ->
     pyramid = [moments]
     for lattice in octree.lattices[:0:-1]:
         boxes = sum(
-            operator.m2m(children(pyramid[0].boxes, lattice.counts, parity).reshape(-1, (order + 1) ** 2).T, shift)
+            operator.m2m(
+                children(pyramid[0].boxes, lattice.counts, parity).reshape(-1, (order + 1) ** 2).T,
+                shift,
+            )
             for parity, shift in zip(PARITIES, from_parent(lattice.boxes), strict=True)
         )
         pyramid.insert(0, replace(moments, boxes=boxes.T * to_parent(order)))

@@ -10,6 +10,8 @@ def p2m(parts: Parts, order: int) -> Moments:
     """See :meth:`fmm_openmm.stages.Stages.p2m`."""
     boxes = len(parts.start) - 1
     box = np.repeat(np.arange(boxes), np.diff(parts.start))
-    moments = np.stack([np.bincount(box, parts.charge * r, boxes) for r in regular(parts.x, order)], 1)
+    moments = np.stack(
+        [np.bincount(box, parts.charge * r, boxes) for r in regular(parts.x, order)], 1
+    )
     square = (parts.charge * (parts.x**2).sum(1)).sum()
     return Moments(moments, parts.charge.sum(), parts.charge @ parts.x, square)

@@ -7,7 +7,10 @@ from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 
 def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
-    """See :meth:`fmm_openmm.stages.Stages.p2p`. Charges at zero distance that are not excluded give infinite values."""
+    """See :meth:`fmm_openmm.stages.Stages.p2p`.
+
+    Charges at zero distance that are not excluded give infinite values.
+    """
     m = len(parts.x)
     targets = np.repeat(np.arange(m), np.diff(near.start))
     excluded = (near.offset * m + targets) * m + near.part
@@ -15,7 +18,11 @@ def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulato
         box = lattice.linear(parts.box + offset)
         count = parts.start[box + 1] - parts.start[box]
         i = np.repeat(np.arange(m), count)
-        j = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(parts.start[box], count)
+        j = (
+            np.arange(len(i))
+            - np.repeat(np.cumsum(count) - count, count)
+            + np.repeat(parts.start[box], count)
+        )
         keep = ~np.isin((row * m + i) * m + j, excluded[near.offset == row])
         i, j = i[keep], j[keep]
         delta = parts.x[i] - parts.x[j] - offset @ lattice.boxes

@@ -1,12 +1,17 @@
-r"""P2P with its source data laid out in several ways, chosen by name, on parts in a periodic lattice of boxes.
+r"""P2P with its source data laid out in several ways, chosen by name, on parts in a periodic
+lattice of boxes.
 
-    Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3      j: of the near boxes of i's, not i
+    Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
+    j: of the near boxes of i's, not i
 
-``indexed``      ``kernels/p2p_indexed.cu``      sources stay where they are, found through the list of near boxes
-``replicated``   ``kernels/p2p_replicated.cu``   every box has its sources copied into one contiguous stream first
+``indexed``     ``kernels/p2p_indexed.cu``     sources stay where they are, found through the list
+                                               of near boxes
+``replicated``  ``kernels/p2p_replicated.cu``  every box has its sources copied into one
+                                               contiguous stream first
 
-Both have one target loop (``kernels/common/targets.cuh``) and repeat bit for bit. What is here describes them, and needs no
-GPU; ``measure`` runs them through CuPy and times them, ``model`` predicts their times.
+Both have one target loop (``kernels/common/targets.cuh``) and repeat bit for bit. What is here
+describes them, and needs no GPU; ``measure`` runs them through CuPy and times them, ``model``
+predicts their times.
 """
 
 from dataclasses import dataclass
@@ -31,8 +36,8 @@ COPY_WARPS, COPY_BOXES = 8, 16
 """Warps of a block that copies, and most boxes of one."""
 
 ENOUGH_PARTS = 64
-"""A block that copies has about as many boxes as hold so many parts, so that each of its threads has several sources to copy:
-seven with 27 near boxes."""
+"""A block that copies has about as many boxes as hold so many parts, so that each of its threads
+has several sources to copy: seven with 27 near boxes."""
 
 MOST_NEAR = (48 * 1024 // (4 * COPY_BOXES) - 3) // 2
 """Boxes of a near stencil whose lists fit into shared memory."""
@@ -54,7 +59,8 @@ class Neighbourhood:
 
     @classmethod
     def of(cls, lattice: BoxLattice, start: np.ndarray) -> "Neighbourhood":
-        """Of the boxes of a periodic lattice, which hold parts as :attr:`fmm_openmm.stages.Parts.start` says.
+        """Of the boxes of a periodic lattice, which hold parts as
+        :attr:`fmm_openmm.stages.Parts.start` says.
 
         Raises:
             UnsupportedError: the lattice is not periodic, or its near stencil too large.
@@ -62,7 +68,9 @@ class Neighbourhood:
         if lattice.is_open:
             raise UnsupportedError("layouts of P2P need a periodic lattice, got an open one")
         if len(lattice.near) > MOST_NEAR:
-            raise UnsupportedError(f"layouts of P2P know at most {MOST_NEAR} near boxes, got {len(lattice.near)}")
+            raise UnsupportedError(
+                f"layouts of P2P know at most {MOST_NEAR} near boxes, got {len(lattice.near)}"
+            )
         offsets = lattice.near[np.argsort(lattice.near.any(1), kind="stable")]
         return cls(start.astype(np.int32), _numbers(lattice, offsets), offsets @ lattice.boxes)
 
@@ -86,19 +94,23 @@ class Neighbourhood:
 
 
 def _numbers(lattice: BoxLattice, offsets: np.ndarray) -> np.ndarray:
-    """Numbers of the boxes at each offset from each box, shape (boxes, offsets) int32: slices of a grid with margins."""
+    """Numbers of the boxes at each offset from each box, shape (boxes, offsets) int32: slices of
+    a grid with margins."""
     n, reach = np.diag(lattice.counts), np.abs(offsets).max(0)
     grid = lattice.linear(index_grid(-reach, n + reach)).astype(np.int32)
     out = np.empty((lattice.size, len(offsets)), np.int32)
     for k, begin in enumerate(offsets + reach):
-        out[:, k] = grid[tuple(slice(b, b + m) for b, m in zip(begin[::-1], n[::-1], strict=True))].ravel()
+        out[:, k] = grid[
+            tuple(slice(b, b + m) for b, m in zip(begin[::-1], n[::-1], strict=True))
+        ].ravel()
     return out
 
 
 def program(layout: str, of: Neighbourhood, dtype) -> Program:
-    """Reads the buffer "xq", shape (m, 4) of the dtype: positions relative to box centres, box widths, and charges, e, of whole
-    particles. Overwrites "results", of the same shape and dtype: potentials in e per box width, fields in e per square box
-    width. Stages: "copy", if there is anything to copy, and "p2p".
+    """Reads the buffer "xq", shape (m, 4) of the dtype: positions relative to box centres, box
+    widths, and charges, e, of whole particles. Overwrites "results", of the same shape and dtype:
+    potentials in e per box width, fields in e per square box width. Stages: "copy", if there is
+    anything to copy, and "p2p".
 
     Raises:
         ValueError: there is no layout of that name.
@@ -143,5 +155,9 @@ def program(layout: str, of: Neighbourhood, dtype) -> Program:
         ]
         sources = "begin", "length", "stream"
     arguments = np.int32(boxes), np.int32(share), *map(At, ("start", *sources, "xq", "results"))
-    built.steps.append(Launch("p2p", 0, kernel, (-(-boxes * share // PASS_WARPS), 1, 1), 32 * PASS_WARPS, arguments))
+    built.steps.append(
+        Launch(
+            "p2p", 0, kernel, (-(-boxes * share // PASS_WARPS), 1, 1), 32 * PASS_WARPS, arguments
+        )
+    )
     return built

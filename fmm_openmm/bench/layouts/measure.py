@@ -1,7 +1,9 @@
-"""Time of P2P with indexed and with replicated sources against the density of particles, beside what the model predicts.
+"""Time of P2P with indexed and with replicated sources against the density of particles, beside
+what the model predicts.
 
-Particles are placed at random in a periodic cube of cubic boxes. Every time comes with an error: the deviation from
-``indexed`` in float64. The costs of the model are measured at densities between those that are predicted here.
+Particles are placed at random in a periodic cube of cubic boxes. Every time comes with an error:
+the deviation from ``indexed`` in float64. The costs of the model are measured at densities between
+those that are predicted here.
 """
 
 from collections.abc import Iterator
@@ -14,7 +16,16 @@ from fmm_openmm.backends.cuda.loader import device_name
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.layouts import LAYOUTS, Neighbourhood, program
-from fmm_openmm.bench.layouts.model import KEPT, WARP, Costs, choose, fit, key, predict, predict_layout
+from fmm_openmm.bench.layouts.model import (
+    KEPT,
+    WARP,
+    Costs,
+    choose,
+    fit,
+    key,
+    predict,
+    predict_layout,
+)
 from fmm_openmm.bench.solver import INSTRUCTIONS
 from fmm_openmm.box import BoxLattice
 
@@ -31,16 +42,21 @@ CLAIM = {
 }
 
 
-def random_boxes(density: float, particles: float, near_radius: float, seed: int = 1) -> Neighbourhood:
+def random_boxes(
+    density: float, particles: float, near_radius: float, seed: int = 1
+) -> Neighbourhood:
     """About so many particles at random in a cube of boxes."""
     side = max(1, round(np.cbrt(particles / density)))
     lattice = BoxLattice.from_cell(np.eye(3) * side, np.diag([side] * 3), near_radius)
     box = np.random.default_rng(seed).integers(0, lattice.size, round(density * lattice.size))
-    return Neighbourhood.of(lattice, np.append(0, np.cumsum(np.bincount(box, minlength=lattice.size))))
+    return Neighbourhood.of(
+        lattice, np.append(0, np.cumsum(np.bincount(box, minlength=lattice.size)))
+    )
 
 
 def ready(layout: str, of: Neighbourhood, precision: str) -> Run:
-    """A layout with random positions and charges, which are the same for all layouts in both precisions."""
+    """A layout with random positions and charges, which are the same for all layouts
+    in both precisions."""
     run = Run(program(layout, of, DTYPES[precision]))
     xq = run.buffers["xq"]
     xq[...] = cupy.random.default_rng(1).random(xq.shape, np.float32) - np.float32(0.5)
@@ -84,23 +100,37 @@ def measure_costs(precision: str) -> Costs:
 
 
 def measure(of: Neighbourhood, precision: str, costs: Costs) -> dict:
-    """One row: measured and predicted time of each layout and of each kernel, seconds, error, the layout that is faster and the
-    one that the model picks. What memory does not suffice for has a ``failure`` in their place."""
+    """One row: measured and predicted time of each layout and of each kernel, seconds, error,
+    the layout that is faster and the one that the model picks. What memory does not suffice for
+    has a ``failure`` in their place."""
     near = of.near.shape[1]
-    row = {"precision": precision, "density": of.density, "near": near, "parts": of.parts, "boxes": of.boxes}
+    row = {
+        "precision": precision,
+        "density": of.density,
+        "near": near,
+        "parts": of.parts,
+        "boxes": of.boxes,
+    }
     try:
         runs = both(of, precision)
         kernels, wrong = kernel_seconds(runs), error(runs, of)
-        seconds = {"indexed": kernels["p2p_indexed"], "replicated": device.median_seconds(runs["replicated"].queue)}
+        seconds = {
+            "indexed": kernels["p2p_indexed"],
+            "replicated": device.median_seconds(runs["replicated"].queue),
+        }
     except (MemoryError, cupy.cuda.memory.OutOfMemoryError):
         return row | {"failure": "memory"}
     finally:
         cupy.get_default_memory_pool().free_all_blocks()
     return row | {
         "seconds": seconds,
-        "predicted": {layout: predict_layout(layout, of.density, near, of.boxes, costs) for layout in LAYOUTS},
+        "predicted": {
+            layout: predict_layout(layout, of.density, near, of.boxes, costs) for layout in LAYOUTS
+        },
         "kernel_seconds": kernels,
-        "kernel_predicted": {kernel: predict(kernel, of.density, near, of.boxes, costs) for kernel in kernels},
+        "kernel_predicted": {
+            kernel: predict(kernel, of.density, near, of.boxes, costs) for kernel in kernels
+        },
         "error": wrong,
         "faster": min(seconds, key=seconds.get),
         "picked": choose(of.density, near, costs),
@@ -108,18 +138,23 @@ def measure(of: Neighbourhood, precision: str, costs: Costs) -> dict:
 
 
 def error(runs: dict[str, Run], of: Neighbourhood) -> float:
-    """Relative deviation from ``indexed`` in float64, the largest of both layouts, potentials and fields."""
+    """Relative deviation from ``indexed`` in float64, the largest of both layouts,
+    potentials and fields."""
     double = ready("indexed", of, "double")
     double.queue()
     exact = double.buffers["results"]
     return max(
-        float(cupy.linalg.norm((run.buffers["results"] - exact)[:, c]) / cupy.linalg.norm(exact[:, c]))
+        float(
+            cupy.linalg.norm((run.buffers["results"] - exact)[:, c]) / cupy.linalg.norm(exact[:, c])
+        )
         for run in runs.values()
         for c in (slice(0, 1), slice(1, 4))
     )
 
 
-def rows(densities, precisions, particles: float, near_radius: float, costs: dict[str, Costs]) -> Iterator[dict]:
+def rows(
+    densities, precisions, particles: float, near_radius: float, costs: dict[str, Costs]
+) -> Iterator[dict]:
     """:func:`measure` of every combination, one after the other."""
     for density in densities:
         of = random_boxes(density, particles, near_radius)
@@ -128,14 +163,19 @@ def rows(densities, precisions, particles: float, near_radius: float, costs: dic
 
 
 def summary(found: list[dict]) -> list[dict]:
-    """For each precision how often the model picks the faster layout, the largest share by which a pick takes longer than that,
-    the largest relative deviation of a prediction, and the literature's claim beside what was measured."""
+    """For each precision how often the model picks the faster layout, the largest share by which
+    a pick takes longer than that, the largest relative deviation of a prediction, and the
+    literature's claim beside what was measured."""
     out = []
     for precision in dict.fromkeys(row["precision"] for row in found):
         done = [row for row in found if row["precision"] == precision and "seconds" in row]
         if not done:
             continue
-        off = [row["predicted"][layout] / row["seconds"][layout] - 1 for row in done for layout in LAYOUTS]
+        off = [
+            row["predicted"][layout] / row["seconds"][layout] - 1
+            for row in done
+            for layout in LAYOUTS
+        ]
         kernels = [row["kernel_seconds"] for row in done]
         out.append(
             CLAIM
@@ -143,7 +183,10 @@ def summary(found: list[dict]) -> list[dict]:
                 "precision": precision,
                 "right": sum(row["picked"] == row["faster"] for row in done),
                 "of": len(done),
-                "loss": max(row["seconds"][row["picked"]] / row["seconds"][row["faster"]] for row in done) - 1,
+                "loss": max(
+                    row["seconds"][row["picked"]] / row["seconds"][row["faster"]] for row in done
+                )
+                - 1,
                 "off": max(off, key=abs),
                 "measured": max(each["p2p_indexed"] / each["p2p_replicated"] for each in kernels),
             }

@@ -1,20 +1,21 @@
 r"""Predicted times of the layouts of P2P, and the choice between them. Needs no GPU.
 
-Particles are placed at random, so that a box holds k of them with the Poisson probability of their density n, and its m near
-boxes hold K with that of m n. With passes P = E[ceil(k / 4)], steps of 32 sources in a box s = E[ceil(k / 32)] and in a stream
-S = E[ceil(K / 32)], a box takes
+Particles are placed at random, so that a box holds k of them with the Poisson probability of their
+density n, and its m near boxes hold K with that of m n. With passes P = E[ceil(k / 4)], steps of 32
+sources in a box s = E[ceil(k / 32)] and in a stream S = E[ceil(K / 32)], a box takes
 
     p2p_indexed      P targets + P m row + P m s gathered + n m s pair
     replicate        m listed + m n copied
     p2p_replicated   P targets + P S streamed + n S pair
 
-where the names are costs of one operation each, :class:`Costs`. All of the device is taken to be busy: launches are left out,
-and so is what systems of few boxes leave idle. The costs depend on the GPU and the precision only and are measured once for
-each (``fmm-openmm bench layouts``): ``pair`` from the rate of a loop of multiply-adds, the others by a non-negative fit to the
-kernels' times at other densities than those predicted.
+where the names are costs of one operation each, :class:`Costs`. All of the device is taken to be
+busy: launches are left out, and so is what systems of few boxes leave idle. The costs depend on the
+GPU and the precision only and are measured once for each (``fmm-openmm bench layouts``): ``pair``
+from the rate of a loop of multiply-adds, the others by a non-negative fit to the kernels' times at
+other densities than those predicted.
 
-That a model of few coefficients can choose between the layouts is the idea of M. Sadeghi, arXiv:2511.21535, whose model has a
-locality of the data in their place.
+That a model of few coefficients can choose between the layouts is the idea of M. Sadeghi,
+arXiv:2511.21535, whose model has a locality of the data in their place.
 """
 
 from collections.abc import Iterable
@@ -71,12 +72,19 @@ def operations(kernel: str, density: float, near: int) -> dict[str, float]:
         steps = _expected(near * density, WARP)
         return {"targets": passes, "streamed": passes * steps, "pair": density * steps}
     steps = near * _expected(density, WARP)
-    return {"targets": passes, "row": passes * near, "gathered": passes * steps, "pair": density * steps}
+    return {
+        "targets": passes,
+        "row": passes * near,
+        "gathered": passes * steps,
+        "pair": density * steps,
+    }
 
 
 def predict(kernel: str, density: float, near: int, boxes: int, costs: Costs) -> float:
     """Time of a kernel on so many boxes, seconds."""
-    return boxes * sum(getattr(costs, name) * count for name, count in operations(kernel, density, near).items())
+    return boxes * sum(
+        getattr(costs, name) * count for name, count in operations(kernel, density, near).items()
+    )
 
 
 def predict_layout(layout: str, density: float, near: int, boxes: int, costs: Costs) -> float:
@@ -90,7 +98,8 @@ def choose(density: float, near: int, costs: Costs) -> str:
 
 
 def fit(pair: float, measured: Iterable[tuple[str, float, int, int, float]]) -> Costs:
-    """Costs, that of a pair given, that fit best: least squares of relative deviations, none negative.
+    """Costs, that of a pair given, that fit best: least squares of relative deviations, none
+    negative.
 
     Args:
         measured: kernel, density, near boxes, boxes, seconds.
@@ -101,7 +110,9 @@ def fit(pair: float, measured: Iterable[tuple[str, float, int, int, float]]) -> 
         count = operations(kernel, density, near)
         matrix.append([boxes * count.get(name, 0.0) / seconds for name in names])
         rest.append(1.0 - boxes * count.get("pair", 0.0) * pair / seconds)
-    return Costs(pair, **dict(zip(names, map(float, nnls(np.array(matrix), np.array(rest))[0]), strict=True)))
+    return Costs(
+        pair, **dict(zip(names, map(float, nnls(np.array(matrix), np.array(rest))[0]), strict=True))
+    )
 
 
 def key(device: str, dtype) -> str:
@@ -121,5 +132,12 @@ def _checked(entry: dict) -> Costs:
     return Costs(**entry)
 
 
-KEPT = Entries("layouts.json", "costs", "fmm_openmm layouts 1", "run `fmm-openmm bench layouts`", _checked, asdict)
+KEPT = Entries(
+    "layouts.json",
+    "costs",
+    "fmm_openmm layouts 1",
+    "run `fmm-openmm bench layouts`",
+    _checked,
+    asdict,
+)
 """The file in the user's cache folder."""

@@ -1,18 +1,16 @@
 """Measure speed, accuracy and energy conservation on this machine.
 
-solver: an evaluation and its stages, against what the device can do.
-md: whole MD steps in OpenMM with PME and with FMM, of water, of membranes or of a system from files.
-scaling: growth of an evaluation's time with the number of atoms.
-open: direct sum, treecode and FMM in empty space; with --cell, the FMM in a periodic cube that is nearly empty.
-nve: drift and residual of the total energy, PME and FMM.
-tune: the fastest parameters on this GPU, for later runs to use.
-operators: M2L of one level by each operator against order and depth, on a GPU.
-layouts: P2P with indexed and with replicated sources against density, on a GPU.
+solver: an evaluation and its stages, against what the device can do. md: whole MD steps in OpenMM
+with PME and with FMM, of water, of membranes or of a system from files. scaling: growth of an
+evaluation's time with the number of atoms. open: direct sum, treecode and FMM in empty space; with
+--cell, the FMM in a periodic cube that is nearly empty. nve: drift and residual of the total
+energy, PME and FMM. tune: the fastest parameters on this GPU, for later runs to use. operators: M2L
+of one level by each operator against order and depth, on a GPU. layouts: P2P with indexed and with
+replicated sources against density, on a GPU.
 
-All but tune, operators, layouts, md --preset and md --system on water; all but nve and tune with the error beside the time.
-Tables are Markdown.
-A size is the edge of a box in nm, or this and the copies of the box that make
-the system: 6 or 6:3x3x5.
+All but tune, operators, layouts, md --preset and md --system on water; all but nve and tune with
+the error beside the time. Tables are Markdown. A size is the edge of a box in nm, or this and the
+copies of the box that make the system: 6 or 6:3x3x5.
 """
 
 import argparse
@@ -27,18 +25,29 @@ from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, fi
 
 MODULES = solver, md, scaling, empty_space, nve, tune, operators, layouts
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
-"""By name. The docstring of each is its help; ``add_arguments(parser)`` adds what it takes; ``run(args, terminal, drawing)``
-measures, prints, draws where there is a figure, and returns what to write as JSON."""
+"""By name. The docstring of each is its help; ``add_arguments(parser)`` adds what it takes;
+``run(args, terminal, drawing)`` measures, prints, draws where there is a figure, and returns
+what to write as JSON."""
 
 
 def add_arguments(parser) -> None:
     """One subcommand a benchmark."""
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for name, module in BENCHMARKS.items():
-        each = benchmarks.add_parser(name, help=module.__doc__.partition("\n")[0], description=module.__doc__)
-        each.add_argument("--json", nargs="?", const=True, default=argparse.SUPPRESS, metavar="FILE",
-                          help="write the results here as well; without FILE print them, and nothing else")  # fmt: skip
-        each.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        each = benchmarks.add_parser(
+            name, help=module.__doc__.partition("\n\n")[0], description=module.__doc__
+        )
+        each.add_argument(
+            "--json",
+            nargs="?",
+            const=True,
+            default=argparse.SUPPRESS,
+            metavar="FILE",
+            help="write the results here as well; without FILE print them, and nothing else",
+        )
+        each.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
         add_plot_argument(each)
         module.add_arguments(each)
 
@@ -57,4 +66,6 @@ def run(args, terminal) -> Outcome:
     result = BENCHMARKS[args.benchmark].run(args, terminal, drawing)
     if drawing:
         drawing.savefig(args.plot)
-    return Outcome({"benchmark": args.benchmark, "hardware": machine, "versions": versions(), **result})
+    return Outcome(
+        {"benchmark": args.benchmark, "hardware": machine, "versions": versions(), **result}
+    )

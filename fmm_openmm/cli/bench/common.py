@@ -33,14 +33,18 @@ def width(text: str) -> float | None:
 
 def add_cases(parser) -> None:
     """``--sizes`` and ``--tolerance``, several of each."""
-    parser.add_argument("--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies")
+    parser.add_argument(
+        "--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies"
+    )
     parser.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
 
 
 def add_growth(parser) -> None:
     """``--tolerance``, one, and ``--max-atoms``."""
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
-    parser.add_argument("--max-atoms", type=float, metavar="N", help="largest system; memory may end it before")
+    parser.add_argument(
+        "--max-atoms", type=float, metavar="N", help="largest system; memory may end it before"
+    )
 
 
 def add_backend(parser) -> None:
@@ -50,14 +54,26 @@ def add_backend(parser) -> None:
 
 def add_smoothing(parser, default: str) -> None:
     """``--smoothing``, several."""
-    parser.add_argument("--smoothing", type=width, nargs="+", default=list(map(width, default.split())), metavar="S",
-                        help=f"box widths or auto, one or several (default: {default})")  # fmt: skip
+    parser.add_argument(
+        "--smoothing",
+        type=width,
+        nargs="+",
+        default=list(map(width, default.split())),
+        metavar="S",
+        help=f"box widths or auto, one or several (default: {default})",
+    )
 
 
 def add_cells(parser) -> None:
     """``--cells``."""
     shapes = "cube", "dodecahedron", "octahedron", "skewed"
-    parser.add_argument("--cells", choices=shapes, nargs="+", default=["cube"], help="shapes, all of the same volume")
+    parser.add_argument(
+        "--cells",
+        choices=shapes,
+        nargs="+",
+        default=["cube"],
+        help="shapes, all of the same volume",
+    )
 
 
 def add_precisions(parser) -> None:
@@ -94,10 +110,13 @@ def heading(terminal, columns) -> None:
 
 
 def lines(drawing, rows, keys, value, label: str) -> None:
-    """Values against atoms, both logarithmic, one line for each combination of the keys; dotted: in proportion to atoms."""
+    """Values against atoms, both logarithmic, one line for each combination of the keys; dotted:
+    in proportion to atoms."""
     axes = drawing.add_subplot()
     for case in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
-        points = [(row["atoms"], value(row)) for row in rows if tuple(row[key] for key in keys) == case]
+        points = [
+            (row["atoms"], value(row)) for row in rows if tuple(row[key] for key in keys) == case
+        ]
         axes.loglog(*zip(*points, strict=True), "o-", label=", ".join(map(str, case)))
     if rows:
         ends = np.array(sorted(row["atoms"] for row in rows))[[0, -1]]

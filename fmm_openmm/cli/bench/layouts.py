@@ -1,4 +1,5 @@
-"""Time of P2P with indexed and with replicated sources against density, measured and predicted, on a GPU."""
+"""Time of P2P with indexed and with replicated sources against density,
+measured and predicted, on a GPU."""
 
 from dataclasses import asdict
 
@@ -11,12 +12,28 @@ DENSITIES = [1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 200]
 
 def add_arguments(parser) -> None:
     """Densities, particles, the near radius, precisions, and whether to measure the costs anew."""
-    parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES, metavar="N",
-                        help=f"particles a box; default: {DENSITIES}")  # fmt: skip
-    parser.add_argument("--particles", type=float, default=1e6, metavar="N", help="about so many; default: 1e6")
-    parser.add_argument("--near-radius", type=float, default=1.75, metavar="R", help="box widths; default: 1.75, 27 boxes")
+    parser.add_argument(
+        "--densities",
+        type=float,
+        nargs="+",
+        default=DENSITIES,
+        metavar="N",
+        help=f"particles a box; default: {DENSITIES}",
+    )
+    parser.add_argument(
+        "--particles", type=float, default=1e6, metavar="N", help="about so many; default: 1e6"
+    )
+    parser.add_argument(
+        "--near-radius",
+        type=float,
+        default=1.75,
+        metavar="R",
+        help="box widths; default: 1.75, 27 boxes",
+    )
     add_precisions(parser)
-    parser.add_argument("--calibrate", action="store_true", help="measure the costs of the model again")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="measure the costs of the model again"
+    )
 
 
 def run(args, terminal, drawing) -> dict:
@@ -33,23 +50,44 @@ def run(args, terminal, drawing) -> dict:
         values = ", ".join(f"{name} {1e12 * seconds:.3g}" for name, seconds in asdict(each).items())
         terminal.say(f"Costs, {precision}, picoseconds: {values}")
     terminal.say("\nTimes in microseconds, predicted ones in brackets\n")
-    heading(terminal, ("precision", "density", "near", "indexed", "replicated", "copying", "p2p", "faster", "picked", "error"))
+    heading(
+        terminal,
+        (
+            "precision",
+            "density",
+            "near",
+            "indexed",
+            "replicated",
+            "copying",
+            "p2p",
+            "faster",
+            "picked",
+            "error",
+        ),
+    )
     rows = []
     with terminal.progress("layouts", len(args.densities) * len(args.precision)) as advance:
-        for row in bench.rows(args.densities, args.precision, args.particles, args.near_radius, costs):
+        for row in bench.rows(
+            args.densities, args.precision, args.particles, args.near_radius, costs
+        ):
             rows.append(row)
             terminal.row(cells(row))
             advance(description=f"density {row['density']:.3g}, {row['precision']}")
     summary = bench.summary(rows)
     for each in summary:
         terminal.say(
-            f"\n{each['precision']}: the faster layout is picked in {each['right']} of {each['of']} cases; picks take at most "
-            f"{100 * each['loss']:.0f} percent longer; predictions are off by {100 * each['off']:+.0f} percent at most\n"
+            f"\n{each['precision']}: the faster layout is picked in {each['right']} of "
+            f"{each['of']} cases; picks take at most {100 * each['loss']:.0f} percent longer; "
+            f"predictions are off by {100 * each['off']:+.0f} percent at most\n"
             f"{each['precision']}: {each['measured']:.1f}; {each['claim']} ({each['source']})"
         )
     if drawing:
         density_lines(drawing, rows)
-    return {"costs": {name: asdict(each) for name, each in costs.items()}, "rows": rows, "summary": summary}
+    return {
+        "costs": {name: asdict(each) for name, each in costs.items()},
+        "rows": rows,
+        "summary": summary,
+    }
 
 
 def cells(row: dict) -> list[str]:
@@ -58,7 +96,10 @@ def cells(row: dict) -> list[str]:
     if "failure" in row:
         return [*first, row["failure"], *["-"] * 6]
     times = [(row["seconds"][name], row["predicted"][name]) for name in ("indexed", "replicated")]
-    times += [(row["kernel_seconds"][name], row["kernel_predicted"][name]) for name in ("replicate", "p2p_replicated")]
+    times += [
+        (row["kernel_seconds"][name], row["kernel_predicted"][name])
+        for name in ("replicate", "p2p_replicated")
+    ]
     return [
         *first,
         *(f"{1e6 * seconds:.0f} ({1e6 * predicted:.0f})" for seconds, predicted in times),
@@ -71,11 +112,17 @@ def cells(row: dict) -> list[str]:
 def density_lines(drawing, rows) -> None:
     """Time against density, one panel a precision; measured as points, predicted as lines."""
     for axes, of_precision in panels(drawing, rows, "particles a box", "P2P, ms"):
-        done = sorted((row for row in of_precision if "seconds" in row), key=lambda row: row["density"])
+        done = sorted(
+            (row for row in of_precision if "seconds" in row), key=lambda row: row["density"]
+        )
         for color, name in zip(("C0", "C1"), ("indexed", "replicated"), strict=True):
             if done:
                 density, seconds, predicted = zip(
-                    *((row["density"], 1e3 * row["seconds"][name], 1e3 * row["predicted"][name]) for row in done), strict=True
+                    *(
+                        (row["density"], 1e3 * row["seconds"][name], 1e3 * row["predicted"][name])
+                        for row in done
+                    ),
+                    strict=True,
                 )
                 axes.loglog(density, seconds, color + "o", label=name)
                 axes.loglog(density, predicted, color + "-")

@@ -1,10 +1,11 @@
-"""Time of whole MD steps with PME and with FMM, force errors, memory; of water also marginal costs of Coulomb.
+"""Time of whole MD steps with PME and with FMM, force errors, memory; of water also marginal costs
+of Coulomb.
 
-Of water (--sizes), of membranes that OpenMM ships (--preset) or of files (--system). Membranes and files are minimised and run
-for 4 ps with PME before they are timed.
-PME is measured at the cutoff that is asked for and, at tolerances below 1e-4, at the fastest of this, 0.9, 1.05 and 1.2 nm.
-If the Lennard-Jones interaction is switched off or is a CustomNonbondedForce, as in CHARMM36, the cutoff is a parameter of the
-force field, and PME is measured at no other.
+Of water (--sizes), of membranes that OpenMM ships (--preset) or of files (--system). Membranes and
+files are minimised and run for 4 ps with PME before they are timed. PME is measured at the cutoff
+that is asked for and, at tolerances below 1e-4, at the fastest of this, 0.9, 1.05 and 1.2 nm. If
+the Lennard-Jones interaction is switched off or is a CustomNonbondedForce, as in CHARMM36, the
+cutoff is a parameter of the force field, and PME is measured at no other.
 """
 
 import argparse
@@ -15,7 +16,14 @@ from pathlib import Path
 
 from fmm_openmm.checks import check_number
 from fmm_openmm.cli import inputs
-from fmm_openmm.cli.bench.common import add_cases, add_smoothing, chosen_platform, default_sizes, heading, lines
+from fmm_openmm.cli.bench.common import (
+    add_cases,
+    add_smoothing,
+    chosen_platform,
+    default_sizes,
+    heading,
+    lines,
+)
 from fmm_openmm.cli.bench.presets import PRESETS
 from fmm_openmm.cli.options import add_platform_argument
 from fmm_openmm.cli.run import without_baths
@@ -31,8 +39,9 @@ COLUMNS = {
     "force error": ("force_error", ".1e", 1.0),
     "memory, MB": ("memory", ".0f", 1e-6),
 }
-"""Columns of the table after system, atoms, tolerance, precision and method: the key of the row, its format, the factor to its
-unit. Those of marginal costs are left out where these are not measured."""
+"""Columns of the table after system, atoms, tolerance, precision and method: the key of the row,
+its format, the factor to its unit. Those of marginal costs are left out where
+these are not measured."""
 
 HYDROGEN_MASS, USUAL_TIMESTEP = 1.5, 0.002
 """Mass of hydrogens, amu, in time steps longer than the usual one, ps."""
@@ -44,23 +53,53 @@ OF_PRESETS = ("cutoff", "switch", "constraints", "tile")
 def add_arguments(parser) -> None:
     """Sizes, presets or files, tolerances, the platform, precision and smoothing."""
     add_cases(parser)
-    parser.add_argument("--preset", choices=PRESETS, nargs="+", metavar="NAME",
-                        help=f"membranes, with Lipid17 or CHARMM36: {', '.join(PRESETS)}")  # fmt: skip
-    parser.add_argument("--tile", type=tile, nargs="+", metavar="NxN[xN]",
-                        help="copies of a membrane or --system along a, b (and c), one or several")  # fmt: skip
-    parser.add_argument("--ensemble", choices=("nvt", "npt"), default="nvt",
-                        help="npt: at 1 bar with a MonteCarloBarostat, of a --preset with a MonteCarloMembraneBarostat, "
-                             "XYIsotropic and ZFree (default: nvt)")  # fmt: skip
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        nargs="+",
+        metavar="NAME",
+        help=f"membranes, with Lipid17 or CHARMM36: {', '.join(PRESETS)}",
+    )
+    parser.add_argument(
+        "--tile",
+        type=tile,
+        nargs="+",
+        metavar="NxN[xN]",
+        help="copies of a membrane or --system along a, b (and c), one or several",
+    )
+    parser.add_argument(
+        "--ensemble",
+        choices=("nvt", "npt"),
+        default="nvt",
+        help="npt: at 1 bar with a MonteCarloBarostat, of a --preset with a "
+        "MonteCarloMembraneBarostat, XYIsotropic and ZFree (default: nvt)",
+    )
     add_platform_argument(parser)
-    parser.add_argument("--precision", choices=("single", "mixed", "double"),
-                        help="of OpenMM (default: mixed, or double for tolerances beyond single precision)")  # fmt: skip
+    parser.add_argument(
+        "--precision",
+        choices=("single", "mixed", "double"),
+        help="of OpenMM (default: mixed, or double for tolerances beyond single precision)",
+    )
     add_smoothing(parser, "auto")
-    parser.add_argument("--every-atom", action="store_true", help="hydrogens are Lennard-Jones sites as in CHARMM's TIP3P")
-    parser.add_argument("--timestep", type=float,
-                        help="ps (default: 0.002, of a --system 0.004); above 0.002 with hydrogens of 1.5 amu")  # fmt: skip
-    parser.add_argument("--no-errors", action="store_true", help="measure no force errors: an Ewald sum less")
-    parser.add_argument("--marginal", action=argparse.BooleanOptionalAction, help="also steps with all charges zero, "
-                        "and FMM with Lennard-Jones pairs by OpenMM (default: of water in NVT)")  # fmt: skip
+    parser.add_argument(
+        "--every-atom",
+        action="store_true",
+        help="hydrogens are Lennard-Jones sites as in CHARMM's TIP3P",
+    )
+    parser.add_argument(
+        "--timestep",
+        type=float,
+        help="ps (default: 0.002, of a --system 0.004); above 0.002 with hydrogens of 1.5 amu",
+    )
+    parser.add_argument(
+        "--no-errors", action="store_true", help="measure no force errors: an Ewald sum less"
+    )
+    parser.add_argument(
+        "--marginal",
+        action=argparse.BooleanOptionalAction,
+        help="also steps with all charges zero, and FMM with Lennard-Jones pairs by OpenMM "
+        "(default: of water in NVT)",
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     # as examples/benchmarks/benchmark.py of OpenMM has it
     inputs.add_arguments(parser, "--system", forcefield=["amber99sb.xml", "tip3p.xml"])
@@ -69,7 +108,9 @@ def add_arguments(parser) -> None:
 def tile(text: str) -> tuple[int, ...]:
     """Numbers of copies along a, b and c."""
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", text):
-        raise argparse.ArgumentTypeError(f"a tile is copies along a, b (and c), as 2x2 or 2x2x3, got {text}")
+        raise argparse.ArgumentTypeError(
+            f"a tile is copies along a, b (and c), as 2x2 or 2x2x3, got {text}"
+        )
     return tuple(map(int, f"{text}x1".split("x")[:3]))
 
 
@@ -79,13 +120,19 @@ def run(args, terminal, drawing) -> dict:
 
     where, on_gpu = chosen_platform(args)
     tolerances = args.tolerance or ((5e-4, 1e-5, 1e-6) if on_gpu else (5e-4, 1e-5))
-    precisions = {tolerance: precision_of(where, tolerance, args.precision) for tolerance in tolerances}
+    precisions = {
+        tolerance: precision_of(where, tolerance, args.precision) for tolerance in tolerances
+    }
     system, timestep, cases = chosen_cases(args, on_gpu)
     if args.marginal and args.ensemble == "npt":
         raise ValueError("--marginal is for NVT: without charges a liquid expands")
     water = not (args.files or args.preset)
     marginal = water and args.ensemble == "nvt" if args.marginal is None else args.marginal
-    columns = {name: column for name, column in COLUMNS.items() if marginal or not name.startswith("marginal")}
+    columns = {
+        name: column
+        for name, column in COLUMNS.items()
+        if marginal or not name.startswith("marginal")
+    }
     steps = f"{args.ensemble.upper()}, Langevin steps of {1e3 * timestep:g} fs at 300 K"
     terminal.say(f"Platform {where.getName()}; {steps}; {system}\n")
     heading(terminal, ("system", "atoms", "tolerance", "precision", "method", *columns))
@@ -100,21 +147,32 @@ def run(args, terminal, drawing) -> dict:
                     rows.append(row)
                     terminal.row(cells(row, columns))
                 advance()
-    own = dict.fromkeys(row["system"] for row in rows if row["own_cutoff"] and row["tolerance"] < TIGHT)
+    own = dict.fromkeys(
+        row["system"] for row in rows if row["own_cutoff"] and row["tolerance"] < TIGHT
+    )
     if own:
         terminal.say(f"\nPME at no other cutoff, a parameter of the force field: {', '.join(own)}")
     if drawing:
         whole = [row for row in rows if "failure" not in row and row["method"] != "charges zero"]
         keys = ("system", "method", "tolerance")
         lines(drawing, whole, keys, lambda row: 1e3 * row["step_seconds"], "time of a step, ms")
-    return {"platform": where.getName(), "system": system, "ensemble": args.ensemble, "timestep": timestep, "rows": rows}
+    return {
+        "platform": where.getName(),
+        "system": system,
+        "ensemble": args.ensemble,
+        "timestep": timestep,
+        "rows": rows,
+    }
 
 
 def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
-    """What is measured, the time step in ps, and by name what makes each :class:`fmm_openmm.bench.md.Case`."""
+    """What is measured, the time step in ps, and by name what makes each
+    :class:`fmm_openmm.bench.md.Case`."""
     from fmm_openmm.bench.md import Case
 
-    timestep = args.timestep if args.timestep is not None else 0.004 if args.files else USUAL_TIMESTEP
+    timestep = (
+        args.timestep if args.timestep is not None else 0.004 if args.files else USUAL_TIMESTEP
+    )
     check_number(timestep, "timestep", 1e-4, 0.01)
     check_options(args)
     options = {"timestep": timestep, "errors": not args.no_errors}
@@ -125,8 +183,14 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
             set_ensemble(case.sample.system, args)
             return case
 
-        system = "rigid TIP3P water" + (", every atom a Lennard-Jones site" if args.every_atom else "")
-        return system, timestep, {str(size): partial(water, size) for size in args.sizes or default_sizes(on_gpu)}
+        system = "rigid TIP3P water" + (
+            ", every atom a Lennard-Jones site" if args.every_atom else ""
+        )
+        return (
+            system,
+            timestep,
+            {str(size): partial(water, size) for size in args.sizes or default_sizes(on_gpu)},
+        )
 
     args.hydrogen_mass = HYDROGEN_MASS if timestep > USUAL_TIMESTEP else None
     if args.preset:
@@ -147,7 +211,11 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
         return relaxed(name).tiled(copies)
 
     tiles = args.tile or [(1, 1, 1)]
-    cases = {f"{name}:{'x'.join(map(str, copies))}": partial(tiled, name, copies) for name in named for copies in tiles}
+    cases = {
+        f"{name}:{'x'.join(map(str, copies))}": partial(tiled, name, copies)
+        for name in named
+        for copies in tiles
+    }
     return "; ".join(described(name, each) for name, each in named.items()), timestep, cases
 
 
@@ -156,15 +224,20 @@ def check_options(args) -> None:
     if args.files and args.preset:
         raise ValueError("--preset and --system: give one of them")
     if (args.files or args.preset) and (args.sizes or args.every_atom):
-        raise ValueError("--sizes and --every-atom are for water: leave them out with --system and --preset")
+        raise ValueError(
+            "--sizes and --every-atom are for water: leave them out with --system and --preset"
+        )
     for name in (*inputs.USED_BY, "box", "tile"):
-        others, where = (args.preset, "--system or --preset") if name in OF_PRESETS else (None, "--system")
+        others, where = (
+            (args.preset, "--system or --preset") if name in OF_PRESETS else (None, "--system")
+        )
         if getattr(args, name) is not None and not (args.files or others):
             raise ValueError(f"--{name} says nothing without {where}: leave it out")
 
 
 def set_ensemble(system, args) -> None:
-    """Give a System the barostat of ``--ensemble``, or none, in place of the barostats and thermostats it has."""
+    """Give a System the barostat of ``--ensemble``, or none, in place of the barostats and
+    thermostats it has."""
     from fmm_openmm.bench.systems import barostat
 
     without_baths(system)
@@ -173,7 +246,8 @@ def set_ensemble(system, args) -> None:
 
 
 def described(name: str, args) -> str:
-    """A system's name, with the force field, the cutoff and the switching distance that were chosen."""
+    """A system's name, with the force field, the cutoff and the switching
+    distance that were chosen."""
     chosen = [" ".join(args.forcefield)] if args.forcefield else []
     chosen += [f"cutoff {args.cutoff:g} nm"] if args.cutoff is not None else []
     chosen += [f"switched off from {args.switch:g} nm"] if args.switch is not None else []
@@ -183,8 +257,16 @@ def described(name: str, args) -> str:
 def cells(row: dict, columns: dict) -> list[str]:
     """A row of the table."""
     method = row["method"] + (", host bridge" if row.get("bridge") == "host" else "")
-    first = [row["system"], str(row["atoms"]), f"{row['tolerance']:g}", row["precision"] or "-", method]
+    first = [
+        row["system"],
+        str(row["atoms"]),
+        f"{row['tolerance']:g}",
+        row["precision"] or "-",
+        method,
+    ]
     if "failure" in row:
         return [*first, " ".join(row["failure"].split()), *["-"] * (len(columns) - 1)]
     shown = ((row.get(name), form, scale) for name, form, scale in columns.values())
-    return first + ["-" if value is None else format(scale * value, form) for value, form, scale in shown]
+    return first + [
+        "-" if value is None else format(scale * value, form) for value, form, scale in shown
+    ]

@@ -1,6 +1,12 @@
 """Drift and residual of the total energy in NVE, PME and FMM."""
 
-from fmm_openmm.cli.bench.common import add_cases, add_smoothing, chosen_platform, default_sizes, heading
+from fmm_openmm.cli.bench.common import (
+    add_cases,
+    add_smoothing,
+    chosen_platform,
+    default_sizes,
+    heading,
+)
 from fmm_openmm.cli.options import add_platform_argument
 from fmm_openmm.parameters import TOLERANCE
 
@@ -8,13 +14,18 @@ GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2", "3"
 
 
 def add_arguments(parser) -> None:
-    """Sizes, tolerances, the platform, FMM parameters other than those chosen, and the length of a run."""
+    """Sizes, tolerances, the platform, FMM parameters other than those chosen,
+    and the length of a run."""
     add_cases(parser)
     add_platform_argument(parser)
     add_smoothing(parser, "auto 0.02")
-    parser.add_argument("--order", type=int, nargs="+", default=[None], metavar="P", help="of FMM, one or several")
+    parser.add_argument(
+        "--order", type=int, nargs="+", default=[None], metavar="P", help="of FMM, one or several"
+    )
     parser.add_argument("--near-radius", type=float, metavar="R", help="of FMM, box widths")
-    parser.add_argument("--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)")
+    parser.add_argument(
+        "--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)"
+    )
 
 
 def run(args, terminal, drawing) -> dict:
@@ -28,7 +39,9 @@ def run(args, terminal, drawing) -> dict:
     if not 0.05 <= picoseconds <= 1e5:
         raise ValueError(f"--time must lie between 0.05 and 1e5 (ps), got {picoseconds:g}")
     cases = methods(args.smoothing, args.order, args.near_radius)
-    terminal.say(f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n")
+    terminal.say(
+        f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n"
+    )
     heading(terminal, ("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
     rows = []
     with terminal.progress("nve", len(sizes) * len(tolerances) * len(cases)) as advance:
@@ -46,7 +59,10 @@ def run(args, terminal, drawing) -> dict:
         left, right = drawing.subplots(1, 2, sharey=True)
         names = [f"{row['atoms']}, {row['tolerance']:g}, {row['method']}" for row in rows]
         colors = ["C0" if row["method"] == "PME" else "C1" for row in rows]
-        for axes, name, label in ((left, "drift", "drift, kT/ns/dof"), (right, "residual", "residual, kJ/mol")):
+        for axes, name, label in (
+            (left, "drift", "drift, kT/ns/dof"),
+            (right, "residual", "residual, kJ/mol"),
+        ):
             axes.barh(names, [row[name] for row in rows], color=colors)
             axes.set_xlabel(label)
     return {"platform": where.getName(), "picoseconds": picoseconds, "rows": rows}

@@ -15,8 +15,12 @@ DROPLET = 21480
 def add_arguments(parser) -> None:
     """The tolerance, the largest system, a cell and the backend."""
     add_growth(parser)
-    parser.add_argument("--cell", type=float, metavar="EDGE",
-                        help="instead: a droplet in a periodic cube, nm, in empty space, and as a cube")  # fmt: skip
+    parser.add_argument(
+        "--cell",
+        type=float,
+        metavar="EDGE",
+        help="instead: a droplet in a periodic cube, nm, in empty space, and as a cube",
+    )
     add_backend(parser)
 
 
@@ -41,16 +45,35 @@ def run(args, terminal, drawing) -> dict:
             advance(0, description=f"{row['atoms']} atoms, {row['method']} done")
             rows.append(row)
             error = "-" if row["force_error"] is None else f"{row['force_error']:.1e}"
-            terminal.row([str(row["atoms"]), row["method"], f"{1e6 * row['seconds']:.0f}", error, row["parameters"]])
+            terminal.row(
+                [
+                    str(row["atoms"]),
+                    row["method"],
+                    f"{1e6 * row['seconds']:.0f}",
+                    error,
+                    row["parameters"],
+                ]
+            )
     pairs = (("fmm", "direct"), ("treecode", "direct"), ("fmm", "treecode"))
-    crossovers = {f"{faster} before {slower}": crossover(rows, faster, slower) for faster, slower in pairs}
+    crossovers = {
+        f"{faster} before {slower}": crossover(rows, faster, slower) for faster, slower in pairs
+    }
     for name, atoms in crossovers.items():
-        terminal.say(f"\n{name}: " + ("no crossover among these sizes" if atoms is None else f"from {atoms:.2g} atoms on"))
+        terminal.say(
+            f"\n{name}: "
+            + ("no crossover among these sizes" if atoms is None else f"from {atoms:.2g} atoms on")
+        )
     if stopped:
         terminal.say(f"\nStopped: {stopped}")
     if drawing:
         lines(drawing, rows, ("method",), lambda row: 1e6 * row["seconds"], "evaluation, us")
-    return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "crossovers": crossovers, "stopped": stopped}
+    return {
+        "backend": backend,
+        "tolerance": args.tolerance,
+        "rows": rows,
+        "crossovers": crossovers,
+        "stopped": stopped,
+    }
 
 
 def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:
@@ -59,12 +82,25 @@ def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:
 
     room = 2 * np.cbrt(atoms / 50)
     if not room <= args.cell <= 1e4:
-        raise ValueError(f"--cell must lie between {room:.1f} and 10000 (nm) for {atoms:g} atoms, got {args.cell:g}")
+        raise ValueError(
+            f"--cell must lie between {room:.1f} and 10000 (nm) for {atoms:g} atoms, "
+            f"got {args.cell:g}"
+        )
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, water\n")
-    heading(terminal, ("system", "atoms", "evaluation, us", "call, us", "force error", "parameters"))
+    heading(
+        terminal, ("system", "atoms", "evaluation, us", "call, us", "force error", "parameters")
+    )
     rows = []
     for row in measure_cell(atoms, args.cell, args.tolerance, backend):
         rows.append(row)
         times = f"{1e6 * row['seconds']:.0f}", f"{1e6 * row['call_seconds']:.0f}"
-        terminal.row([row["system"], str(row["atoms"]), *times, f"{row['force_error']:.1e}", row["parameters"]])
+        terminal.row(
+            [
+                row["system"],
+                str(row["atoms"]),
+                *times,
+                f"{row['force_error']:.1e}",
+                row["parameters"],
+            ]
+        )
     return {"backend": backend, "tolerance": args.tolerance, "rows": rows}

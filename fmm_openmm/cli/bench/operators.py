@@ -1,4 +1,5 @@
-"""Time of M2L by each operator against order and depth, with errors, shares of the GPU's limits and crossovers."""
+"""Time of M2L by each operator against order and depth, with errors, shares of the GPU's limits
+and crossovers."""
 
 import itertools
 
@@ -10,10 +11,21 @@ ORDERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20]
 
 def add_arguments(parser) -> None:
     """Orders, depths, precisions, the separation and operators."""
-    parser.add_argument("--orders", type=int, nargs="+", default=ORDERS, metavar="P", help=f"1 to 20; default: {ORDERS}")
-    parser.add_argument("--depths", type=int, nargs="+", default=[3, 4, 5], metavar="D", help="default: 3 4 5")
+    parser.add_argument(
+        "--orders",
+        type=int,
+        nargs="+",
+        default=ORDERS,
+        metavar="P",
+        help=f"1 to 20; default: {ORDERS}",
+    )
+    parser.add_argument(
+        "--depths", type=int, nargs="+", default=[3, 4, 5], metavar="D", help="default: 3 4 5"
+    )
     add_precisions(parser)
-    parser.add_argument("--separation", type=int, choices=(1, 2), default=1, help="default: %(default)s")
+    parser.add_argument(
+        "--separation", type=int, choices=(1, 2), default=1, help="default: %(default)s"
+    )
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="default: all")
 
 
@@ -27,9 +39,27 @@ def run(args, terminal, drawing) -> dict:
     check_choices("--orders", args.orders, range(1, 21))
     check_choices("--depths", args.depths, range(bench.BASE_DEPTH, 8))
     combined = list(itertools.product(args.precision, args.depths, args.orders))
-    levels = [bench.Level(order, 2**depth, args.separation, bench.DTYPES[precision]) for precision, depth, order in combined]
-    terminal.say(f"Separation {args.separation}, {bench.COUNT[args.separation]} boxes a list; times in microseconds\n")
-    heading(terminal, ("precision", "depth", "order", "operator", "time", "error", "multiply-adds / limit", "bytes / limit"))
+    levels = [
+        bench.Level(order, 2**depth, args.separation, bench.DTYPES[precision])
+        for precision, depth, order in combined
+    ]
+    terminal.say(
+        f"Separation {args.separation}, {bench.COUNT[args.separation]} boxes a list; "
+        "times in microseconds\n"
+    )
+    heading(
+        terminal,
+        (
+            "precision",
+            "depth",
+            "order",
+            "operator",
+            "time",
+            "error",
+            "multiply-adds / limit",
+            "bytes / limit",
+        ),
+    )
     rows = []
     with terminal.progress("operators", len(combined) * len(names)) as advance:
         advance(0, description="compiling")
@@ -41,13 +71,13 @@ def run(args, terminal, drawing) -> dict:
     crossovers, claims = bench.crossovers(rows), bench.claims(rows)
     for each in crossovers:
         terminal.say(
-            f"{each['precision']}, depth {each['depth']}: {each['faster']} is faster than {each['than']} "
-            f"from order {each['from_order']} on"
+            f"{each['precision']}, depth {each['depth']}: {each['faster']} is faster than "
+            f"{each['than']} from order {each['from_order']} on"
         )
     for each in claims:
         terminal.say(
-            f"{each['operator']}, {each['precision']}, depth {each['depth']}, order {each['order']}: {each['measured']:.2f}; "
-            f"{each['claim']} ({each['source']})"
+            f"{each['operator']}, {each['precision']}, depth {each['depth']}, order "
+            f"{each['order']}: {each['measured']:.2f}; {each['claim']} ({each['source']})"
         )
     if drawing:
         order_lines(drawing, rows)
@@ -66,12 +96,21 @@ def cells(row: dict) -> list[str]:
     first = [row["precision"], str(row["depth"]), str(row["order"]), row["operator"]]
     if "failure" in row:
         return [*first, row["failure"], *["-"] * 3]
-    shares = ("-" if row[name] is None else f"{row[name]:.3f}" for name in ("compute_share", "memory_share"))
-    return [*first, f"{1e6 * row['seconds']:.1f}", "-" if row["error"] is None else f"{row['error']:.1e}", *shares]
+    shares = (
+        "-" if row[name] is None else f"{row[name]:.3f}"
+        for name in ("compute_share", "memory_share")
+    )
+    return [
+        *first,
+        f"{1e6 * row['seconds']:.1f}",
+        "-" if row["error"] is None else f"{row['error']:.1e}",
+        *shares,
+    ]
 
 
 def order_lines(drawing, rows) -> None:
-    """Time against order at the largest depth that was measured, one panel a precision, one line an operator."""
+    """Time against order at the largest depth that was measured, one panel a precision,
+    one line an operator."""
     depth = max((row["depth"] for row in rows if "seconds" in row), default=None)
     for axes, of_precision in panels(drawing, rows, "order", "M2L, ms", f"depth {depth}, "):
         for name in dict.fromkeys(row["operator"] for row in rows):

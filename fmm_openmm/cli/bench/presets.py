@@ -20,7 +20,8 @@ class Preset:
         structure: a bilayer in the xy plane, with its box.
         forcefield: OpenMM's files.
         cutoff: nm.
-        switch: where the Lennard-Jones interaction begins to be switched off, nm; None if it is truncated.
+        switch: where the Lennard-Jones interaction begins to be switched off, nm; None if it is
+            truncated.
     """
 
     structure: Path
@@ -29,10 +30,12 @@ class Preset:
     switch: float | None = None
 
     def arguments(self, args: argparse.Namespace) -> argparse.Namespace:
-        """The command line with this structure, for :func:`fmm_openmm.cli.inputs.load`. Its ``--cutoff`` and ``--switch`` are
-        kept."""
+        """The command line with this structure, for :func:`fmm_openmm.cli.inputs.load`. Its
+        ``--cutoff`` and ``--switch`` are kept."""
         numbers = {"cutoff": self.cutoff, "switch": self.switch}
-        numbers |= {name: getattr(args, name) for name in numbers if getattr(args, name) is not None}
+        numbers |= {
+            name: getattr(args, name) for name in numbers if getattr(args, name) is not None
+        }
         files = {"files": [str(self.structure)], "forcefield": list(self.forcefield)}
         return argparse.Namespace(**vars(args) | files | numbers)
 

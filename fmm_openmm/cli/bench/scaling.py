@@ -29,12 +29,28 @@ def run(args, terminal, drawing) -> dict:
             if not stopped:
                 rows.append(row)
                 atoms, seconds = row["atoms"], row["seconds"]
-                terminal.row([str(atoms), f"{1e6 * seconds:.0f}", f"{1e9 * seconds / atoms:.3g}", f"{row['force_error']:.1e}"])
+                terminal.row(
+                    [
+                        str(atoms),
+                        f"{1e6 * seconds:.0f}",
+                        f"{1e9 * seconds / atoms:.3g}",
+                        f"{row['force_error']:.1e}",
+                    ]
+                )
     exponent = growth_exponent(rows)
     if exponent is not None:
-        terminal.say(f"\nOver the last decade of atoms the time grows as their number to the power {exponent:.2f}")
+        terminal.say(
+            "\nOver the last decade of atoms the time grows as their number "
+            f"to the power {exponent:.2f}"
+        )
     if stopped:
         terminal.say(f"\nStopped: {stopped}")
     if drawing:
         lines(drawing, rows, (), lambda row: 1e6 * row["seconds"], "evaluation, us")
-    return {"backend": backend, "tolerance": args.tolerance, "rows": rows, "exponent": exponent, "stopped": stopped}
+    return {
+        "backend": backend,
+        "tolerance": args.tolerance,
+        "rows": rows,
+        "exponent": exponent,
+        "stopped": stopped,
+    }

@@ -1,11 +1,20 @@
-"""Time of an evaluation and of its stages, work against the device's limits, and the force error."""
+"""Time of an evaluation and of its stages, work against the device's limits,
+and the force error."""
 
 import itertools
 
 import numpy as np
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.cli.bench.common import add_backend, add_cases, add_cells, add_smoothing, default_sizes, heading, lines
+from fmm_openmm.cli.bench.common import (
+    add_backend,
+    add_cases,
+    add_cells,
+    add_smoothing,
+    default_sizes,
+    heading,
+    lines,
+)
 from fmm_openmm.cli.options import add_expansion_arguments
 
 
@@ -25,20 +34,44 @@ def run(args, terminal, drawing) -> dict:
 
     backend = choose_backend(args.backend)
     sizes = args.sizes or default_sizes(backend == "cuda")
-    fixed = {name: getattr(args, name) for name in ("order", "grid", "near_radius") if getattr(args, name) is not None}
-    cases = list(itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing))
-    terminal.say(f"Backend {backend}; times in microseconds; p2p and far field against multiply-adds and a copy alone\n")
+    fixed = {
+        name: getattr(args, name)
+        for name in ("order", "grid", "near_radius")
+        if getattr(args, name) is not None
+    }
+    cases = list(
+        itertools.product(sizes, args.cells, args.tolerance or (5e-4, 1e-5, 1e-6), args.smoothing)
+    )
+    terminal.say(
+        f"Backend {backend}; times in microseconds; "
+        "p2p and far field against multiply-adds and a copy alone\n"
+    )
     heading(
         terminal,
-        ("atoms", "cell", "tolerance", "smoothing", "order, radius, boxes", "force error", "evaluation", *STAGES, "new shape",
-         "10^9 pairs/s", "p2p / limit", "far / limit"),
-    )  # fmt: skip
+        (
+            "atoms",
+            "cell",
+            "tolerance",
+            "smoothing",
+            "order, radius, boxes",
+            "force error",
+            "evaluation",
+            *STAGES,
+            "new shape",
+            "10^9 pairs/s",
+            "p2p / limit",
+            "far / limit",
+        ),
+    )
     rows = []
     with terminal.progress("solver", len(cases)) as advance:
         for where, cell, tolerance, smoothing in cases:
             asked = "auto" if smoothing is None else f"{smoothing:g}"
             advance(0, description=f"{where}, {tolerance:g}, smoothing {asked}")
-            row = {"smoothing_asked": asked, **measure(where, tolerance, smoothing, cell, backend, **fixed)}
+            row = {
+                "smoothing_asked": asked,
+                **measure(where, tolerance, smoothing, cell, backend, **fixed),
+            }
             rows.append(row)
             times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
             terminal.row(
@@ -51,7 +84,10 @@ def run(args, terminal, drawing) -> dict:
                     f"{row['force_error']:.1e}",
                     *(f"{1e6 * seconds:.0f}" for seconds in times),
                     f"{1e-9 * row['pairs_per_second']:.3g}",
-                    *("-" if row[name] is None else f"{row[name]:.2f}" for name in ("p2p_share", "far_share")),
+                    *(
+                        "-" if row[name] is None else f"{row[name]:.2f}"
+                        for name in ("p2p_share", "far_share")
+                    ),
                 ]
             )
             advance()
@@ -59,8 +95,20 @@ def run(args, terminal, drawing) -> dict:
     for precision in sorted({row["precision"] for row in rows}):
         best = limits(backend, precision)
         if best:
-            found[precision] = {"multiply_adds_per_second": best.multiply_adds, "bytes_per_second": best.bandwidth}
-            terminal.say(f"\nLimits, {precision}: {best.multiply_adds:.3g} multiply-adds/s, {best.bandwidth:.3g} bytes/s")
+            found[precision] = {
+                "multiply_adds_per_second": best.multiply_adds,
+                "bytes_per_second": best.bandwidth,
+            }
+            terminal.say(
+                f"\nLimits, {precision}: {best.multiply_adds:.3g} multiply-adds/s, "
+                f"{best.bandwidth:.3g} bytes/s"
+            )
     if drawing:
-        lines(drawing, rows, ("cell", "tolerance", "smoothing_asked"), lambda row: 1e6 * row["seconds"], "evaluation, us")
+        lines(
+            drawing,
+            rows,
+            ("cell", "tolerance", "smoothing_asked"),
+            lambda row: 1e6 * row["seconds"],
+            "evaluation, us",
+        )
     return {"limits": found, "rows": rows}

@@ -1,4 +1,5 @@
-"""Time what the cost model finds best on this GPU, and keep the winners: later runs on the same model use them."""
+"""Time what the cost model finds best on this GPU, and keep the winners: later runs on the same
+model use them."""
 
 import itertools
 from dataclasses import asdict
@@ -14,7 +15,9 @@ from fmm_openmm.tuning import KEPT
 def add_arguments(parser) -> None:
     """Sizes, tolerances, smoothing, the precision and cells."""
     add_cases(parser)
-    parser.add_argument("--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)")
+    parser.add_argument(
+        "--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, default="auto")
     add_cells(parser)
 
@@ -26,12 +29,24 @@ def run(args, terminal, drawing) -> dict:
     backends.backend_class("cuda")  # refuses what this machine cannot do
     if KEPT.path is None:
         KEPT.store({})
-    requests = [Request(t, args.precision, smoothing=args.smoothing) for t in args.tolerance or (5e-4, 1e-5, 1e-6)]
+    requests = [
+        Request(t, args.precision, smoothing=args.smoothing)
+        for t in args.tolerance or (5e-4, 1e-5, 1e-6)
+    ]
     cases = list(itertools.product(args.sizes or default_sizes(True), args.cells, requests))
     terminal.say(f"Winners are kept in {KEPT.path}; times in microseconds\n")
     heading(
         terminal,
-        ("atoms", "cell", "tolerance", "smoothing", "order, radius, boxes", "evaluation", "cost model's choice", "candidates"),
+        (
+            "atoms",
+            "cell",
+            "tolerance",
+            "smoothing",
+            "order, radius, boxes",
+            "evaluation",
+            "cost model's choice",
+            "candidates",
+        ),
     )
     rows = []
     with terminal.progress("tune", len(cases)) as advance:
@@ -55,5 +70,7 @@ def run(args, terminal, drawing) -> dict:
             )
             advance()
     if drawing:
-        lines(drawing, rows, ("cell", "tolerance"), lambda row: 1e6 * row["seconds"], "evaluation, us")
+        lines(
+            drawing, rows, ("cell", "tolerance"), lambda row: 1e6 * row["seconds"], "evaluation, us"
+        )
     return {"file": str(KEPT.path), "rows": rows}

@@ -35,15 +35,17 @@ def build(
     levels: int = 0,
     m2l: str = "rotation",
 ) -> Program:
-    """The program of one evaluation; arguments as for ``ReferenceStages``, the device's facts, and OpenMM's arrays if it is to
-    run between these.
+    """The program of one evaluation; arguments as for ``ReferenceStages``, the device's facts, and
+    OpenMM's arrays if it is to run between these.
 
     Raises:
-        UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose harmonics the type or whose
-            expansions the device's shared memory do not hold.
+        UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
+            harmonics the type or whose expansions the device's shared memory do not hold.
     """
     if len(charges) > MOST_PARTICLES:
-        raise UnsupportedError(f"a GPU takes at most {MOST_PARTICLES:,} particles, got {len(charges):,}")
+        raise UnsupportedError(
+            f"a GPU takes at most {MOST_PARTICLES:,} particles, got {len(charges):,}"
+        )
     b = Builder(lattice, order, smoothing, len(charges), dtype, device, levels)
     check_range(lattice, order, dtype)
     _shared(b, charges, minimum_image)
@@ -73,8 +75,15 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
     inverse = np.linalg.inv(lattice.boxes)
     scales = [COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2]
     return np.concatenate(
-        [(inverse / width).ravel(), lattice.boxes.ravel(), inverse.ravel(), scales, lattice.cell.ravel(), origin]
-    )  # fmt: skip
+        [
+            (inverse / width).ravel(),
+            lattice.boxes.ravel(),
+            inverse.ravel(),
+            scales,
+            lattice.cell.ravel(),
+            origin,
+        ]
+    )
 
 
 def _shared(b: Builder, charges, minimum_image: bool) -> None:

@@ -1,4 +1,5 @@
-"""Fourier transforms of the stage lattice: from moments to their spectra, and from local spectra to local expansions."""
+"""Fourier transforms of the stage lattice: from moments to their spectra, and from local spectra
+to local expansions."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +10,12 @@ import numpy as np
 from fmm_openmm.backends.cuda.program import At, Builder
 
 LARGEST_PRIME = 13
-"""Of the lengths that ``kernels/common/lines.cuh`` transforms; lengths with larger ones are left to sums."""
+"""Of the lengths that ``kernels/common/lines.cuh`` transforms; lengths with larger
+ones are left to sums."""
 
 WHOLE_BYTES = 110_000
-"""Largest grid, in shared memory, that a block transforms alone: larger ones are better spread over the device."""
+"""Largest grid, in shared memory, that a block transforms alone: larger ones are better spread
+over the device."""
 
 COLUMNS = 16
 """Columns a block transforms, where they fit."""
@@ -29,8 +32,9 @@ MOST_THREADS = 8192
 
 @dataclass(frozen=True)
 class Fourier:
-    """How the grids of a program are transformed: whole ones by a block each, or planes of the last two axes and then columns
-    of the first, or every axis apart where planes do not fit into shared memory; by sums where a line does not.
+    """How the grids of a program are transformed: whole ones by a block each, or planes of the last
+    two axes and then columns of the first, or every axis apart where planes do not fit into shared
+    memory; by sums where a line does not.
 
     Attributes:
         terms: number of grids.
@@ -46,12 +50,19 @@ class Fourier:
 
     @classmethod
     def of(cls, b: Builder) -> "Fourier":
-        """Adds the macros, the kernels and the table of roots of unity, powers of e^(2 pi i / D) for each axis."""
+        """Adds the macros, the kernels and the table of roots of unity, powers of e^(2 pi i / D)
+        for each axis."""
         self = cls(b.terms, b.root.fft_shape, b.complex.itemsize, b.device.shared)
-        b.table("roots", np.concatenate([np.exp(2j * np.pi * np.arange(d) / d) for d in self.shape]), b.complex)
+        b.table(
+            "roots",
+            np.concatenate([np.exp(2j * np.pi * np.arange(d) / d) for d in self.shape]),
+            b.complex,
+        )
         b.macros(**{f"D{axis}": length for axis, length in enumerate(self.shape)})
         b.macros(**{f"DFT_COLUMNS{axis}": self.columns(axis) for axis in (0, 1)})
-        b.macros(DFT_ROWS=self.rows, DFT_PITCH=self.pitch, DFT_PAIRS=self.pairs, DFT_THREADS=self.threads)
+        b.macros(
+            DFT_ROWS=self.rows, DFT_PITCH=self.pitch, DFT_PAIRS=self.pairs, DFT_THREADS=self.threads
+        )
         if self.whole:
             b.stage("lattice", file="dft", forward=self.whole_bytes, inverse=self.whole_bytes)
             return self
@@ -60,7 +71,11 @@ class Fourier:
             b.stage("lattice", file="dft_planes", forward_planes=planes, inverse_planes=planes)
         for axis in filter(self.columns, self.apart):
             columns = self.columns(axis) * self.shape[axis] * self.itemsize
-            b.stage("lattice", file="dft_columns", **{f"forward{axis}": columns, f"inverse{axis}": columns})
+            b.stage(
+                "lattice",
+                file="dft_columns",
+                **{f"forward{axis}": columns, f"inverse{axis}": columns},
+            )
         if self.sums or not self.rows:
             b.stage("lattice", file="dft_sums", sums=0, sums_forward=0, sums_inverse=0)
         return self
@@ -83,7 +98,9 @@ class Fourier:
     @property
     def whole_bytes(self) -> int:
         """Shared memory for a whole grid, in pairs of planes and as half a spectrum."""
-        return (self.shape[0] + 1) // 2 * self.shape[1] * self.row_bytes + prod(self.half) * self.itemsize
+        return (self.shape[0] + 1) // 2 * self.shape[1] * self.row_bytes + prod(
+            self.half
+        ) * self.itemsize
 
     @cached_property
     def whole(self) -> bool:
@@ -92,7 +109,8 @@ class Fourier:
 
     @cached_property
     def rows(self) -> int:
-        """Rows of a plane transformed along the last two axes at once; 1: along the last alone; 0: that one by sums."""
+        """Rows of a plane transformed along the last two axes at once; 1: along the last alone;
+        0: that one by sums."""
         for rows in (self.shape[1], 1):
             if composed(rows) and composed(self.shape[2]) and rows * self.row_bytes <= self.shared:
                 return rows
@@ -116,7 +134,11 @@ class Fourier:
     @property
     def apart(self) -> list[int]:
         """Those of the first two axes along which columns are transformed."""
-        return [axis for axis in (0, 1) if self.shape[axis] > 1 and (axis == 0 or self.rows < self.shape[1])]
+        return [
+            axis
+            for axis in (0, 1)
+            if self.shape[axis] > 1 and (axis == 0 or self.rows < self.shape[1])
+        ]
 
     def columns(self, axis: int) -> int:
         """Columns a block transforms along an axis; 0 if there are none, or by sums."""
@@ -125,7 +147,8 @@ class Fourier:
 
     @property
     def sums(self) -> list[int]:
-        """Those of the first two axes along which columns are transformed by sums, from one buffer to another."""
+        """Those of the first two axes along which columns are transformed by sums, from one
+        buffer to another."""
         return [axis for axis in self.apart if not self.columns(axis)]
 
     def forward(self, b: Builder) -> None:
@@ -148,14 +171,30 @@ class Fourier:
             here = self._columns(b, "inverse", axis, here)
         self._last_axes(b, "inverse", here, "local", self.shape)
 
-    def _last_axes(self, b: Builder, direction: str, source: str, target: str, result: tuple[int, int, int]) -> None:
+    def _last_axes(
+        self, b: Builder, direction: str, source: str, target: str, result: tuple[int, int, int]
+    ) -> None:
         """The real part, along the last axes; ``result``: shape of what comes out."""
         if self.rows:
             pairs = (prod(self.shape[:2]) // self.rows + 1) // 2 * self.terms
-            b.launch(f"{direction}_planes", -(-pairs // self.pairs), self.threads, "roots", source, target)
+            b.launch(
+                f"{direction}_planes",
+                -(-pairs // self.pairs),
+                self.threads,
+                "roots",
+                source,
+                target,
+            )
         else:
             blocks = -(-self.terms * prod(result) // THREADS)
-            b.launch(f"sums_{direction}", blocks, THREADS, At("roots", sum(self.shape[:2])), source, target)
+            b.launch(
+                f"sums_{direction}",
+                blocks,
+                THREADS,
+                At("roots", sum(self.shape[:2])),
+                source,
+                target,
+            )
 
     def _columns(self, b: Builder, direction: str, axis: int, here: str) -> str:
         """The complex part, along one of the first axes of a spectrum; where the result is."""
@@ -164,7 +203,11 @@ class Fourier:
             b.launch(f"{direction}{axis}", -(-values // (length * columns)), THREADS, "roots", here)
             return here
         there = "spectrum" if here == "local_spectrum" else "local_spectrum"
-        sizes = np.int32(length), np.int32(prod(self.half[axis + 1 :])), np.int32(1 if direction == "inverse" else -1)
+        sizes = (
+            np.int32(length),
+            np.int32(prod(self.half[axis + 1 :])),
+            np.int32(1 if direction == "inverse" else -1),
+        )
         roots = At("roots", sum(self.shape[:axis]))
         b.launch("sums", -(-values // THREADS), THREADS, *sizes, roots, here, there)
         return there

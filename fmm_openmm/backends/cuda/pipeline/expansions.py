@@ -20,10 +20,12 @@ def p2m(b: Builder) -> None:
     blocks = -(-b.boxes * lanes // 32)
     b.macros(P2M_LANES=lanes)
     b.buffer("square", blocks, np.float64)
-    regions = "region_count" if "region_count" in b.program.buffers else "count"  # regions of one box
+    # regions of one box
+    regions = "region_count" if "region_count" in b.program.buffers else "count"
     b.launch(
-        "p2m", blocks, 128, np.int32(b.n), "count", regions, "arrived", "next", "located", "fraction", "slots", "parameters",
-        "number", "start", "sorted", "place", "xq", b.of_leaves("moments"), "square",
+        "p2m", blocks, 128, np.int32(b.n), "count", regions, "arrived", "next", "located",
+        "fraction", "slots", "parameters", "number", "start", "sorted", "place", "xq",
+        b.of_leaves("moments"), "square",
     )  # fmt: skip
     b.record("sorted")
 
@@ -38,4 +40,14 @@ def l2p(b: Builder) -> None:
     while boxes * b.terms * b.real.itemsize > L2P_SHARED:
         boxes //= 2
     b.macros(L2P_WARPS=warps, L2P_BOXES=boxes)
-    b.launch("l2p", -(-b.boxes // boxes), 128 * warps, "start", "xq", "slots", b.of_leaves("local"), "sums", "far")
+    b.launch(
+        "l2p",
+        -(-b.boxes // boxes),
+        128 * warps,
+        "start",
+        "xq",
+        "slots",
+        b.of_leaves("local"),
+        "sums",
+        "far",
+    )

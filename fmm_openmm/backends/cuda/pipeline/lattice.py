@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.operator import OFFSET_TILE, OPERATOR_WAVES, OperatorTables, mirrored, stored_shape
+from fmm_openmm.backends.cuda.operator import (
+    OFFSET_TILE,
+    OPERATOR_WAVES,
+    OperatorTables,
+    mirrored,
+    stored_shape,
+)
 from fmm_openmm.backends.cuda.pipeline.dft import Fourier
 from fmm_openmm.backends.cuda.pipeline.near import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP, Builder
@@ -28,10 +34,14 @@ def operator(b: Builder) -> None:
 
 
 def _from_host(b: Builder) -> None:
-    """Changes with the boxes only, so it comes with the program. Moments outside the span stay zero."""
+    """Changes with the boxes only, so it comes with the program.
+
+    Moments outside the span stay zero.
+    """
     terms = free_space_octant if mirrored(b.root) else free_space_operator
     accuracy = 1e-10 if b.real == np.float32 else 1e-17
-    b.table("operator", terms(b.root, 2 * b.order, accuracy) / b.root.size, b.real)  # which the FFTs leave out
+    # which the FFTs leave out
+    b.table("operator", terms(b.root, 2 * b.order, accuracy) / b.root.size, b.real)
     b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
     b.memset("moments")
@@ -50,14 +60,20 @@ def _periodic(b: Builder) -> None:
     b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.root)), b.real)
     b.buffer("shifts", (len(b.lattice.near), 4), b.real)
     threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
-    alpha, cut, sizes = np.float64(tables.alpha), np.float64(tables.cut), (np.int32(offsets), np.int32(aliases))
+    alpha, cut, sizes = (
+        np.float64(tables.alpha),
+        np.float64(tables.cut),
+        (np.int32(offsets), np.int32(aliases)),
+    )
     b.launch(
-        "operator_weights", -(-threads // 64), 64, alpha, *sizes, "operator_offsets", "operator_aliases", "offsets",
-        "parameters", "operator_weights", "operator_vectors", "shifts",
+        "operator_weights", -(-threads // 64), 64, alpha, *sizes, "operator_offsets",
+        "operator_aliases", "offsets", "parameters", "operator_weights", "operator_vectors",
+        "shifts",
     )  # fmt: skip
     b.launch(
-        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut, np.int32(waves), *sizes,
-        "operator_group", "operator_offsets", "operator_weights", "operator_vectors", "parameters", "operator",
+        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut,
+        np.int32(waves), *sizes, "operator_group", "operator_offsets", "operator_weights",
+        "operator_vectors", "parameters", "operator",
     )  # fmt: skip
 
 
@@ -82,7 +98,18 @@ def convolution(b: Builder) -> None:
         b.wait("transformed", TRACE_SIDE)
         squares = np.int32(b.program.buffers["square"].shape[0])
         share = np.float64(b.boxes * b.lattice.background)
-        b.launch("trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, share, "sums", stream=TRACE_SIDE)
+        b.launch(
+            "trace",
+            1,
+            1024,
+            "spectrum",
+            np.int32(waves),
+            "square",
+            squares,
+            share,
+            "sums",
+            stream=TRACE_SIDE,
+        )
         b.record("traced", TRACE_SIDE)
     if mirrored(b.root):
         _convolve_mirrored(b)
@@ -101,11 +128,20 @@ def _convolve(b: Builder, waves: int) -> None:
     b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS)
     blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
     share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
-    b.launch("convolve", (blocks, share), 32 * CONVOLVE_WARPS, np.int32(waves), "spectrum", "operator", "local_spectrum")
+    b.launch(
+        "convolve",
+        (blocks, share),
+        32 * CONVOLVE_WARPS,
+        np.int32(waves),
+        "spectrum",
+        "operator",
+        "local_spectrum",
+    )
 
 
 def _convolve_mirrored(b: Builder) -> None:
-    """Few wave vectors a block where there are few, or where more leave no room for two blocks or take many registers."""
+    """Few wave vectors a block where there are few, or where more leave no room for two blocks
+    or take many registers."""
     stored, pairs = int(np.prod(stored_shape(b.root))), (b.order + 1) * (b.order + 2) // 2
     row_tiles = -(-pairs // 8)
     each = ((2 * b.order + 1) * (3 * b.order + 1) + 64 * row_tiles + 2) * b.complex.itemsize
@@ -119,14 +155,21 @@ def _convolve_mirrored(b: Builder) -> None:
     per_block = max(fits, default=1)
     b.stage("lattice", file="mirrored", convolve_mirrored=_held(b, per_block * each))
     b.macros(MIRRORED_WARPS=MIRRORED_WARPS, MIRRORED_WAVES=per_block)
-    b.launch("convolve_mirrored", -(-stored // per_block), 32 * MIRRORED_WARPS, "spectrum", "operator", "local_spectrum")
+    b.launch(
+        "convolve_mirrored",
+        -(-stored // per_block),
+        32 * MIRRORED_WARPS,
+        "spectrum",
+        "operator",
+        "local_spectrum",
+    )
 
 
 def _held(b: Builder, wanted: int) -> int:
     """So many bytes of shared memory for a block, if the device has them."""
     if wanted > b.device.shared:
         raise UnsupportedError(
-            f"`order={b.order}` needs {wanted:,} bytes of shared memory a block in a cell of this shape, the device has "
-            f"{b.device.shared:,}: a larger `near_radius` needs a lower order"
+            f"`order={b.order}` needs {wanted:,} bytes of shared memory a block in a cell of this "
+            f"shape, the device has {b.device.shared:,}: a larger `near_radius` needs a lower order"
         )
     return wanted

@@ -1,7 +1,8 @@
 """Levels below the root grid: the stages m2m, l2l and m2l.
 
-Expansions of level k, the leaves' being those of the last, lie in the buffers ``moments<k>`` and ``local<k>``, in the slabs of
-``kernels/common/levels.cuh``; those of the root grid in ``moments`` and ``local``, as without levels.
+Expansions of level k, the leaves' being those of the last, lie in the buffers ``moments<k>`` and
+``local<k>``, in the slabs of ``kernels/common/levels.cuh``; those of the root grid in ``moments``
+and ``local``, as without levels.
 """
 
 import numpy as np
@@ -28,7 +29,8 @@ TRACE_SUMS = 8
 
 
 def slots(b: Builder) -> np.ndarray:
-    """Where the expansion of every leaf begins in slabs, first axis fastest, shape (boxes,) int64."""
+    """Where the expansion of every leaf begins in slabs, first axis fastest,
+    shape (boxes,) int64."""
     half = 2 ** (b.levels - 1)
     index = index_grid(0, b.lattice.span).reshape(-1, 3)
     n0, n1, _ = b.lattice.span // 2
@@ -45,12 +47,18 @@ class Levels:
 
     def __init__(self, b: Builder, m2l: str):
         if b.order > LARGEST_ORDER:
-            raise UnsupportedError(f"`order` must be at most {LARGEST_ORDER} with `levels` on a GPU, got {b.order}")
+            raise UnsupportedError(
+                f"`order` must be at most {LARGEST_ORDER} with `levels` on a GPU, got {b.order}"
+            )
         if b.boxes * b.terms >= 2**31 - 8 * WARP * b.terms:
-            raise UnsupportedError(f"`levels` leads to {b.boxes} boxes, too many for a GPU with {b.terms} terms each")
+            raise UnsupportedError(
+                f"`levels` leads to {b.boxes} boxes, too many for a GPU with {b.terms} terms each"
+            )
         self._b, rotated = b, m2l == "rotation"
         span, counts = b.root.span, b.root.counts
-        self._tile = next((n for n in (32, 16) if 2 * n * b.terms * b.real.itemsize <= b.device.shared), 8)
+        self._tile = next(
+            (n for n in (32, 16) if 2 * n * b.terms * b.real.itemsize <= b.device.shared), 8
+        )
         self._memory = 2 * self._tile * b.terms * b.real.itemsize
         turns = np.concatenate([block.ravel() for block in exchange(b.order)])
         entries = 2 * len(turns) + b.order + 1 if rotated else b.terms**2
@@ -71,16 +79,22 @@ class Levels:
         apart = b.smoothing > 0 and b.real == np.float32
         b.macros(APART=int(apart))
         if apart:
-            b.buffer("zero_rows", (len(interactions.translations), -(-b.terms // 2) * 2), np.float64)
+            b.buffer(
+                "zero_rows", (len(interactions.translations), -(-b.terms // 2) * 2), np.float64
+            )
             made_of(b, "zero_rows", interactions.translations)
         else:
             b.table("zero_rows", [0.0], np.float64)
         b.stage(SETUP, file="children", shifts=0, child_tables=0)
         b.launch("shifts", 1, 8, "parameters", "shifts_of_children")
         b.launch(
-            "child_tables", (-(-entries // 128), 8), 128, "exchange", "shifts_of_children", "parameters", "child_tables"
+            "child_tables", (-(-entries // 128), 8), 128, "exchange", "shifts_of_children",
+            "parameters", "child_tables"
         )  # fmt: skip
-        self._operator, self._count = OPERATORS[m2l](b, interactions), np.int32(interactions.list.shape[1])
+        self._operator, self._count = (
+            OPERATORS[m2l](b, interactions),
+            np.int32(interactions.list.shape[1]),
+        )
         b.stage(SETUP)
         b.table("central0", [0.0], np.float64)  # the root grid's are in ``local``
         most = 1
@@ -107,12 +121,17 @@ class Levels:
         self._trace()
         for level in range(b.levels, 0, -1):
             half = self._half(level)
-            blocks, above = -(-parents(b, half) // self._tile), f"moments{level - 1}" if level > 1 else "moments"
+            blocks, above = (
+                -(-parents(b, half) // self._tile),
+                f"moments{level - 1}" if level > 1 else "moments",
+            )
             b.launch(
-                "m2m", (blocks, 8), TRANSLATE_THREADS, np.int32(half), "child_tables", f"moments{level}", "level_sums"
+                "m2m", (blocks, 8), TRANSLATE_THREADS, np.int32(half), "child_tables",
+                f"moments{level}", "level_sums"
             )  # fmt: skip
             b.launch(
-                "m2m_sum", (groups(b, half), -(-b.terms // 8)), 8 * WARP, np.int32(half), "root_slots", "level_sums", above
+                "m2m_sum", (groups(b, half), -(-b.terms // 8)), 8 * WARP, np.int32(half),
+                "root_slots", "level_sums", above
             )  # fmt: skip
 
     def _trace(self) -> None:
@@ -129,9 +148,20 @@ class Levels:
         b.record("leaves")
         b.wait("leaves", TRACE_SIDE)
         b.launch(
-            "trace_leaves", blocks, 256, np.int32(half), "parameters", f"moments{b.levels}", "trace_partial", stream=TRACE_SIDE
+            "trace_leaves", blocks, 256, np.int32(half), "parameters", f"moments{b.levels}",
+            "trace_partial", stream=TRACE_SIDE
         )  # fmt: skip
-        b.launch("trace_sums", 1, 256, np.int32(blocks), "trace_partial", squares, "square", "sums", stream=TRACE_SIDE)
+        b.launch(
+            "trace_sums",
+            1,
+            256,
+            np.int32(blocks),
+            "trace_partial",
+            squares,
+            "square",
+            "sums",
+            stream=TRACE_SIDE,
+        )
         b.record("traced", TRACE_SIDE)
 
     def descend(self) -> None:
@@ -143,10 +173,13 @@ class Levels:
     def _l2l(self, level: int) -> None:
         b, half = self._b, self._half(level)
         b.stage(f"l2l{level}", file="l2l", l2l=self._memory)
-        above, central = (f"local{level - 1}", f"central{level - 1}") if level > 1 else ("local", "central0")
+        above, central = (
+            (f"local{level - 1}", f"central{level - 1}") if level > 1 else ("local", "central0")
+        )
         b.launch(
-            "l2l", (-(-parents(b, half) // self._tile), 8), TRANSLATE_THREADS, np.int32(half), "root_slots", "child_tables",
-            "shifts_of_children", above, central, f"local{level}", f"central{level}",
+            "l2l", (-(-parents(b, half) // self._tile), 8), TRANSLATE_THREADS, np.int32(half),
+            "root_slots", "child_tables", "shifts_of_children", above, central, f"local{level}",
+            f"central{level}",
         )  # fmt: skip
 
     def _m2l(self, level: int) -> None:
@@ -157,6 +190,7 @@ class Levels:
             b.wait("traced")
         leaves, shares = np.int32(level == b.levels), np.int32(self._operator.shares(b, half))
         b.launch(
-            "m2l_add", (groups(b, half), 8), WARP * M2L_ADD_WARPS, np.int32(half), leaves, self._count, "interactions",
-            "zero_rows", moments, shares, "level_sums", "sums", "parameters", f"central{level}", f"local{level}",
+            "m2l_add", (groups(b, half), 8), WARP * M2L_ADD_WARPS, np.int32(half), leaves,
+            self._count, "interactions", "zero_rows", moments, shares, "level_sums", "sums",
+            "parameters", f"central{level}", f"local{level}",
         )  # fmt: skip

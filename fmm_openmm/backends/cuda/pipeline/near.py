@@ -15,7 +15,9 @@ P2P_SOURCES, P2P_BYTES = 1024, 24 * 1024
 
 def nearest_first(lattice: BoxLattice) -> np.ndarray:
     """The near stencil by distance, shape (m, 3): excluded partners are in the first boxes."""
-    return lattice.near[np.argsort(np.linalg.norm(lattice.near @ lattice.boxes, axis=1), kind="stable")]
+    return lattice.near[
+        np.argsort(np.linalg.norm(lattice.near @ lattice.boxes, axis=1), kind="stable")
+    ]
 
 
 def p2p(b: Builder, pairs) -> None:
@@ -28,7 +30,10 @@ def p2p(b: Builder, pairs) -> None:
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
     # the sources of nearly every box at once, or in equal shares
     expected = len(lattice.near) * b.crowd
-    many, most = expected + 2.5 * expected**0.5, min(P2P_SOURCES, P2P_BYTES // (4 * b.real.itemsize))
+    many, most = (
+        expected + 2.5 * expected**0.5,
+        min(P2P_SOURCES, P2P_BYTES // (4 * b.real.itemsize)),
+    )
     b.macros(WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
     b.table("row_of", row_of.transpose(2, 1, 0), np.int32)
@@ -38,8 +43,9 @@ def p2p(b: Builder, pairs) -> None:
     b.buffer("near", (b.parts, 4), b.real)
     b.wait("sorted", BACKGROUND)
     b.launch(
-        "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), "start", "xq", "sorted", "place", "located", "fraction",
-        "offsets", "shifts", "row_of", "partner_start", "partner", "parameters", "potentials_wanted", "near", stream=BACKGROUND,
+        "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), "start", "xq", "sorted", "place", "located",
+        "fraction", "offsets", "shifts", "row_of", "partner_start", "partner", "parameters",
+        "potentials_wanted", "near", stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)
     b.wait("near")

@@ -1,4 +1,5 @@
-"""From particles to parts sorted by box, and back: the stages sort and gather, and OpenMM's arrays on both sides."""
+"""From particles to parts sorted by box, and back: the stages sort and gather, and OpenMM's
+arrays on both sides."""
 
 import numpy as np
 
@@ -14,7 +15,8 @@ GATHER_BLOCK = 256
 def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> At:
     """Parts of particles, listed by box. Returns the ticket of gather, which is zeroed here.
 
-    Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it is the executor's.
+    Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it
+    is the executor's.
     """
     listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
     region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
@@ -27,7 +29,8 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
         _openmm_arrays(b, interface)
     if is_open or not interface:
         b.buffer("positions", (b.n, 3), np.float64)
-    b.buffer("count", b.boxes + 2, np.int32)  # the last ones are the ticket of gather, and whether a particle is outside
+    # the last ones are the ticket of gather, and whether a particle is outside
+    b.buffer("count", b.boxes + 2, np.int32)
     b.buffer("located", (b.n, 4), np.int32)
     b.buffer("fraction", (b.n, 4), b.real)
     b.buffer("arrived", (b.boxes, listed), np.int32)
@@ -55,16 +58,16 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
 
 
 def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
-    """The results of the parts to those of the particles. Inside OpenMM, where forces are wanted, the stage "export" does it,
-    which adds these to OpenMM's."""
+    """The results of the parts to those of the particles. Inside OpenMM, where forces are
+    wanted, the stage "export" does it, which adds these to OpenMM's."""
     blocks = -(-b.n // GATHER_BLOCK)
     b.stage("gather", **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
     b.buffer("partial", blocks, np.float64)
     b.buffer("energy", 1, np.float64)
     common = (
-        np.int32(b.n), "located", "fraction", "place", "far", "near", "parameters", "charges", "potentials", "partial", ticket,
-        "energy",
+        np.int32(b.n), "located", "fraction", "place", "far", "near", "parameters", "charges",
+        "potentials", "partial", ticket, "energy",
     )  # fmt: skip
     if interface:
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
@@ -80,7 +83,10 @@ def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
 def _openmm_arrays(b: Builder, interface: Interface) -> None:
     real = np.float64 if interface.precision == "double" else np.float32
     b.stage("sort", "openmm", **{"bring_positions" if b.lattice.is_open else "locate_atoms": 0})
-    b.macros(POSQ="double" if real == np.float64 else "float", CORRECTED=int(interface.precision == "mixed"))
+    b.macros(
+        POSQ="double" if real == np.float64 else "float",
+        CORRECTED=int(interface.precision == "mixed"),
+    )
     b.buffer("posq", (interface.padded, 4), real, external=True)
     b.buffer("posq_correction", (interface.padded, 4), real, external=True)
     b.buffer("atom_index", interface.padded, np.int32, external=True)
