@@ -370,6 +370,22 @@ def test_a_site_too_far_to_be_brought_into_the_cell_is_in_no_pair(far, folder):
     check((energy if np.isfinite(far) else expected[0], forces), expected, 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("precision", "half"), [("mixed", False), ("mixed", True), ("double", False)]
+)
+def test_a_clash_is_an_overflow(precision, half, folder, monkeypatch):
+    """Forces too large for the format remain what OpenMM's minimiser takes for an overflow, also
+    where two of them add up on a site."""
+    monkeypatch.setattr(lennard_jones, "LONG", -1 if half else np.inf)
+    positions, problem = system(CELLS["cube"], excluded=False)
+    emulated = Emulated(problem, precision, folder)
+    assert emulated.sites.half(precision) == half
+    for k in (1, 2):
+        positions[4 + k] = positions[4] + [1e-3 * k, 0.0, 0.0]
+    forces = emulated.evaluate(positions, "forces")[1]
+    assert (np.abs(forces[[4, 6], 0]) > 2.0**30).all()
+
+
 def test_constants_of_the_kernels():
     text = (Path(str(resources.files("fmm_openmm.kernels"))) / "common" / "sites.cuh").read_text(
         encoding="utf-8"

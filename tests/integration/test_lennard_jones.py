@@ -394,6 +394,31 @@ def test_path_integrals_and_the_minimiser(flexible_water):
     assert energy_of(plain) < energy_of(context_of(box))
 
 
+@on_gpu
+@pytest.mark.parametrize(("kind", "apart"), [("sites", 1e-3), ("charges", 1e-5)])
+def test_the_minimiser_sees_an_overflow(water, kind, apart, monkeypatch):
+    """It then takes forces of the CPU, whose Context uses the host bridge."""
+    if kind == "charges":
+        for i in range(len(water.positions)):
+            charge, sigma, _ = water.nonbonded.getParticleParameters(i)
+            water.nonbonded.setParticleParameters(i, charge, sigma, 0.0)
+    box, _ = prepared(water, "sites")
+    context, calls = context_of(box), []
+    compute = fmm.CoulombSolver.compute
+
+    def counted(*arguments, **options):
+        calls.append(1)
+        return compute(*arguments, **options)
+
+    monkeypatch.setattr(fmm.CoulombSolver, "compute", counted)
+    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=1)
+    assert not calls
+    box.positions[3] = box.positions[0] + [apart, 0.0, 0.0]  # oxygens
+    context.setPositions(box.positions)
+    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=10)
+    assert calls
+
+
 def typed(box, form) -> Box:
     """Lennard-Jones moved into a CustomNonbondedForce, as openmm.app writes it for NBFIX
     and for other rules."""
