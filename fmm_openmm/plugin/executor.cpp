@@ -41,12 +41,11 @@ DevicePlace::DevicePlace(OpenMM::CudaContext& cuda) : Place() {
     padded = cuda.getPaddedNumAtoms();
 }
 
-CUstream makeStream(bool background) {
+CUstream makeStream(int below, unsigned flags) {
     int lowest, highest;
     CUstream stream;
     check(cuCtxGetStreamPriorityRange(&lowest, &highest), "making a stream");
-    check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
-                                     std::min(lowest, highest + background)),
+    check(cuStreamCreateWithPriority(&stream, flags, std::min(lowest, highest + below)),
           "making a stream");
     return stream;
 }
@@ -159,7 +158,13 @@ void Executor::compile() {
         // all blocks of such a launch have to be on the device at once
         if (!step.cooperative) continue;
         const auto& kernel = program.kernels[step.kernel];
-        int processors, blocks;
+        int processors, blocks, able;
+        check(cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
+                                   context.getDevice()),
+              "asking the device");
+        if (!able)
+            throw OpenMMException("FMMForce: the device has no cooperative launch, which " +
+                                  kernel.name + " needs");
         check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                                    context.getDevice()),
               "asking the device");

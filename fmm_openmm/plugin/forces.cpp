@@ -1,11 +1,18 @@
 #include "forces.h"
 
+#include <set>
+
 #include "OpenMM.h"
 #include "separation.h"
 
 using namespace OpenMM;
 
 namespace fmm {
+
+// Pairs of interaction groups, over all particles, from which OpenMM's list is cheaper than all of
+// these pairs: about as many as OpenMM computes with a list, by whole tiles, in water with a cutoff
+// of 0.9 nm.
+static const double MANY_PAIRS = 400;
 
 template <class... Kinds>
 static bool isOneOf(const Force& force) {
@@ -74,6 +81,19 @@ std::vector<std::pair<int, int>> exclusionsOf(const CustomNonbondedForce& force)
     return excluded;
 }
 
+// OpenMM sorts out the pairs of interaction groups that are out of reach only when it makes a list
+// of all particles, and otherwise computes all of them.
+static bool hasManyGroupPairs(const CustomNonbondedForce& force) {
+    if (force.getNonbondedMethod() == CustomNonbondedForce::NoCutoff) return false;
+    double pairs = 0;
+    for (int k = 0; k < force.getNumInteractionGroups(); k++) {
+        std::set<int> first, second;
+        force.getInteractionGroupParameters(k, first, second);
+        pairs += (double)first.size() * second.size();
+    }
+    return pairs > MANY_PAIRS * force.getNumParticles();
+}
+
 std::string forceWithList(ContextImpl& context, const Force& force) {
     const System& system = context.getSystem();
     for (int i = 0; i < system.getNumForces(); i++) {
@@ -84,7 +104,8 @@ std::string forceWithList(ContextImpl& context, const Force& force) {
             lists = nonbonded->getIncludeDirectSpace() && !obstacleOf(*nonbonded).empty();
         if (auto* custom = dynamic_cast<const CustomNonbondedForce*>(&other)) {
             PairEnergy unused;
-            lists = custom->getNumInteractionGroups() == 0 && !obstacleOf(*custom, unused).empty();
+            lists = custom->getNumInteractionGroups() > 0 ? hasManyGroupPairs(*custom)
+                                                          : !obstacleOf(*custom, unused).empty();
         }
         if (lists) return other.getName();
     }

@@ -25,7 +25,8 @@ std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, PairEnergy& en
 std::vector<std::pair<int, int>> exclusionsOf(const OpenMM::CustomNonbondedForce& force);
 
 // A force of the Context, or its integrator, which has OpenMM list all pairs of particles near each
-// other whoever computes those of `force`; nothing if there is none.
+// other whoever computes those of `force`, or has it compute many more without; nothing if there is
+// none.
 std::string forceWithList(OpenMM::ContextImpl& context, const OpenMM::Force& force);
 
 }  // namespace fmm

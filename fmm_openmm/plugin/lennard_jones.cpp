@@ -261,6 +261,7 @@ void LennardJones::adaptBuffer() {
     double wanted = (std::sqrt(speed * speed + 3 * speed * interaction.cutoff) - speed) / 3;
     wanted = std::min(std::max(wanted, MIN_BUFFER), MAX_BUFFER_SHARE * interaction.cutoff);
     if (wanted < MIN_BUFFER_CHANGE * buffer && buffer < MIN_BUFFER_CHANGE * wanted) return;
+    roomUnknown = roomUnknown || wanted > buffer;
     buffer = wanted;
     placeSites();
 }

@@ -78,6 +78,7 @@ public:
     explicit End(SitePairs& owner) : owner(owner) {}
     double computeForceAndEnergy(bool, bool, int) override {
         owner.side->leave();
+        owner.own->leave();
         return 0;
     }
 
@@ -90,12 +91,14 @@ SitePairs::SitePairs(ContextImpl& context) : cuda(firstOf(context)) {}
 SitePairs::~SitePairs() {
     ContextSelector selector(cuda);
     side.reset();
+    own.reset();
     engine.reset();
 }
 
 void SitePairs::start(const Force& force, const Interaction& interaction, bool alone) {
     sites = interaction;
     side.reset(new SideStream(cuda));
+    own.reset(new SideStream(cuda, false));
     if (!sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
     cuda.addPreComputation(new Begin(*this));
     cuda.addPostComputation(new End(*this));
@@ -139,7 +142,13 @@ double SitePairs::execute(bool forces, bool energy) {
     if (engine) {
         engine->prepare();
         const bool beside = runsBeside(energy);
-        if (beside) side->mark();
+        if (beside) {
+            if (cuda.getCurrentStream() == 0) {  // nothing could go beside it
+                own->mark();
+                own->enter();
+            }
+            side->mark();
+        }
         engine->compute(forces, energy);
         if (beside) side->enter();
     }
@@ -165,8 +174,9 @@ bool SitePairs::runsBeside(bool energy) {
 
 // After an error of another force, see NativeKernel::discard().
 void SitePairs::discard() {
-    if (!side->isEntered()) return;
+    if (!side->isEntered() && !own->isEntered()) return;
     side->leave();
+    own->leave();
     cuda.setForcesValid(false);
 }
 
@@ -235,7 +245,8 @@ std::vector<double> NonbondedParameters::Own::all() const {
 }
 
 NonbondedParameters::NonbondedParameters(const NonbondedForce& force,
-                                         const NonbondedParameters& before) {
+                                         const NonbondedParameters& before)
+    : names(before.names), values(before.names.size()) {
     readParticles(force);
     readExceptions(force, before);
     const auto method = force.getNonbondedMethod();
@@ -358,6 +369,27 @@ std::vector<double> NonbondedParameters::exceptionData() const {
     return data;
 }
 
+// What updateParametersInContext leaves as it was when the Context was made.
+template <class Nonbonded>
+static void copyLimits(const Nonbonded& from, Nonbonded& to) {
+    to.setNonbondedMethod(from.getNonbondedMethod());
+    to.setCutoffDistance(from.getCutoffDistance());
+    to.setUseSwitchingFunction(from.getUseSwitchingFunction());
+    to.setSwitchingDistance(from.getSwitchingDistance());
+}
+
+static void copySettings(const NonbondedForce& from, NonbondedForce& to) {
+    copyLimits(from, to);
+    to.setUseDispersionCorrection(from.getUseDispersionCorrection());
+    to.setIncludeDirectSpace(from.getIncludeDirectSpace());
+}
+
+static void copySettings(const CustomNonbondedForce& from, CustomNonbondedForce& to) {
+    copyLimits(from, to);
+    to.setEnergyFunction(from.getEnergyFunction());
+    to.setUseLongRangeCorrection(from.getUseLongRangeCorrection());
+}
+
 NonbondedKernel::NonbondedKernel(const std::string& name, const Platform& platform,
                                  ContextImpl& context)
     : CalcNonbondedForceKernel(name, platform),
@@ -386,6 +418,7 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
 
 void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
     ContextSelector selector(cuda);
+    copySettings(force, settings);
     parameters.combine();  // the Context has no parameters yet
     pairs.start(force, parameters.interaction, claim.isAlone());
     addExceptions(force);
@@ -434,23 +467,28 @@ double NonbondedKernel::execute(ContextImpl& context, bool includeForces, bool i
         return delegate->execute(context, includeForces, includeEnergy, includeDirect,
                                  includeReciprocal);
     ContextSelector selector(cuda);
-    if (parameters.setValues(context)) {
+    const bool changed = parameters.setValues(context);
+    if (outdated)
+        pairs.update(parameters.interaction);
+    else if (changed)
         pairs.setTable(parameters.interaction);
-        uploadExceptions();
-    }
+    if (outdated || changed) uploadExceptions();
+    outdated = false;
     return includeDirect ? pairs.execute(includeForces, includeEnergy) : 0;
 }
 
-void NonbondedKernel::copyParametersToContext(ContextImpl& context, const NonbondedForce& force,
+void NonbondedKernel::copyParametersToContext(ContextImpl& context, const NonbondedForce& given,
                                               int firstParticle, int lastParticle,
                                               int firstException, int lastException) {
     if (delegate) {
-        delegate->copyParametersToContext(context, force, firstParticle, lastParticle,
+        delegate->copyParametersToContext(context, given, firstParticle, lastParticle,
                                           firstException, lastException);
         return;
     }
-    if (force.getNumParticles() != cuda.getNumAtoms())
+    if (given.getNumParticles() != cuda.getNumAtoms())
         throw OpenMMException("updateParametersInContext: The number of particles has changed");
+    NonbondedForce force = given;
+    copySettings(settings, force);
     std::string obstacle = obstacleOf(force);
     NonbondedParameters now;
     if (obstacle.empty()) {
@@ -462,18 +500,22 @@ void NonbondedKernel::copyParametersToContext(ContextImpl& context, const Nonbon
             "updateParametersInContext: the Context was made for a NonbondedForce without charges "
             "whose Lennard-Jones pairs fmm_openmm computes, but now " +
             obstacle);
+    // sites are places in OpenMM's arrays, so only pairs that all molecules of a kind exclude can
+    // be excluded
+    if (now.excluded != parameters.excluded)
+        throw OpenMMException("updateParametersInContext: The set of exceptions has changed");
     if (now.exceptionPairs != parameters.exceptionPairs)
         throw OpenMMException(
             "updateParametersInContext: The set of non-excluded exceptions has changed");
-    if (now.names != parameters.names)
+    if (now.names.size() != parameters.names.size())
         throw OpenMMException(
             "updateParametersInContext: The parameter of a parameter offset has changed");
     ContextSelector selector(cuda);
+    // pairs and exceptions follow at the next evaluation, both, even if OpenMM fails to regroup
+    // molecules now
     parameters = now;
-    parameters.setValues(context);
-    uploadExceptions();
+    outdated = true;
     describe(context.getSystem(), force);
-    pairs.update(parameters.interaction);
 }
 
 void NonbondedKernel::getPMEParameters(double& alpha, int& nx, int& ny, int& nz) const {
@@ -526,7 +568,7 @@ void CustomParameters::setValues(const std::vector<double>& now) {
 // The correction for what is beyond the cutoff, and for what the switching function takes off: a
 // mean over all pairs of particles, each with itself included, as OpenMM's. Its integrals are exact
 // here, OpenMM's to 1e-5.
-static double dispersionOf(const CustomNonbondedForce& force, const Interaction& interaction) {
+static double dispersionOf(const Interaction& interaction, double particles) {
     const double cutoff = interaction.cutoff, from = interaction.switching;
     double twelfth = std::pow(cutoff, -9) / 9, sixth = std::pow(cutoff, -3) / 3;
     if (from > 0) {
@@ -549,8 +591,7 @@ static double dispersionOf(const CustomNonbondedForce& force, const Interaction&
             const int k = i * interaction.types + j;
             sum += pairs * (interaction.repulsion[k] * twelfth - interaction.attraction[k] * sixth);
         }
-    const double n = force.getNumParticles();
-    return 2 * M_PI * n * n * sum / (n * (n + 1) / 2);
+    return 4 * M_PI * particles * sum / (particles + 1);
 }
 
 CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Platform& platform,
@@ -559,6 +600,7 @@ CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Plat
       context(context),
       cuda(firstOf(context)),
       claim(context),
+      settings("0"),
       pairs(context) {}
 
 void CustomNonbondedKernel::initialize(const System& system, const CustomNonbondedForce& force) {
@@ -571,6 +613,7 @@ void CustomNonbondedKernel::initialize(const System& system, const CustomNonbond
         }
     if (claim.ask(force, parameters.interaction, obstacle)) try {
             ContextSelector selector(cuda);
+            copySettings(force, settings);
             pairs.start(force, parameters.interaction, claim.isAlone());
             describe(force);
             return;
@@ -584,9 +627,8 @@ void CustomNonbondedKernel::initialize(const System& system, const CustomNonbond
 }
 
 void CustomNonbondedKernel::describe(const CustomNonbondedForce& force) {
-    const bool corrects = force.getUseLongRangeCorrection() && parameters.interaction.periodic;
-    corrected.reset(corrects ? new CustomNonbondedForce(force) : nullptr);
-    pairs.setIdentities(Identities(parameters.typeOfParticle, exclusionsOf(force), {}));
+    excluded = exclusionsOf(force);
+    pairs.setIdentities(Identities(parameters.typeOfParticle, excluded, {}));
 }
 
 double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces,
@@ -596,21 +638,24 @@ double CustomNonbondedKernel::execute(ContextImpl& context, bool includeForces,
     outdated = parameters.setValues(context) || outdated;
     if (outdated) {
         pairs.update(parameters.interaction);
-        pairs.dispersion = corrected ? dispersionOf(*corrected, parameters.interaction) : 0;
+        if (settings.getUseLongRangeCorrection() && parameters.interaction.periodic)
+            pairs.dispersion = dispersionOf(parameters.interaction, cuda.getNumAtoms());
         outdated = false;
     }
     return pairs.execute(includeForces, includeEnergy);
 }
 
 void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context,
-                                                    const CustomNonbondedForce& force,
+                                                    const CustomNonbondedForce& given,
                                                     int firstParticle, int lastParticle) {
     if (delegate) {
-        delegate->copyParametersToContext(context, force, firstParticle, lastParticle);
+        delegate->copyParametersToContext(context, given, firstParticle, lastParticle);
         return;
     }
-    if (force.getNumParticles() != cuda.getNumAtoms())
+    if (given.getNumParticles() != cuda.getNumAtoms())
         throw OpenMMException("updateParametersInContext: The number of particles has changed");
+    CustomNonbondedForce force(given);
+    copySettings(settings, force);
     PairEnergy energy;
     const std::string obstacle = obstacleOf(force, energy);
     if (!obstacle.empty())
@@ -618,6 +663,11 @@ void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context,
             "updateParametersInContext: the Context was made for a CustomNonbondedForce whose "
             "pairs fmm_openmm computes, but now " +
             obstacle);
+    if (exclusionsOf(force) != excluded)
+        throw OpenMMException("updateParametersInContext: The set of exclusions has changed");
+    if (energy.names != parameters.names())
+        throw OpenMMException(
+            "updateParametersInContext: The set of global parameters has changed");
     ContextSelector selector(cuda);
     // followed by the Context's values at the next evaluation
     parameters = CustomParameters(force, energy);

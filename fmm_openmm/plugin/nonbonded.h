@@ -113,6 +113,7 @@ private:
     Interaction sites;
     std::unique_ptr<LennardJones> engine;  // none without sites
     std::unique_ptr<SideStream> side;      // of OpenMM's other forces
+    std::unique_ptr<SideStream> own;       // of the pairs beside them
     Identities* identities = nullptr;      // OpenMM's, once it has been told of them
     std::shared_ptr<int> delays;           // of OpenMM's reordering, none if it may not wait
 };
@@ -122,7 +123,8 @@ class NonbondedParameters {
 public:
     NonbondedParameters() {}
 
-    // Exceptions that counted before count still, though they may be zero now.
+    // Exceptions that counted before count still, though they may be zero now, and global
+    // parameters that offsets used keep their numbers.
     NonbondedParameters(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
 
     // Why such a force cannot be computed among its sites, or nothing.
@@ -197,6 +199,8 @@ private:
     Claim claim;
     std::unique_ptr<OpenMM::CalcNonbondedForceKernel> delegate;
     NonbondedParameters parameters;
+    OpenMM::NonbondedForce settings;  // those of the force, without particles
+    bool outdated = false;            // whether pairs are not yet computed with these parameters
     OpenMM::CudaArray exceptionParameters;
     SitePairs pairs;
 };
@@ -209,6 +213,8 @@ public:
 
     // Takes the values of the global parameters; false if they are as before.
     bool setValues(OpenMM::ContextImpl& context);
+
+    const std::vector<std::string>& names() const { return energy.names; }
 
     Interaction interaction;
     std::vector<int> typeOfParticle;  // -1: no site
@@ -240,10 +246,9 @@ private:
     Claim claim;
     std::unique_ptr<OpenMM::CalcCustomNonbondedForceKernel> delegate;
     CustomParameters parameters;
-    // whether pairs are not yet computed with these parameters
-    bool outdated = false;
-    // a copy of the force, if it has a long-range correction
-    std::unique_ptr<OpenMM::CustomNonbondedForce> corrected;
+    OpenMM::CustomNonbondedForce settings;  // those of the force, without particles
+    std::vector<std::pair<int, int>> excluded;
+    bool outdated = false;  // whether pairs are not yet computed with these parameters
     SitePairs pairs;
 };
 

@@ -4,11 +4,12 @@
 
 namespace fmm {
 
-// Of the highest priority there is. Needs OpenMM's context to be current;
-// what fails throws OpenMMException.
+// A stream that is in order with OpenMM's own, as its copies are: if an error leaves OpenMM on it,
+// nothing overtakes them. Of the highest priority there is, or of the lowest, as OpenMM's own.
+// Needs OpenMM's context to be current; what fails throws OpenMMException.
 class SideStream {
 public:
-    explicit SideStream(OpenMM::CudaContext& cuda);
+    explicit SideStream(OpenMM::CudaContext& cuda, bool urgent = true);
     ~SideStream();
     SideStream(const SideStream&) = delete;
 
