@@ -74,7 +74,12 @@ def test_the_compiler_may_be_several_words(monkeypatch):
 
 
 def test_without_a_compiler(monkeypatch):
-    """And where OpenMM has no CUDA platform, so that nobody misses it."""
+    """Nor a library of the wheel; and where OpenMM has no CUDA platform, so that nobody misses it."""
+
+    def none():
+        raise fmm.UnsupportedError("none came with it")
+
+    monkeypatch.setattr(plugin, "shipped", none)
     monkeypatch.setenv("FMM_OPENMM_CACHE", "off")
     monkeypatch.setenv("CXX", "no such compiler")
     for name in ("CPU", "CUDA"):
@@ -88,6 +93,7 @@ def test_without_a_compiler(monkeypatch):
             reason = plugin.find.__wrapped__()
         assert (reason == plugin.NO_PLATFORM) == (name == "CPU")
         assert name == "CPU" or reason.startswith("the native plugin ")
+        assert name == "CPU" or reason.endswith("(none came with it)")
 
 
 OPENMM_DEFINES = """
