@@ -35,38 +35,51 @@ def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray
             f"`parameters` must have shape (n, 3) with n = {particles} (from `force`), "
             f"got {parameters.shape}"
         )
-    deque(_calls(force, "setParticleParameters", particles, *parameters.T.tolist()), maxlen=0)
+    deque(calls(force, "setParticleParameters", particles, *parameters.T.tolist()), maxlen=0)
 
 
 def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
     """The particles of every exception, shape (m, 2), int64."""
-    rows = map(itemgetter(0, 1), _calls(force, "getExceptionParameters", force.getNumExceptions()))
+    rows = map(itemgetter(0, 1), calls(force, "getExceptionParameters", force.getNumExceptions()))
     return np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 2)
 
 
 def first_charged(force: openmm.NonbondedForce) -> int | None:
-    """The first particle that has a charge; None if there is none.
-
-    Parameter offsets do not count.
-    """
-    charges = map(itemgetter(0), _calls(force, "getParticleParameters", force.getNumParticles()))
+    """The first particle that has a charge; None if there is none. Parameter offsets do not
+    count."""
+    charges = map(itemgetter(0), calls(force, "getParticleParameters", force.getNumParticles()))
     return next(compress(count(), charges), None)
 
 
+def has_electrostatics(force: openmm.NonbondedForce) -> bool:
+    """Whether any charge, charge product or offset of these is not 0."""
+    offsets = map(force.getParticleParameterOffset, range(force.getNumParticleParameterOffsets()))
+    scales = map(force.getExceptionParameterOffset, range(force.getNumExceptionParameterOffsets()))
+    exceptions = calls(force, "getExceptionParameters", force.getNumExceptions())
+    return (
+        first_charged(force) is not None
+        or any(row[2] for row in offsets)
+        or any(row[2] for row in scales)
+        or any(row[2] for row in exceptions)
+    )
+
+
 def _read(force: openmm.NonbondedForce, name: str, number: int, width: int) -> np.ndarray:
-    """What the method ``name`` returns for each index below ``number``,
-    shape (number, width), float64."""
-    # row by row: a list of millions of lists would be gone through by the garbage
-    # collector again and again
-    return np.fromiter(chain.from_iterable(_calls(force, name, number)), np.float64).reshape(
+    """What the method ``name`` returns for each index below ``number``, shape (number, width),
+    float64."""
+    # row by row: a list of millions of lists would be gone through by the garbage collector again
+    # and again
+    return np.fromiter(chain.from_iterable(calls(force, name, number)), np.float64).reshape(
         number, width
     )
 
 
-def _calls(force: openmm.NonbondedForce, name: str, number: int, *columns: list):
-    """Call the method ``name`` for each index below ``number`` and its entries of ``columns``;
-    an iterator over the results."""
-    function = getattr(getattr(openmm, "_openmm", None), f"NonbondedForce_{name}", None)
+def calls(force: openmm.Force, name: str, number: int, *columns: list):
+    """Call the method ``name`` of any force for each index below ``number`` and its entries of
+    ``columns``; an iterator over the results."""
+    module = getattr(openmm, "_openmm", None)
+    names = (f"{kind.__name__}_{name}" for kind in type(force).__mro__)
+    function = next((getattr(module, each) for each in names if hasattr(module, each)), None)
     if function is None:  # an OpenMM whose extension module is another
         method = getattr(force, name)
         return map(lambda *arguments: strip_units(method(*arguments)), range(number), *columns)

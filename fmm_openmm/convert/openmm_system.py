@@ -45,9 +45,10 @@ class Source:
         return cls(_name(force), nonbonded_charges(force), excepted_pairs(force), flag, periodic)
 
     @classmethod
-    def of_fmm(cls, force) -> "Source":
-        """An ``FMMForce``."""
-        charges, structure = force._definition.default_charges, force._definition.structure
+    def of_fmm(cls, force, defaults: dict[str, float]) -> "Source":
+        """An ``FMMForce``, where its System gives global parameters these defaults."""
+        definition = force._definition
+        charges, structure = definition.parameters.charges(defaults), definition.structure
         return cls(
             _name(force),
             charges,
@@ -99,6 +100,13 @@ def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:
     }
 
 
+def defaults_in(system) -> dict[str, float]:
+    """The default value of every global parameter of the NonbondedForces of a System: of those that
+    they share with an FMMForce these count, which may have been set since the conversion."""
+    forces = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+    return {name: value for force in forces for name, value in global_defaults(force).items()}
+
+
 def charges_of_system(system, positions=None) -> dict:
     """See :meth:`fmm_openmm.ChargeSystem.from_openmm`."""
     if not isinstance(system, openmm.System):
@@ -125,9 +133,8 @@ def _sources(system) -> list[Source]:
     # an FMMForce can only exist once its module is loaded: nothing is imported here, against the
     # direction of imports
     integration = sys.modules.get("fmm_openmm.integration")
-    sources = (
-        [Source.of_fmm(force) for force in integration.find_fmm(system)] if integration else []
-    )
+    forces, defaults = integration.find_fmm(system) if integration else [], defaults_in(system)
+    sources = [Source.of_fmm(force, defaults) for force in forces]
     if not sources:
         return [Source.of_nonbonded(nonbonded_force(system))]
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]

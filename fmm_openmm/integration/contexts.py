@@ -2,7 +2,8 @@
 conversion.
 
 A PythonForce never sees its System, so the check is made where Python makes a Context:
-``openmm.Context(...)``, and so ``openmm.app.Simulation``, and ``context.reinitialize()``. It is
+``openmm.Context(...)``, and so ``openmm.app.Simulation``, and ``context.reinitialize()``; and where a
+NonbondedForce sends its charges, ``force.updateParametersInContext(context)``. It is
 installed when ``fmm_openmm.integration`` is imported, which every FMMForce does, also one read from
 XML. Contexts that OpenMM makes itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not seen.
 """
@@ -11,7 +12,7 @@ import functools
 
 import openmm
 
-from fmm_openmm.integration.edits import check_system
+from fmm_openmm.integration.edits import check_sent, check_system, may_be_converted
 
 _MARK = "_fmm_openmm_plain"
 """Attribute of a method that :func:`install` put in place: the method of OpenMM."""
@@ -19,36 +20,52 @@ _MARK = "_fmm_openmm_plain"
 
 def install() -> None:
     """Check every System that a Context is made of from now on; once is enough."""
-    if not hasattr(openmm.Context.__init__, _MARK):
-        openmm.Context.__init__ = _checked(
-            openmm.Context.__init__, lambda context, *args: args[0] if args else None
-        )
-    if not hasattr(openmm.Context.reinitialize, _MARK):
-        openmm.Context.reinitialize = _checked(
-            openmm.Context.reinitialize, lambda context, *args, **kw: context.getSystem()
-        )
+    for owner, name, check in _CHECKS:
+        method = getattr(owner, name)
+        if not hasattr(method, _MARK):
+            setattr(owner, name, _checked(method, check))
 
 
 def remove() -> None:
     """Undo :func:`install`."""
-    for name in ("__init__", "reinitialize"):
-        plain = getattr(getattr(openmm.Context, name), _MARK, None)
-        if plain is not None:
-            setattr(openmm.Context, name, plain)
+    for owner, name, _ in _CHECKS:
+        setattr(owner, name, getattr(getattr(owner, name), _MARK, getattr(owner, name)))
 
 
-def _checked(method, system_of):
-    """``method`` of a Context after a check of the System that ``system_of``
-    finds in its arguments."""
+def _checked(method, check):
+    """``method`` after a check that is given the same arguments, be they right or wrong."""
 
     @functools.wraps(method)
     def checked(self, *args, **keywords):
-        system = system_of(self, *args, **keywords)
-        if isinstance(system, openmm.System) and any(
-            isinstance(force, openmm.PythonForce) for force in system.getForces()
-        ):
-            check_system(system)
+        check(self, *args, **keywords)
         return method(self, *args, **keywords)
 
     setattr(checked, _MARK, method)
     return checked
+
+
+def _check_made(context, *args, **_) -> None:
+    _check(args[0] if args else None)
+
+
+def _check_reinitialized(context, *_, **__) -> None:
+    _check(context.getSystem())
+
+
+def _check_sent(force, *args, **keywords) -> None:
+    context = args[0] if args else keywords.get("context")
+    if isinstance(context, openmm.Context):
+        check_sent(force, context)
+
+
+def _check(system) -> None:
+    if isinstance(system, openmm.System) and may_be_converted(system):
+        check_system(system)
+
+
+_CHECKS = (
+    (openmm.Context, "__init__", _check_made),
+    (openmm.Context, "reinitialize", _check_reinitialized),
+    (openmm.NonbondedForce, "updateParametersInContext", _check_sent),
+)
+"""Class, method, and what is checked before it."""

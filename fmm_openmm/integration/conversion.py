@@ -8,10 +8,12 @@ import openmm
 
 from fmm_openmm.convert.nonbonded import set_particle_parameters
 from fmm_openmm.integration.table import Table
-from fmm_openmm.units import strip_units
 
-CHARGE_NAMES = ("charge", "charges", "q")
-"""What tools call the charge among the parameters of a custom force."""
+METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
+"""Of a NonbondedForce, by their numbers."""
+
+ANY = ""
+"""Stands for the signature of any force."""
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,18 @@ class Original:
         method: its nonbonded method.
         charges: shape (n,), e.
         charge_scales: of its particle parameter offsets, shape (k,).
-        charged_by_zeros: how many forces of the System had a charge of 0 for every particle then,
-            as in :func:`charged_by_zeros`.
+        zeroed: signatures of the forces that :func:`fmm_openmm.integration.zeroed.zeroed` finds in the
+            System before the conversion.
         exceptions: how many exceptions the force had.
+        place: of the force among the NonbondedForces of the System.
     """
 
     method: int
     charges: np.ndarray
     charge_scales: np.ndarray
-    charged_by_zeros: int = 0
+    zeroed: tuple[str, ...] = ()
     exceptions: int = 0
+    place: int = 0
 
     @classmethod
     def of(cls, force: openmm.NonbondedForce, charges: np.ndarray) -> "Original":
@@ -43,15 +47,20 @@ class Original:
         return cls(force.getNonbondedMethod(), charges, np.array(scales, np.float64))
 
     def without_coulomb(self) -> "Original":
-        """The same with charges 0, and no Ewald sum that would run for nothing.
+        """The same with charges 0, and no Ewald sum that would run for nothing."""
+        return Original(
+            self.method_without_coulomb,
+            np.zeros_like(self.charges),
+            np.zeros_like(self.charge_scales),
+        )
 
-        LJPME keeps its method, whose dispersion grid does not depend on charges. PME and Ewald
+    @property
+    def method_without_coulomb(self) -> int:
+        """LJPME keeps its method, whose dispersion grid does not depend on charges. PME and Ewald
         become CutoffPeriodic: the same Lennard-Jones interaction, and exceptions are evaluated
-        alike.
-        """
+        alike."""
         ewald = self.method in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
-        method = openmm.NonbondedForce.CutoffPeriodic if ewald else self.method
-        return Original(method, np.zeros_like(self.charges), np.zeros_like(self.charge_scales))
+        return openmm.NonbondedForce.CutoffPeriodic if ewald else self.method
 
     def apply(self, force: openmm.NonbondedForce, parameters: np.ndarray) -> None:
         """Write it to a force; Lennard-Jones parameters and exceptions stay as they are.
@@ -93,8 +102,9 @@ class Original:
             "method": self.method,
             "charges": Table(np.float64, 1, self.charges).pack(),
             "charge_scales": Table(np.float64, 1, self.charge_scales).pack(),
-            "charged_by_zeros": self.charged_by_zeros,
+            "zeroed": list(self.zeroed),
             "exceptions": self.exceptions,
+            "place": self.place,
         }
 
     @classmethod
@@ -104,32 +114,8 @@ class Original:
             packed["method"],
             Table.unpack(np.float64, 1, packed["charges"]).rows[:, 0].copy(),
             Table.unpack(np.float64, 1, packed["charge_scales"]).rows[:, 0].copy(),
-            packed.get("charged_by_zeros", 0),  # which version 0.1 did not write
+            # earlier files have the number of these forces, or nothing
+            tuple(packed.get("zeroed", [ANY] * packed.get("charged_by_zeros", 0))),
             packed.get("exceptions", 0),
+            packed.get("place", 0),
         )
-
-
-def charged_by_zeros(forces: list[openmm.Force]) -> list[openmm.Force]:
-    """The custom pair forces and implicit solvents among ``forces`` that have a charge for each
-    particle, and 0 for all.
-
-    A tool that makes such a force of the charges of a converted NonbondedForce finds zeros there.
-    """
-    return [force for force in forces if _is_charged_by_zeros(force)]
-
-
-def _is_charged_by_zeros(force: openmm.Force) -> bool:
-    if isinstance(force, openmm.GBSAOBCForce):
-        place = 0
-    elif isinstance(force, openmm.CustomNonbondedForce | openmm.CustomGBForce):
-        names = [
-            force.getPerParticleParameterName(index).lower()
-            for index in range(force.getNumPerParticleParameters())
-        ]
-        place = next((index for index, name in enumerate(names) if name in CHARGE_NAMES), None)
-    else:
-        return False
-    particles = range(force.getNumParticles())
-    if place is None or not particles:
-        return False
-    return not any(strip_units(force.getParticleParameters(index)[place]) for index in particles)

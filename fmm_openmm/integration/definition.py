@@ -169,12 +169,14 @@ class Parameters:
     Attributes:
         base: shape (n,), e.
         names: global parameters that offsets use.
+        defaults: of each its value where a Context has none.
         targets: of each offset the index into ``names`` and the particle, shape (k, 2).
         scales: of each offset, shape (k,), e per unit of the parameter.
     """
 
     base: np.ndarray
     names: tuple[str, ...]
+    defaults: tuple[float, ...]
     targets: np.ndarray
     scales: np.ndarray
     _latest: dict = field(default_factory=dict, repr=False)
@@ -182,7 +184,7 @@ class Parameters:
     def charges(self, values) -> np.ndarray:
         """Charges at the given values of the global parameters; the same array again while these
         do not change."""
-        key = tuple(values[name] for name in self.names)
+        key = tuple(map(values.get, self.names, self.defaults))
         if key not in self._latest:
             charges = self.base.copy()
             np.add.at(
@@ -270,15 +272,11 @@ class Definition:
             self._parameters = Parameters(
                 self.charges.rows[:, 0].copy(),
                 tuple(name for name, _ in self.global_parameters),
+                tuple(default for _, default in self.global_parameters),
                 targets,
                 self.offset_scales.rows[:, 0].copy(),
             )
         return self._parameters
-
-    @property
-    def default_charges(self) -> np.ndarray:
-        """The charges with all global parameters at their defaults, shape (n,), e."""
-        return self.parameters.charges(dict(self.global_parameters))
 
     # editing
 

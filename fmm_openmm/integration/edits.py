@@ -5,30 +5,61 @@ Whatever edits a NonbondedForce after the conversion finds charges of zero in it
 does not see the edit.
 """
 
+import weakref
+from collections import Counter
+
 import numpy as np
 import openmm
 
-from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged
+from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged, has_electrostatics
+from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.conversion import Original, charged_by_zeros
+from fmm_openmm.integration.conversion import ANY, METHODS, Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.zeroed import signature, zeroed
 
 REMEDY = (
     "Call fmm.restore_pme(system) before the edit and fmm.use_fmm(system) after it: convert last."
 )
 
 
+_converted: dict[int, weakref.ref] = {}
+"""The Systems that :func:`fmm_openmm.use_fmm` has converted, by the address of the C++ object."""
+
+
+def remember(system: openmm.System) -> None:
+    """Record that a System was converted: once its FMMForce is removed, nothing in it tells."""
+    address = int(system.this)
+    _converted[address] = weakref.ref(system, lambda _: _converted.pop(address, None))
+
+
+def forget(system: openmm.System) -> None:
+    """Undo :func:`remember`."""
+    _converted.pop(int(system.this), None)
+
+
+def may_be_converted(system: openmm.System) -> bool:
+    """Whether :func:`check_system` has anything to look at."""
+    return int(system.this) in _converted or any(
+        isinstance(force, openmm.PythonForce) for force in system.getForces()
+    )
+
+
 def check_system(system: openmm.System) -> None:
     """Raise an error if a System was edited after :func:`fmm_openmm.use_fmm` in a way that makes
     its energies wrong.
 
-    The numbers of particles, the charges and charge offsets of the NonbondedForce, and its
-    exceptions are compared with what was converted. A pair force or an implicit solvent whose
-    charges are all zero, as they read in the NonbondedForce since, is refused as well. Everything
-    else may be edited: Lennard-Jones parameters, charge products of exceptions, other forces, and
-    the charges and exclusions of the FMMForce. Of an FMMForce that :func:`fmm_openmm.use_fmm` did
-    not make, only the number of particles is checked. A System without an FMMForce passes. Every
-    System is checked so when Python makes or reinitializes an ``openmm.Context`` of it.
+    The numbers of particles, and the method, charges, charge offsets and exceptions of the
+    NonbondedForce, are compared with what was converted. An FMMForce that is there twice, or was
+    removed from the System that was converted, is refused; so is a custom force for pairs, bonds or
+    an external field, or an implicit solvent, that was made since and has zeros where the charges
+    of particles should be, which it may have read in the NonbondedForce. Everything else may be
+    edited: Lennard-Jones parameters, also in a NonbondedForce of their own, charge products of
+    exceptions, other forces, and the charges and exclusions of the FMMForce. An FMMForce without
+    any other force is the Coulomb part of a decomposition. Of an FMMForce that
+    :func:`fmm_openmm.use_fmm` did not make, only the number of particles is checked. A System that
+    was not converted passes. Every System is checked so when Python makes or reinitializes an
+    ``openmm.Context`` of it.
 
     Args:
         system: converted or not; also a copy, or one that was read from XML.
@@ -38,51 +69,132 @@ def check_system(system: openmm.System) -> None:
             exception that differs, and the remedy.
         TypeError: not a System.
     """
-    for force in find_fmm(system):
+    forces = find_fmm(system)
+    for force in forces:
         _check_particles(force, "FMMForce", force.getNumParticles(), system)
-        if force._definition.original is not None:
-            _check_converted(force, system)
+    made = [force for force in forces if force._definition.original is not None]
+    if len(made) > 1:
+        raise UnsupportedError(
+            f"the System holds {len(made)} FMMForces made by fmm.use_fmm(system) of one NonbondedForce: remove all but one with "
+            "system.removeForce()"
+        )
+    is_first = int(system.this) in _converted  # and no copy, of which forces may be left out
+    if made and (system.getNumForces() > 1 or is_first):
+        _check_converted(made[0], system)
+    if not forces and is_first:
+        _check_without_fmm(system)
+
+
+def check_sent(force: openmm.NonbondedForce, context: openmm.Context) -> None:
+    """Raise an error if a NonbondedForce would send charges to a Context whose System was
+    converted."""
+    if first_charge(force) is None:
+        return
+    system = context.getSystem()
+    if any(int(force.this) == int(other.this) for other in system.getForces()) and any(
+        other._definition.original is not None for other in find_fmm(system)
+    ):
+        _check_charges(force, _named(force, "NonbondedForce"))
+
+
+def converted_force(system: openmm.System, original: Original) -> openmm.NonbondedForce | None:
+    """The NonbondedForce that was converted: others were added after it."""
+    found = _nonbonded(system)
+    return found[original.place] if original.place < len(found) else None
+
+
+def expected_charges(definition, original: Original) -> np.ndarray:
+    """What stands for the charge of each particle before the conversion, shape (n,), e: where that
+    is 0, the scale of its parameter offset."""
+    charges = np.zeros(len(definition.charges))
+    charges[: len(original.charges)] = original.charges
+    particles = definition.offset_targets.rows[:, 1]
+    offset = charges[particles] == 0
+    charges[particles[offset]] = definition.offset_scales.rows[offset, 0]
+    return charges
+
+
+def _nonbonded(system: openmm.System) -> list[openmm.NonbondedForce]:
+    return [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
 
 
 def _check_converted(force: FMMForce, system: openmm.System) -> None:
-    forces = system.getForces()
-    found = [other for other in forces if isinstance(other, openmm.NonbondedForce)]
-    if len(found) != 1:
+    definition = force._definition
+    original = Original.unpack(definition.original)
+    found, place = _nonbonded(system), original.place
+    others = found[:place] + found[place + 1 :]
+    if place >= len(found) or any(map(has_electrostatics, others)):
         names = f" ({', '.join(repr(other.getName()) for other in found)})" if found else ""
         raise UnsupportedError(
             f"the System holds {len(found)} NonbondedForces{names}, and "
             f"{_named(force, 'FMMForce')} was made of one. {REMEDY}"
         )
-    nonbonded = found[0]
+    nonbonded = found[place]
     name = _named(nonbonded, "NonbondedForce")
     _check_particles(nonbonded, "NonbondedForce", nonbonded.getNumParticles(), system)
     _check_charges(nonbonded, name)
-    original = Original.unpack(force._definition.original)
-    _check_exceptions(nonbonded, name, force._definition.exclusions.rows, original.exceptions)
-    if original.charges.any() and len(made := charged_by_zeros(forces)) > original.charged_by_zeros:
+    _check_settings(nonbonded, name, definition, original.method_without_coulomb)
+    _check_exceptions(nonbonded, name, definition.exclusions.rows, original.exceptions)
+    known = Counter(original.zeroed)
+    for other, zeros, total in zeroed(system.getForces(), expected_charges(definition, original)):
+        key = next((key for key in (signature(other), ANY) if known[key]), None)
+        if key is None:
+            which = "every particle" if zeros == total else f"{zeros} of {total} charged particles"
+            if isinstance(other, openmm.CustomBondForce):
+                which = f"{zeros} of {total} bonds between charges"
+            raise UnsupportedError(
+                f"{_named(other, type(other).__name__)} has the charge of {which} at 0, as they read in the converted "
+                f"{name}: it was made after fmm.use_fmm(system). {REMEDY}"
+            )
+        known[key] -= 1
+
+
+def _check_without_fmm(system: openmm.System) -> None:
+    found = _nonbonded(system)
+    if found and all(first_charge(force) is None for force in found):
         raise UnsupportedError(
-            f"{_named(made[-1], type(made[-1]).__name__)} has the charge of every particle at 0, "
-            f"as they read in the converted {name}: it was made after fmm.use_fmm(system). {REMEDY}"
+            f"the FMMForce was removed from the System, and {_named(found[0], 'NonbondedForce')} has no charges since "
+            "fmm.use_fmm(system). Make the System anew, and call fmm.restore_pme(system) in place of system.removeForce()."
         )
+
+
+def _check_settings(nonbonded, name: str, definition, method: int) -> None:
+    """Compare the method, and the names of the global parameters."""
+    if nonbonded.getNonbondedMethod() != method:
+        raise UnsupportedError(
+            f"{name} uses {METHODS[nonbonded.getNonbondedMethod()]}, and fmm.use_fmm(system) left {METHODS[method]} to it. {REMEDY}"
+        )
+    names = global_defaults(nonbonded)
+    for parameter, _ in definition.global_parameters:
+        if parameter not in names:
+            raise UnsupportedError(
+                f"{name} has no global parameter {parameter!r} any more, on which charges of the FMMForce depend. {REMEDY}"
+            )
 
 
 def _check_charges(nonbonded: openmm.NonbondedForce, name: str) -> None:
+    text = first_charge(nonbonded)
+    if text is not None:
+        raise UnsupportedError(
+            f"{name} has charges again, which fmm.use_fmm(system) had moved to the FMMForce: {text}. {REMEDY} "
+            "To change charges alone, call setParticleParameters() or setCharges() of the FMMForce."
+        )
+
+
+def first_charge(nonbonded: openmm.NonbondedForce) -> str | None:
+    """The first charge, or charge of a parameter offset, that is not 0, in words; None if there is
+    none."""
     particle = first_charged(nonbonded)
     if particle is not None:
         charge = nonbonded.getParticleParameters(particle)[0]._value
-        raise UnsupportedError(
-            f"{name} has charges again, which fmm.use_fmm(system) had moved to the FMMForce: "
-            f"{charge:g} e for particle {particle}. {REMEDY} To change charges alone, call "
-            "setParticleParameters() or setCharges() of the FMMForce."
-        )
+        return f"{charge:g} e for particle {particle}"
     for index in range(nonbonded.getNumParticleParameterOffsets()):
         parameter, particle, scale, _, _ = nonbonded.getParticleParameterOffset(index)
         if scale != 0:
-            raise UnsupportedError(
-                f"{name} has charges again, which fmm.use_fmm(system) had moved to the FMMForce: "
-                f"parameter offset {index}, {scale:g} e times {parameter!r} for "
-                f"particle {particle}. {REMEDY}"
+            return (
+                f"parameter offset {index}, {scale:g} e times {parameter!r} for particle {particle}"
             )
+    return None
 
 
 def _check_exceptions(

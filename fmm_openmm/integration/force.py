@@ -42,6 +42,8 @@ class FMMForce(openmm.PythonForce):
 
     - Global parameters must be added before ``system.addForce(force)``, and their defaults stay as
       they are then; everything else may follow. Set other values with ``context.setParameter()``.
+      A force that :func:`use_fmm` made leaves its parameters to the NonbondedForce, and with them
+      the defaults, which may be set there at any time.
     - Charges that are set after that take effect at the next evaluation in every Context that has
       not been updated by ``updateParametersInContext()``, not only in new Contexts.
     - Particle count and exclusions are fixed once a Context has evaluated the force. After a later
@@ -114,6 +116,7 @@ class FMMForce(openmm.PythonForce):
 
     def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
         self._bridge, self._is_view = bridge, False
+        self._declares_parameters = True  # to its Contexts; False: another force does
         self._name, self._group = name, group
         bridge.handles.add(self)
 
@@ -129,8 +132,8 @@ class FMMForce(openmm.PythonForce):
         handle = self.__dict__.get("this")
         if handle is None:
             native.prepare(self._definition.options)
-            defaults = {REVISION: 0.0, **dict(self._definition.global_parameters)}
-            built = openmm.PythonForce(self._bridge, defaults)
+            defaults = dict(self._definition.global_parameters) if self._declares_parameters else {}
+            built = openmm.PythonForce(self._bridge, {REVISION: 0.0, **defaults})
             built.setUsesPeriodicBoundaryConditions(self._definition.boundary == "periodic")
             built.setName(self._name)
             built.setForceGroup(self._group)
@@ -309,7 +312,8 @@ class FMMForce(openmm.PythonForce):
         return self._global_parameter(index)[0]
 
     def getGlobalParameterDefaultValue(self, index: int) -> float:
-        """The value of a global parameter in a new Context."""
+        """The value of a global parameter in a new Context; of a force that :func:`use_fmm` made,
+        at the conversion."""
         return self._global_parameter(index)[1]
 
     def _global_parameter(self, index: int) -> tuple[str, float]:

@@ -30,6 +30,7 @@ from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Options, Structure, pair_set
 from fmm_openmm.integration.place import Place
+from fmm_openmm.integration.snapshots import REVISION
 from fmm_openmm.parameters import CUDA_COST, ROUNDING_SHARE, FMMParameters, Load
 from fmm_openmm.region import Filling, Placement, Region
 
@@ -380,7 +381,8 @@ def _open(kernel, context, pickled, size, place, inbox):
         options = bridge.definition.options
         if options.bridge != "host" and options.on_gpu:
             _sessions[kernel] = Session(bridge, kernel, context, place)
-            _deliver(inbox, CLAIM, b"")
+            names = (REVISION, *bridge.definition.parameters.names)
+            _deliver(inbox, CLAIM, "\0".join(names).encode())
     except Exception as error:  # the host bridge will meet it again, and tell
         _log.info("an FMMForce is left to the host bridge: %s", error)
 

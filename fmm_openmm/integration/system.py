@@ -6,14 +6,15 @@ from dataclasses import replace
 import openmm
 
 from fmm_openmm.convert.keywords import suggests_keywords
-from fmm_openmm.convert.nonbonded import particle_parameters
+from fmm_openmm.convert.nonbonded import has_electrostatics, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.integration.conversion import Original, charged_by_zeros
+from fmm_openmm.integration.conversion import METHODS, Original
+from fmm_openmm.integration.edits import converted_force, expected_charges, forget, remember
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.zeroed import signature, zeroed
 from fmm_openmm.parameters import TOLERANCE
 
 _REACTION_FIELD = (openmm.NonbondedForce.CutoffPeriodic, openmm.NonbondedForce.CutoffNonPeriodic)
-_METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
 _OTHER_ELECTROSTATICS = (
     "AmoebaMultipoleForce",
     "AmoebaGeneralizedKirkwoodForce",
@@ -52,7 +53,8 @@ def use_fmm(
     :func:`restore_pme` before it and this function after it.
 
     Args:
-        system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff.
+        system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff. Others may have
+            Lennard-Jones interactions alone.
         tolerance: relative RMS force error to meet.
         order: of the expansions. This and the next four are chosen where they are None.
         grid: numbers of boxes along a, b and c, or the 3 x 3 integer matrix of the box lattice.
@@ -80,7 +82,7 @@ def use_fmm(
         OpenMM has the CUDA platform, but the native plugin cannot be had
         (:mod:`fmm_openmm.integration.plugin`): once a process.
     """
-    nonbonded = _convertible_force(system, allow_reaction_field)
+    nonbonded, place = _convertible_force(system, allow_reaction_field)
     force = FMMForce(
         tolerance,
         order=order,
@@ -98,10 +100,13 @@ def use_fmm(
     original = Original.of(nonbonded, force._definition.parameters.base)
     original = replace(
         original,
-        charged_by_zeros=len(charged_by_zeros(system.getForces())),
         exceptions=force.getNumExclusions(),
+        place=place,
     )
+    found = zeroed(system.getForces(), expected_charges(force._definition, original))
+    original = replace(original, zeroed=tuple(signature(other) for other, *_ in found))
     force._definition.original = original.pack()
+    force._declares_parameters = False
     forces = system.getNumForces()
     try:
         original.without_coulomb().apply(nonbonded, parameters)
@@ -111,6 +116,7 @@ def use_fmm(
             system.removeForce(forces)
         original.apply(nonbonded, parameters)
         raise
+    remember(system)
     if nonbonded.getReciprocalSpaceForceGroup() not in (-1, force.getForceGroup()):
         warn(
             "an FMM has no reciprocal space, which the NonbondedForce has in force group "
@@ -129,42 +135,49 @@ def restore_pme(system: openmm.System) -> None:
     that is gone, and the process would crash.
 
     Raises:
-        ValueError: the System holds no FMMForce made by :func:`use_fmm`, or its NonbondedForce has
-            other particles or offsets by now, or charges. Nothing has changed then.
+        ValueError: the System holds no FMMForce made by :func:`use_fmm`, or several, or its
+            NonbondedForce has other particles or offsets by now, or charges. Nothing has changed
+            then.
     """
     converted = [force for force in find_fmm(system) if force._definition.original is not None]
     if not converted:
         raise ValueError(
             "`system` holds no FMMForce made by use_fmm(), so there is nothing to restore"
         )
+    if len(converted) > 1:
+        raise ValueError(
+            f"`system` holds {len(converted)} FMMForces made by use_fmm(): remove all but one with system.removeForce()"
+        )
     force = converted[0]
     original = Original.unpack(force._definition.original)
-    targets = [other for other in system.getForces() if isinstance(other, openmm.NonbondedForce)]
-    targets = [target for target in targets if original.matches(target)]
-    if len(targets) != 1:
+    target = converted_force(system, original)
+    if target is None or not original.matches(target):
         raise ValueError(
             "`system` must hold the NonbondedForce that use_fmm() converted, with "
-            f"{len(original.charges)} particles and {len(original.charge_scales)} parameter "
-            f"offsets; {len(targets)} forces fit"
+            f"{len(original.charges)} particles and {len(original.charge_scales)} parameter offsets"
         )
-    parameters = particle_parameters(targets[0])
-    original.check_without_charges(targets[0], parameters[:, 0])
+    parameters = particle_parameters(target)
+    original.check_without_charges(target, parameters[:, 0])
     handle = int(force.this)
     index = next(
         index for index, other in enumerate(system.getForces()) if int(other.this) == handle
     )
-    present, forces = Original.of(targets[0], parameters[:, 0]), system.getNumForces()
+    present, forces = Original.of(target, parameters[:, 0]), system.getNumForces()
     try:
-        original.apply(targets[0], parameters)
+        original.apply(target, parameters)
         force._removed(system, index)
     except BaseException:
         if system.getNumForces() == forces:
-            present.apply(targets[0], parameters)
+            present.apply(target, parameters)
         raise
+    forget(system)
 
 
-def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> openmm.NonbondedForce:
-    """The NonbondedForce to convert, or the error that says why not."""
+def _convertible_force(
+    system: openmm.System, allow_reaction_field: bool
+) -> tuple[openmm.NonbondedForce, int]:
+    """The NonbondedForce to convert and its place among those of the System, or the error that says
+    why not."""
     if find_fmm(system):
         raise ValueError(
             "`system` holds an FMMForce already: "
@@ -194,14 +207,20 @@ def _convertible_force(system: openmm.System, allow_reaction_field: bool) -> ope
             "`system` holds no NonbondedForce to convert: for charges inside an ATMForce, a "
             "CustomCVForce or a force of your own, add FMMForce.from_nonbonded(...) yourself"
         )
-    if len(found) > 1:
+    particles = system.getNumParticles()
+    places = [
+        place
+        for place, force in enumerate(found)
+        if len(found) == 1 or force.getNumParticles() != particles or has_electrostatics(force)
+    ]
+    if len(places) != 1:
         raise UnsupportedError(
             f"`system` holds {len(found)} NonbondedForces "
             f"({', '.join(repr(force.getName()) for force in found)}): add "
             "FMMForce.from_nonbonded(...) yourself for the one that has the charges"
         )
-    _check_nonbonded(found[0], system, allow_reaction_field)
-    return found[0]
+    _check_nonbonded(found[places[0]], system, allow_reaction_field)
+    return found[places[0]], places[0]
 
 
 def _check_nonbonded(
@@ -212,9 +231,8 @@ def _check_nonbonded(
     if method in _REACTION_FIELD and not allow_reaction_field:
         full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
-            f"{name} uses {_METHODS[method]}, whose reaction field is another physics than the "
-            f"full Coulomb interaction: set its method to {full}, or pass "
-            "allow_reaction_field=True to replace it"
+            f"{name} uses {METHODS[method]}, whose reaction field is another physics than the full Coulomb interaction: set "
+            f"its method to {full}, or pass allow_reaction_field=True to replace it"
         )
     if not force.getIncludeDirectSpace():
         raise UnsupportedError(

@@ -13,6 +13,7 @@ import openmm
 
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.keywords import suggests_keywords
+from fmm_openmm.convert.openmm_system import defaults_in
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition, Options
 from fmm_openmm.integration.edits import check_system
@@ -220,7 +221,7 @@ def validate(
     }
     given = {name: value for name, value in given.items() if value is not None}
     options = Options(**given) if given else definition.options
-    charges, structure = definition.default_charges, definition.structure
+    charges, structure = definition.parameters.charges(defaults_in(system)), definition.structure
     positions = check_positions(positions, structure.particles)
     cell = structure.cell(
         np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include "OpenMM.h"
 #include "forces.h"
@@ -164,10 +165,12 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
         for (int i = 0; i < system.getNumForces(); i++)
             atomics =
                 atomics && (&system.getForce(i) == &force || addsByAtomics(system.getForce(i)));
-        for (const auto& item : force.getGlobalParameters()) {
-            names.push_back(item.first);
-            values.push_back(item.second);
-        }
+        std::istringstream asked(claim.items[CLAIM]);
+        for (std::string name; std::getline(asked, name, '\0');)
+            if (context.getParameters().count(name)) {  // declared by this force or another
+                names.push_back(name);
+                values.push_back(context.getParameter(name));
+            }
         try {
             ContextSelector selector(cuda);
             prepare();

@@ -67,7 +67,7 @@ struct Sites {
 // before it returns, DONE last.
 struct Callbacks {
     // Is this force ours? Delivers EXCLUSIONS, pairs of int32, unless these are periodic; and CLAIM
-    // if it is to be served here.
+    // if it is to be served here: names of global parameters, each but the last followed by 0.
     void (*open)(void* session, void* context, const char* pickled, int64_t size,
                  const Place* place, Inbox* inbox);
     // For a box and values of the global parameters. PROGRAM: a program and, as PARAMETERS, its

@@ -3,6 +3,7 @@ and only there."""
 
 import copy
 import inspect
+import time
 
 import numpy as np
 import openmm
@@ -10,9 +11,9 @@ import pytest
 from openmm import app
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import contexts
+from fmm_openmm.integration import contexts, edits
 from fmm_openmm.integration.edits import first_in_one_only
-from tests.integration.boxes import energy_of
+from tests.integration.boxes import Box, energy_of
 
 REMEDY = (
     r"Call fmm\.restore_pme\(system\) before the edit and fmm\.use_fmm\(system\) after it: "
@@ -77,8 +78,110 @@ def no_nonbonded(system):
     system.removeForce(index)
 
 
+def no_nonbonded_among_others(system):
+    system.addForce(openmm.HarmonicBondForce())
+    no_nonbonded(system)
+
+
 def second_nonbonded(system):
     system.addForce(copy.deepcopy(nonbonded_of(system)))
+
+
+def second_fmm(system):
+    system.addForce(copy.deepcopy(fmm.find_fmm(system)[0]))
+
+
+def method(system):
+    nonbonded_of(system).setNonbondedMethod(openmm.NonbondedForce.PME)
+
+
+def charges_of(system):
+    """As a tool reads them, which knows nothing of the conversion."""
+    force = nonbonded_of(system)
+    return [force.getParticleParameters(i)[0]._value for i in range(force.getNumParticles())]
+
+
+def pairs_of(name, function="138.935458*{0}1*{0}2/r", change=lambda charges: None, groups=()):
+    """An edit: a CustomNonbondedForce whose parameter ``name`` is the charge."""
+
+    def edit(system):
+        made = openmm.CustomNonbondedForce(function.format(name))
+        made.addPerParticleParameter("epsilon")
+        made.addPerParticleParameter(name)
+        charges = charges_of(system)
+        change(charges)
+        for charge in charges:
+            made.addParticle([0.25, charge])
+        for group in groups:
+            made.addInteractionGroup(*group)
+        system.addForce(made)
+
+    return edit
+
+
+def bonds_of(names, function, edits=()):
+    """An edit: a CustomBondForce of charges, or charge products, of some pairs."""
+
+    def edit(system):
+        made = openmm.CustomBondForce(function)
+        for name in names:
+            made.addPerBondParameter(name)
+        charges = charges_of(system)
+        for k in range(0, 60, 3):
+            one, two = charges[k], charges[k + 7]
+            made.addBond(k, k + 7, [one * two] if len(names) == 1 else [one, two])
+        for index, values in edits:
+            made.setBondParameters(index, *made.getBondParameters(index)[:2], values)
+        system.addForce(made)
+
+    return edit
+
+
+def electric_field(system):
+    made = openmm.CustomExternalForce("-strength*z_e*z")
+    made.addGlobalParameter("strength", 0.0)
+    made.addPerParticleParameter("z_e")
+    for index, charge in enumerate(charges_of(system)):
+        made.addParticle(index, [charge])
+    system.addForce(made)
+
+
+def generalized_born(system):
+    """As a CustomGBForce is made by hand; the names are not those of openmm.app."""
+    made = openmm.CustomGBForce()
+    made.addPerParticleParameter("radius")
+    made.addPerParticleParameter("z_e")
+    made.addComputedValue("I", "0.01*exp(-r/radius2)", openmm.CustomGBForce.ParticlePair)
+    made.addComputedValue("B", "1/(1/radius-I)", openmm.CustomGBForce.SingleParticle)
+    made.addEnergyTerm("-69.4*z_e^2/B", openmm.CustomGBForce.SingleParticle)
+    made.addEnergyTerm(
+        "-138.9*z_e1*z_e2/sqrt(r^2+B1*B2*exp(-r^2/(4*B1*B2)))", openmm.CustomGBForce.ParticlePair
+    )
+    for charge in charges_of(system):
+        made.addParticle([0.15, charge])
+    system.addForce(made)
+
+
+def one_value(charges):
+    charges[5] = 0.5
+
+
+def a_few_values(charges):
+    charges[:3] = 0.7, 0.7, -0.7
+
+
+SOFT = "lambda*138.935458*{0}1*{0}2/(r^6+0.01*(1-lambda))^(1/6)+0*epsilon1; lambda=0.25"
+SHIFTED = (
+    "4*epsilon*((0.3/r)^12-(0.3/r)^6)+138.9*q*(1/r+1.2*r^2-1.5); q={0}1*{0}2; epsilon=epsilon1"
+)
+LIGAND = [(range(3), range(3, 176))]
+
+PAIRS = "^CustomNonbondedForce 'CustomNonbondedForce' has the charge of {} at 0, as they read in .*: it was"
+EVERY = PAIRS.format("every particle")
+BONDS = (
+    "^CustomBondForce 'CustomBondForce' has the charge of {} of 20 bonds between charges at 0, as"
+)
+COULOMB_BOND = "138.935458*chg/r"
 
 
 def soft_charges(system):
@@ -131,7 +234,7 @@ EDITS = [
         r"^FMMForce 'FMMForce' must have one particle for each of the System's 177, got 176\. ",
     ),
     (
-        no_nonbonded,
+        no_nonbonded_among_others,
         r"^the System holds 0 NonbondedForces, and FMMForce 'FMMForce' was made of one\. ",
     ),
     (
@@ -145,6 +248,22 @@ EDITS = [
         r"as they read in .*: it was",
     ),
     (implicit_solvent, r"^GBSAOBCForce 'GBSAOBCForce' has the charge of every particle at 0"),
+    (generalized_born, r"^CustomGBForce 'CustomGBForce' has the charge of every particle at 0"),
+    (
+        electric_field,
+        r"^CustomExternalForce 'CustomExternalForce' has the charge of every particle",
+    ),
+    (second_fmm, r"^the System holds 2 FMMForces made by fmm\.use_fmm\(system\) of one NonbondedF"),
+    (method, r"^NonbondedForce 'NonbondedForce' uses PME, and .* left CutoffPeriodic to it\. "),
+    *((pairs_of(name), EVERY) for name in ("qq", "q_i", "chg", "partial_charge")),
+    (pairs_of("qq", SOFT), EVERY),
+    (pairs_of("qq", SHIFTED), EVERY),
+    (pairs_of("qq", groups=LIGAND), EVERY),
+    (pairs_of("qq", change=one_value), PAIRS.format("175 of 176 charged particles")),
+    (pairs_of("qq", change=a_few_values), PAIRS.format("173 of 176 charged particles")),
+    (bonds_of(["chg"], COULOMB_BOND), BONDS.format(20)),
+    (bonds_of(["chg"], COULOMB_BOND, [(4, [0.1])]), BONDS.format(19)),
+    (bonds_of(["a", "b"], "-138.935458*a*b*erf(3*r)/r"), BONDS.format(20)),
 ]
 
 
@@ -158,7 +277,7 @@ def test_an_edited_system_makes_no_context(chains, edit, text, way):
     for refuses in (fmm.check_system, new_context):
         with pytest.raises(fmm.UnsupportedError, match=text) as caught:
             refuses(system)
-        assert caught.match(REMEDY)
+        assert edit is second_fmm or caught.match(REMEDY)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -238,6 +357,72 @@ def other_forces(system):
     system.addForce(nbfix)
 
 
+def lennard_jones_in_a_second_force(system):
+    force = copy.deepcopy(nonbonded_of(system))
+    for index in range(force.getNumExceptions()):
+        force.setExceptionParameters(index, *force.getExceptionParameters(index)[:2], 0, 0.2, 0.1)
+    force.setName("the other")
+    system.addForce(force)
+
+
+def own_charges(system):
+    """What the user has read from the FMMForce, for a part of the particles and scaled."""
+    force = fmm.find_fmm(system)[0]
+    made = openmm.CustomNonbondedForce("138.935458*q1*q2/r")
+    made.addPerParticleParameter("q")
+    for index in range(force.getNumParticles()):
+        charge = force.getParticleParameters(index)
+        made.addParticle([0.7 * charge if index < 12 else 0.0])
+    system.addForce(made)
+
+
+def switched_charges(system):
+    """Charges as they are, and a switch that is on for two particles."""
+    force = fmm.find_fmm(system)[0]
+    made = openmm.CustomNonbondedForce("138.935458*on1*on2*charge1*charge2/r")
+    made.addPerParticleParameter("charge")
+    made.addPerParticleParameter("on")
+    for index in range(force.getNumParticles()):
+        made.addParticle([force.getParticleParameters(index), float(index in (3, 80))])
+    system.addForce(made)
+
+
+def own_parameter(function):
+    """An edit: a parameter ``q`` that is 0 for all and is no charge."""
+
+    def edit(system):
+        made = openmm.CustomNonbondedForce(function)
+        made.addPerParticleParameter("q")
+        for _ in range(system.getNumParticles()):
+            made.addParticle([0.0])
+        system.addForce(made)
+
+    return edit
+
+
+def restraints(function="0.5*q*(r-r0)^2"):
+    """An edit: bonds that are switched off until their strengths, all 0, are set."""
+
+    def edit(system):
+        made = openmm.CustomBondForce(function)
+        made.addPerBondParameter("q")
+        made.addPerBondParameter("r0")
+        for k in range(20):
+            made.addBond(k, k + 30, [0.0, 1.0])
+        system.addForce(made)
+
+    return edit
+
+
+def position_restraints(system):
+    made = openmm.CustomExternalForce("q*periodicdistance(x, y, z, x0, y0, z0)^2")
+    for name in ("q", "x0", "y0", "z0"):
+        made.addPerParticleParameter(name)
+    for index in range(system.getNumParticles()):
+        made.addParticle(index, [0.0, 1.0, 1.0, 1.0])
+    system.addForce(made)
+
+
 def cell_and_cutoff(system):
     system.setDefaultPeriodicBoxVectors(*(3.0 * np.eye(3)))
     nonbonded_of(system).setCutoffDistance(1.1)
@@ -251,6 +436,16 @@ LEGAL = [
     both,
     other_forces,
     cell_and_cutoff,
+    lennard_jones_in_a_second_force,
+    own_charges,
+    switched_charges,
+    own_parameter("step(q1-0.5)*step(q2-0.5)*(0.3/r)^12"),  # a region
+    own_parameter("(q1+q2)/r"),
+    own_parameter("q1*q2*(0.3/r)^6"),  # a dispersion coefficient
+    own_parameter("0*q1*q2"),
+    restraints(),
+    restraints("q*step(r-r0)*(r-r0)^2"),
+    position_restraints,
 ]
 
 
@@ -275,6 +470,207 @@ def test_parameters_sent_to_a_context(chains):
     before = energy_of(context)
     context.reinitialize(preserveState=True)
     assert energy_of(context) == pytest.approx(before, rel=1e-9)
+
+
+def test_charges_sent_by_the_nonbonded_force(chains):
+    """OpenMM would take them for parameters of an interaction that is cut off."""
+    twin = copy.deepcopy(chains)
+    force, nonbonded = fmm.use_fmm(chains.system), chains.nonbonded
+    context = chains.context()
+    before = energy_of(context)
+    nonbonded.setParticleParameters(3, 0.5, 0.2, 0.3)
+    for send in (
+        lambda: nonbonded.updateParametersInContext(context),
+        lambda: chains.nonbonded.updateParametersInContext(context=context),
+    ):
+        with pytest.raises(fmm.UnsupportedError, match=r"^NonbondedForce .* has charges again.* 3"):
+            send()
+        assert energy_of(context) == before
+    nonbonded.setParticleParameters(3, 0.0, 0.2, 0.3)
+    nonbonded.updateParametersInContext(context)
+    # an own NonbondedForce beside an FMMForce that was made by hand, and one that is not there
+    force = fmm.FMMForce.from_nonbonded(twin.nonbonded)
+    twin.system.addForce(force)
+    context = twin.context()
+    twin.nonbonded.setParticleParameters(3, 0.75, 0.2, 0.3)
+    twin.nonbonded.updateParametersInContext(context)
+    with pytest.raises(openmm.OpenMMException, match="not present in the Context"):
+        copy.deepcopy(twin.nonbonded).updateParametersInContext(chains.context())
+    with pytest.raises(TypeError):
+        twin.nonbonded.updateParametersInContext()
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_removed_fmm_force(chains, others):
+    if others:
+        chains.system.addForce(openmm.CMMotionRemover())
+    fmm.use_fmm(chains.system)
+    context = chains.context()
+    chains.system.removeForce(chains.system.getNumForces() - 1)
+    text = (
+        r"^the FMMForce was removed from the System, and NonbondedForce 'NonbondedForce' has no ch.*"
+        r"call fmm\.restore_pme\(system\) in place of system\.removeForce\(\)\."
+    )
+    for refuses in (fmm.check_system, new_context, lambda _: context.reinitialize()):
+        with pytest.raises(fmm.UnsupportedError, match=text):
+            refuses(chains.system)
+    charge(chains.system)
+    new_context(chains.system)
+
+
+def test_charges_removed_from_a_restored_system(chains):
+    fmm.use_fmm(chains.system)
+    fmm.restore_pme(chains.system)
+    for index in range(chains.nonbonded.getNumParticles()):
+        chains.nonbonded.setParticleParameters(index, 0.0, 0.2, 0.3)
+    new_context(chains.system)
+
+
+def test_a_system_at_the_address_of_one_that_is_gone(chains):
+    """It was never converted."""
+    fmm.use_fmm(chains.system)
+    address = int(chains.system.this)
+    lennard_jones_only = copy.deepcopy(chains.system)
+    lennard_jones_only.removeForce(1)
+    text = openmm.XmlSerializer.serialize(lennard_jones_only)
+    assert address in edits._converted
+    del chains.system
+    assert address not in edits._converted
+    for _ in range(50):
+        new_context(openmm.XmlSerializer.deserialize(text))
+
+
+def test_restoring_one_that_is_there_twice(chains):
+    """One would be left, with all charges."""
+    before = openmm.XmlSerializer.serialize(chains.system)
+    fmm.use_fmm(chains.system)
+    second_fmm(chains.system)
+    with pytest.raises(ValueError, match="holds 2 FMMForces made by use_fmm"):
+        fmm.restore_pme(chains.system)
+    chains.system.removeForce(2)
+    fmm.restore_pme(chains.system)
+    assert openmm.XmlSerializer.serialize(chains.system) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_system_for_every_force(chains, way, fresh):
+    """The energies of a decomposition add up, whichever way its Systems are made."""
+    chains.system.addForce(openmm.CMMotionRemover())
+    fmm.use_fmm(chains.system)
+    total, parts = energy_of(chains.context()), []
+    for index in range(chains.system.getNumForces()):
+        system = copy.deepcopy(chains.system)
+        if fresh:
+            part = copy.deepcopy(system.getForce(index))
+            system = copy.deepcopy(chains.system)
+        for other in reversed(range(system.getNumForces())):
+            if fresh or other != index:
+                system.removeForce(other)
+        if fresh:
+            system.addForce(part)
+        system = WAYS[way](system)
+        fmm.check_system(system)
+        parts.append(energy_of(Box(system, chains.positions).context()))
+    assert sum(parts) == pytest.approx(total, rel=1e-9)
+    assert sum(map(abs, parts)) > abs(total)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_lennard_jones_in_a_second_force(chains, first):
+    """It is told from the one that has the charges, which alone is converted and restored."""
+    other = openmm.NonbondedForce()
+    other.setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
+    for _ in range(176):
+        other.addParticle(0.0, 0.2, 0.1)
+    for index in range(chains.nonbonded.getNumExceptions()):
+        pair = chains.nonbonded.getExceptionParameters(index)[:2]
+        other.addException(*pair, 0.0, 0.2, 0.0)
+    if first:
+        plain = copy.deepcopy(chains.nonbonded)
+        chains.system.removeForce(0)
+        chains.system.addForce(other)
+        chains.system.addForce(plain)
+    else:
+        chains.system.addForce(other)
+    chains.system.getForce(first).setEwaldErrorTolerance(1e-6)
+    before, energy = openmm.XmlSerializer.serialize(chains.system), energy_of(chains.context())
+    fmm.use_fmm(chains.system, tolerance=1e-7)
+    assert energy_of(chains.context()) == pytest.approx(energy, abs=0.1)
+    for way in WAYS.values():
+        fmm.check_system(way(chains.system))
+    fmm.restore_pme(chains.system)
+    assert openmm.XmlSerializer.serialize(chains.system) == before
+
+
+def test_zeros_are_told_from_those_before_by_the_force(chains):
+    """One force of zeros was there; another one that replaces it was not."""
+    pairs_of("a", change=lambda charges: charges.__setitem__(slice(None), [0.0] * 176))(
+        chains.system
+    )
+    fmm.use_fmm(chains.system)
+    fmm.check_system(chains.system)
+    chains.system.getForce(1).setParticleParameters(3, [0.5, 0.0])
+    for way in WAYS.values():
+        fmm.check_system(way(chains.system))
+    chains.system.removeForce(1)
+    pairs_of("b")(chains.system)
+    with pytest.raises(fmm.UnsupportedError, match=EVERY):
+        fmm.check_system(chains.system)
+
+
+def test_a_file_with_a_number_of_forces_of_zeros(chains):
+    """As they were written before the forces were told apart."""
+    pairs_of("q", change=lambda charges: charges.__setitem__(slice(None), [0.0] * 176))(
+        chains.system
+    )
+    force = fmm.use_fmm(chains.system)
+    old = {k: v for k, v in force._definition.original.items() if k not in ("zeroed", "place")}
+    force._definition.original = old | {"charged_by_zeros": 1}
+    fmm.check_system(chains.system)
+    pairs_of("b")(chains.system)
+    with pytest.raises(fmm.UnsupportedError, match=EVERY):
+        fmm.check_system(chains.system)
+
+
+def test_charges_that_are_offsets_alone(chains):
+    """As an alchemical factory leaves them where it works on the NonbondedForce itself."""
+    charges, force = charges_of(chains.system), chains.nonbonded
+    force.addGlobalParameter("lambda", 0.0)
+    for index, value in enumerate(charges):
+        force.setParticleParameters(index, 0.0, 0.2, 0.3)
+        force.addParticleParameterOffset("lambda", index, value, 0.0, 0.0)
+    fmm.use_fmm(chains.system)
+    pairs_of("qq")(chains.system)
+    with pytest.raises(fmm.UnsupportedError, match=EVERY):
+        fmm.check_system(chains.system)
+
+
+def test_a_check_of_100000_particles_takes_less_than_a_tenth_of_a_second():
+    """With two thirds of them water, an exception for each, and a custom force with charges."""
+    system, particles = openmm.System(), 100_000
+    force = openmm.NonbondedForce()
+    force.setNonbondedMethod(openmm.NonbondedForce.PME)
+    system.setDefaultPeriodicBoxVectors(*(10.0 * np.eye(3)))
+    soft = openmm.CustomNonbondedForce("138.9*q1*q2/r")
+    soft.addPerParticleParameter("q")
+    for index in range(particles):
+        system.addParticle(1.0)
+        charge = (-0.834, 0.417, 0.417)[index % 3] + (index > 66_000) * 0.001 * (index % 97)
+        force.addParticle(charge, 0.3, 0.1)
+        soft.addParticle([charge])
+    for index in range(0, particles - 2, 3):
+        for pair in ((index, index + 1), (index, index + 2), (index + 1, index + 2)):
+            force.addException(*pair, 0.0, 1.0, 0.0)
+    system.addForce(force)
+    system.addForce(soft)
+    fmm.use_fmm(system)
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        fmm.check_system(system)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.1
 
 
 def test_zeros_that_were_there_before(chains):
@@ -352,6 +748,11 @@ def test_the_check_is_installed_once_and_looks_like_openmm(plain):
         assert inspect.signature(wrapped) == inspect.signature(original)
     with pytest.raises(TypeError):
         openmm.Context()
+    for keywords in ({"platform": "CPU"}, {"system": openmm.System()}):
+        with pytest.raises(
+            TypeError, match=r"^Context\.__init__\(\) got an unexpected keyword arg"
+        ):
+            openmm.Context(openmm.System(), openmm.VerletIntegrator(0.001), **keywords)
 
 
 def test_systems_of_others_are_not_read(ions, monkeypatch):
@@ -359,6 +760,7 @@ def test_systems_of_others_are_not_read(ions, monkeypatch):
     monkeypatch.setattr(contexts, "check_system", calls.append)
     new_context(ions.system).reinitialize()
     assert calls == []
+    ions.nonbonded.updateParametersInContext(ions.context())
     ions.system.addForce(openmm.PythonForce(energy_of))
     new_context(ions.system).reinitialize()
     assert len(calls) == 2

@@ -229,6 +229,23 @@ def test_charges_change(water):
 
 
 @on_gpu
+def test_a_global_parameter_that_another_force_declares(ions):
+    """The FMMForce of a converted System has none of its own."""
+    force = ions.nonbonded
+    force.addGlobalParameter("scale", 1.0)
+    for particle in range(4):
+        force.setParticleParameters(particle, 0.0, 0.3, 0.0)
+        force.addParticleParameterOffset("scale", particle, (-1.0) ** particle, 0.0, 0.0)
+    fmm.use_fmm(ions.system, bridge="native", tolerance=1e-6)
+    ions.nonbonded.setGlobalParameterDefaultValue(0, 0.5)
+    context = context_of(ions, "double")
+    energy = energy_of(context)
+    assert energy != 0
+    context.setParameter("scale", 1.0)
+    assert energy_of(context) == pytest.approx(4 * energy, rel=1e-9)
+
+
+@on_gpu
 def test_global_parameters(ions, monkeypatch):
     force = fmm.FMMForce(bridge="native", tolerance=1e-6)
     force.addGlobalParameter("scale", 1.0)

@@ -1,0 +1,306 @@
+"""Forces that hold zeros where charges should be: a tool that makes one of a converted
+NonbondedForce reads zeros there.
+
+Names do not tell a charge from another parameter. It is told by the energy, which OpenMM evaluates
+for two particles alone: a quadratic form of the charges of a pair, or linear in the charge product
+of a bond, that falls off with the distance and is nowhere steeper than Coulomb's law; for one
+particle, linear in the charge and in the coordinates, as in a uniform field.
+"""
+
+import copy
+import functools
+from itertools import combinations, product
+from operator import itemgetter
+
+import numpy as np
+import openmm
+
+from fmm_openmm.convert.nonbonded import calls
+from fmm_openmm.units import COULOMB_CONSTANT
+
+KINDS = (
+    openmm.CustomNonbondedForce,
+    openmm.CustomGBForce,
+    openmm.CustomBondForce,
+    openmm.CustomExternalForce,
+)
+"""The forces that are looked at, besides GBSAOBCForce."""
+
+DISTANCES = (0.1, 0.2, 0.3, 0.4)
+"""Of the pairs whose energies are looked at, nm: far enough within a cutoff for a reaction field to
+be small."""
+
+FAR = 50.0
+"""Distance at which a bond between charges has lost its energy, and a restraint has not, nm."""
+
+DIRECTION = openmm.Vec3(3, 6, 2) / 7
+"""From one particle to the other: along no axis and no diagonal."""
+
+STEEPEST = 1.5
+"""Charges interact at most so many times as strongly as Coulomb's law has it."""
+
+SCREENED = 100.0
+"""The interaction of charges falls off by at most this factor over :data:`DISTANCES`: by 4, or more
+where it is screened. Dispersion falls off by 4096."""
+
+
+def zeroed(forces: list[openmm.Force], charges: np.ndarray) -> list[tuple[openmm.Force, int, int]]:
+    """The forces that have a charge of 0 for more than half of the particles or bonds that should
+    have another.
+
+    A force is left out where a parameter holds two or more of the charges, up to a common factor,
+    and 0 elsewhere: whoever made it knew them.
+
+    Args:
+        charges: of all particles, shape (n,), e.
+
+    Returns:
+        of each the force, the number of zeros, and the number of charges that there should be.
+    """
+    found = ((force, _zeros(force, charges)) for force in forces)
+    return [(force, *numbers) for force, numbers in found if numbers]
+
+
+def signature(force: openmm.Force) -> str:
+    """What a force keeps when its parameters and their defaults are changed."""
+    text = " ".join(_expressions(force)) if not isinstance(force, openmm.GBSAOBCForce) else ""
+    return f"{type(force).__name__} {text}"
+
+
+def _zeros(force: openmm.Force, charges: np.ndarray) -> tuple[int, int] | None:
+    """Numbers of zeros and of charges if the force has too many zeros."""
+    if not charges.any() or not isinstance(force, (openmm.GBSAOBCForce, *KINDS)):
+        return None
+    worst = None
+    for columns in _charge_columns(force, charges):
+        values, expected = _table(force, columns, charges)
+        if _are_proportional(values, expected):
+            return None
+        zeros, total = np.count_nonzero(values[expected != 0] == 0), np.count_nonzero(expected)
+        if 2 * zeros > total:
+            worst = max(worst or (0, 0), (zeros, total))
+    return worst
+
+
+def _are_proportional(values: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether two or more values are not 0, and these are those expected up to a factor."""
+    values, expected = values[values != 0], expected[values != 0]
+    if len(values) < 2 or not expected.all():
+        return False
+    ratios = values / expected
+    return bool(np.ptp(ratios) <= 1e-6 * abs(ratios[0]))
+
+
+def _table(force: openmm.Force, columns: tuple[int, ...], charges: np.ndarray):
+    """The values of a charge parameter, or the products of two, and what they should be: shape
+    (m,) each."""
+    if isinstance(force, openmm.CustomBondForce):
+        rows = list(calls(force, "getBondParameters", force.getNumBonds()))
+        pairs = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
+        values = np.array([[row[2][column] for column in columns] for row in rows])
+        return values.reshape(-1, len(columns)).prod(1), charges[pairs].prod(1)
+    number = force.getNumParticles()
+    rows = calls(force, "getParticleParameters", number)
+    if isinstance(force, openmm.CustomExternalForce):
+        rows = list(rows)
+        values = [row[1][columns[0]] for row in rows]
+        return np.array(values), charges[[row[0] for row in rows]]
+    values = np.fromiter(map(itemgetter(columns[0]), rows), np.float64, number)
+    if isinstance(force, openmm.CustomNonbondedForce) and force.getNumInteractionGroups():
+        groups = map(force.getInteractionGroupParameters, range(force.getNumInteractionGroups()))
+        members = sorted({particle for group in groups for half in group for particle in half})
+        return values[members], charges[members]
+    return values, charges[:number]
+
+
+# Which parameters are charges
+
+
+def _expressions(force: openmm.Force) -> list[str]:
+    if isinstance(force, openmm.CustomGBForce):
+        values = map(force.getComputedValueParameters, range(force.getNumComputedValues()))
+        terms = map(force.getEnergyTermParameters, range(force.getNumEnergyTerms()))
+        return [*(value[1] for value in values), *(term[0] for term in terms)]
+    return [force.getEnergyFunction()]
+
+
+def _charge_columns(force: openmm.Force, charges: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    """The places of a charge among the parameters of a particle; in a bond of a charge product, or
+    of the two charges."""
+    if isinstance(force, openmm.GBSAOBCForce):
+        return ((0,),)
+    if isinstance(force, openmm.CustomBondForce):
+        sample = force.getBondParameters(0)[2] if force.getNumBonds() else ()
+    elif not force.getNumParticles():
+        sample = ()
+    elif isinstance(force, openmm.CustomExternalForce):
+        sample = force.getParticleParameters(0)[1]
+    else:
+        charged = int(np.argmax(charges[: force.getNumParticles()] != 0))
+        sample = force.getParticleParameters(charged)
+    return _columns_in(openmm.XmlSerializer.serialize(_skeleton(force)), tuple(sample))
+
+
+def _skeleton(force: openmm.Force) -> openmm.Force:
+    """A force of the same energy, without particles or bonds."""
+    kind = next(kind for kind in KINDS if isinstance(force, kind))
+    born = kind is openmm.CustomGBForce
+    made = kind() if born else kind(force.getEnergyFunction())
+    per = "PerBondParameter" if kind is openmm.CustomBondForce else "PerParticleParameter"
+    for index in range(getattr(force, f"getNum{per}s")()):
+        getattr(made, f"add{per}")(getattr(force, f"get{per}Name")(index))
+    for index in range(force.getNumGlobalParameters()):
+        default = force.getGlobalParameterDefaultValue(index)
+        made.addGlobalParameter(force.getGlobalParameterName(index), default)
+    if kind in (openmm.CustomNonbondedForce, openmm.CustomGBForce):
+        for index in range(force.getNumTabulatedFunctions()):
+            table = copy.deepcopy(force.getTabulatedFunction(index))
+            made.addTabulatedFunction(force.getTabulatedFunctionName(index), table)
+        for index in range(force.getNumComputedValues()):
+            made.addComputedValue(*force.getComputedValueParameters(index))
+    for index in range(force.getNumEnergyTerms() if born else 0):
+        made.addEnergyTerm(*force.getEnergyTermParameters(index))
+    return made
+
+
+@functools.lru_cache
+def _columns_in(skeleton: str, sample: tuple[float, ...]) -> tuple[tuple[int, ...], ...]:
+    """:func:`_charge_columns` of the force in an XML text, which has these parameters somewhere."""
+    force = openmm.XmlSerializer.deserialize(skeleton)
+    places = [(column,) for column in range(len(sample))]
+    if isinstance(force, openmm.CustomBondForce):
+        places += combinations(range(len(sample)), 2)
+    if not sample:
+        return ()
+    try:
+        probe = _Probe(force, sample)
+    except openmm.OpenMMException:  # the user's Context will tell
+        return ()
+    return tuple(columns for columns in places if probe.is_charge(columns))
+
+
+class _Probe:
+    """The energy of two particles alone.
+
+    Args:
+        force: without particles or bonds; the probe's from now on.
+        sample: the parameters of one of its particles or bonds.
+    """
+
+    def __init__(self, force: openmm.Force, sample: tuple[float, ...]):
+        self._force = force
+        if isinstance(force, openmm.CustomBondForce):
+            force.addBond(0, 1, sample)
+            self._has_form = self._is_bond
+        elif isinstance(force, openmm.CustomExternalForce):
+            force.addParticle(1, sample)
+            self._has_form = self._is_field
+        else:
+            force.addParticle(sample)
+            force.addParticle(sample)
+            self._has_form = self._is_pair
+        system = openmm.System()
+        system.addParticle(1.0)
+        system.addParticle(1.0)
+        system.addForce(force)
+        reference = openmm.Platform.getPlatformByName("Reference")
+        self._context = openmm.Context(system, openmm.VerletIntegrator(0.001), reference)
+        # the sample may have switched an interaction off, and so may a global parameter
+        defaults = dict(self._context.getParameters())
+        halves = dict.fromkeys(defaults, 0.5)
+        self._settings = list(product((sample, (1.0,) * len(sample)), (defaults, halves)))
+
+    def is_charge(self, places: tuple[int, ...]) -> bool:
+        """Whether the parameters at these places are charges."""
+        for others, globals_ in self._settings:
+            for name, value in globals_.items():
+                self._context.setParameter(name, value)
+            try:
+                with np.errstate(all="ignore"):  # what is no number has no form
+                    if self._has_form(places, others):
+                        return True
+            except openmm.OpenMMException:  # a table, for one, that does not go so far
+                continue
+        return False
+
+    def _is_pair(self, places, others) -> bool:
+        """A quadratic form of both charges, which Born energies are as well."""
+        pairs = (0, 0), (1, 1), (1, -1), (1, 0), (0, 1), (2, 2)
+        e = np.array([self._energies(places, others, *pair) for pair in pairs])
+        plus, minus, one, two, double = e[1:] - e[0]
+        form = (plus - minus) / 2
+        noise = _noise(form, e)
+        return (
+            _falls_off_like_coulomb(form, noise)
+            and (abs(double - 4 * plus) <= noise).all()
+            and (abs(plus + minus - 2 * (one + two)) <= noise).all()
+        )
+
+    def _is_bond(self, places, others) -> bool:
+        """Linear in the charge product, or in each of two charges."""
+        distances = (*DISTANCES, FAR)
+        pairs = (0, 0), (1, 1), (-1, 1), (2, 1), (1, -1), (1, 2)
+        e = np.array([self._energies(places, others, *pair, distances) for pair in pairs])
+        form, *rest = e[1:] - e[0]
+        second = (-1, 2) if len(places) == 2 else (1, 1)
+        noise = _noise(form, e)
+        return (
+            _falls_off_like_coulomb(form[:-1], noise[:-1])
+            and abs(form[-1]) < abs(form[-2]) / 2
+            and all(
+                (abs(found - factor * form) <= noise).all()
+                for found, factor in zip(rest, (-1, 2, *second), strict=True)
+            )
+        )
+
+    def _is_field(self, places, others) -> bool:
+        """Linear in the charge and in the coordinates."""
+        at = (0.0, 0.1, -0.1, 0.4)
+        e = np.array([self._energies(places, others, one, 0, at) for one in (0, 1, -1, 2)])
+        form, opposite, double = e[1:] - e[0]
+        noise = _noise(form, e)
+        steps = form - form[0]
+        return (
+            abs(steps[1]) > noise[1]
+            and (abs(opposite + form) <= noise).all()
+            and (abs(double - 2 * form) <= noise).all()
+            and (abs(steps - steps[1] * np.array(at) / at[1]) <= noise).all()
+        )
+
+    def _energies(self, places, others, one: float, two: float, distances=DISTANCES) -> np.ndarray:
+        """At each distance, kJ/mol, with these charges of the two particles; a charge product is
+        the first."""
+        force, context = self._force, self._context
+        first, second = list(others), list(others)
+        first[places[0]], second[places[-1]] = one, two
+        if isinstance(force, openmm.CustomBondForce):
+            first[places[-1]] = two if len(places) == 2 else one
+            force.setBondParameters(0, 0, 1, first)
+        elif isinstance(force, openmm.CustomExternalForce):
+            force.setParticleParameters(0, 1, first)
+        else:
+            force.setParticleParameters(0, first)
+            force.setParticleParameters(1, second)
+        force.updateParametersInContext(context)
+        energies = []
+        for distance in distances:
+            context.setPositions([openmm.Vec3(0, 0, 0), distance * DIRECTION])
+            energies.append(context.getState(energy=True).getPotentialEnergy()._value)
+        return np.array(energies)
+
+
+def _falls_off_like_coulomb(form: np.ndarray, noise: np.ndarray) -> bool:
+    """Whether energies of unit charges at :data:`DISTANCES` do; those softened at close range do
+    too."""
+    sizes = abs(form)
+    return (
+        bool((sizes > noise).all() and (sizes[1:] < sizes[:-1]).all())
+        and len(set(np.sign(form))) == 1
+        and sizes[0] <= SCREENED * sizes[-1]
+        and bool((sizes <= STEEPEST * COULOMB_CONSTANT / np.array(DISTANCES)).all())
+    )
+
+
+def _noise(form: np.ndarray, energies: np.ndarray) -> np.ndarray:
+    """What rounding may add to a difference of energies, shape (k, m): shape (m,)."""
+    return 1e-6 * abs(form) + 1e-13 * abs(energies).max(0)
