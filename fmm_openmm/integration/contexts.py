@@ -2,8 +2,8 @@
 conversion.
 
 A PythonForce never sees its System, so the check is made where Python makes a Context:
-``openmm.Context(...)``, and so ``openmm.app.Simulation``, and ``context.reinitialize()``; and where a
-NonbondedForce sends its charges, ``force.updateParametersInContext(context)``. It is
+``openmm.Context(...)``, and so ``openmm.app.Simulation``, and ``context.reinitialize()``; and where
+a NonbondedForce sends its charges, ``force.updateParametersInContext(context)``. It is
 installed when ``fmm_openmm.integration`` is imported, which every FMMForce does, also one read from
 XML. Contexts that OpenMM makes itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not seen.
 """

@@ -75,8 +75,8 @@ def check_system(system: openmm.System) -> None:
     made = [force for force in forces if force._definition.original is not None]
     if len(made) > 1:
         raise UnsupportedError(
-            f"the System holds {len(made)} FMMForces made by fmm.use_fmm(system) of one NonbondedForce: remove all but one with "
-            "system.removeForce()"
+            f"the System holds {len(made)} FMMForces made by fmm.use_fmm(system) of one "
+            "NonbondedForce: remove all but one with system.removeForce()"
         )
     is_first = int(system.this) in _converted  # and no copy, of which forces may be left out
     if made and (system.getNumForces() > 1 or is_first):
@@ -143,8 +143,8 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
             if isinstance(other, openmm.CustomBondForce):
                 which = f"{zeros} of {total} bonds between charges"
             raise UnsupportedError(
-                f"{_named(other, type(other).__name__)} has the charge of {which} at 0, as they read in the converted "
-                f"{name}: it was made after fmm.use_fmm(system). {REMEDY}"
+                f"{_named(other, type(other).__name__)} has the charge of {which} at 0, as they "
+                f"read in the converted {name}: it was made after fmm.use_fmm(system). {REMEDY}"
             )
         known[key] -= 1
 
@@ -153,8 +153,9 @@ def _check_without_fmm(system: openmm.System) -> None:
     found = _nonbonded(system)
     if found and all(first_charge(force) is None for force in found):
         raise UnsupportedError(
-            f"the FMMForce was removed from the System, and {_named(found[0], 'NonbondedForce')} has no charges since "
-            "fmm.use_fmm(system). Make the System anew, and call fmm.restore_pme(system) in place of system.removeForce()."
+            f"the FMMForce was removed from the System, and {_named(found[0], 'NonbondedForce')} "
+            "has no charges since fmm.use_fmm(system). Make the System anew, and call "
+            "fmm.restore_pme(system) in place of system.removeForce()."
         )
 
 
@@ -162,13 +163,15 @@ def _check_settings(nonbonded, name: str, definition, method: int) -> None:
     """Compare the method, and the names of the global parameters."""
     if nonbonded.getNonbondedMethod() != method:
         raise UnsupportedError(
-            f"{name} uses {METHODS[nonbonded.getNonbondedMethod()]}, and fmm.use_fmm(system) left {METHODS[method]} to it. {REMEDY}"
+            f"{name} uses {METHODS[nonbonded.getNonbondedMethod()]}, and fmm.use_fmm(system) left "
+            f"{METHODS[method]} to it. {REMEDY}"
         )
     names = global_defaults(nonbonded)
     for parameter, _ in definition.global_parameters:
         if parameter not in names:
             raise UnsupportedError(
-                f"{name} has no global parameter {parameter!r} any more, on which charges of the FMMForce depend. {REMEDY}"
+                f"{name} has no global parameter {parameter!r} any more, on which charges of the "
+                f"FMMForce depend. {REMEDY}"
             )
 
 

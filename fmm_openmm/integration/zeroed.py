@@ -57,8 +57,15 @@ def zeroed(forces: list[openmm.Force], charges: np.ndarray) -> list[tuple[openmm
     Returns:
         of each the force, the number of zeros, and the number of charges that there should be.
     """
-    found = ((force, _zeros(force, charges)) for force in forces)
-    return [(force, *numbers) for force, numbers in found if numbers]
+    found = []
+    for force in forces:
+        try:
+            numbers = _zeros(force, charges)
+        except IndexError:  # of a particle that there is not: OpenMM refuses the force
+            continue
+        if numbers:
+            found.append((force, *numbers))
+    return found
 
 
 def signature(force: openmm.Force) -> str:
@@ -71,13 +78,17 @@ def _zeros(force: openmm.Force, charges: np.ndarray) -> tuple[int, int] | None:
     """Numbers of zeros and of charges if the force has too many zeros."""
     if not charges.any() or not isinstance(force, (openmm.GBSAOBCForce, *KINDS)):
         return None
-    worst = None
-    for columns in _charge_columns(force, charges):
+    worst, places = None, _charge_columns(force, charges)
+    external = isinstance(force, openmm.CustomExternalForce)
+    if external and len(places) > 1:  # the components of a vector
+        return None
+    for columns in places:
         values, expected = _table(force, columns, charges)
         if _are_proportional(values, expected):
             return None
         zeros, total = np.count_nonzero(values[expected != 0] == 0), np.count_nonzero(expected)
-        if 2 * zeros > total:
+        # a field acts on all charges, a pull on a few particles
+        if 2 * zeros > total and not (external and 2 * total < np.count_nonzero(charges)):
             worst = max(worst or (0, 0), (zeros, total))
     return worst
 

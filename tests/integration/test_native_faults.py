@@ -48,6 +48,20 @@ def test_an_interrupt_delivers_nothing_more(monkeypatch):
     assert len(delivered) == 2
 
 
+def test_a_claim_names_the_parameters_of_the_charges(ions, monkeypatch):
+    """Which the FMMForce of a converted System leaves to the NonbondedForce."""
+    ions.nonbonded.addGlobalParameter("scale", 1.0)
+    ions.nonbonded.addParticleParameterOffset("scale", 0, 0.5, 0.0, 0.0)
+    force, delivered = converted(ions), {}
+    monkeypatch.setattr(native, "_sessions", {})
+    monkeypatch.setattr(native, "_deliver", lambda _, kind, data: delivered.update({kind: data}))
+    pickled = pickle.dumps(force._bridge)
+    monkeypatch.setattr(native, "Session", lambda *arguments: arguments)
+    place = ctypes.pointer(Place(particles=4))
+    native._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
+    assert delivered == {native.CLAIM: b"fmm_revision\0scale", native.DONE: b""}
+
+
 def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
     """Its memory may have become that of the next one, which finds no session of
     another force either."""
