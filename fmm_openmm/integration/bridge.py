@@ -23,6 +23,7 @@ import numpy as np
 import openmm
 
 from fmm_openmm.errors import UnsupportedError, openmm_callback
+from fmm_openmm.integration import signals
 from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.parameters import FMMParameters
@@ -116,6 +117,8 @@ class HostBridge:
             is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             if self.definition.options.native_only:
                 self._require_session()
+            if signals.ends_evaluations():
+                return "FMMForce: interrupted"
             with openmm_callback():
                 result = self.evaluate(
                     state.getPositions(asNumpy=True)._value,
@@ -124,7 +127,7 @@ class HostBridge:
                 )
         except (ValueError, UnsupportedError) as error:
             return f"FMMForce: {error}"
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # where OpenMM was not called by Python
             return "FMMForce: interrupted"
         except Exception as error:
             return f"FMMForce: {type(error).__name__}: {error}"
@@ -228,6 +231,9 @@ class HostBridge:
             self._solver.set_charges(charges)
             self._loaded = charges
         return self._solver
+
+
+signals.install(_live)
 
 
 def revive(uid: str, packed: str | dict) -> HostBridge:
