@@ -2,16 +2,15 @@
 
 from importlib import import_module
 
-from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.parameters import FMMParameters
-from fmm_openmm.solver import CoulombResult, CoulombSolver
-from fmm_openmm.sums import SumParameters
-from fmm_openmm.version import VERSION
-
-__version__ = VERSION
-
-# what needs openmm is imported on first use, so that the solver alone starts fast
+# imported on first use, so that the solver alone starts fast, and that nothing has to be loaded
+# before the command line can tell how to end at Ctrl-C
 _LAZY = {
+    "__version__": "fmm_openmm.version",
+    "CoulombResult": "fmm_openmm.solver",
+    "CoulombSolver": "fmm_openmm.solver",
+    "FMMParameters": "fmm_openmm.parameters",
+    "SumParameters": "fmm_openmm.sums",
+    "UnsupportedError": "fmm_openmm.errors",
     "ChargeSystem": "fmm_openmm.convert",
     "FMMForce": "fmm_openmm.integration",
     "check_system": "fmm_openmm.integration",
@@ -22,14 +21,7 @@ _LAZY = {
     "ValidationReport": "fmm_openmm.integration",
 }
 
-__all__ = [
-    "CoulombResult",
-    "CoulombSolver",
-    "FMMParameters",
-    "SumParameters",
-    "UnsupportedError",
-    *_LAZY,
-]
+__all__ = [name for name in _LAZY if name != "__version__"]
 
 
 def __getattr__(name):

@@ -16,7 +16,7 @@ import numpy as np
 
 from fmm_openmm.cache import Entries
 from fmm_openmm.parameters import CUDA_COST, CostModel, FMMParameters, Load, Request, candidates
-from fmm_openmm.version import VERSION
+from fmm_openmm.version import __version__
 
 ALIKE = 1.25
 """Largest ratio of particles a box at which a winner still stands for a candidate: systems of a
@@ -87,7 +87,7 @@ def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
     return ", ".join(
         [
             device,
-            f"fmm_openmm {VERSION}",
+            f"fmm_openmm {__version__}",
             f"2^{round(np.log2(load.particles))} particles",
             f"cell {' '.join(f'{length:.1f}' for length in shape)}",
             f"tolerance {request.tolerance:.3g}",

@@ -3,6 +3,6 @@
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    VERSION = version("fmm_openmm")
+    __version__ = version("fmm_openmm")
 except PackageNotFoundError:  # imported from a source tree that is not installed
-    VERSION = "0+unknown"
+    __version__ = "0+unknown"

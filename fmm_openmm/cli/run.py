@@ -19,6 +19,7 @@ from fmm_openmm.bench.systems import BOLTZMANN, barostat, degrees_of_freedom
 from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
+from fmm_openmm.integration import signals
 
 STEPS_AT_ONCE = 10
 """Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""
@@ -100,18 +101,24 @@ def run(args, terminal) -> Outcome:
         force = converted(molecules.system, fmm_options(args))
         noted = notes.look(args, molecules, terminal)
         advance(description="preparing")
-        simulation = prepared(args, molecules)
+        simulation = simulation_of(args, molecules)
     if replaced:
         terminal.say(
             f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n"
         )
     parameters = force.getFMMParametersInContext(simulation.context)
+    samples, walls = [], []
     with first_interrupt() as interrupt:
-        samples, seconds = simulate(args, simulation, terminal, interrupt)
+        try:
+            prepare(args, simulation, terminal, interrupt)
+            simulate(args, simulation, terminal, interrupt, samples, walls)
+        except KeyboardInterrupt:  # the second
+            interrupt.came = True
     if interrupt.came:
-        terminal.say(f"Interrupted after {simulation.currentStep} of {args.steps} steps\n")
+        terminal.say(f"Interrupted {interrupt.stage}\n")
+    samples = samples or [sample(simulation, degrees_of_freedom(simulation.system))]
     result = (
-        summary(args, simulation, samples, seconds)
+        summary(args, simulation, samples, seconds_per_step(walls))
         | noted
         | {"fmm": parameters, "interrupted": interrupt.came}
     )
@@ -185,8 +192,8 @@ def _suffix(path: str) -> str:
     return "." + path.rpartition(".")[2].lower()
 
 
-def prepared(args, molecules) -> app.Simulation:
-    """A Simulation at its starting point: minimised, equilibrated, with velocities."""
+def simulation_of(args, molecules) -> app.Simulation:
+    """A Simulation at the positions that were read."""
     system = molecules.system
     if args.ensemble == "npt":
         system.addForce(barostat(args.temperature, args.pressure, args.seed))
@@ -200,33 +207,53 @@ def prepared(args, molecules) -> app.Simulation:
     simulation = app.Simulation(molecules.topology, system, integrator, platform(args))
     simulation.context.setPositions(molecules.positions)
     simulation.context.computeVirtualSites()
-    with simulation_errors(simulation):
-        if args.minimize:
-            simulation.minimizeEnergy(maxIterations=args.minimize)
-        simulation.context.applyConstraints(1e-6)
-        simulation.context.setVelocitiesToTemperature(
-            args.temperature, *([args.seed] if args.seed else [])
-        )
-        simulation.step(args.equilibrate)
-    if args.ensemble == "nve":
-        integrator.setCurrentIntegrator(1)
-    simulation.currentStep = 0
-    simulation.context.setTime(0.0)
     return simulation
 
 
 @dataclass
 class Interrupt:
-    """Whether Ctrl-C was pressed."""
+    """Whether Ctrl-C was pressed, and when: "while ..." or "after ...", for people."""
 
     came: bool = False
+    stage: str = "before the first step"
+
+
+class _Stop(openmm.MinimizationReporter):
+    """Ends a minimisation after an interrupt, whose handler may wait for the end of it."""
+
+    def __init__(self, interrupt: Interrupt):
+        super().__init__()
+        self.interrupt = interrupt
+
+    def report(self, iteration, x, grad, args):
+        return self.interrupt.came or signals.is_waiting()
+
+
+def prepare(args, simulation: app.Simulation, terminal, interrupt: Interrupt) -> None:
+    """Minimise, choose velocities, equilibrate, until an interrupt comes."""
+    with terminal.progress("preparing"), simulation_errors(simulation):
+        if args.minimize:
+            interrupt.stage = "while minimising"
+            simulation.minimizeEnergy(maxIterations=args.minimize, reporter=_Stop(interrupt))
+        simulation.context.applyConstraints(1e-6)
+        simulation.context.setVelocitiesToTemperature(
+            args.temperature, *([args.seed] if args.seed else [])
+        )
+        while simulation.currentStep < args.equilibrate and not interrupt.came:
+            simulation.step(min(STEPS_AT_ONCE, args.equilibrate - simulation.currentStep))
+            interrupt.stage = (
+                f"after {simulation.currentStep} of {args.equilibrate} steps of equilibration"
+            )
+    if args.ensemble == "nve":
+        simulation.integrator.setCurrentIntegrator(1)
+    simulation.currentStep = 0
+    simulation.context.setTime(0.0)
 
 
 @contextmanager
 def first_interrupt():
     """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a
-    ``KeyboardInterrupt``, which OpenMM would make an error of its own; a second one acts as
-    usual. In threads other than the main one nothing changes."""
+    ``KeyboardInterrupt``; a second one acts as usual. In threads other than the main one nothing changes."""
     interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
 
     def take_note(*_):
@@ -256,20 +283,21 @@ def simulation_errors(simulation: app.Simulation):
 
 
 def simulate(
-    args, simulation: app.Simulation, terminal, interrupt: Interrupt
-) -> tuple[list[Sample], float]:
-    """The run itself, to the end or until an interrupt came.
+    args,
+    simulation: app.Simulation,
+    terminal,
+    interrupt: Interrupt,
+    samples: list[Sample],
+    walls: list[tuple[int, float]],
+) -> None:
+    """The run itself, to the end or until an interrupt comes.
 
-    Returns:
-        samples: the start and every interval.
-        seconds: wall time of a step, with its share of sampling and of writing the trajectory,
-            without the first interval if there are more.
-
-    Raises:
-        KeyboardInterrupt: the interrupt came before the first step.
+    Args:
+        samples: gets the start and every interval.
+        walls: gets steps and wall time of every interval, with sampling and writing.
     """
     dof = degrees_of_freedom(simulation.system)
-    samples, walls = [sample(simulation, dof)], []
+    samples.append(sample(simulation, dof))
     with ExitStack() as stack:
         log = None
         if args.log:
@@ -287,16 +315,20 @@ def simulate(
             end = min(before + args.interval, args.steps)
             while simulation.currentStep < end and not interrupt.came:
                 simulation.step(min(STEPS_AT_ONCE, end - simulation.currentStep))
+                interrupt.stage = f"after {simulation.currentStep} of {args.steps} steps"
             steps = simulation.currentStep - before
             samples.append(sample(simulation, dof))
             walls.append((steps, time.perf_counter() - start))
             if log:
                 log.writerow(astuple(samples[-1]))
             advance(steps)
-    if not walls:
-        raise KeyboardInterrupt
-    counted = walls[1:] or walls
-    return samples, sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
+
+
+def seconds_per_step(walls: list[tuple[int, float]]) -> float:
+    """Wall time of a step, without the first interval if there are more; not a number without
+    any."""
+    counted = walls[1:] or walls or [(1, np.nan)]
+    return sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
 
 
 def sample(simulation: app.Simulation, dof: int) -> Sample:
@@ -322,11 +354,9 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
     )
 
 
-def summary(
-    args, simulation: app.Simulation, samples: list[Sample], seconds_per_step: float
-) -> dict:
-    """Speed, means, and for NVE the drift: slope and residual of a line
-    through the total energy."""
+def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: float) -> dict:
+    """Speed, means, and for NVE the drift: slope and residual of a line through the total
+    energy."""
     values = np.array([astuple(entry) for entry in samples])
     temperature, volume = values[:, 5], values[:, 6]
     result = {
@@ -334,10 +364,10 @@ def summary(
         "platform": simulation.context.getPlatform().getName(),
         "ensemble": args.ensemble,
         "steps": simulation.currentStep,
-        "ms_per_step": 1e3 * seconds_per_step,
-        "ns_per_day": 86.4 * args.timestep / seconds_per_step,
-        "mean_temperature": float(temperature[1:].mean()),
-        "mean_volume": float(volume[1:].mean()),
+        "ms_per_step": 1e3 * seconds,
+        "ns_per_day": 86.4 * args.timestep / seconds,
+        "mean_temperature": float(temperature[-max(1, len(samples) - 1) :].mean()),
+        "mean_volume": float(volume[-max(1, len(samples) - 1) :].mean()),
         "final_total_energy": samples[-1].total_energy,
     }
     if args.ensemble == "nve" and len(samples) > 2:
@@ -360,9 +390,13 @@ def described(result: dict) -> list[tuple[str, str]]:
         ("platform", result["platform"]),
         ("FMM", f"{expansions}, {fmm['precision']} precision, {fmm['backend']} backend"),
         ("Lennard-Jones", f"{fmm['lennard_jones']}: {fmm['lennard_jones_reason']}"),
-        ("speed", f"{result['ms_per_step']:.4g} ms a step, {result['ns_per_day']:.4g} ns a day"),
-        ("mean temperature", f"{result['mean_temperature']:.1f} K"),
     ]
+    if np.isfinite(result["ms_per_step"]):
+        speed = f"{result['ms_per_step']:.4g} ms a step, {result['ns_per_day']:.4g} ns a day"
+        rows.append(("speed", speed))
+        rows.append(("mean temperature", f"{result['mean_temperature']:.1f} K"))
+    else:
+        rows.append(("total energy", f"{result['final_total_energy']:.6f} kJ/mol"))
     if result["ensemble"] == "npt":
         rows.append(("mean volume", f"{result['mean_volume']:.4f} nm^3"))
     if "drift_kT_ns_dof" in result:

@@ -15,7 +15,7 @@ import _signal  # ``signal`` without its enumerations, which would cost 25 micro
 import functools
 import signal
 import threading
-from contextlib import ExitStack
+from collections import Counter
 
 import openmm
 
@@ -51,7 +51,7 @@ class _Waiting:
     """
 
     def __init__(self, patience: int):
-        self.patience, self.came, self._active = patience, [], False
+        self.patience, self.came, self._active = patience, Counter(), False
 
     def __enter__(self):
         global _current
@@ -63,7 +63,7 @@ class _Waiting:
 
     def __call__(self, number, frame):
         if self._active:
-            self.came.append(number)
+            self.came[number] += 1
         else:
             signal.signal(number, self._usual[number])
             self._usual[number](number, frame)
@@ -71,20 +71,28 @@ class _Waiting:
     def __exit__(self, *_):
         global _current
         self._active, _current = False, self._outer
-        with ExitStack() as stack:  # one that raises does not keep the others from acting
-            for number in reversed(self.came):
-                stack.callback(signal.raise_signal, number)
-            for number, handler in self._usual.items():
-                if _signal.getsignal(number) is self:
-                    _signal.signal(number, handler)
+        for number, handler in self._usual.items():
+            if _signal.getsignal(number) is self:
+                _signal.signal(number, handler)
+        _raise(list(self.came))
 
     @property
     def is_spent(self) -> bool:
         """Whether Ctrl-C came that often, and will surely raise KeyboardInterrupt."""
         return (
-            self.came.count(signal.SIGINT) >= self.patience
+            self.came[signal.SIGINT] >= self.patience
             and self._usual[signal.SIGINT] is signal.default_int_handler
         )
+
+
+def _raise(numbers: list) -> None:
+    """Have the handlers of signals act, one after the other, whatever they raise; once each, as
+    signals that wait do."""
+    if numbers:
+        try:
+            signal.raise_signal(numbers[0])
+        finally:
+            _raise(numbers[1:])
 
 
 def is_waiting() -> bool:

@@ -27,7 +27,7 @@ from scipy.stats import poisson
 
 from fmm_openmm.bench.layouts import PASS_TARGETS
 from fmm_openmm.cache import Entries
-from fmm_openmm.version import VERSION
+from fmm_openmm.version import __version__
 
 WARP = 32
 
@@ -117,7 +117,7 @@ def fit(pair: float, measured: Iterable[tuple[str, float, int, int, float]]) -> 
 
 def key(device: str, dtype) -> str:
     """What costs are kept under."""
-    return f"{device}, fmm_openmm {VERSION}, {np.dtype(dtype).name}"
+    return f"{device}, fmm_openmm {__version__}, {np.dtype(dtype).name}"
 
 
 def _expected(mean: float, size: int) -> float:
