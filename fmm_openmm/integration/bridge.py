@@ -117,8 +117,6 @@ class HostBridge:
             is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
             if self.definition.options.native_only:
                 self._require_session()
-            if signals.ends_evaluations():
-                return "FMMForce: interrupted"
             with openmm_callback():
                 result = self.evaluate(
                     state.getPositions(asNumpy=True)._value,
@@ -127,7 +125,7 @@ class HostBridge:
                 )
         except (ValueError, UnsupportedError) as error:
             return f"FMMForce: {error}"
-        except (KeyboardInterrupt, SystemExit):  # where OpenMM was not called by Python
+        except (KeyboardInterrupt, SystemExit):
             return "FMMForce: interrupted"
         except Exception as error:
             return f"FMMForce: {type(error).__name__}: {error}"

@@ -7,8 +7,8 @@ handlers wait until the method of OpenMM that was called returns, as they do whe
 PythonForce, and act then: ``KeyboardInterrupt`` or ``SystemExit`` comes out of ``step``.
 
 ``openmm.app.Simulation`` takes ten steps a call. A minimisation is one call, and so is a long
-``integrator.step``: the host bridge ends the former at the next evaluation after Ctrl-C, the latter
-after a second one.
+``integrator.step``: Ctrl-C ends the host bridge's evaluation in the former, a second one in the
+latter.
 """
 
 import _signal  # ``signal`` without its enumerations, which would cost 25 microseconds a step
@@ -47,7 +47,7 @@ class _Waiting:
     It is the handler meanwhile. Should restoring be interrupted, it forwards what comes later.
 
     Args:
-        patience: times that Ctrl-C may come before an evaluation refuses to begin.
+        patience: times that Ctrl-C comes before it ends an evaluation.
     """
 
     def __init__(self, patience: int):
@@ -64,6 +64,8 @@ class _Waiting:
     def __call__(self, number, frame):
         if self._active:
             self.came[number] += 1
+            if self.is_spent:
+                raise KeyboardInterrupt
         else:
             signal.signal(number, self._usual[number])
             self._usual[number](number, frame)
@@ -98,15 +100,6 @@ def _raise(numbers: list) -> None:
 def is_waiting() -> bool:
     """Whether a signal waits for the method of OpenMM that the main thread has called."""
     return _current is not None and bool(_current.came)
-
-
-def ends_evaluations() -> bool:
-    """Whether an evaluation that begins in this thread is not wanted any more."""
-    return (
-        _current is not None
-        and _current.is_spent
-        and threading.current_thread() is threading.main_thread()
-    )
 
 
 def install(bridges) -> None:

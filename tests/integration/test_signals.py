@@ -120,7 +120,7 @@ def test_ctrl_c_ends_what_is_one_long_call(ions, monkeypatch, patience, method):
 
     def pressed(solver, *args):
         calls.append(args)
-        if len(calls) in (3, 5):
+        if len(calls) in (3, 5)[:patience]:
             signal.raise_signal(signal.SIGINT)
         return compute(solver, *args)
 
@@ -128,7 +128,9 @@ def test_ctrl_c_ends_what_is_one_long_call(ions, monkeypatch, patience, method):
     with pytest.raises(KeyboardInterrupt):
         method(context)
     assert len(calls) == 1 + 2 * patience
-    assert np.isfinite(energy_of(context))
+    found = energy_of(context)
+    context.reinitialize(preserveState=True)
+    assert found == energy_of(context)
 
 
 def test_a_handler_that_does_not_raise_ends_nothing(ions, monkeypatch):
