@@ -4,8 +4,8 @@ With files: what their FMMForces are defined by. Nothing of a file is run.
 """
 
 import platform
-import xml.etree.ElementTree as ET
 from importlib.metadata import PackageNotFoundError, version
+from xml.parsers import expat
 
 import numpy as np
 import openmm
@@ -16,10 +16,11 @@ from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.terminal import Outcome
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.bridge import content_in
-from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.definition import size_of
 from fmm_openmm.openmp import get_num_threads
 
 OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")
+FMM_FORCE = "FMMForce"
 BACKENDS = ("reference", "cpu", "cuda")
 
 
@@ -38,45 +39,66 @@ def run(args, terminal) -> Outcome:
 def _look_into(files, terminal) -> Outcome:
     result = {"files": {file: describe_file(file) for file in files}}
     for file, forces in result["files"].items():
-        terminal.say(f"{file}: {len(forces) or 'no'} FMMForce{'s' if len(forces) > 1 else ''}")
+        own = sum(force["kind"] == FMM_FORCE for force in forces)
+        terminal.say(f"{file}: {own or 'no'} FMMForce{'s' if own > 1 else ''}")
         for force in forces:
             terminal.pairs([(name, str(value)) for name, value in force.items()])
+        if own < len(forces):
+            terminal.say(
+                f"{file} holds a PythonForce that is not of fmm_openmm: whoever deserialises the file runs its code"
+            )
     return Outcome(result)
 
 
 def describe_file(path: str) -> list[dict]:
-    """What the FMMForces of an XML file are defined by.
+    """The PythonForces of an XML file, and what FMMForces are defined by.
+
+    Nothing of the file is run, no tree is built of it, and tables are expanded block by block.
 
     Raises:
         OSError, ValueError: it cannot be read, or was written by a newer version.
     """
-    try:
-        elements = list(ET.parse(path).iter())
-    except ET.ParseError as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+    found: list[dict] = []
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = lambda name, attributes: (
+        found.append(attributes) if attributes.get("type") == "PythonForce" else None
+    )
+    # OpenMM writes none of these, and its parser may see forces where this one sees none
+    parser.StartDoctypeDeclHandler = _refuse("a document type")
+    parser.CommentHandler = _refuse("a comment")
+    parser.StartCdataSectionHandler = _refuse("a CDATA section")
+    parser.ProcessingInstructionHandler = _refuse("a processing instruction")
+    with open(path, "rb") as file, reading(path):
+        parser.ParseFile(file)
     with reading(path):
-        return [
-            _described(element, content)
-            for element in elements
-            if (content := content_in(element)) is not None
-        ]
+        return [_described(attributes, content_in(attributes)) for attributes in found]
 
 
-def _described(element: ET.Element, content: dict) -> dict:
+def _refuse(what: str):
+    def refuse(*_):
+        raise ValueError(f"{what}, which OpenMM does not write")
+
+    return refuse
+
+
+def _described(attributes: dict, content: dict | None) -> dict:
+    names = {"name": attributes.get("name"), "force_group": int(attributes.get("forceGroup", 0))}
+    if content is None:
+        return {"kind": "foreign PythonForce", **names}
     given = {name: value for name, value in content["options"].items() if value is not None}
-    tables = Definition.tables_of(content)
+    particles, net_charge = size_of(content, "charges")
     return {
-        "name": element.get("name"),
-        "force_group": int(element.get("forceGroup")),
+        "kind": FMM_FORCE,
+        **names,
         "format": content["format"],
         **given,
-        "particles": len(tables["charges"]),
-        "net_charge": round(float(tables["charges"].rows.sum()), 9),
-        "exclusions": len(tables["exclusions"]),
+        "particles": particles,
+        "net_charge": round(net_charge, 9),
+        "exclusions": size_of(content, "exclusions")[0],
         "exclusions_periodic": content["exclusions_periodic"],
         "boundary": content["boundary"],
         "global_parameters": dict(content["global_parameters"]),
-        "parameter_offsets": len(tables["offset_scales"]),
+        "parameter_offsets": size_of(content, "offset_scales")[0],
         "made_by_use_fmm": content["original"] is not None,
     }
 

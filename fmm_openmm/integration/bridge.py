@@ -13,6 +13,7 @@ this package, and :func:`content_in` reads it without running anything of it.
 
 import io
 import pickle
+import pickletools
 import sys
 import threading
 import uuid
@@ -43,6 +44,10 @@ except Exception as error:
 """What unpickles a bridge. It must not fail: OpenMM 8.6 takes a callable that cannot be
 unpickled for a valid one, and the process would die of reading a System's XML where fmm_openmm
 is not installed."""
+
+
+SOURCE = "exec(loader) or made"
+"""What evaluates the loader, to the callable that it made."""
 
 
 class HostBridge:
@@ -95,7 +100,7 @@ class HostBridge:
             if isinstance(self._definition, Definition)
             else self._definition
         )
-        return eval, ("exec(loader) or made", {"loader": LOADER, "uid": self.uid, "packed": packed})
+        return eval, (SOURCE, {"loader": LOADER, "uid": self.uid, "packed": packed})
 
     @property
     def __call__(self):
@@ -282,38 +287,49 @@ def bridge_in(pickled: bytes) -> HostBridge | None:
     return names and _live.get(names["uid"])
 
 
-def content_in(node: ET.Element) -> dict | None:
-    """What defines the FMMForce of an XML element, as :func:`content_of` returns it; None if it is
-    another force.
+def content_in(attributes) -> dict | None:
+    """What defines the FMMForce of an XML element with these attributes, as :func:`content_of`
+    returns it; None if it is another force.
 
     Nothing of the file is run, as ``XmlSerializer.deserialize`` would.
     """
-    names = (
-        _names_in(bytes.fromhex(node.get("function", "")))
-        if node.get("type") == "PythonForce"
-        else None
-    )
+    if attributes.get("type") != "PythonForce":
+        return None
+    names = _names_in(bytes.fromhex(attributes.get("function", "")))
     return names and content_of(names["packed"])
 
 
 def _names_in(pickled: bytes) -> dict | None:
-    """``uid`` and ``packed`` in the pickle of a bridge; None if it is none."""
+    """``uid`` and ``packed`` in the pickle of a bridge; None unless it is one, letter by letter."""
+    reader = _Reader(io.BytesIO(pickled))
     try:
-        return _Reader(io.BytesIO(pickled)).load()
-    except (pickle.UnpicklingError, EOFError):
+        for opcode, argument, _ in pickletools.genops(pickled):
+            # places in the unpickler's memory, which would reserve all below it
+            if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(pickled):
+                return None
+        return reader.names if reader.load() is reader else None
+    except Exception:
         return None
 
 
 class _Reader(pickle.Unpickler):
-    """Takes the pickle of a bridge apart, and refuses to load anything else."""
+    """Takes the pickle of a bridge apart, and refuses to load anything else.
+
+    ``load`` returns the reader itself where the last that was called is what calls the loader.
+    """
+
+    names: dict | None = None
 
     def find_class(self, module, name):
         if (module, name) == ("builtins", "eval"):
-            return self._names
+            return self._evaluate
         raise pickle.UnpicklingError(f"{module}.{name} is not a bridge")
 
-    @staticmethod
-    def _names(source, names=None):
-        if not isinstance(names, dict) or names.get("loader") != LOADER:
+    def _evaluate(self, source, names):
+        if source != SOURCE or names["loader"] != LOADER or names.keys() != _NAMES:
             raise pickle.UnpicklingError("not a bridge")
-        return names
+        self.names = {name: names[name] for name in ("uid", "packed")}
+        return self
+
+
+_NAMES = {"loader", "uid", "packed"}

@@ -13,7 +13,7 @@ from fmm_openmm.backends import BACKENDS, backend_class
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import plugin
-from fmm_openmm.integration.table import Table
+from fmm_openmm.integration.table import Table, unpacked
 from fmm_openmm.parameters import TOLERANCE, Request
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
@@ -410,8 +410,8 @@ class Definition:
         content = content_of(packed)
         with _naming_damage():
             definition = cls(Options(**content["options"]))
-            for name, table in cls.tables_of(content).items():
-                setattr(definition, name, table)
+            for name, kind in TABLES.items():
+                setattr(definition, name, Table.unpack(*kind, content[name]))
             definition.exclusions_periodic = content["exclusions_periodic"]
             definition.boundary = content["boundary"]
             definition.global_parameters = [
@@ -421,15 +421,17 @@ class Definition:
             definition._excluded = None
         return definition
 
-    @staticmethod
-    def tables_of(content: dict) -> dict[str, Table]:
-        """The tables in what :func:`content_of` returned, by name.
 
-        Raises:
-            ValueError: damaged.
-        """
-        with _naming_damage():
-            return {name: Table.unpack(*kind, content[name]) for name, kind in TABLES.items()}
+def size_of(content: dict, name: str) -> tuple[int, float]:
+    """Rows of a table in what :func:`content_of` returned, and the sum of all numbers in it. Only
+    one block is expanded at a time.
+
+    Raises:
+        ValueError: damaged.
+    """
+    with _naming_damage():
+        sizes = [(len(rows), float(rows.sum())) for rows in unpacked(*TABLES[name], content[name])]
+    return sum(rows for rows, _ in sizes), sum(total for _, total in sizes)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import zlib
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -35,17 +36,12 @@ class Table:
     @classmethod
     def unpack(cls, dtype, width: int, text: str | list[str]) -> "Table":
         """The table that :meth:`pack` wrote; earlier versions wrote its words as a list."""
-        table, blocks = cls(dtype, width), text.split() if isinstance(text, str) else text
-        parts = [
-            np.frombuffer(zlib.decompress(b64decode(block)), table._dtype).reshape(-1, width)
-            for block in blocks
-        ]
-        if table._dtype.kind == "i":
-            parts = [np.cumsum(part, axis=0, dtype=table._dtype) for part in parts]
+        table = cls(dtype, width)
+        parts = list(unpacked(dtype, width, text))
         if parts:
             table._rows = np.concatenate(parts)
             table._count = len(table._rows)
-            table._packed = list(blocks)
+            table._packed = _words(text)
         return table
 
     def pack(self) -> str:
@@ -86,3 +82,24 @@ class Table:
     def __setitem__(self, index: int, row):
         self._rows[index] = np.asarray(row, self._dtype)
         self._packed[index // BLOCK] = None
+
+
+def unpacked(dtype, width: int, text: str | list[str]) -> Iterator[np.ndarray]:
+    """What :meth:`Table.pack` wrote, block by block: rows, shape (at most ``BLOCK``, width).
+
+    Raises:
+        ValueError, zlib.error: damaged, or a block with more rows, which is not expanded.
+    """
+    dtype = np.dtype(dtype).newbyteorder("<")
+    most = BLOCK * width * dtype.itemsize
+    for word in _words(text):
+        stream = zlib.decompressobj()
+        data = stream.decompress(b64decode(word), most + 1)
+        if len(data) > most or not stream.eof:
+            raise ValueError(f"a block of a table is cut short or has more than {BLOCK} rows")
+        rows = np.frombuffer(data, dtype).reshape(-1, width)
+        yield np.cumsum(rows, axis=0, dtype=dtype) if dtype.kind == "i" else rows
+
+
+def _words(text: str | list[str]) -> list[str]:
+    return text.split() if isinstance(text, str) else list(text)
