@@ -20,7 +20,7 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
-from fmm_openmm.cli import check, info, main, run, terminal
+from fmm_openmm.cli import check, info, main, run, terminal, validate
 from fmm_openmm.oracle import ewald_sum
 from tests.convert.small_water import BOX, FORCE_FIELD, small_water
 
@@ -584,6 +584,13 @@ def test_box_with_angles(succeed, tmp_path):
         (["water.pdb", "water.cif"], "water.pdb and water.cif are of the same kind"),
         (["notes.txt"], "notes.txt: unknown kind of file '.txt', expected one of .pdb"),
         (["bad.pdb", "--forcefield", FORCE_FIELD], "cannot read bad.pdb"),
+        (["empty.pdb", "--forcefield", FORCE_FIELD], "empty.pdb is empty"),
+        (["system.xml", "empty.pdb"], "empty.pdb is empty"),
+        (["empty.xml", "water.pdb"], "empty.xml is empty"),
+        (["remark.pdb", "--forcefield", FORCE_FIELD], "remark.pdb: no atoms, or cut short"),
+        (["remark.cif", "--forcefield", FORCE_FIELD], "remark.cif: no atoms, or cut short"),
+        (["remark.pdb.gz", "system.xml"], "remark.pdb.gz: no atoms, or cut short"),
+        (["water.top", "remark.gro"], "remark.gro: no atoms, or cut short"),
         (["bad.xml", "water.pdb"], "cannot read bad.xml"),
         (["state.xml", "water.pdb"], "state.xml holds a VerletIntegrator, not a System"),
         (
@@ -640,6 +647,11 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
     (folder / "notes.txt").write_text("no molecules here")
     (folder / "bad.pdb").write_text("ATOM  this is not a PDB file\n")
     (folder / "bad.xml").write_text("<System>")
+    for name in ("empty.pdb", "empty.xml"):
+        (folder / name).write_text("")
+    for name in ("remark.pdb", "remark.cif", "remark.gro"):
+        (folder / name).write_text("REMARK no atoms\n")
+    (folder / "remark.pdb.gz").write_bytes(gzip.compress(b"REMARK no atoms\n"))
     (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
     (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
     (folder / "state.xml").write_text(
@@ -869,6 +881,23 @@ def test_validate(succeed, tmp_path):
     assert 1e-5 < result["pme"]["relative_rms_force_error"] < 5e-3
     assert result["parameters"]["order"] > 1
     assert (tmp_path / "errors.png").stat().st_size > 1000
+
+
+def test_validate_in_a_box_too_large_for_pme(succeed, fail):
+    """An Ewald sum is the reference, and PME is left out by name."""
+    argv = ("validate", "system.xml", "water.pdb", "--box", "200", "200", "200")
+    result = succeed(*argv, "--json")
+    assert (result["reference"], result["passed"], result["pme"]) == ("an Ewald sum", True, None)
+    assert result["pme_left_out"].startswith("left out, as it would need a grid of ")
+    assert "take 'ewald'" in fail(*argv, "--reference", "pme")
+
+
+def test_validate_chooses_a_reference_that_fits(succeed, monkeypatch):
+    """Above the limit of the Ewald sum PME, unless its grid is too large."""
+    monkeypatch.setattr(validate, "EWALD_LIMIT", 100)
+    argv = ("validate", "system.xml", "water.pdb", "--json")
+    assert succeed(*argv)["reference"].startswith("PME at 1e-07")
+    assert succeed(*argv, "--box", "100", "100", "100")["reference"] == "an Ewald sum"
 
 
 def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):

@@ -122,6 +122,8 @@ def load(args) -> Molecules:
     for path in map(Path, args.files):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
+        if not path.stat().st_size:
+            raise ValueError(f"{path} is empty")
         kind = kind_of(path)
         if kind in found:
             raise ValueError(f"{found[kind]} and {path} are of the same kind: give one of them")
@@ -173,6 +175,8 @@ def reading(*paths):
         yield
     except Exception as error:
         names = " and ".join(map(str, paths))
+        if isinstance(error, IndexError):  # of parsers that do not ask whether there is a line
+            raise ValueError(f"cannot read {names}: no atoms, or cut short") from error
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"cannot read {names}: {kind}{error}") from error
 

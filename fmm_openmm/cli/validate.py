@@ -1,7 +1,8 @@
 """Compare FMM, and PME as the System sets it, with a converged sum.
 
 Electrostatics alone, exceptions excluded. The reference is an Ewald sum, or,
-in large systems, PME in double precision at a tight tolerance. Without a box
+in large systems, PME in double precision at a tight tolerance. PME whose grid
+would not fit into memory is left out, by name. Without a box
 it is the sum over all pairs, and there is no PME. The FMM is the solver alone,
 outside OpenMM's Context.
 """
@@ -15,7 +16,7 @@ from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.convert.openmm_system import nonbonded_force
-from fmm_openmm.integration.validation import REFERENCES
+from fmm_openmm.integration.validation import REFERENCES, reference_cutoff
 
 EWALD_LIMIT = 50_000
 """Particles up to which "auto" takes the Ewald sum: about half a minute."""
@@ -51,7 +52,10 @@ def run(args, terminal) -> Outcome:
             pme.setPMEParameters(0, 0, 0, 0)  # they would go before the tolerance
         reference = args.reference
         if reference == "auto" and periodic:
-            reference = "ewald" if len(molecules.positions) <= EWALD_LIMIT else "pme"
+            box = molecules.system.getDefaultPeriodicBoxVectors()
+            affordable = reference_cutoff(np.array([vector._value for vector in box])) is not None
+            large = len(molecules.positions) > EWALD_LIMIT
+            reference = "pme" if large and affordable else "ewald"
         elif reference == "auto":
             reference = "direct"
         noted = notes.look(args, molecules, terminal)

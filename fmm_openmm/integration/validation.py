@@ -30,8 +30,12 @@ CONVERGED = 1e-7
 """``ewaldErrorTolerance`` of PME as the reference; its own relative force error
 is then a few 1e-6."""
 
-CONVERGED_CUTOFF = 1.4
-"""Its cutoff in nm where the box allows: a long one keeps the grid affordable."""
+CONVERGED_CUTOFFS = (1.4, 2.0, 3.0)
+"""Its cutoffs in nm where the box allows, the first whose grid is affordable."""
+
+LARGEST_GRID = 2**28
+"""Points of PME's grid on the Reference platform, 16 bytes each, which takes a minute for as many;
+it crashes from ``2**31`` on."""
 
 WIDEST_CUTOFF = 0.45
 """Largest cutoff over the smallest box width: nearer to half of it, PME's pair list loses pairs
@@ -98,8 +102,9 @@ class ValidationReport:
         fmm: the FMM beside the reference.
         pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
             tolerance or, where they are set, its splitting parameter and grid, beside the
-            reference; None in empty space.
+            reference; None in empty space, and where its grid would not fit into memory.
         backend: that the FMM used.
+        pme_left_out: why PME is not there in a periodic cell; None where it is.
     """
 
     particles: int
@@ -110,6 +115,7 @@ class ValidationReport:
     fmm: Comparison
     pme: Comparison | None
     backend: str
+    pme_left_out: str | None = None
 
     @property
     def energy(self) -> float:
@@ -151,6 +157,8 @@ class ValidationReport:
                 f"{each.method:12}{each.energy:20.6f}{each.relative_energy_error:15.2e}"
                 f"{each.relative_rms_force_error:17.2e}{each.max_force_error:20.2e}"
             )
+        if self.pme_left_out:
+            lines.append(f"PME: {self.pme_left_out}")
         verdict = "meets" if self.passed else "MISSES"
         comparison = f"; {closer.method} has the smaller RMS force error" if self.pme else ""
         lines.append(f"FMM {verdict} its tolerance of {self.tolerance:g}{comparison}.")
@@ -185,7 +193,7 @@ def validate(
             the box face depends on its splitting parameter.
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged
             to rounding (about half a minute for 50,000 particles on two cores), or "pme", the
-            Reference platform's PME at a tight tolerance; without them "direct" (the default), the
+            Reference platform's PME at a tight tolerance, in boxes whose grid is affordable; without them "direct" (the default), the
             sum over all pairs, or "nocutoff", the same by the Reference platform.
         tolerance, order, grid, near_radius, smoothing, levels, precision, backend: as in
             :class:`fmm_openmm.FMMForce`, with its defaults for what is None. Without any, those of
@@ -194,8 +202,8 @@ def validate(
 
     Raises:
         ValueError, TypeError: bad input.
-        UnsupportedError: the System has no single force to read charges from, or
-            :func:`fmm_openmm.check_system` refuses it.
+        UnsupportedError: the System has no single force to read charges from,
+            :func:`fmm_openmm.check_system` refuses it, or the box is too large for the reference "pme".
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
@@ -226,6 +234,12 @@ def validate(
     cell = structure.cell(
         np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
     )
+    if reference == "pme" and reference_cutoff(cell) is None:
+        widths = " x ".join(f"{width:g}" for width in np.diag(cell))
+        raise UnsupportedError(
+            f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this box, {widths} nm: "
+            "take 'ewald'"
+        )
     solver = options.solver(structure, charges, cell, positions)
     fmm = solver.compute(positions)
     if boundary == "open":
@@ -247,8 +261,9 @@ def validate(
         reference=name,
         reference_energy=float(exact[0]),
         fmm=Comparison.of(f"FMM {options.tolerance:g}", (fmm.energy, fmm.forces), exact, least),
-        pme=pme and Comparison.of(*pme, exact, least),
+        pme=Comparison.of(*pme, exact, least) if isinstance(pme, tuple) else None,
         backend=solver.backend,
+        pme_left_out=pme if isinstance(pme, str) else None,
     )
 
 
@@ -262,24 +277,53 @@ def _open_reference(reference: str, charges, structure, positions) -> tuple[str,
 
 def _periodic_reference(
     reference: str, charges, structure, positions, cell, nonbonded
-) -> tuple[str, tuple, tuple]:
-    """Name, and energy and forces, of the converged sum; the same of PME, as a pair."""
-    tilted = np.tril(cell, -1).any()
-    narrow = (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
+) -> tuple[str, tuple, tuple | str]:
+    """Name, and energy and forces, of the converged sum; the same of PME, as a pair, or why it is
+    left out."""
     tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
-    cutoff = min(nonbonded.getCutoffDistance()._value, narrow)
-    pme = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
+    cutoff = min(nonbonded.getCutoffDistance()._value, _widest_cutoff(cell))
     as_set = parameters[0]._value != 0  # else the tolerance decides
+    points = (
+        np.prod(parameters[1:], dtype=float) if as_set else grid_points(cell, cutoff, tolerance)
+    )
+    if points > LARGEST_GRID:
+        pme = (
+            f"left out, as it would need a grid of {points:.2g} points, more than {LARGEST_GRID:,}"
+        )
+    else:
+        found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
+        pme = "PME as set" if as_set else f"PME {tolerance:g}", found
     if reference == "ewald":
         name = "an Ewald sum"
         result = ewald_sum(positions, charges, cell, structure.exclusions, structure.periodic)
         exact = result.energy, result.forces
     else:
         name = f"PME at {CONVERGED:g} in double precision"
-        exact = _by_openmm(
-            charges, structure, positions, cell, min(CONVERGED_CUTOFF, narrow), CONVERGED
-        )
-    return name, exact, ("PME as set" if as_set else f"PME {tolerance:g}", pme)
+        exact = _by_openmm(charges, structure, positions, cell, reference_cutoff(cell), CONVERGED)
+    return name, exact, pme
+
+
+def reference_cutoff(cell: np.ndarray) -> float | None:
+    """Cutoff of PME as the reference in a cell, shape (3, 3), nm; None where no grid is
+    affordable."""
+    for cutoff in CONVERGED_CUTOFFS:
+        cutoff = min(cutoff, _widest_cutoff(cell))
+        if grid_points(cell, cutoff, CONVERGED) <= LARGEST_GRID:
+            return cutoff
+    return None
+
+
+def grid_points(cell: np.ndarray, cutoff: float, tolerance: float) -> float:
+    """Points of the grid that OpenMM's Reference platform takes for PME, from the User Guide:
+    ``2 alpha d / (3 tolerance^(1/5))`` along an edge of length d, with
+    ``alpha = sqrt(-log(2 tolerance)) / cutoff``."""
+    alpha = np.sqrt(max(-np.log(2.0 * tolerance), 0.0)) / cutoff
+    return float(np.prod(np.ceil(2.0 * alpha * np.diag(cell) / (3.0 * tolerance**0.2)).clip(6)))
+
+
+def _widest_cutoff(cell: np.ndarray) -> float:
+    tilted = np.tril(cell, -1).any()
+    return (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
 
 
 def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:

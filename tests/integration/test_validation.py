@@ -6,6 +6,7 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.integration import validation
 from fmm_openmm.oracle.ewald import ewald_sum
 
 
@@ -49,6 +50,32 @@ def test_pme_as_the_reference(water):
     assert pme.pme.relative_rms_force_error == pytest.approx(
         ewald.pme.relative_rms_force_error, rel=0.1
     )
+
+
+@pytest.mark.parametrize("cutoff", [0.9, 1.2])
+def test_the_grid_of_pme_is_foreseen(water, cutoff):
+    water.system.setDefaultPeriodicBoxVectors(*np.diag([3.1, 4.2, 5.3]))
+    water.nonbonded.setCutoffDistance(cutoff)
+    for tolerance in 5e-4, 1e-5:
+        water.nonbonded.setEwaldErrorTolerance(tolerance)
+        _, *grid = water.nonbonded.getPMEParametersInContext(water.context("Reference"))
+        assert validation.grid_points(water.cell, cutoff, tolerance) == np.prod(grid)
+
+
+def test_pme_in_a_box_that_is_too_large_for_its_grid(ions):
+    """OpenMM's Reference platform would crash: it is left out, and as a reference refused."""
+    ions.system.setDefaultPeriodicBoxVectors(*(200.0 * np.eye(3)))
+    report = fmm.validate(ions.system, ions.positions, tolerance=1e-4)
+    assert report.passed and report.pme is None
+    assert report.pme_left_out.startswith("left out, as it would need a grid of 4.1e+09 points")
+    assert f"PME: {report.pme_left_out}" in report.summary()
+    assert "FMM meets its tolerance of 0.0001." in report.summary()
+    with pytest.raises(fmm.UnsupportedError, match=r"200 x 200 x 200 nm: take 'ewald'"):
+        fmm.validate(ions.system, ions.positions, reference="pme")
+    ions.nonbonded.setPMEParameters(0.1, 2000, 2000, 2000)
+    assert "8e+09 points" in fmm.validate(ions.system, ions.positions).pme_left_out
+    ions.nonbonded.setPMEParameters(0.1, 20, 20, 20)
+    assert fmm.validate(ions.system, ions.positions).pme.method == "PME as set"
 
 
 def test_summary_says_who_is_closer(water):
