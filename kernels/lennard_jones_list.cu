@@ -1,6 +1,6 @@
 // lennard_jones_list: which sites are near each other, and where they are now.
 //
-//   begin_sites   once: the sites in the order in which they are given
+//   begin_sites   once: the sites in the order in which they are given, and what they exclude
 //   fetch_sites   a thread a site: its coordinates in the cell; tells if it has moved by more than
 //                 half of the buffer since the list was made
 //   list_sites    then sorts them anew, by blocks that wait for each other (all are resident):
@@ -163,8 +163,10 @@ __device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict_
 
 extern "C" __global__ void begin_sites(
     int capacity, int sites, const int* __restrict__ slot /* (sites) in OpenMM's arrays */,
-    const int* __restrict__ type /* (sites) */, Home* __restrict__ home /* (capacity) */,
-    int* __restrict__ number /* (capacity) */, real4* __restrict__ reference /* (capacity) */,
+    const int* __restrict__ type /* (sites) */, const int* __restrict__ start /* (sites + 1) */,
+    const int* __restrict__ partner, Partners* __restrict__ partners /* (sites) */,
+    Home* __restrict__ home /* (capacity) */, int* __restrict__ number /* (capacity) */,
+    real4* __restrict__ reference /* (capacity) */,
     real4* __restrict__ position /* (capacity + 1) */, State* state /* zeroed */) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k == 0) state->sorted = capacity;
@@ -173,6 +175,7 @@ extern "C" __global__ void begin_sites(
     home[k] = Home{0, 0, 0, k < sites ? slot[k] : -1};
     number[k] = k;
     reference[k] = real4{0, 0, 0, k < sites ? with_type(type[k], real(0)) : 0};
+    if (k < sites) partners[k] = partners_of(k, start, partner);
 }
 
 extern "C" __global__ void fetch_sites(int capacity,
@@ -234,12 +237,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                  const int* __restrict__ number, const int* __restrict__ start,
                  const Grid* __restrict__ grid, const Cell* __restrict__ cell,
                  const int* __restrict__ partner_start, const int* __restrict__ partner,
-                 unsigned* entry, uint2* masked, Length* length, int entries, int masks,
-                 State* state) {
+                 const Partners* __restrict__ partners, unsigned* entry, uint2* masked,
+                 Length* length, int entries, int masks, State* state) {
     __shared__ Parts parts[THREADS / 32];
     const int warp = threadIdx.x / 32, cluster = blockIdx.x * (THREADS / 32) + warp;
     if (cluster >= state->sorted / CLUSTER || length[cluster].build == state->builds) return;
     search(cluster, {home, position, number, start, capacity},
-           {entry, masked, length, entries, masks}, {partner_start, partner}, *cell, *grid,
-           parts[warp], state);
+           {entry, masked, length, entries, masks}, {partner_start, partner, partners}, *cell,
+           *grid, parts[warp], state);
 }

@@ -340,12 +340,13 @@ __device__ __forceinline__ void all_pairs(const Sorted& s, const Lists& lists,
              const int* __restrict__ start, const Grid* __restrict__ grid, unsigned* entry,        \
              uint2* masked, Length* length, const real2* __restrict__ pairs,                       \
              const Cell* __restrict__ cell, const int* __restrict__ partner_start,                 \
-             const int* __restrict__ partner, State* state, uint64* __restrict__ force,            \
-             int padded, float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {          \
+             const int* __restrict__ partner, const Partners* __restrict__ partners, State* state, \
+             uint64* __restrict__ force, int padded, float4* reaction,                             \
+             ENERGY_TYPE* __restrict__ total, int totals) {                                        \
         all_pairs<FORCES, ENERGY>({home, position, number, start, capacity},                       \
                                   {entry, masked, length, entries, masks}, grid, pairs, cell,      \
-                                  {partner_start, partner}, state, force, padded, reaction, total, \
-                                  totals);                                                         \
+                                  {partner_start, partner, partners}, state, force, padded,        \
+                                  reaction, total, totals);                                        \
     }
 
 ENTRY(lennard_jones_forces, true, false)

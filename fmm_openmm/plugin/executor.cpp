@@ -13,8 +13,10 @@ static const size_t ALIGNMENT = 256;
 
 // OpenMM puts definitions of its own before a source; these are also names of ours.
 static const char* OWN_NAMES =
-    "#define real fmm_real\n#define real2 fmm_real2\n#define real3 fmm_real3\n#define real4 "
-    "fmm_real4\n"
+    "#define real fmm_real\n"
+    "#define real2 fmm_real2\n"
+    "#define real3 fmm_real3\n"
+    "#define real4 fmm_real4\n"
     "#define mixed fmm_mixed\n";
 
 static const char* COMPILER_OPTIONS = "--std=c++17 --ftz=true";

@@ -112,18 +112,39 @@ __device__ __forceinline__ int type_of(double w) {
     return int(w);
 }
 
-// Excluded partners, by the numbers of the sites: those of site s are partner[partner_start[s]]
-// onwards, ascending.
+// What a site excludes: bit k stands for site lowest + k, as far as there are bits.
+struct __align__(16) Partners {
+    int lowest;
+    unsigned range;  // from the lowest to the highest
+    uint64 bits;
+};
+
+// Excluded partners, by the numbers of the sites: those of site s are partner[start[s]] onwards,
+// ascending, and once more of[s].
 struct Exclusions {
     const int* __restrict__ start;  // (sites + 1)
     const int* __restrict__ partner;
+    const Partners* __restrict__ of;  // (sites)
 };
 
-// A cluster's sites, by number, -1: none, and the range in which the partners of each lie; nobody
-// has number -1.
+__device__ __forceinline__ Partners partners_of(int site, const int* __restrict__ start,
+                                                const int* __restrict__ partner) {
+    Partners found = {0, 0, 0};
+    const int first = start[site], last = start[site + 1];
+    if (first == last) return found;
+    found.lowest = partner[first];
+    found.range = partner[last - 1] - found.lowest;
+    for (int k = first; k < last; k++) {
+        const int bit = partner[k] - found.lowest;
+        if (bit < 64) found.bits |= uint64(1) << bit;
+    }
+    return found;
+}
+
+// A cluster's sites, by number, -1: none, and what each excludes.
 struct ClusterPartners {
-    int site[CLUSTER], lowest[CLUSTER];
-    unsigned range[CLUSTER];
+    int site[CLUSTER];
+    Partners of[CLUSTER];
 };
 
 __device__ __forceinline__ ClusterPartners partners_of(const int* site,
@@ -132,27 +153,24 @@ __device__ __forceinline__ ClusterPartners partners_of(const int* site,
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
         found.site[m] = site[m];
-        const int first = site[m] < 0 ? 0 : excluded.start[site[m]],
-                  last = site[m] < 0 ? 0 : excluded.start[site[m] + 1];
-        found.lowest[m] = first < last ? excluded.partner[first] : -1;
-        found.range[m] = first < last ? excluded.partner[last - 1] - found.lowest[m] : 0;
+        found.of[m] = site[m] < 0 ? Partners{0, 0, 0} : excluded.of[site[m]];
     }
     return found;
 }
 
 // A bit for every site of the cluster that excludes a site.
-// Most are seen to be far from all partners.
 __device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& cluster,
                                             const Exclusions& excluded) {
-    bool perhaps = false;
-#pragma unroll
-    for (int m = 0; m < CLUSTER; m++)
-        perhaps |= unsigned(site - cluster.lowest[m]) <= cluster.range[m];
     unsigned mask = 0;
-    if (!perhaps) return mask;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
-        if (unsigned(site - cluster.lowest[m]) > cluster.range[m] || cluster.site[m] < 0) continue;
+        const Partners& partners = cluster.of[m];
+        const unsigned bit = site - partners.lowest;
+        if (bit > partners.range) continue;
+        if (bit < 64) {
+            mask |= unsigned(partners.bits >> bit & 1) << m;
+            continue;
+        }
 #pragma unroll 1
         for (int k = excluded.start[cluster.site[m]], last = excluded.start[cluster.site[m] + 1];
              k < last; k++)

@@ -183,7 +183,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         b.memset(buffer)
     b.launch(
         "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type",
-        "home", "number", "reference", "position", "state",
+        "start", "partner", "partners", "home", "number", "reference", "position", "state",
     )  # fmt: skip
     b.stage("list", "lennard_jones_list", fetch_sites=0)
     b.launch(
@@ -212,7 +212,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         b.launch(
             "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS,
             capacity, "home", "position", "number", "row_start", "grid", "cell", "start", "partner",
-            "entry", "masked", "length", *lengths, "state",
+            "partners", "entry", "masked", "length", *lengths, "state",
         )  # fmt: skip
     for wanted in ("forces", "energy", "both"):
         kernel = f"lennard_jones_{wanted}"
@@ -220,8 +220,8 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         b.launch(
             kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS,
             capacity, *lengths, "home", "position", "number", "row_start", "grid", "entry",
-            "masked", "length", "pairs", "cell", "start", "partner", "state", "force_buffer",
-            padded, "reaction", "energy_buffer", np.int32(sites.energies),
+            "masked", "length", "pairs", "cell", "start", "partner", "partners", "state",
+            "force_buffer", padded, "reaction", "energy_buffer", np.int32(sites.energies),
         )  # fmt: skip
         if half and wanted != "energy":
             b.stage(wanted, "lennard_jones_pairs", collect_reactions=0)
@@ -246,6 +246,7 @@ def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dty
         ("type", sites.number, np.int32),
         ("start", sites.number + 1, np.int32),
         ("partner", max(1, sites.partners), np.int32),
+        ("partners", (sites.number, 4), np.int32),
         ("pairs", (sites.types, sites.types, 2), real),
         ("cell", 11, np.float64),
         ("state", 8, np.int32),
