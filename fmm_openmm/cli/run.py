@@ -253,7 +253,8 @@ def prepare(args, simulation: app.Simulation, terminal, interrupt: Interrupt) ->
 @contextmanager
 def first_interrupt():
     """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a
-    ``KeyboardInterrupt``; a second one acts as usual. In threads other than the main one nothing changes."""
+    ``KeyboardInterrupt``; a second one acts as usual. In threads other than the main one nothing
+    changes."""
     interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
 
     def take_note(*_):

@@ -179,8 +179,9 @@ def _check_charges(nonbonded: openmm.NonbondedForce, name: str) -> None:
     text = first_charge(nonbonded)
     if text is not None:
         raise UnsupportedError(
-            f"{name} has charges again, which fmm.use_fmm(system) had moved to the FMMForce: {text}. {REMEDY} "
-            "To change charges alone, call setParticleParameters() or setCharges() of the FMMForce."
+            f"{name} has charges again, which fmm.use_fmm(system) had moved to the FMMForce: "
+            f"{text}. {REMEDY} To change charges alone, call setParticleParameters() or "
+            "setCharges() of the FMMForce."
         )
 
 

@@ -146,7 +146,8 @@ def restore_pme(system: openmm.System) -> None:
         )
     if len(converted) > 1:
         raise ValueError(
-            f"`system` holds {len(converted)} FMMForces made by use_fmm(): remove all but one with system.removeForce()"
+            f"`system` holds {len(converted)} FMMForces made by use_fmm(): "
+            "remove all but one with system.removeForce()"
         )
     force = converted[0]
     original = Original.unpack(force._definition.original)
@@ -231,8 +232,9 @@ def _check_nonbonded(
     if method in _REACTION_FIELD and not allow_reaction_field:
         full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
-            f"{name} uses {METHODS[method]}, whose reaction field is another physics than the full Coulomb interaction: set "
-            f"its method to {full}, or pass allow_reaction_field=True to replace it"
+            f"{name} uses {METHODS[method]}, whose reaction field is another physics than the full "
+            f"Coulomb interaction: set its method to {full}, or pass "
+            "allow_reaction_field=True to replace it"
         )
     if not force.getIncludeDirectSpace():
         raise UnsupportedError(

@@ -193,8 +193,9 @@ def validate(
             the box face depends on its splitting parameter.
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged
             to rounding (about half a minute for 50,000 particles on two cores), or "pme", the
-            Reference platform's PME at a tight tolerance, in boxes whose grid is affordable; without them "direct" (the default), the
-            sum over all pairs, or "nocutoff", the same by the Reference platform.
+            Reference platform's PME at a tight tolerance, in boxes whose grid is affordable;
+            without them "direct" (the default), the sum over all pairs, or "nocutoff", the
+            same by the Reference platform.
         tolerance, order, grid, near_radius, smoothing, levels, precision, backend: as in
             :class:`fmm_openmm.FMMForce`, with its defaults for what is None. Without any, those of
             the System's FMMForce. Its ``bridge`` and ``lennard_jones`` say nothing here: a
@@ -203,7 +204,8 @@ def validate(
     Raises:
         ValueError, TypeError: bad input.
         UnsupportedError: the System has no single force to read charges from,
-            :func:`fmm_openmm.check_system` refuses it, or the box is too large for the reference "pme".
+            :func:`fmm_openmm.check_system` refuses it, or the box is too large for the reference
+            "pme".
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
@@ -237,8 +239,8 @@ def validate(
     if reference == "pme" and reference_cutoff(cell) is None:
         widths = " x ".join(f"{width:g}" for width in np.diag(cell))
         raise UnsupportedError(
-            f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this box, {widths} nm: "
-            "take 'ewald'"
+            f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this "
+            f"box, {widths} nm: take 'ewald'"
         )
     solver = options.solver(structure, charges, cell, positions)
     fmm = solver.compute(positions)

@@ -528,7 +528,8 @@ def test_a_removed_fmm_force(chains, others):
     context = chains.context()
     chains.system.removeForce(chains.system.getNumForces() - 1)
     text = (
-        r"^the FMMForce was removed from the System, and NonbondedForce 'NonbondedForce' has no ch.*"
+        r"^the FMMForce was removed from the System, and NonbondedForce 'NonbondedForce' has no "
+        r"ch.*"
         r"call fmm\.restore_pme\(system\) in place of system\.removeForce\(\)\."
     )
     for refuses in (fmm.check_system, new_context, lambda _: context.reinitialize()):

@@ -74,7 +74,7 @@ def test_the_compiler_may_be_several_words(monkeypatch):
 
 
 def test_without_a_compiler(monkeypatch):
-    """Nor a library of the wheel; and where OpenMM has no CUDA platform, so that nobody misses it."""
+    """Nor a library of the wheel; and where OpenMM has no CUDA platform, nobody misses it."""
 
     def none():
         raise fmm.UnsupportedError("none came with it")
