@@ -166,11 +166,7 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
             atomics =
                 atomics && (&system.getForce(i) == &force || addsByAtomics(system.getForce(i)));
         std::istringstream asked(claim.items[CLAIM]);
-        for (std::string name; std::getline(asked, name, '\0');)
-            if (context.getParameters().count(name)) {  // declared by this force or another
-                names.push_back(name);
-                values.push_back(context.getParameter(name));
-            }
+        for (std::string name; std::getline(asked, name, '\0');) names.push_back(name);
         try {
             ContextSelector selector(cuda);
             prepare();
@@ -321,6 +317,13 @@ bool NativeKernel::readPotentials(void* data, int64_t bytes) {
 
 // Follow the Context's global parameters and box vectors, and changes of the force.
 void NativeKernel::readContext() {
+    if (values.empty()) {
+        // each is declared by this force or by another, which may have been initialised later
+        const auto isUnknown = [&](const std::string& name) {
+            return context.getParameters().count(name) == 0;
+        };
+        names.erase(std::remove_if(names.begin(), names.end(), isUnknown), names.end());
+    }
     std::vector<double> now;
     for (const auto& name : names) now.push_back(context.getParameter(name));
     if (periodic) {
@@ -364,7 +367,7 @@ std::map<int, std::string> NativeKernel::request(int what) {
     for (const auto& name : names) texts.push_back(name.c_str());
     Inbox inbox;
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(),
-                   values.data(), texts.size(), &inbox);
+                   values.data(), values.size(), &inbox);  // none yet, or all
     positions.clear();
     if (!inbox.items.count(DONE)) {  // whether Python's program is ours is not known: start anew
         synchronise();

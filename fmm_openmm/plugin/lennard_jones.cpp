@@ -14,7 +14,7 @@ enum { BUILT, SORTED, BUILDS, ENTRIES, MASKED, TOO_LONG, STRAYED, STATE_INTS = 8
 static const double FIRST_BUFFER = 0.1, MIN_BUFFER = 0.03;  // nm
 static const double MAX_BUFFER_SHARE = 0.25;                // of the cutoff
 static const double MIN_BUFFER_CHANGE = 1.1;                // as a factor
-static const double LIST_COST = 3.5;  // of making a list, over that of its pairs
+static const double LIST_COST = 2.5;  // of making a list, over that of its pairs
 static const int REPORT_INTERVAL = 128,
                  REPORT_DELAY = 32;  // evaluations between reports, and until one is read
 static const double MAX_BOX_CHANGE =
