@@ -11,9 +11,10 @@ All that such a pickle holds is the text of a loader, the identity, and the defi
 this package, and :func:`content_in` reads it without running anything of it.
 """
 
+import inspect
 import io
 import pickle
-import pickletools
+import re
 import sys
 import threading
 import uuid
@@ -29,6 +30,12 @@ from fmm_openmm.integration.definition import Definition, Parameters, Structure,
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.parameters import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
+
+_IDENTITY = "fmm_openmm callable "
+"""How every identity starts; 32 hexadecimal digits follow."""
+
+_IDENTITY_IN_XML = re.compile(f"({_IDENTITY.encode().hex()})(?:3[0-9]|6[1-6]){{32}}")
+"""An identity where XML has the bytes of a pickle in hexadecimal digits."""
 
 _live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
 
@@ -69,7 +76,7 @@ class HostBridge:
     """
 
     def __init__(self, definition: Definition | str | dict):
-        self.uid = uuid.uuid4().hex
+        self.uid = _IDENTITY + uuid.uuid4().hex
         self.snapshots = Snapshots()
         self.handles = weakref.WeakSet()
         self.is_unpickled = False
@@ -275,10 +282,17 @@ force that is gone. Any other callable is freed with its force, which may be its
 def bridge_of(force: openmm.PythonForce) -> HostBridge | None:
     """The live callable of a force, wherever it came from; None if it is not ours."""
     try:
-        node = ET.fromstring(openmm.XmlSerializer.serialize(force))
+        # OpenMM's own method, whose text has identities
+        text = inspect.unwrap(openmm.XmlSerializer._serializeForce)(force)
+        node = ET.fromstring(text)
     except openmm.OpenMMException:  # the callable of somebody else, which cannot be pickled
         return None
     return bridge_in(bytes.fromhex(node.get("function")))
+
+
+def without_identities(text: str) -> str:
+    """XML without the identities of callables, so that equal forces have equal texts."""
+    return _IDENTITY_IN_XML.sub(r"\g<1>" + "30" * 32, text)
 
 
 def bridge_in(pickled: bytes) -> HostBridge | None:

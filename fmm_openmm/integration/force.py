@@ -56,8 +56,8 @@ class FMMForce(openmm.PythonForce):
       ``reinitialize(preserveState=True)``: these bring back the charges of that update, so call it
       again afterwards for those set since. The charges themselves are kept for the Contexts that
       were updated, and the last eight in use; a State that needs others of this process is an
-      error. ``loadState()`` of a Context without an FMMForce refuses such a State for that
-      parameter: set its positions, velocities and box vectors instead.
+      error. A State from before any update, or of a Context without an FMMForce, leaves the charges
+      as they are; in a Context without an FMMForce every State leaves them.
     - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach
       it, ``updateParametersInContext()`` does not.
     - ``State.getEnergyParameterDerivatives()`` lacks it: call
