@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import warnings
 from hashlib import sha256
 from pathlib import Path
 
@@ -241,6 +242,18 @@ def loader(monkeypatch, tmp_path):
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     return loader
+
+
+def test_what_cupy_warns_of_when_it_is_imported_is_logged(loader, monkeypatch, tmp_path, caplog):
+    """Also where warnings are errors."""
+    (tmp_path / "cupy.py").write_text("import warnings\nwarnings.warn('two CuPy\\n  packages')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy")
+    caplog.set_level(logging.INFO, logger="fmm_openmm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert loader._imported().__file__ == str(tmp_path / "cupy.py")
+    assert caplog.messages == ["CuPy: two CuPy packages"]
 
 
 class Module:

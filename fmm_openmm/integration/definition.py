@@ -288,7 +288,8 @@ class Definition:
 
     def fill(self, charges: np.ndarray, exclusions: np.ndarray) -> None:
         """The particles and exclusions of an empty definition, shape (n,) and (m, 2)."""
-        charges = check_charges(charges)
+        if len(charges):  # OpenMM refuses only the Context of a System without particles
+            charges = check_charges(charges)
         check_exclusions(exclusions, len(charges))
         self.charges, self.exclusions = (
             Table(*TABLES["charges"], charges),

@@ -1,5 +1,6 @@
 """From the optional packages; each test is skipped where its package is not installed."""
 
+import copy
 import itertools
 import sys
 
@@ -143,6 +144,21 @@ def structure(water):
 def test_parmed(structure, assert_water, rule):
     structure.combining_rule = rule
     assert_water(fmm.ChargeSystem.from_parmed(structure), 1e-9)
+
+
+def test_parmed_reads_a_restored_copy_of_a_converted_system(structure, water):
+    """It takes charges from the NonbondedForce alone, and warns."""
+    import parmed
+
+    system = copy.deepcopy(water.system)
+    fmm.use_fmm(system)
+    with pytest.warns(parmed.exceptions.OpenMMWarning, match="Force type PythonForce"):
+        converted = parmed.openmm.load_topology(water.topology, system)
+    assert not any(atom.charge for atom in converted.atoms)
+    restored = copy.deepcopy(system)
+    fmm.restore_pme(restored)
+    loaded = parmed.openmm.load_topology(water.topology, restored)
+    assert [atom.charge for atom in loaded.atoms] == [atom.charge for atom in structure.atoms]
 
 
 def test_parmed_reading_amber_files(structure, assert_water, tmp_path):

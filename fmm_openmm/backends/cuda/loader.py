@@ -8,6 +8,7 @@ compiled anew, and a warning names the folder.
 
 import logging
 import os
+import warnings
 from importlib import resources
 from importlib.util import find_spec
 
@@ -22,8 +23,8 @@ _log = logging.getLogger("fmm_openmm")
 
 
 def _imported():
-    """CuPy, which from version 14 on makes its folder when it is imported,
-    and fails if it cannot."""
+    """CuPy, which from version 14 on makes its folder when it is imported, and fails if it
+    cannot. What it warns of meanwhile is logged: the user did not import it."""
     named = os.environ.get(FOLDER)
     try:
         if find_spec("cupy"):
@@ -33,11 +34,15 @@ def _imported():
         # a folder that is there; nothing is written to it
         os.environ[FOLDER] = str(resources.files("fmm_openmm"))
     try:
-        import cupy
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            import cupy
     finally:
         os.environ.pop(FOLDER, None)
         if named is not None:
             os.environ[FOLDER] = named
+    for warning in told:
+        _log.info("CuPy: %s", " ".join(str(warning.message).split()))
     return cupy
 
 
