@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import scipy.fft
+from scipy.special import gammaincc
 
 from fmm_openmm import CoulombSolver
+from fmm_openmm.backends.cpu.operator import harmonic_sums as fast_sums
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions import lattice as lattice_module
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
-from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.expansions.lattice import harmonic_sums, lattice_operator
+from fmm_openmm.expansions.splitting import upper_gamma
 from tests.test_oracle import SKEWED, random_charges
 
 ORDER = 4
@@ -44,6 +47,37 @@ def displacements(operator, lattice):
         scipy.fft.rfftn(values, axes=(1, 2, 3)), spectrum, rtol=0, atol=1e-10 * abs(operator).max()
     )
     return values.reshape(len(operator), -1)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 37])
+def test_fast_sums_of_harmonics_are_the_obvious_ones(columns):
+    random = np.random.default_rng(columns)
+    x = random.normal(size=(3, 3, columns))
+    weight = random.normal(size=(3, TOP + 1, columns))
+    weight[1, :, 0] = 0
+    expected = np.zeros((term_count(TOP), columns))
+    for column in range(columns):
+        for j in range(3):
+            values = regular(x[j, :, column], TOP)
+            expected[:, column] += values * weight[j, degrees(TOP), column]
+    for sums in (harmonic_sums, fast_sums):
+        np.testing.assert_allclose(sums(x, weight), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_recurrence_of_incomplete_gamma_functions():
+    x = np.geomspace(1e-3, 300.0, 50)
+    l = np.arange(41)[:, None]
+    np.testing.assert_allclose(upper_gamma(40, x), gammaincc(l + 0.5, x), rtol=1e-12, atol=1e-290)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_operator_of_the_cpu_is_that_of_the_reference(grid):
+    lattice = lattice_of(GRIDS[grid])
+    expected, found = (
+        lattice_operator(lattice, ORDER, 1e-17, sums) for sums in (harmonic_sums, fast_sums)
+    )
+    scale = np.maximum(np.abs(expected).max((1, 2, 3)), SCALE)[:, None, None, None]
+    assert (np.abs(found - expected) < 1e-12 * scale).all()
 
 
 def image_sum(lattice, i, top, weights=(1.0,), steps=((0, 0, 0),)):

@@ -35,17 +35,22 @@ doi:10.1063/1.474150; FFT on multipoles: W. D. Elliott and J. A. Board, SIAM J. 
 (1996), doi:10.1137/S1064827594264259.
 """
 
+from collections.abc import Callable
 from math import lgamma, log
 
 import numpy as np
 import scipy.fft
-from scipy.special import gammainc, gammaincc
+from scipy.special import gammainc
 
 from fmm_openmm.box import BoxLattice, OpenLattice, within
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
-from fmm_openmm.expansions.splitting import inverse_double_factorials, truncation_radii
+from fmm_openmm.expansions.splitting import (
+    inverse_double_factorials,
+    truncation_radii,
+    upper_gamma,
+)
 from fmm_openmm.openmp import get_num_threads
 
 # splitting parameter over the inverse box width: balances the real-space FFT
@@ -69,7 +74,26 @@ def check_range(lattice: BoxLattice, order: int, dtype) -> None:
         )
 
 
-def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -> np.ndarray:
+def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weighted sums of regular harmonics over the first axis, ``sum_j weight[j, l] R_lm(x[j])``.
+
+    Args:
+        x: points, shape (k, 3, n).
+        weight: of every point by degree, shape (k, top + 1, n).
+
+    Returns:
+        shape ((top + 1)^2, n) float64.
+    """
+    top = weight.shape[1] - 1
+    out = np.zeros((term_count(top), x.shape[2]))
+    for points, weights in zip(x, weight, strict=True):
+        out += regular(points.T, top) * weights[degrees(top)]
+    return out
+
+
+def lattice_operator(
+    lattice: BoxLattice, order: int, accuracy: float = 1e-17, sums: Callable = harmonic_sums
+) -> np.ndarray:
     """The operator of the module's formula for expansions of the given order.
 
     Args:
@@ -77,6 +101,7 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
         order: expansion order p.
         accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the
             nearest far boxes.
+        sums: :func:`harmonic_sums`, or what computes the same.
 
     Returns:
         shape ``((2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64: terms up to degree 2 order on the
@@ -87,39 +112,37 @@ def lattice_operator(lattice: BoxLattice, order: int, accuracy: float = 1e-17) -
         return free_space_operator(lattice, top, accuracy)
     # 2: the smallest near stencil, 27 boxes
     real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)
-    return _real_space(lattice, top, real_cut) + _reciprocal(lattice, top, reciprocal_cut)
+    return _real_space(lattice, top, real_cut, sums) + _reciprocal(
+        lattice, top, reciprocal_cut, sums
+    )
 
 
-def _real_space(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
+def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:
     offsets = within(lattice.boxes, cut)
     # one of each pair of opposite offsets: S(-r) = (-1)^l S(r)
     offsets = offsets[len(offsets) // 2 + 1 :]
     x = offsets @ lattice.boxes
     r2 = (x * x).sum(1)
-    is_near = lattice.is_near(offsets)
+    near = np.flatnonzero(lattice.is_near(offsets))
 
     l, argument = np.arange(top + 1)[:, None] + 0.5, ALPHA**2 * r2
-    weight = np.where(is_near, -gammainc(l, argument), gammaincc(l, argument)) / r2**l
-    values = regular(x, top) * irregular_norm(top)[:, None] * weight[degrees(top)]
+    weight = upper_gamma(top, argument)
+    weight[:, near] = -gammainc(l, argument[near])
+    weight /= r2**l
 
-    slot, opposite = lattice.slot(offsets), lattice.slot(-offsets)
-    parity = (-1.0) ** degrees(top)
-    grid = np.stack(
-        [
-            np.bincount(slot, v, lattice.size) + s * np.bincount(opposite, v, lattice.size)
-            for s, v in zip(parity, values, strict=True)
-        ]
-    )
-    grid[0, lattice.slot(np.zeros(3, np.int64))] -= 2 * ALPHA / np.sqrt(np.pi)
-    transform = scipy.fft.rfftn(
-        grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=get_num_threads()
-    )
+    grid = _sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
+    grid = grid.reshape(-1, *lattice.fft_shape)
+
+    axes, parity = (1, 2, 3), (-1.0) ** degrees(top)
+    grid += parity[:, None, None, None] * np.roll(np.flip(grid, axes), 1, axes)
+    grid[0, 0, 0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
+    transform = scipy.fft.rfftn(grid, axes=axes, workers=get_num_threads())
     sign = np.array([1.0, 1.0, -1.0, -1.0])[degrees(top) % 4]
     part = np.where((degrees(top) % 2 == 0)[:, None, None, None], transform.real, transform.imag)
     return sign[:, None, None, None] * part
 
 
-def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
+def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:
     v, d = lattice.cycles
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
@@ -132,22 +155,38 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float) -> np.ndarray:
     corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
     aliases = within(reciprocal, cut + corner) @ reciprocal
 
+    g2 = ((base[:, None] + aliases) ** 2).sum(-1)
+    wave, alias = np.nonzero((g2 < cut * cut) & (g2 > 1e-20))
+    g2 = g2[wave, alias]
+    gauss = np.exp(-g2 / (4 * ALPHA**2)) / g2
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
-    factor = (
-        4
-        * np.pi
-        * inverse_double_factorials(top)[degrees(top)]
-        * irregular_norm(top)
-        * (-1.0) ** degrees(top)
-    )
-    out = np.zeros((term_count(top), len(base)))
-    for alias in aliases:
-        g = base + alias
-        g2 = (g * g).sum(1)
-        use = np.flatnonzero((g2 < cut * cut) & (g2 > 1e-20))
-        if len(use):
-            gauss = np.exp(-g2[use] / (4 * ALPHA**2)) / g2[use]
-            out[:, use] += regular(g[use], top) * gauss
-    out *= factor[:, None]
+    factor = 4 * np.pi * inverse_double_factorials(top) * (-1.0) ** np.arange(top + 1)
+    weight = factor[:, None] * gauss
+    out = _sums_by_column(wave, len(base), base[wave] + aliases[alias], weight, sums)
     out[0, 0] -= np.pi / ALPHA**2
     return out.reshape(-1, *shape)
+
+
+def _sums_by_column(
+    column: np.ndarray, columns: int, x: np.ndarray, weight: np.ndarray, sums: Callable
+) -> np.ndarray:
+    """Sums of ``S-norm_t R_t`` over the points of every column.
+
+    Args:
+        column: of every point, shape (n,).
+        columns: how many there are.
+        x: points, shape (n, 3).
+        weight: of every point by degree, shape (top + 1, n).
+        sums: as for :func:`lattice_operator`.
+
+    Returns:
+        shape ((top + 1)^2, columns).
+    """
+    order, count = np.argsort(column, kind="stable"), np.bincount(column, minlength=columns)
+    column, top = column[order], len(weight) - 1
+    row = np.arange(len(column)) - (np.cumsum(count) - count)[column]
+    points = np.zeros((count.max(), 3, columns))
+    weights = np.zeros((count.max(), top + 1, columns))
+    points[row, :, column] = x[order]
+    weights[row, :, column] = weight.T[order]
+    return sums(points, weights) * irregular_norm(top)[:, None]

@@ -2,12 +2,24 @@
 formula in ``lattice.py``."""
 
 import numpy as np
-from scipy.special import gammaincc
+from scipy.special import erfc, gammaincc
 
 
 def inverse_double_factorials(top: int) -> np.ndarray:
     """``1 / (2 l - 1)!!`` of the degrees up to ``top``, shape (top + 1,)."""
     return 1.0 / np.cumprod([1.0] + [2.0 * l - 1.0 for l in range(1, top + 1)])
+
+
+def upper_gamma(top: int, x: np.ndarray) -> np.ndarray:
+    """Q(l + 1/2, x) for positive x, shape (n,), and the degrees up to ``top``, shape (top + 1, n):
+    ``gammaincc`` by recurrence, of terms that are all positive."""
+    out = np.empty((top + 1, len(x)))
+    value, term = erfc(np.sqrt(x)), 2 * np.sqrt(x / np.pi) * np.exp(-x)
+    for l in range(top + 1):
+        out[l] = value
+        value = value + term
+        term *= x / (l + 1.5)
+    return out
 
 
 def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> tuple[float, float]:

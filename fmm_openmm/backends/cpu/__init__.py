@@ -12,6 +12,7 @@ from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
 from fmm_openmm.backends.cpu.m2l import KERNELS, Interactions, m2l
 from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
+from fmm_openmm.backends.cpu.operator import harmonic_sums
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
@@ -51,7 +52,7 @@ class CpuStages(Stages):
             smoothing,
             np.dtype(dtype),
         )
-        needed = kernels_in("sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
+        needed = kernels_in("operator", "sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
         prepare(needed + ((KERNELS[m2l],) if levels else ()), self.dtype)
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
@@ -62,7 +63,9 @@ class CpuStages(Stages):
             self.parent_matrices = parent_matrices(lattice.boxes, order)
         single = self.dtype == np.float32 and not levels
         check_range(lattice, order, np.float32 if single else np.float64)
-        operator = lattice_operator(self.octree.root, order, 1e-10 if single else 1e-17)
+        operator = lattice_operator(
+            self.octree.root, order, 1e-10 if single else 1e-17, harmonic_sums
+        )
         self.operator = operator.reshape(len(operator), -1).astype(
             np.float32 if single else np.float64
         )

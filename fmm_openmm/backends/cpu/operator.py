@@ -1,0 +1,39 @@
+"""The sums over points from which the lattice operator is made, ``expansions/lattice.py``."""
+
+import numpy as np
+
+from fmm_openmm.backends.cpu.harmonics import regular
+from fmm_openmm.backends.cpu.threads import LANES, kernel
+from fmm_openmm.openmp import prange
+
+
+@kernel("f8[:,:,::1], f8[:,:,::1], f8[:,::1]")
+def _sum(x, weight, out):
+    """``LANES`` columns of ``out`` (terms, n) a thread: the sums over the points ``x`` (k, 3, n),
+    with ``weight`` (k, degrees, n)."""
+    top, columns = weight.shape[1] - 1, x.shape[2]
+    for block in prange((columns + LANES - 1) // LANES):
+        begin = block * LANES
+        used = min(LANES, columns - begin)
+        total = np.zeros((len(out), LANES))
+        terms = np.empty((len(out), LANES))
+        point = np.zeros((3, LANES))
+        for j in range(len(x)):
+            for axis in range(3):
+                for w in range(used):
+                    point[axis, w] = x[j, axis, begin + w]
+            regular(point[0], point[1], point[2], top, terms)
+            for l in range(top + 1):
+                for a in range(l * l, (l + 1) * (l + 1)):
+                    for w in range(used):
+                        total[a, w] += weight[j, l, begin + w] * terms[a, w]
+        for a in range(len(out)):
+            for w in range(used):
+                out[a, begin + w] = total[a, w]
+
+
+def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """See :func:`fmm_openmm.expansions.lattice.harmonic_sums`."""
+    out = np.empty((weight.shape[1] ** 2, x.shape[2]))
+    _sum(np.ascontiguousarray(x), np.ascontiguousarray(weight), out)
+    return out
