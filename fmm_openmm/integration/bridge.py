@@ -14,6 +14,7 @@ this package, and :func:`content_in` reads it without running anything of it.
 import inspect
 import io
 import pickle
+import pickletools
 import re
 import sys
 import threading
