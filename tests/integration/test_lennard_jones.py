@@ -404,26 +404,34 @@ def test_path_integrals_and_the_minimiser(flexible_water):
 @on_gpu
 @pytest.mark.parametrize(("kind", "apart"), [("sites", 1e-3), ("charges", 1e-5)])
 def test_the_minimiser_sees_an_overflow(water, kind, apart, monkeypatch):
-    """It then takes forces of the CPU, whose Context uses the host bridge."""
+    """It then takes forces of the CPU, whose Context uses the host bridge, from the start on. Else
+    it does so after steps that are too long only."""
     if kind == "charges":
         for i in range(len(water.positions)):
             charge, sigma, _ = water.nonbonded.getParticleParameters(i)
             water.nonbonded.setParticleParameters(i, charge, sigma, 0.0)
     box, _ = prepared(water, "sites")
-    context, calls = context_of(box), []
+    context, found = context_of(box), []
     compute = fmm.CoulombSolver.compute
 
-    def counted(*arguments, **options):
-        calls.append(1)
-        return compute(*arguments, **options)
+    def noted(solver, positions, *arguments, **options):
+        found.append(np.array(positions))
+        return compute(solver, positions, *arguments, **options)
 
-    monkeypatch.setattr(fmm.CoulombSolver, "compute", counted)
-    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=1)
-    assert not calls
-    box.positions[3] = box.positions[0] + [apart, 0.0, 0.0]  # oxygens
-    context.setPositions(box.positions)
-    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=10)
-    assert calls
+    monkeypatch.setattr(fmm.CoulombSolver, "compute", noted)
+
+    def moved_before_the_cpu_was_asked(positions):
+        found.clear()
+        context.setPositions(positions)
+        context.applyConstraints(1e-6)
+        start = context.getState(positions=True).getPositions(asNumpy=True)._value
+        openmm.LocalEnergyMinimizer.minimize(context, maxIterations=1)
+        return np.abs(found[0] - start).max() if found else np.inf
+
+    assert moved_before_the_cpu_was_asked(box.positions) > 1e-3
+    close = box.positions.copy()
+    close[3:6] += close[0] + [apart, 0.0, 0.0] - close[3]  # an oxygen on that of another molecule
+    assert moved_before_the_cpu_was_asked(close) < 1e-5
 
 
 def typed(box, form) -> Box:
