@@ -43,11 +43,11 @@ DevicePlace::DevicePlace(OpenMM::CudaContext& cuda) : Place() {
     padded = cuda.getPaddedNumAtoms();
 }
 
-CUstream makeStream(int below, unsigned flags) {
+CUstream makeStream(bool background, unsigned flags) {
     int lowest, highest;
     CUstream stream;
     check(cuCtxGetStreamPriorityRange(&lowest, &highest), "making a stream");
-    check(cuStreamCreateWithPriority(&stream, flags, std::min(lowest, highest + below)),
+    check(cuStreamCreateWithPriority(&stream, flags, std::min(lowest, highest + background)),
           "making a stream");
     return stream;
 }

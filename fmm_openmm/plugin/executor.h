@@ -95,10 +95,7 @@ void check(CUresult result, const std::string& doing);
 
 // Of high priority: the far field is a chain of small kernels, the nonbonded kernel beside it is
 // one large. The near field comes between, one step below the highest.
-CUstream makeStream(int below = 0, unsigned flags = CU_STREAM_NON_BLOCKING);
-
-// Steps below the highest priority that are more than there are.
-static const int LOWEST_PRIORITY = 1000;
+CUstream makeStream(bool background = false, unsigned flags = CU_STREAM_NON_BLOCKING);
 
 // What is queued on a stream from now on waits for what has been queued on another; `reached` is
 // used for that.

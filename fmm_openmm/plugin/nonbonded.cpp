@@ -78,7 +78,6 @@ public:
     explicit End(SitePairs& owner) : owner(owner) {}
     double computeForceAndEnergy(bool, bool, int) override {
         owner.side->leave();
-        owner.own->leave();
         return 0;
     }
 
@@ -91,14 +90,13 @@ SitePairs::SitePairs(ContextImpl& context) : cuda(firstOf(context)) {}
 SitePairs::~SitePairs() {
     ContextSelector selector(cuda);
     side.reset();
-    own.reset();
     engine.reset();
 }
 
 void SitePairs::start(const Force& force, const Interaction& interaction, bool alone) {
     sites = interaction;
-    side.reset(new SideStream(cuda));
-    own.reset(new SideStream(cuda, false));
+    // in order with OpenMM's own stream it would wait for the pairs there
+    side.reset(new SideStream(cuda, CU_STREAM_NON_BLOCKING));
     if (!sites.slot.empty()) engine.reset(new LennardJones(cuda, sites));
     cuda.addPreComputation(new Begin(*this));
     cuda.addPostComputation(new End(*this));
@@ -142,13 +140,7 @@ double SitePairs::execute(bool forces, bool energy) {
     if (engine) {
         engine->prepare();
         const bool beside = runsBeside(energy);
-        if (beside) {
-            if (cuda.getCurrentStream() == 0) {  // nothing could go beside it
-                own->mark();
-                own->enter();
-            }
-            side->mark();
-        }
+        if (beside) side->mark();
         engine->compute(forces, energy);
         if (beside) side->enter();
     }
@@ -174,9 +166,8 @@ bool SitePairs::runsBeside(bool energy) {
 
 // After an error of another force, see NativeKernel::discard().
 void SitePairs::discard() {
-    if (!side->isEntered() && !own->isEntered()) return;
+    if (!side->isEntered()) return;
     side->leave();
-    own->leave();
     cuda.setForcesValid(false);
 }
 

@@ -113,7 +113,6 @@ private:
     Interaction sites;
     std::unique_ptr<LennardJones> engine;  // none without sites
     std::unique_ptr<SideStream> side;      // of OpenMM's other forces
-    std::unique_ptr<SideStream> own;       // of the pairs beside them
     Identities* identities = nullptr;      // OpenMM's, once it has been told of them
     std::shared_ptr<int> delays;           // of OpenMM's reordering, none if it may not wait
 };

@@ -9,9 +9,9 @@ using namespace OpenMM;
 
 namespace fmm {
 
-SideStream::SideStream(CudaContext& cuda, bool urgent) : cuda(cuda) {
+SideStream::SideStream(CudaContext& cuda, unsigned flags) : cuda(cuda) {
     try {
-        stream = makeStream(urgent ? 0 : LOWEST_PRIORITY, CU_STREAM_DEFAULT);
+        stream = makeStream(false, flags);
         check(cuEventCreate(&reached, CU_EVENT_DISABLE_TIMING), "making an event");
     } catch (...) {
         release();

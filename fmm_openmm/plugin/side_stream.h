@@ -4,12 +4,12 @@
 
 namespace fmm {
 
-// A stream that is in order with OpenMM's own, as its copies are: if an error leaves OpenMM on it,
-// nothing overtakes them. Of the highest priority there is, or of the lowest, as OpenMM's own.
-// Needs OpenMM's context to be current; what fails throws OpenMMException.
+// A stream of the highest priority there is. Unless told otherwise it is in order with OpenMM's
+// own, as its copies are: if an error leaves OpenMM on it, nothing overtakes them. Needs OpenMM's
+// context to be current; what fails throws OpenMMException.
 class SideStream {
 public:
-    explicit SideStream(OpenMM::CudaContext& cuda, bool urgent = true);
+    explicit SideStream(OpenMM::CudaContext& cuda, unsigned flags = CU_STREAM_DEFAULT);
     ~SideStream();
     SideStream(const SideStream&) = delete;
 
