@@ -1,0 +1,32 @@
+"""Random systems that are hard for float32 or for a grid of boxes: the tolerance is kept, or a
+warning or an error tells what is lost."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.hostile import KINDS, TOLERANCES, judge, system
+
+seeds, tolerances = st.integers(0, 2**32 - 1), st.sampled_from(TOLERANCES)
+
+
+def check(kind, seed, tolerance):
+    found = judge(system(kind, seed), tolerance)
+    assert found.outcome != "missed", f"{found.ratio:.3g} times the tolerance"
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.sampled_from(list(KINDS)), seeds, tolerances)
+def test_any(kind, seed, tolerance):
+    check(kind, seed, tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind(kind):
+    @settings(max_examples=17, deadline=None, derandomize=True)
+    @given(seeds, tolerances)
+    def examples(seed, tolerance):
+        check(kind, seed, tolerance)
+
+    examples()
