@@ -12,6 +12,9 @@ from fmm_openmm.integration.table import Table
 METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
 """Of a NonbondedForce, by their numbers."""
 
+PERIODIC = range(2, 6)
+"""Numbers of the methods that are periodic."""
+
 ANY = ""
 """Stands for the signature of any force."""
 

@@ -14,7 +14,7 @@ import openmm
 from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged, has_electrostatics
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.conversion import ANY, METHODS, Original
+from fmm_openmm.integration.conversion import ANY, METHODS, PERIODIC, Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.zeroed import signature, zeroed
 
@@ -160,11 +160,14 @@ def _check_without_fmm(system: openmm.System) -> None:
 
 
 def _check_settings(nonbonded, name: str, definition, method: int) -> None:
-    """Compare the method, and the names of the global parameters."""
-    if nonbonded.getNonbondedMethod() != method:
+    """Compare the method, and the names of the global parameters. The Lennard-Jones interaction
+    may be cut off or not, but both are periodic or neither is, and Ewald sums have no charges."""
+    now = nonbonded.getNonbondedMethod()
+    sums_nothing = now != method and now in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
+    if sums_nothing or (now in PERIODIC) != (method in PERIODIC):
         raise UnsupportedError(
-            f"{name} uses {METHODS[nonbonded.getNonbondedMethod()]}, and fmm.use_fmm(system) left "
-            f"{METHODS[method]} to it. {REMEDY}"
+            f"{name} uses {METHODS[now]}, and fmm.use_fmm(system) left {METHODS[method]} to it. "
+            f"{REMEDY}"
         )
     names = global_defaults(nonbonded)
     for parameter, _ in definition.global_parameters:

@@ -2,6 +2,7 @@
 and only there."""
 
 import copy
+import functools
 import inspect
 import time
 
@@ -91,8 +92,8 @@ def second_fmm(system):
     system.addForce(copy.deepcopy(fmm.find_fmm(system)[0]))
 
 
-def method(system):
-    nonbonded_of(system).setNonbondedMethod(openmm.NonbondedForce.PME)
+def method(system, name="PME"):
+    nonbonded_of(system).setNonbondedMethod(getattr(openmm.NonbondedForce, name))
 
 
 def charges_of(system):
@@ -255,6 +256,10 @@ EDITS = [
     ),
     (second_fmm, r"^the System holds 2 FMMForces made by fmm\.use_fmm\(system\) of one NonbondedF"),
     (method, r"^NonbondedForce 'NonbondedForce' uses PME, and .* left CutoffPeriodic to it\. "),
+    (
+        functools.partial(method, name="NoCutoff"),
+        r"^NonbondedForce 'NonbondedForce' uses NoCutoff, and .* left CutoffPeriodic to it\. ",
+    ),
     *((pairs_of(name), EVERY) for name in ("qq", "q_i", "chg", "partial_charge")),
     (pairs_of("qq", SOFT), EVERY),
     (pairs_of("qq", SHIFTED), EVERY),
@@ -518,6 +523,22 @@ def test_charges_sent_by_the_nonbonded_force(chains):
         copy.deepcopy(twin.nonbonded).updateParametersInContext(chains.context())
     with pytest.raises(TypeError):
         twin.nonbonded.updateParametersInContext()
+
+
+def test_lennard_jones_may_be_cut_off_in_free_space(chains):
+    """Coulomb stays a sum over all pairs."""
+    chains.nonbonded.setNonbondedMethod(openmm.NonbondedForce.NoCutoff)
+    chains.nonbonded.setForceGroup(3)
+    force = fmm.use_fmm(chains.system)
+    force.setForceGroup(4)
+    energies = []
+    for name in ("NoCutoff", "CutoffNonPeriodic", "NoCutoff"):
+        method(chains.system, name)
+        fmm.check_system(chains.system)
+        energies.append([chains.energy_and_forces(groups={group})[0] for group in (3, 4)])
+    assert energies[0] == energies[2]
+    assert energies[0][0] != energies[1][0]
+    assert energies[0][1] == energies[1][1]
 
 
 @pytest.mark.parametrize("others", [False, True])
