@@ -247,10 +247,13 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     arrays["force_buffer"][...] = 0
     stages.run(width)
     largest = forces_in_openmm(stages, index)
-    assert (np.abs(largest) > 2.0**29).mean() > 0.9
+    overflow = np.abs(largest) > 2.0**30  # for OpenMM's minimiser
+    assert overflow.mean() > 0.9
     stages.run(width)
-    # the sum of two does not wrap
-    assert (np.sign(forces_in_openmm(stages, index)) == np.sign(largest)).all()
+    # the sum of two still is one, though it wraps; of smaller forces it does not
+    twice = forces_in_openmm(stages, index)
+    assert (np.abs(twice[overflow]) > 2.0**30).all()
+    assert (np.sign(twice) == np.sign(largest))[~overflow].all()
 
 
 def forces_in_openmm(stages, index) -> np.ndarray:

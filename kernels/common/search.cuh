@@ -201,18 +201,10 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
                                     Parts& parts, State* state) {
     const int lane = threadIdx.x % 32, base = CLUSTER * cluster;
     real4 member[CLUSTER], low, high;
-    int site[CLUSTER];
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
-        member[m] = s.position[base + m];
-        site[m] = s.number[base + m];
-    }
-#pragma unroll
-    for (int m = 0; m < CLUSTER; m++) {
-        if (s.home[base + m].slot < 0) {
-            member[m] = member[0];  // the first place is never empty
-            site[m] = -1;
-        }
+        // its first place is never empty
+        member[m] = s.position[base + (s.home[base + m].slot < 0 ? 0 : m)];
         // so far away that it could not be brought into the cell: in no pair, as if its coordinates
         // were no numbers
         if (!(fabs(member[m].x) < 4 * grid.x && fabs(member[m].y) < 4 * grid.y &&
@@ -229,6 +221,9 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
         high.z = fmax(high.z, x.z);
     }
 #if PARTNERS
+    int site[CLUSTER];
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) site[m] = s.home[base + m].slot < 0 ? -1 : s.number[base + m];
     const ClusterPartners partners = partners_of(site, excluded);
 #endif
     const real square = real(cell.radius * cell.radius);

@@ -112,7 +112,8 @@ __device__ __forceinline__ int type_of(double w) {
     return int(w);
 }
 
-// What a site excludes: bit k stands for site lowest + k, as far as there are bits.
+// What a site excludes, by the numbers of sites: bit k stands for site lowest + k. Where these are
+// too far apart, the bits are the places among all partners where its own begin and end.
 struct __align__(16) Partners {
     int lowest;
     unsigned range;  // from the lowest to the highest
@@ -134,27 +135,25 @@ __device__ __forceinline__ Partners partners_of(int site, const int* __restrict_
     if (first == last) return found;
     found.lowest = partner[first];
     found.range = partner[last - 1] - found.lowest;
-    for (int k = first; k < last; k++) {
-        const int bit = partner[k] - found.lowest;
-        if (bit < 64) found.bits |= uint64(1) << bit;
-    }
+    if (found.range < 64)
+        for (int k = first; k < last; k++) found.bits |= uint64(1) << (partner[k] - found.lowest);
+    else
+        found.bits = uint64(last) << 32 | unsigned(first);
     return found;
 }
 
-// A cluster's sites, by number, -1: none, and what each excludes.
+// What the sites of a cluster exclude.
 struct ClusterPartners {
-    int site[CLUSTER];
     Partners of[CLUSTER];
 };
 
+// Of sites by number, -1: none.
 __device__ __forceinline__ ClusterPartners partners_of(const int* site,
                                                        const Exclusions& excluded) {
     ClusterPartners found;
 #pragma unroll
-    for (int m = 0; m < CLUSTER; m++) {
-        found.site[m] = site[m];
+    for (int m = 0; m < CLUSTER; m++)
         found.of[m] = site[m] < 0 ? Partners{0, 0, 0} : excluded.of[site[m]];
-    }
     return found;
 }
 
@@ -167,13 +166,12 @@ __device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& clu
         const Partners& partners = cluster.of[m];
         const unsigned bit = site - partners.lowest;
         if (bit > partners.range) continue;
-        if (bit < 64) {
+        if (partners.range < 64) {
             mask |= unsigned(partners.bits >> bit & 1) << m;
             continue;
         }
 #pragma unroll 1
-        for (int k = excluded.start[cluster.site[m]], last = excluded.start[cluster.site[m] + 1];
-             k < last; k++)
+        for (int k = int(partners.bits), last = int(partners.bits >> 32); k < last; k++)
             mask |= unsigned(excluded.partner[k] == site) << m;
     }
     return mask;
