@@ -236,13 +236,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     search_sites(int capacity, const Home* __restrict__ home, const real4* __restrict__ position,
                  const int* __restrict__ number, const int* __restrict__ start,
                  const Grid* __restrict__ grid, const Cell* __restrict__ cell,
-                 const int* __restrict__ partner_start, const int* __restrict__ partner,
-                 const Partners* __restrict__ partners, unsigned* entry, uint2* masked,
-                 Length* length, int entries, int masks, State* state) {
+                 const Partners* __restrict__ partners, const int* __restrict__ partner,
+                 unsigned* entry, uint2* masked, Length* length, int entries, int masks,
+                 State* state) {
     __shared__ Parts parts[THREADS / 32];
     const int warp = threadIdx.x / 32, cluster = blockIdx.x * (THREADS / 32) + warp;
     if (cluster >= state->sorted / CLUSTER || length[cluster].build == state->builds) return;
     search(cluster, {home, position, number, start, capacity},
-           {entry, masked, length, entries, masks}, {partner_start, partner, partners}, *cell,
-           *grid, parts[warp], state);
+           {entry, masked, length, entries, masks}, {partners, partner}, *cell, *grid, parts[warp],
+           state);
 }

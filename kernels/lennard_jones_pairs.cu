@@ -165,6 +165,9 @@ __device__ __noinline__ real meet_without_list(int at, int lane, const All& all)
     real energy = 0;
     uint64 fx = 0, fy = 0, fz = 0;
     if (slot < 0) return 0;
+#if PARTNERS
+    const Partners partners = all.excluded.of[all.number[at]];
+#endif
     for (int j = (HALF ? at + 1 : 0) + lane; j < all.sorted; j += PAIR_LANES) {
         if (j == at || all.home[j].slot < 0) continue;
         const real4 x = all.position[j];
@@ -183,11 +186,7 @@ __device__ __noinline__ real meet_without_list(int at, int lane, const All& all)
         const real square = dx * dx + dy * dy + dz * dz;
         if (!(square < SQUARE)) continue;
 #if PARTNERS
-        bool counts = true;
-        const int* start = all.excluded.start + all.number[at];
-        for (int k = start[0]; k < start[1]; k++)
-            counts = counts && all.excluded.partner[k] != all.number[j];
-        if (!counts) continue;
+        if (excludes(partners, all.number[j], all.excluded.partner)) continue;
 #endif
         const Pair pair = pair_at<ENERGY>(square, all.table.of(row, type_of(x.w)));
         if (FORCES) {
@@ -333,20 +332,19 @@ __device__ __forceinline__ void all_pairs(const Sorted& s, const Lists& lists,
 
 #define RESIDENT (sizeof(real) == 8 ? 3 : (LIMITED ? 4 : 6))  // blocks a multiprocessor, at least
 
-#define ENTRY(name, FORCES, ENERGY)                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)                                \
-        name(int capacity, int entries, int masks, const Home* __restrict__ home,                  \
-             const real4* __restrict__ position, const int* __restrict__ number,                   \
-             const int* __restrict__ start, const Grid* __restrict__ grid, unsigned* entry,        \
-             uint2* masked, Length* length, const real2* __restrict__ pairs,                       \
-             const Cell* __restrict__ cell, const int* __restrict__ partner_start,                 \
-             const int* __restrict__ partner, const Partners* __restrict__ partners, State* state, \
-             uint64* __restrict__ force, int padded, float4* reaction,                             \
-             ENERGY_TYPE* __restrict__ total, int totals) {                                        \
-        all_pairs<FORCES, ENERGY>({home, position, number, start, capacity},                       \
-                                  {entry, masked, length, entries, masks}, grid, pairs, cell,      \
-                                  {partner_start, partner, partners}, state, force, padded,        \
-                                  reaction, total, totals);                                        \
+#define ENTRY(name, FORCES, ENERGY)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)                           \
+        name(int capacity, int entries, int masks, const Home* __restrict__ home,             \
+             const real4* __restrict__ position, const int* __restrict__ number,              \
+             const int* __restrict__ start, const Grid* __restrict__ grid, unsigned* entry,   \
+             uint2* masked, Length* length, const real2* __restrict__ pairs,                  \
+             const Cell* __restrict__ cell, const Partners* __restrict__ partners,            \
+             const int* __restrict__ partner, State* state, uint64* __restrict__ force,       \
+             int padded, float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {     \
+        all_pairs<FORCES, ENERGY>({home, position, number, start, capacity},                  \
+                                  {entry, masked, length, entries, masks}, grid, pairs, cell, \
+                                  {partners, partner}, state, force, padded, reaction, total, \
+                                  totals);                                                    \
     }
 
 ENTRY(lennard_jones_forces, true, false)

@@ -71,7 +71,6 @@ def describe_file(path: str) -> list[dict]:
     parser.ProcessingInstructionHandler = _refuse("a processing instruction")
     with open(path, "rb") as file, reading(path):
         parser.ParseFile(file)
-    with reading(path):
         return [_described(attributes, content_in(attributes)) for attributes in found]
 
 

@@ -359,7 +359,7 @@ def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: fl
     """Speed, means, and for NVE the drift: slope and residual of a line through the total
     energy."""
     values = np.array([astuple(entry) for entry in samples])
-    temperature, volume = values[:, 5], values[:, 6]
+    temperature, volume = (values[1:] if len(values) > 1 else values).T[5:7]
     result = {
         "particles": simulation.system.getNumParticles(),
         "platform": simulation.context.getPlatform().getName(),
@@ -367,8 +367,8 @@ def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: fl
         "steps": simulation.currentStep,
         "ms_per_step": 1e3 * seconds,
         "ns_per_day": 86.4 * args.timestep / seconds,
-        "mean_temperature": float(temperature[-max(1, len(samples) - 1) :].mean()),
-        "mean_volume": float(volume[-max(1, len(samples) - 1) :].mean()),
+        "mean_temperature": float(temperature.mean()),
+        "mean_volume": float(volume.mean()),
         "final_total_energy": samples[-1].total_energy,
     }
     if args.ensemble == "nve" and len(samples) > 2:

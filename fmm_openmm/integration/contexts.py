@@ -13,6 +13,7 @@ import functools
 import openmm
 
 from fmm_openmm.integration.edits import check_sent, check_system, may_be_converted
+from fmm_openmm.integration.wrapping import wrap
 
 _MARK = "_fmm_openmm_plain"
 """Attribute of a method that :func:`install` put in place: the method of OpenMM."""
@@ -21,9 +22,7 @@ _MARK = "_fmm_openmm_plain"
 def install() -> None:
     """Check every System that a Context is made of from now on; once is enough."""
     for owner, name, check in _CHECKS:
-        method = getattr(owner, name)
-        if not hasattr(method, _MARK):
-            setattr(owner, name, _checked(method, check))
+        wrap(owner, name, functools.partial(_checked, check), _MARK)
 
 
 def remove() -> None:
@@ -32,15 +31,13 @@ def remove() -> None:
         setattr(owner, name, getattr(getattr(owner, name), _MARK, getattr(owner, name)))
 
 
-def _checked(method, check):
+def _checked(check, method):
     """``method`` after a check that is given the same arguments, be they right or wrong."""
 
-    @functools.wraps(method)
     def checked(self, *args, **keywords):
         check(self, *args, **keywords)
         return method(self, *args, **keywords)
 
-    setattr(checked, _MARK, method)
     return checked
 
 

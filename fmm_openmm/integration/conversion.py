@@ -10,10 +10,10 @@ from fmm_openmm.convert.nonbonded import set_particle_parameters
 from fmm_openmm.integration.table import Table
 
 METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
-"""Of a NonbondedForce, by their numbers."""
+"""Names of the methods of a NonbondedForce; a method is its place here."""
 
 PERIODIC = range(2, 6)
-"""Numbers of the methods that are periodic."""
+"""The methods that are periodic."""
 
 ANY = ""
 """Stands for the signature of any force."""

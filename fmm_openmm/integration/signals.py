@@ -19,6 +19,8 @@ from collections import Counter
 
 import openmm
 
+from fmm_openmm.integration.wrapping import wrap
+
 SIGNALS = [
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGXCPU")
@@ -37,6 +39,9 @@ METHODS = (
     "reinitialize",
 )
 """Methods of OpenMM's classes that evaluate forces; beside them a Context is made."""
+
+_MARK = "_fmm_openmm_waiting"
+"""Attribute of a method that :func:`install` put in place."""
 
 _current: "_Waiting | None" = None
 
@@ -106,16 +111,13 @@ def install(bridges) -> None:
     """Have signals wait in the methods of OpenMM from now on, while there are ``bridges``."""
     for kind in {value for value in vars(openmm.openmm).values() if isinstance(value, type)}:
         for name in METHODS:
-            method = vars(kind).get(name)
-            if isinstance(method, staticmethod):
-                setattr(kind, name, staticmethod(_waiting(method.__func__, bridges, 1)))
-            elif method is not None:
-                setattr(kind, name, _waiting(method, bridges))
-    openmm.Context.__init__ = _waiting(openmm.Context.__init__, bridges)
+            if name in vars(kind):
+                patience = 1 if name == "minimize" else 2
+                wrap(kind, name, functools.partial(_waiting, bridges, patience), _MARK)
+    wrap(openmm.Context, "__init__", functools.partial(_waiting, bridges, 2), _MARK)
 
 
-def _waiting(method, bridges, patience: int = 2):
-    @functools.wraps(method)
+def _waiting(bridges, patience: int, method):
     def waiting(*args, **keywords):
         if not bridges or threading.current_thread() is not threading.main_thread():
             return method(*args, **keywords)

@@ -7,13 +7,13 @@ the methods of OpenMM that write XML or load a State are wrapped when ``fmm_open
 imported, which every FMMForce does.
 """
 
-import functools
 import re
 
 import openmm
 
 from fmm_openmm.integration.bridge import without_identities
 from fmm_openmm.integration.snapshots import REVISION
+from fmm_openmm.integration.wrapping import wrap
 
 _MARK = "_fmm_openmm_xml"
 """Attribute of a method that :func:`install` put in place."""
@@ -21,19 +21,10 @@ _MARK = "_fmm_openmm_xml"
 
 def install() -> None:
     """Wrap OpenMM's methods from now on; once is enough."""
-    _wrap(openmm.XmlSerializer, "serializeSystem", _written(without_identities))
-    _wrap(openmm.XmlSerializer, "_serializeForce", _written(without_identities))
-    _wrap(openmm.XmlSerializer, "_serializeState", _written(_without_zero))
-    _wrap(openmm.Context, "setState", _loading)
-
-
-def _wrap(owner: type, name: str, wrapper) -> None:
-    plain = getattr(owner, name)
-    if not hasattr(plain, _MARK):
-        wrapped = functools.wraps(plain)(wrapper(plain))
-        setattr(wrapped, _MARK, True)
-        static = isinstance(owner.__dict__[name], staticmethod)
-        setattr(owner, name, staticmethod(wrapped) if static else wrapped)
+    wrap(openmm.XmlSerializer, "serializeSystem", _written(without_identities), _MARK)
+    wrap(openmm.XmlSerializer, "_serializeForce", _written(without_identities), _MARK)
+    wrap(openmm.XmlSerializer, "_serializeState", _written(_without_zero), _MARK)
+    wrap(openmm.Context, "setState", _loading, _MARK)
 
 
 def _written(change):

@@ -27,8 +27,8 @@ KINDS = (
 """The forces that are looked at, besides GBSAOBCForce."""
 
 DISTANCES = (0.1, 0.2, 0.3, 0.4)
-"""Of the pairs whose energies are looked at, nm: far enough within a cutoff for a reaction field to
-be small."""
+"""Distances of a pair at which its energy is looked at, nm: far enough within a cutoff for a
+reaction field to be small."""
 
 FAR = 50.0
 """Distance at which a bond between charges has lost its energy, and a restraint has not, nm."""

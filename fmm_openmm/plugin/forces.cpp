@@ -12,7 +12,7 @@ namespace fmm {
 // Pairs of interaction groups, over all particles, from which OpenMM's list is cheaper than all of
 // these pairs: about as many as OpenMM computes with a list, by whole tiles, in water with a cutoff
 // of 0.9 nm.
-static const double MANY_PAIRS = 400;
+static const double MANY_GROUP_PAIRS = 400;
 
 template <class... Kinds>
 static bool isOneOf(const Force& force) {
@@ -91,7 +91,7 @@ static bool hasManyGroupPairs(const CustomNonbondedForce& force) {
         force.getInteractionGroupParameters(k, first, second);
         pairs += (double)first.size() * second.size();
     }
-    return pairs > MANY_PAIRS * force.getNumParticles();
+    return pairs > MANY_GROUP_PAIRS * force.getNumParticles();
 }
 
 std::string forceWithList(ContextImpl& context, const Force& force) {

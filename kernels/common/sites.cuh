@@ -120,12 +120,9 @@ struct __align__(16) Partners {
     uint64 bits;
 };
 
-// Excluded partners, by the numbers of the sites: those of site s are partner[start[s]] onwards,
-// ascending, and once more of[s].
 struct Exclusions {
-    const int* __restrict__ start;  // (sites + 1)
-    const int* __restrict__ partner;
     const Partners* __restrict__ of;  // (sites)
+    const int* __restrict__ partner;  // of all sites, one after the other, ascending
 };
 
 __device__ __forceinline__ Partners partners_of(int site, const int* __restrict__ start,
@@ -157,22 +154,25 @@ __device__ __forceinline__ ClusterPartners partners_of(const int* site,
     return found;
 }
 
+// Whether a site with such partners excludes another.
+__device__ __forceinline__ bool excludes(const Partners& partners, int other,
+                                         const int* __restrict__ partner) {
+    const unsigned bit = other - partners.lowest;
+    if (bit > partners.range) return false;
+    if (partners.range < 64) return partners.bits >> bit & 1;
+    bool found = false;
+#pragma unroll 1
+    for (int k = int(partners.bits), last = int(partners.bits >> 32); k < last; k++)
+        found |= partner[k] == other;
+    return found;
+}
+
 // A bit for every site of the cluster that excludes a site.
 __device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& cluster,
                                             const Exclusions& excluded) {
     unsigned mask = 0;
 #pragma unroll
-    for (int m = 0; m < CLUSTER; m++) {
-        const Partners& partners = cluster.of[m];
-        const unsigned bit = site - partners.lowest;
-        if (bit > partners.range) continue;
-        if (partners.range < 64) {
-            mask |= unsigned(partners.bits >> bit & 1) << m;
-            continue;
-        }
-#pragma unroll 1
-        for (int k = int(partners.bits), last = int(partners.bits >> 32); k < last; k++)
-            mask |= unsigned(excluded.partner[k] == site) << m;
-    }
+    for (int m = 0; m < CLUSTER; m++)
+        mask |= unsigned(excludes(cluster.of[m], site, excluded.partner)) << m;
     return mask;
 }

@@ -211,8 +211,8 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         b.stage("search", "lennard_jones_list", search_sites=0)
         b.launch(
             "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS,
-            capacity, "home", "position", "number", "row_start", "grid", "cell", "start", "partner",
-            "partners", "entry", "masked", "length", *lengths, "state",
+            capacity, "home", "position", "number", "row_start", "grid", "cell", "partners",
+            "partner", "entry", "masked", "length", *lengths, "state",
         )  # fmt: skip
     for wanted in ("forces", "energy", "both"):
         kernel = f"lennard_jones_{wanted}"
@@ -220,7 +220,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         b.launch(
             kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS,
             capacity, *lengths, "home", "position", "number", "row_start", "grid", "entry",
-            "masked", "length", "pairs", "cell", "start", "partner", "partners", "state",
+            "masked", "length", "pairs", "cell", "partners", "partner", "state",
             "force_buffer", padded, "reaction", "energy_buffer", np.int32(sites.energies),
         )  # fmt: skip
         if half and wanted != "energy":
