@@ -23,7 +23,7 @@ from both sides, are fewer than all pairs of particles, computed once."""
 
 
 class Pairs(ctypes.Structure):
-    """``Pairs`` of ``fmm_openmm/plugin/python.h``."""
+    """``Pairs`` of ``fmm_openmm/native/openmm/python.h``."""
 
     _fields_ = (
         ("context", ctypes.c_void_p),
@@ -47,7 +47,7 @@ class Pairs(ctypes.Structure):
 
 
 class Sites(ctypes.Structure):
-    """``Sites`` of ``fmm_openmm/plugin/python.h``."""
+    """``Sites`` of ``fmm_openmm/native/openmm/python.h``."""
 
     _fields_ = (
         *(

@@ -1,6 +1,6 @@
 """The native bridge: inside OpenMM's CUDA platform the plugin executes programs that are made here.
 
-On the CUDA platform the plugin (``fmm_openmm/plugin``) creates the kernel of every PythonForce. It
+On the CUDA platform the plugin (``fmm_openmm/native``) creates the kernel of every PythonForce. It
 asks :func:`_open` whether the callable is a :class:`HostBridge` that it may serve; for others, and
 after any failure, OpenMM's own kernel does the work, which calls the callable. A :class:`Session`
 is one served force in one Context. It is asked for a program when the Context is made, when its
@@ -37,7 +37,7 @@ from fmm_openmm.region import Filling, Placement, Region
 _log = logging.getLogger("fmm_openmm")
 
 CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE = range(8)
-"""What is delivered to the plugin, as in ``fmm_openmm/plugin/python.h``."""
+"""What is delivered to the plugin, as in ``fmm_openmm/native/openmm/python.h``."""
 
 HOST_STEP, PME_STEP = 2.5, 0.16
 """A step of 21,384 atoms of water on one H200, ms, with the host bridge and with PME."""
@@ -249,7 +249,7 @@ class Session:
 
 def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) -> np.ndarray:
     """What the plugin is told of the boxes of a program, with which it follows the cell by itself:
-    ``Boxes`` of ``fmm_openmm/plugin/cell.h``, shape (52,).
+    ``Boxes`` of ``fmm_openmm/native/openmm/cell.h``, shape (52,).
 
     Args:
         made_for: what the program was made for.
@@ -445,7 +445,7 @@ _DOUBLES, _INT, _ADDRESS = ctypes.POINTER(ctypes.c_double), ctypes.c_int, ctypes
 
 
 class _Callbacks(ctypes.Structure):
-    """``Callbacks`` of ``fmm_openmm/plugin/python.h``."""
+    """``Callbacks`` of ``fmm_openmm/native/openmm/python.h``."""
 
     _fields_ = (
         (

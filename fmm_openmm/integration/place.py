@@ -8,7 +8,7 @@ PRECISIONS = ("single", "mixed", "double")
 
 
 class Place(ctypes.Structure):
-    """Where a force is computed: ``Place`` of ``fmm_openmm/plugin/python.h``."""
+    """Where a force is computed: ``Place`` of ``fmm_openmm/native/openmm/python.h``."""
 
     _fields_ = (
         *(

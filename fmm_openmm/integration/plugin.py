@@ -1,7 +1,7 @@
 """The native plugin's shared library: which one is loaded, and building it where none is there.
 
 A wheel of this package holds a library for every supported minor version of OpenMM's own wheels,
-which CUDA 12 and 13 share: ``.ci/wheel`` builds them, ``plugin/lib/manifest.json`` describes them.
+which CUDA 12 and 13 share: ``.ci/wheel`` builds them, ``native/lib/manifest.json`` describes them.
 
 Where none of them fits, as with a source install, OpenMM from conda-forge or another version of
 OpenMM, the library is built at first use on a computer with OpenMM's CUDA platform. It is not built
@@ -25,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -154,7 +155,7 @@ def build(anew: bool = False) -> Path:
     """
     compiler, options = command()
     digest = hashlib.sha256(repr((compiler, options, openmm.version.full_version)).encode())
-    for path in sorted(_folder().glob("*.*")):
+    for path in sorted(_files("*")):
         digest.update(path.read_bytes())
     name = f"libfmm_openmm-{digest.hexdigest()[:16]}.so"
     try:
@@ -209,7 +210,7 @@ def _store(made: Path, target: Path) -> Path:
 
 def sources() -> list[str]:
     """What is compiled."""
-    return [str(path) for path in sorted(_folder().glob("*.cpp"))]
+    return [str(path) for path in sorted(_files("*.cpp"))]
 
 
 def command() -> tuple[list[str], list[str]]:
@@ -260,7 +261,12 @@ def _cuda_folders():
 
 
 def _folder() -> Path:
-    return Path(str(resources.files("fmm_openmm"))) / "plugin"
+    return Path(str(resources.files("fmm_openmm"))) / "native"
+
+
+def _files(pattern: str) -> Iterator[Path]:
+    """What the library is made of."""
+    return (path for part in ("core", "openmm") for path in (_folder() / part).glob(pattern))
 
 
 def _kept() -> Path:

@@ -6,7 +6,7 @@
 //
 // or A_st f(r) - B_st g(r) with functions that PAIR_FUNCTIONS defines, if it is defined: real
 // variables f, g, f_slope and g_slope, the last two for df/dr and dg/dr, made of r, inverse = 1/r
-// and square = r^2 (fmm_openmm/plugin/function_source.h).
+// and square = r^2 (fmm_openmm/native/openmm/function_source.h).
 //
 // Without a branch and with one reciprocal root in float, whose accuracy this keeps;
 // in double by division.

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "forces.h"
+#include "force_survey.h"
 #include "openmm/serialization/XmlSerializer.h"
 
 template <class T>

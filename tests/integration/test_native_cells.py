@@ -35,7 +35,7 @@ from tests.integration.native_contexts import (
 from tests.test_box import DODECAHEDRON
 from tests.test_strain import CORNERS, SKEWED, deformation, lattice_of
 
-HEADER = Path(plugin.__file__).parents[1] / "plugin" / "cell.h"
+HEADER = Path(plugin.__file__).parents[1] / "native" / "openmm" / "cell.h"
 LIBRARY = """
 #include "cell.h"
 extern "C" int size() { return sizeof(fmm::Boxes); }

@@ -19,7 +19,7 @@ from tests.emulator import COMPILER
 from tests.lennard_jones import FORCE_SWITCH
 
 HERE = Path(__file__).parent
-PLUGIN = Path(fmm_openmm.__file__).parent / "plugin"
+PLUGIN = Path(fmm_openmm.__file__).parent / "native" / "openmm"
 LIBRARIES = Path(openmm.version.openmm_library_path)
 HEADERS = LIBRARIES.parent / "include"
 if COMPILER is None or not (HEADERS / "lepton").is_dir():
@@ -153,7 +153,7 @@ def folder(tmp_path_factory):
 def recognise(folder):
     """What the plugin finds in a force, at values of its global parameters or
     their default values."""
-    parts = "forces", "pair_energy", "separation", "function_source"
+    parts = "force_survey", "pair_energy", "separation", "function_source"
     sources = [HERE / "pair_energy.cpp", *(PLUGIN / f"{name}.cpp" for name in parts)]
     options = "-std=c++17", "-O2", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
     library = compiled(folder, "recognise", sources, *options)
@@ -288,7 +288,9 @@ def test_lennard_jones_times_what_is_one_at_most_distances(factor, recognise, fo
 def test_no_class_whose_layout_depends_on_how_openmm_was_built():
     """Lepton's compiled expressions have members of a just-in-time compiler, or have not."""
     assert not [
-        path.name for path in PLUGIN.glob("*.cpp") if "Compiled" in path.read_text(encoding="utf-8")
+        path.name
+        for path in PLUGIN.parent.glob("*/*.cpp")
+        if "Compiled" in path.read_text(encoding="utf-8")
     ]
 
 

@@ -1,4 +1,4 @@
-"""A program as bytes, for the executor in C++ (``fmm_openmm/plugin/program.h`` reads them)."""
+"""A program as bytes, for the executor in C++ (``fmm_openmm/native/core/program.h`` reads them)."""
 
 import struct
 

@@ -1,8 +1,9 @@
 // The C interface of the plugin, which fmm_openmm/integration/plugin.py loads with ctypes.
 #include <exception>
 
-#include "kernel.h"
-#include "nonbonded.h"
+#include "coulomb_kernel.h"
+#include "custom_nonbonded_force.h"
+#include "nonbonded_force.h"
 #include "openmm/KernelFactory.h"
 #include "openmm/Platform.h"
 #include "openmm/System.h"
@@ -19,7 +20,7 @@ public:
     KernelImpl* createKernelImpl(std::string name, const Platform& platform,
                                  ContextImpl& context) const override {
         if (name == CalcPythonForceKernel::Name())
-            return new fmm::NativeKernel(name, platform, context);
+            return new fmm::CoulombKernel(name, platform, context);
         const System& system = context.getSystem();
         for (int i = 0; i < system.getNumForces(); i++)
             if (dynamic_cast<const PythonForce*>(&system.getForce(i))) {
@@ -56,7 +57,7 @@ void fmm_deliver(fmm::Inbox* inbox, int kind, const char* data, int64_t size) {
 }
 
 // The potentials of a kernel's last evaluation; 0 if there are none of this size.
-int fmm_potentials(fmm::NativeKernel* kernel, void* data, int64_t bytes) {
+int fmm_potentials(fmm::CoulombKernel* kernel, void* data, int64_t bytes) {
     try {
         return kernel->readPotentials(data, bytes);
     } catch (const std::exception&) {

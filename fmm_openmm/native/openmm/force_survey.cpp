@@ -1,4 +1,4 @@
-#include "forces.h"
+#include "force_survey.h"
 
 #include <set>
 

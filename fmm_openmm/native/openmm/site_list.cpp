@@ -1,4 +1,4 @@
-#include "lennard_jones.h"
+#include "site_list.h"
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,7 @@ void Interaction::setSites(const std::vector<int>& typeOfParticle,
     for (size_t s = 0; s < slot.size(); s++) start[s + 1] += start[s];
 }
 
-LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
+SiteList::SiteList(CudaContext& cuda, const Interaction& interaction)
     : cuda(cuda),
       interaction(interaction),
       buffer(std::min(FIRST_BUFFER, MAX_BUFFER_SHARE * interaction.cutoff)) {
@@ -68,25 +68,25 @@ LennardJones::LennardJones(CudaContext& cuda, const Interaction& interaction)
     }
 }
 
-LennardJones::~LennardJones() {
+SiteList::~SiteList() {
     cuStreamSynchronize(cuda.getCurrentStream());
     release();
 }
 
-void LennardJones::release() {
+void SiteList::release() {
     executor.reset();
     if (reported) cuEventDestroy(reported);
     if (state) cuMemFreeHost(state);
 }
 
-void LennardJones::readBox() {
+void SiteList::readBox() {
     Vec3 vectors[3];
     cuda.getPeriodicBoxVectors(vectors[0], vectors[1], vectors[2]);
     for (int i = 0; i < 9; i++) box[i] = interaction.periodic ? vectors[i / 3][i % 3] : 0;
 }
 
 // Another program: for the box as it is, and with room for the longest lists that are known.
-void LennardJones::build() {
+void SiteList::build() {
     check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
     executor.reset();
     Sites sites = {};
@@ -115,7 +115,7 @@ void LennardJones::build() {
 }
 
 // The sites and what they are like; a list is made anew.
-void LennardJones::upload() {
+void SiteList::upload() {
     const CUstream stream = cuda.getCurrentStream();
     executor->upload("slot", bytesOf(interaction.slot), stream);
     executor->upload("type", bytesOf(interaction.type), stream);
@@ -128,7 +128,7 @@ void LennardJones::upload() {
     builds = 0;
 }
 
-void LennardJones::uploadTable() {
+void SiteList::uploadTable() {
     const bool plain = interaction.functions.empty();
     std::vector<double> table;
     for (size_t k = 0; k < interaction.repulsion.size(); k++) {
@@ -140,7 +140,7 @@ void LennardJones::uploadTable() {
                      cuda.getCurrentStream());
 }
 
-void LennardJones::update(const Interaction& other) {
+void SiteList::update(const Interaction& other) {
     const bool same =
         other.types == interaction.types && other.slot == interaction.slot &&
         other.start == interaction.start && other.partner == interaction.partner &&
@@ -157,7 +157,7 @@ void LennardJones::update(const Interaction& other) {
         uploadTable();
 }
 
-void LennardJones::setTable(const Interaction& other) {
+void SiteList::setTable(const Interaction& other) {
     interaction.repulsion = other.repulsion;
     interaction.attraction = other.attraction;
     if (executor) uploadTable();
@@ -165,7 +165,7 @@ void LennardJones::setTable(const Interaction& other) {
 
 // The radius holds for coordinates that are rounded: those in the cell by half a unit in the last
 // place, for both sites, when the list is made and when it is used.
-void LennardJones::placeSites() {
+void SiteList::placeSites() {
     if (interaction.cutoff == 0) return;
     const double widest = std::max({box[0], box[4], box[8], interaction.cutoff});
     const double rounding = (cuda.getUseDoublePrecision() ? 0x1p-53 : 0x1p-24) * widest;
@@ -179,7 +179,7 @@ void LennardJones::placeSites() {
     forced++;
 }
 
-void LennardJones::prepare() {
+void SiteList::prepare() {
     const CUstream stream = cuda.getCurrentStream();
     double before[9];
     std::copy(box, box + 9, before);
@@ -197,14 +197,14 @@ void LennardJones::prepare() {
     roomUnknown = false;
 }
 
-void LennardJones::compute(bool forces, bool energy) {
+void SiteList::compute(bool forces, bool energy) {
     const CUstream stream = cuda.getCurrentStream();
     executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
     if (interaction.cutoff > 0) report(stream);
 }
 
 // Waits for the first list, to know how long the lists of clusters are.
-void LennardJones::makeRoom(CUstream stream) {
+void SiteList::makeRoom(CUstream stream) {
     for (;;) {
         executor->run(Step::SEARCH, stream);
         check(
@@ -220,7 +220,7 @@ void LennardJones::makeRoom(CUstream stream) {
 
 // As long as there is too little room the kernels do without lists where these are too long:
 // slowly, but nothing is missing.
-void LennardJones::grow() {
+void SiteList::grow() {
     entries = std::max(entries, state[ENTRIES]);
     masked = std::max(masked, state[MASKED]);
     build();
@@ -228,7 +228,7 @@ void LennardJones::grow() {
 
 // The device's state is copied now and read some evaluations later, so that nobody waits for it;
 // always after the same number, so that what follows from it does not depend on who is faster.
-void LennardJones::report(CUstream stream) {
+void SiteList::report(CUstream stream) {
     const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
         check(
@@ -253,7 +253,7 @@ void LennardJones::report(CUstream stream) {
 //
 // is least where 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that another
 // box asked for do not count.
-void LennardJones::adaptBuffer() {
+void SiteList::adaptBuffer() {
     const int lists = state[BUILDS] - builds - forced;
     builds = state[BUILDS];
     forced = 0;

@@ -7,7 +7,7 @@
 
 #include "openmm/cuda/CudaContext.h"
 #include "program.h"
-#include "python.h"
+#include "../openmm/python.h"
 
 namespace fmm {
 

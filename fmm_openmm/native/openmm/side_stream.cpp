@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "executor.h"
+#include "../core/executor.h"
 #include "openmm/cuda/CudaQueue.h"
 
 using namespace OpenMM;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cell.h"
-#include "executor.h"
+#include "../core/executor.h"
 #include "python.h"
 #include "side_stream.h"
 #include "openmm/PythonForce.h"
@@ -14,11 +14,11 @@
 
 namespace fmm {
 
-class NativeKernel : public OpenMM::CalcPythonForceKernel {
+class CoulombKernel : public OpenMM::CalcPythonForceKernel {
 public:
-    NativeKernel(const std::string& name, const OpenMM::Platform& platform,
-                 OpenMM::ContextImpl& context);
-    ~NativeKernel();
+    CoulombKernel(const std::string& name, const OpenMM::Platform& platform,
+                  OpenMM::ContextImpl& context);
+    ~CoulombKernel();
     void initialize(const OpenMM::ContextImpl& context, const OpenMM::PythonForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
 
@@ -33,7 +33,6 @@ public:
 private:
     class Start;
     class Finish;
-    class ExcludedPairs;
 
     void prepare();
     void discard();

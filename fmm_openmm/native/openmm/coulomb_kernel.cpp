@@ -1,4 +1,4 @@
-#include "kernel.h"
+#include "coulomb_kernel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,11 +6,10 @@
 #include <sstream>
 
 #include "OpenMM.h"
-#include "forces.h"
-#include "openmm/common/ComputeForceInfo.h"
+#include "force_survey.h"
+#include "identities.h"
 #include "openmm/common/ContextSelector.h"
-#include "openmm/cuda/CudaKernelFactory.h"
-#include "openmm/internal/ContextImpl.h"
+#include "own_kernel.h"
 
 using namespace OpenMM;
 
@@ -33,45 +32,27 @@ volatile int64_t revision = 0;
 // As OpenMM's PME: the computation starts on a stream of its own before the other forces, and is
 // awaited after them. With several devices these two run on a thread of OpenMM's, while the
 // caller's may hold Python's lock: then it starts in execute().
-class NativeKernel::Start : public ComputeContext::ForcePreComputation {
+class CoulombKernel::Start : public ComputeContext::ForcePreComputation {
 public:
-    explicit Start(NativeKernel& owner) : owner(owner) {}
+    explicit Start(CoulombKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
         owner.discard();
         if (owner.several || !(groups & (1 << owner.group))) return;
         owner.begin(includeForces, includeEnergy);
         owner.hasten();
     }
-    NativeKernel& owner;
+    CoulombKernel& owner;
 };
 
-class NativeKernel::Finish : public ComputeContext::ForcePostComputation {
+class CoulombKernel::Finish : public ComputeContext::ForcePostComputation {
 public:
-    explicit Finish(NativeKernel& owner) : owner(owner) {}
+    explicit Finish(CoulombKernel& owner) : owner(owner) {}
     double computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
         return groups & (1 << owner.group) ? owner.finish(includeForces, includeEnergy) : 0.0;
     }
 
 private:
-    NativeKernel& owner;
-};
-
-// The particles of an excluded pair belong to one molecule. OpenMM moves molecules into the box as
-// wholes, so that the pair keeps the distance of the coordinates that the user gave. Charges are
-// not compared: they are looked up by the user's index, so molecules with other charges may take
-// each other's place.
-class NativeKernel::ExcludedPairs : public ComputeForceInfo {
-public:
-    explicit ExcludedPairs(const std::string& bytes) : pairs(bytes.size() / sizeof(int32_t)) {
-        std::memcpy(pairs.data(), bytes.data(), bytes.size());
-    }
-    int getNumParticleGroups() override { return pairs.size() / 2; }
-    void getParticlesInGroup(int index, std::vector<int>& particles) override {
-        particles = {pairs[2 * index], pairs[2 * index + 1]};
-    }
-
-private:
-    std::vector<int32_t> pairs;
+    CoulombKernel& owner;
 };
 
 static void copyBox(const Vec3& a, const Vec3& b, const Vec3& c, double* box) {
@@ -99,24 +80,23 @@ static bool haveOneShape(const Matrix& box, const Matrix& other) {
     return Strain(other, box).within(SAME_SHAPE, SAME_SHAPE);
 }
 
-NativeKernel::NativeKernel(const std::string& name, const Platform& platform, ContextImpl& context)
-    : CalcPythonForceKernel(name, platform),
-      context(context),
-      cuda(*static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts[0]) {}
+CoulombKernel::CoulombKernel(const std::string& name, const Platform& platform,
+                             ContextImpl& context)
+    : CalcPythonForceKernel(name, platform), context(context), cuda(firstOf(context)) {}
 
-NativeKernel::~NativeKernel() {
+CoulombKernel::~CoulombKernel() {
     ContextSelector selector(cuda);
     release();
     if (opened && python.close) python.close(this);
 }
 
 // OpenMM's stream may be adding our forces to its own.
-void NativeKernel::synchronise() {
+void CoulombKernel::synchronise() {
     check(cuStreamSynchronize(stream), "computing");
     check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
 }
 
-void NativeKernel::release() {
+void CoulombKernel::release() {
     urgent.reset();
     if (stream) cuStreamSynchronize(stream);
     cuStreamSynchronize(cuda.getCurrentStream());
@@ -141,7 +121,7 @@ static bool actsOnAll(const Kind&, long) {
     return true;
 }
 
-void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
+void CoulombKernel::initialize(const ContextImpl&, const PythonForce& force) {
     this->force = &force;
     DevicePlace place(cuda);
     place.group = force.getForceGroup();
@@ -182,7 +162,7 @@ void NativeKernel::initialize(const ContextImpl&, const PythonForce& force) {
 }
 
 // From now on OpenMM's own kernel does the work.
-void NativeKernel::useHostBridge(const std::string& reason) {
+void CoulombKernel::useHostBridge(const std::string& reason) {
     if (!reason.empty()) {
         Inbox settled;
         python.settle(this, reason.c_str(), &settled);
@@ -191,14 +171,13 @@ void NativeKernel::useHostBridge(const std::string& reason) {
         ContextSelector selector(cuda);
         release();
     }
-    KernelImpl* own = CudaKernelFactory().createKernelImpl(getName(), getPlatform(), context);
-    delegate.reset(static_cast<CalcPythonForceKernel*>(own));
+    makeOwn<CalcPythonForceKernel>(delegate, *this, context);
     delegate->initialize(context, *force);
 }
 
 // What can fail fails here, before anything is computed: memory, compilation. The box is the
 // default one. Boxes in empty space wait for the first positions.
-void NativeKernel::prepare() {
+void CoulombKernel::prepare() {
     if (!periodic && context.getSystem().usesPeriodicBoundaryConditions())
         throw OpenMMException("it is not periodic, but another force of the System is");
     stream = makeStream();
@@ -212,7 +191,7 @@ void NativeKernel::prepare() {
     if (answer.count(PROGRAM)) adopt(answer);
 }
 
-double NativeKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
+double CoulombKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
     if (several) {
         ContextSelector selector(cuda);
         begin(includeForces, includeEnergy);
@@ -226,14 +205,14 @@ double NativeKernel::execute(ContextImpl& context, bool includeForces, bool incl
 
 // After an error of another force: what had been begun may have added to the forces that OpenMM has
 // cleared since. It starts again.
-void NativeKernel::discard() {
+void CoulombKernel::discard() {
     if (!unfinished) return;
     unfinished = false;
     if (urgent) urgent->leave();
     again();
 }
 
-void NativeKernel::begin(bool includeForces, bool includeEnergy) {
+void CoulombKernel::begin(bool includeForces, bool includeEnergy) {
     if (delegate) return;
     failure.clear();
     // before anything is overwritten: OpenMM's stream may still be adding the last forces
@@ -255,7 +234,7 @@ void NativeKernel::begin(bool includeForces, bool includeEnergy) {
     complete(stream, includeEnergy && end != Step::NOTHING);
 }
 
-void NativeKernel::complete(CUstream last, bool copiesEnergy) {
+void CoulombKernel::complete(CUstream last, bool copiesEnergy) {
     if (copiesEnergy)
         check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), last),
               "copying the energy");
@@ -266,21 +245,21 @@ void NativeKernel::complete(CUstream last, bool copiesEnergy) {
 // small kernels, which would wait there until the last block of p2p has begun, and all its forces
 // with it. So OpenMM works on a stream as urgent as ours until the FMM is finished, unless one of
 // its forces changes it by itself, as PME does.
-void NativeKernel::hasten() {
+void CoulombKernel::hasten() {
     if (!unfinished || !atomics || cuda.getNumAtoms() < CROWDED) return;
     if (!urgent) urgent.reset(new SideStream(cuda));
     urgent->mark();
     urgent->enter();
 }
 
-bool NativeKernel::isUnderWay(CudaContext& cuda) {
+bool CoulombKernel::isUnderWay(CudaContext& cuda) {
     for (auto* each : cuda.getPreComputations())
         if (auto* start = dynamic_cast<Start*>(each))
             return start->owner.unfinished && start->owner.atomics;
     return false;
 }
 
-double NativeKernel::finish(bool includeForces, bool includeEnergy) {
+double CoulombKernel::finish(bool includeForces, bool includeEnergy) {
     if (!unfinished) return 0;
     unfinished = false;
     if (urgent) urgent->leave();
@@ -303,20 +282,20 @@ double NativeKernel::finish(bool includeForces, bool includeEnergy) {
 }
 
 // OpenMM computes all forces again, once we add nothing more to these.
-double NativeKernel::again() {
+double CoulombKernel::again() {
     check(cuStreamSynchronize(stream), "computing");
     cuda.setForcesValid(false);
     return 0;
 }
 
-bool NativeKernel::readPotentials(void* data, int64_t bytes) {
+bool CoulombKernel::readPotentials(void* data, int64_t bytes) {
     ContextSelector selector(cuda);
     return executor && cuEventSynchronize(done) == CUDA_SUCCESS &&
            executor->download("potentials", data, bytes);
 }
 
 // Follow the Context's global parameters and box vectors, and changes of the force.
-void NativeKernel::readContext() {
+void CoulombKernel::readContext() {
     if (values.empty()) {
         // each is declared by this force or by another, which may have been initialised later
         const auto isUnknown = [&](const std::string& name) {
@@ -348,7 +327,7 @@ void NativeKernel::readContext() {
 }
 
 // Python is asked where the present boxes do not serve.
-void NativeKernel::readBox() {
+void CoulombKernel::readBox() {
     if (executor && boxes.serve(box)) return enterBox(false);
     auto answer = requestWithPositions(executor ? PARAMETERS : PROGRAM);
     adopt(answer);
@@ -356,13 +335,13 @@ void NativeKernel::readBox() {
 
 // Positions are sent once, to tell how much of the cell is empty, and where the boxes cover the
 // particles only.
-std::map<int, std::string> NativeKernel::requestWithPositions(int what) {
+std::map<int, std::string> CoulombKernel::requestWithPositions(int what) {
     if (!placed || !executor || executor->follows()) readPositions();
     unexamined = 0;
     return request(what);
 }
 
-std::map<int, std::string> NativeKernel::request(int what) {
+std::map<int, std::string> CoulombKernel::request(int what) {
     std::vector<const char*> texts;
     for (const auto& name : names) texts.push_back(name.c_str());
     Inbox inbox;
@@ -381,7 +360,7 @@ std::map<int, std::string> NativeKernel::request(int what) {
 
 // Go on with what Python gave for the present box: boxes that serve it, and a program unless the
 // last one has them.
-void NativeKernel::adopt(std::map<int, std::string>& answer) {
+void CoulombKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
         executor.reset();
@@ -398,7 +377,7 @@ void NativeKernel::adopt(std::map<int, std::string>& answer) {
 // Have the parameter block of the present box on the device and, for another shape of it, the
 // lattice operator: the one kept beside that in use, as after a rejected trial move, or a new one.
 // What is unknown after a failure is made again.
-void NativeKernel::enterBox(bool anew) {
+void CoulombKernel::enterBox(bool anew) {
     forget(current);
     if (anew) {
         forget(shaped);
@@ -426,7 +405,7 @@ void NativeKernel::enterBox(bool anew) {
     copyBox(box, current);
 }
 
-void NativeKernel::readPositions() {
+void CoulombKernel::readPositions() {
     // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a
     // long-range correction
     cuda.getWorkThread().flush();
@@ -436,7 +415,7 @@ void NativeKernel::readPositions() {
 }
 
 // Particles have left the boxes: go on with others.
-void NativeKernel::follow() {
+void CoulombKernel::follow() {
     outside = false;
     const int before = moves;
     moves = 0;
@@ -447,7 +426,7 @@ void NativeKernel::follow() {
 }
 
 // Python says what was wrong with positions for which the energy was not a number.
-void NativeKernel::explain() {
+void CoulombKernel::explain() {
     undefined = false;
     readPositions();
     request(FAILURE);

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor.h"
+#include "../core/executor.h"
 #include "python.h"
 
 namespace fmm {
@@ -32,11 +32,11 @@ struct Interaction {
 };
 
 // Needs OpenMM's context to be current. What fails throws OpenMMException.
-class LennardJones {
+class SiteList {
 public:
-    LennardJones(OpenMM::CudaContext& cuda, const Interaction& interaction);
-    ~LennardJones();
-    LennardJones(const LennardJones&) = delete;
+    SiteList(OpenMM::CudaContext& cuda, const Interaction& interaction);
+    ~SiteList();
+    SiteList(const SiteList&) = delete;
 
     // Go on with other parameters; other sites take as long as a new object. What fails is tried
     // again by prepare().
