@@ -8,7 +8,7 @@ _LAZY = {
     "__version__": "fmm_openmm.version",
     "CoulombResult": "fmm_openmm.solver",
     "CoulombSolver": "fmm_openmm.solver",
-    "FMMParameters": "fmm_openmm.parameters",
+    "FMMParameters": "fmm_openmm.planning.request",
     "SumParameters": "fmm_openmm.sums",
     "UnsupportedError": "fmm_openmm.errors",
     "ChargeSystem": "fmm_openmm.convert",

@@ -17,16 +17,11 @@ from fmm_openmm.checks import (
 )
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.expansions.error import rounding_error
-from fmm_openmm.parameters import (
-    CPU_COST,
-    CUDA_COST,
-    GPU_M2L,
-    TOLERANCE,
-    FMMParameters,
-    Load,
-    Request,
-)
-from fmm_openmm.region import Filling, Placement, Region
+from fmm_openmm.planning.boxes import Filling, Region
+from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import Placement
+from fmm_openmm.planning.request import GPU_M2L, TOLERANCE, FMMParameters, Request
 from fmm_openmm.stages import Stages
 from fmm_openmm.sums import METHODS, SumParameters, choose_sum
 from fmm_openmm.units import COULOMB_CONSTANT

@@ -6,7 +6,8 @@ import numpy as np
 
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import single_noise
-from fmm_openmm.parameters import Load, Request, tell_if_missed
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import Request, tell_if_missed
 
 METHODS = ("fmm", "direct", "treecode")
 

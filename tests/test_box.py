@@ -18,7 +18,7 @@ from fmm_openmm.box import (
     row_cycle,
     smith_normal_form,
 )
-from fmm_openmm.parameters import DEFORMATION_LIMIT
+from fmm_openmm.planning.search import DEFORMATION_LIMIT
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 DODECAHEDRON = np.array([[1, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]])

@@ -15,7 +15,7 @@ import pytest
 
 from fmm_openmm import CoulombSolver, UnsupportedError, backends, errors
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.parameters import CPU_COST
+from fmm_openmm.planning.cost import CPU_COST
 
 CELL = 2 * np.eye(3)
 X = np.random.default_rng(0).uniform(0, 2, (20, 3))

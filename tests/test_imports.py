@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # as in the document.
 BASE = ["units", "errors", "version", "cache", "openmp"]
 SHAPE = [*BASE, "checks", "box", "octree"]
-DATA = [*SHAPE, "expansions", "parameters"]
+DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
-SOLVER = [*PIPELINE, "sums", "tuning", "region", "solver"]
+SOLVER = [*PIPELINE, "planning", "sums", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -29,17 +29,15 @@ MAY_IMPORT = {
     "checks": BASE,
     "box": [*BASE, "checks"],
     "octree": ["box"],
-    "parameters": DATA,
     "expansions": SHAPE,
     "driver": [],
     "tree": [],
     "stages": [*DATA, "driver"],
     "backends": PIPELINE,
     "oracle": SHAPE,
-    "region": [*DATA, "tuning"],
-    "sums": DATA,
-    "tuning": DATA,
-    "solver": [*PIPELINE, "region", "sums", "tuning"],
+    "planning": DATA,
+    "sums": [*DATA, "planning"],
+    "solver": [*PIPELINE, "planning", "sums"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "kernels": [],

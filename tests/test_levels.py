@@ -16,7 +16,7 @@ from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions.translations import OPERATORS
 from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
 from fmm_openmm.oracle import direct_sum, ewald_sum
-from fmm_openmm.parameters import CPU_COST
+from fmm_openmm.planning.cost import CPU_COST
 from tests.systems import build, charge_arrays
 from tests.test_box import DODECAHEDRON, OCTAHEDRON
 from tests.test_open import droplet

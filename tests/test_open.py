@@ -15,7 +15,7 @@ from fmm_openmm.box import OpenLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.oracle import direct_sum
-from fmm_openmm.region import MOST_BOXES
+from fmm_openmm.planning.cover import MOST_BOXES
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.systems import build, charge_arrays
 from tests.test_oracle import relative

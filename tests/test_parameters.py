@@ -11,19 +11,10 @@ import pytest
 
 from fmm_openmm.box import BoxLattice, row_cycle
 from fmm_openmm.expansions.error import largest_ratio
-from fmm_openmm.parameters import (
-    CONSERVING,
-    CPU_COST,
-    CUDA_COST,
-    LARGEST,
-    SINGLE_FLOOR,
-    SMOOTHINGS,
-    Load,
-    Request,
-    adapt_parameters,
-    choose_parameters,
-    filled_fraction,
-)
+from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
+from fmm_openmm.planning.load import Load, filled_fraction
+from fmm_openmm.planning.request import CONSERVING, LARGEST, SINGLE_FLOOR, SMOOTHINGS, Request
+from fmm_openmm.planning.search import adapt_parameters, choose_parameters
 from tests.systems import SKEWED, build
 from tests.test_box import DODECAHEDRON, OCTAHEDRON
 

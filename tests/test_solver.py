@@ -12,7 +12,8 @@ import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import ORIGIN, box_width
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.parameters import CONSERVING, CUDA_COST, SINGLE_FLOOR
+from fmm_openmm.planning.cost import CUDA_COST
+from fmm_openmm.planning.request import CONSERVING, SINGLE_FLOOR
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.crystals import CRYSTALS
 from tests.systems import SYSTEMS, build, charge_arrays

@@ -17,8 +17,8 @@ from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.parameters import CPU_COST
-from fmm_openmm.region import gathered
+from fmm_openmm.planning.cost import CPU_COST
+from fmm_openmm.planning.molecules import gathered
 from tests.test_open import droplet
 from tests.test_oracle import relative
 

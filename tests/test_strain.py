@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fmm_openmm import CoulombSolver, region
+from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cuda.operator import SLACK, mirrored, serves
 from fmm_openmm.box import (
     MAX_STRAIN,
@@ -18,8 +18,11 @@ from fmm_openmm.box import (
 )
 from fmm_openmm.octree import Octree, is_nested
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.parameters import CUDA_COST, Load, Request
-from fmm_openmm.region import Placement
+from fmm_openmm.planning import planner
+from fmm_openmm.planning.cost import CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import Placement
+from fmm_openmm.planning.request import Request
 from tests.test_box import DODECAHEDRON
 from tests.test_oracle import random_charges, relative
 from tests.test_solver import exact
@@ -173,8 +176,8 @@ def test_strained_cells_on_every_backend(backend):
 @pytest.fixture
 def choices(monkeypatch):
     """Counts how often parameters are adapted to another cell."""
-    calls, adapt = [], region.adapt_parameters
-    monkeypatch.setattr(region, "adapt_parameters", lambda *args: calls.append(1) or adapt(*args))
+    calls, adapt = [], planner.adapt_parameters
+    monkeypatch.setattr(planner, "adapt_parameters", lambda *args: calls.append(1) or adapt(*args))
     return calls
 
 

@@ -19,8 +19,11 @@ from fmm_openmm.bench import tune as bench_tune
 from fmm_openmm.bench.solver import Evaluation
 from fmm_openmm.bench.systems import Size
 from fmm_openmm.cli import main
-from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates, choose_parameters
-from fmm_openmm.tuning import KEPT, Winner, choose_tuned, key
+from fmm_openmm.planning.cost import CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import Request
+from fmm_openmm.planning.search import candidates, choose_parameters
+from fmm_openmm.planning.tuning import KEPT, Winner, choose_tuned, key
 
 DEVICE = "Abacus 9000"
 CELL = 3 * np.eye(3)
@@ -156,7 +159,7 @@ def test_killed_while_writing(file, monkeypatch):
 
 @pytest.mark.slow
 def test_several_writers_at_once(file):
-    code = "import sys; from fmm_openmm.tuning import KEPT, Winner\n"
+    code = "import sys; from fmm_openmm.planning.tuning import KEPT, Winner\n"
     code += (
         "for k in range(30): KEPT.store({f'{sys.argv[1]} {k}': Winner(5, 2.64, 0.05, 7.5, 1e-4)})"
     )

@@ -39,7 +39,7 @@ from fmm_openmm.bench.systems import (
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.openmm_system import nonbonded_force
 from fmm_openmm.integration import restore_pme, use_fmm
-from fmm_openmm.parameters import SINGLE_FLOOR
+from fmm_openmm.planning.request import SINGLE_FLOOR
 
 TIGHT = 1e-4
 """Below this tolerance PME is also measured at the best of several cutoffs."""

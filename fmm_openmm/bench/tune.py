@@ -2,12 +2,15 @@
 
 import numpy as np
 
-from fmm_openmm import tuning
 from fmm_openmm.backends import backend_class
 from fmm_openmm.bench.solver import Evaluation
 from fmm_openmm.bench.systems import DENSITY, SITES, Size, cell_of
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.parameters import CUDA_COST, FMMParameters, Load, Request, candidates
+from fmm_openmm.planning import tuning
+from fmm_openmm.planning.cost import CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import FMMParameters, Request
+from fmm_openmm.planning.search import candidates
 
 CANDIDATES = 12
 """So many of the cheapest are timed."""

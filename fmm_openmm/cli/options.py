@@ -6,7 +6,7 @@ import openmm
 
 from fmm_openmm.backends import BACKENDS
 from fmm_openmm.integration.definition import LENNARD_JONES, Options
-from fmm_openmm.parameters import PRECISIONS, TOLERANCE
+from fmm_openmm.planning.request import PRECISIONS, TOLERANCE
 
 
 def add_fmm_arguments(parser, context: bool = True) -> None:

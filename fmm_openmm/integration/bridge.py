@@ -29,7 +29,7 @@ from fmm_openmm.errors import UnsupportedError, openmm_callback
 from fmm_openmm.integration import signals
 from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
-from fmm_openmm.parameters import FMMParameters
+from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.solver import CoulombResult, CoulombSolver
 
 _IDENTITY = "fmm_openmm callable "

@@ -14,7 +14,7 @@ from fmm_openmm.checks import check_charges, check_choice, check_exclusions
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.table import Table, unpacked
-from fmm_openmm.parameters import TOLERANCE, Request
+from fmm_openmm.planning.request import TOLERANCE, Request
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 

@@ -19,7 +19,7 @@ from fmm_openmm.integration.bridge import HostBridge, bridge_of
 from fmm_openmm.integration.definition import Definition, Options
 from fmm_openmm.integration.pickled import replace_pickle
 from fmm_openmm.integration.snapshots import REVISION, revision_of
-from fmm_openmm.parameters import TOLERANCE
+from fmm_openmm.planning.request import TOLERANCE
 
 
 class FMMForce(openmm.PythonForce):

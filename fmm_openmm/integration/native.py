@@ -31,8 +31,11 @@ from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Options, Structure, pair_set
 from fmm_openmm.integration.place import Place
 from fmm_openmm.integration.snapshots import REVISION
-from fmm_openmm.parameters import CUDA_COST, ROUNDING_SHARE, FMMParameters, Load
-from fmm_openmm.region import Filling, Placement, Region
+from fmm_openmm.planning.boxes import Filling, Region
+from fmm_openmm.planning.cost import CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import Placement
+from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters
 
 _log = logging.getLogger("fmm_openmm")
 

@@ -12,7 +12,7 @@ from fmm_openmm.integration.conversion import METHODS, Original
 from fmm_openmm.integration.edits import converted_force, expected_charges, forget, remember
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.zeroed import signature, zeroed
-from fmm_openmm.parameters import TOLERANCE
+from fmm_openmm.planning.request import TOLERANCE
 
 _REACTION_FIELD = (openmm.NonbondedForce.CutoffPeriodic, openmm.NonbondedForce.CutoffNonPeriodic)
 _OTHER_ELECTROSTATICS = (

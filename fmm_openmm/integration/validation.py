@@ -20,7 +20,7 @@ from fmm_openmm.integration.edits import check_system
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import ewald_sum
-from fmm_openmm.parameters import FMMParameters
+from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.units import COULOMB_CONSTANT
 
 REFERENCES = {"periodic": ("ewald", "pme"), "open": ("direct", "nocutoff")}

@@ -21,8 +21,8 @@ from fmm_openmm.backends.cuda.source import kernel_folder
 from fmm_openmm.box import MAX_STRAIN, box_width, choose_counts, counts_matrix
 from fmm_openmm.integration import native, plugin
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.parameters import FMMParameters
-from fmm_openmm.region import Filling, Region
+from fmm_openmm.planning.boxes import Filling, Region
+from fmm_openmm.planning.request import FMMParameters
 from tests.integration.boxes import Box, relative_difference
 from tests.integration.native_contexts import (
     context_of,

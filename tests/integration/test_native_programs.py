@@ -12,11 +12,14 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm import tuning
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.integration import native, plugin
-from fmm_openmm.parameters import CUDA_COST, Load, Request, candidates
-from fmm_openmm.tuning import Winner
+from fmm_openmm.planning import tuning
+from fmm_openmm.planning.cost import CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import Request
+from fmm_openmm.planning.search import candidates
+from fmm_openmm.planning.tuning import Winner
 from tests.integration.native_contexts import droplet_in_a_cell, session_of
 from tests.test_program import Reader
 

@@ -7,7 +7,7 @@ import numpy as np
 from fmm_openmm.backends import BACKENDS
 from fmm_openmm.checks import check_number
 from fmm_openmm.cli.options import platform
-from fmm_openmm.parameters import PRECISIONS, TOLERANCE
+from fmm_openmm.planning.request import PRECISIONS, TOLERANCE
 
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
 """21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""

@@ -8,7 +8,7 @@ from fmm_openmm.cli.bench.common import (
     heading,
 )
 from fmm_openmm.cli.options import add_platform_argument
-from fmm_openmm.parameters import TOLERANCE
+from fmm_openmm.planning.request import TOLERANCE
 
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2", "3"
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fmm_openmm import backends
 from fmm_openmm.cli.bench.common import add_cases, add_cells, default_sizes, heading, lines, width
-from fmm_openmm.parameters import PRECISIONS, Request
-from fmm_openmm.tuning import KEPT
+from fmm_openmm.planning.request import PRECISIONS, Request
+from fmm_openmm.planning.tuning import KEPT
 
 
 def add_arguments(parser) -> None:

@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fmm_openmm.cache import Entries
-from fmm_openmm.parameters import CUDA_COST, CostModel, FMMParameters, Load, Request, candidates
+from fmm_openmm.planning.cost import CUDA_COST, CostModel
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import FMMParameters, Request
+from fmm_openmm.planning.search import candidates
 from fmm_openmm.version import __version__
 
 ALIKE = 1.25
@@ -60,8 +63,8 @@ class Winner:
 def choose_tuned(
     device: str | None, request: Request, cell: np.ndarray, load: Load, cost: CostModel
 ) -> FMMParameters:
-    """As :func:`fmm_openmm.parameters.choose_parameters`, but the winner of a timing on this model
-    of GPU, where there is one; None for the host.
+    """As :func:`fmm_openmm.planning.search.choose_parameters`, but the winner of a timing on this
+    model of GPU, where there is one; None for the host.
 
     What the request fixes is obeyed: timings count only where order, near radius and grid are all
     free. They are made in filled cells, and count only there.

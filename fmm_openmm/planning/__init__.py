@@ -1,0 +1,1 @@
+"""Which boxes and parameters serve a system, chosen for a tolerance."""

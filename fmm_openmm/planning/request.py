@@ -1,0 +1,172 @@
+"""What a user asks for, and the parameters that a solver uses for it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.box import counts_matrix
+from fmm_openmm.checks import check_choice, check_integer, check_number
+from fmm_openmm.errors import warn
+from fmm_openmm.expansions.error import largest_ratio, single_noise
+from fmm_openmm.planning.cost import CostModel
+
+PRECISIONS = ("auto", "single", "double")
+
+TOLERANCE = 5e-4
+"""Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
+
+SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
+"""Widths of the transition regions considered, box widths; 0: none. All others conserve the
+energy alike, below 0.006 no longer; wide ones make more parts of particles,
+narrow ones larger errors."""
+
+LARGEST = 6.0
+"""Largest error of a single force, over tolerance and RMS force, that parameters are chosen for:
+about that of PME."""
+
+CONSERVING = 8e-5
+"""Expected error up to which the energy is conserved without smoothing. Where particles change
+boxes it jumps by the truncation error: water of 300 K drifts by 1e5 to 2e5 kT/ns/dof times the
+square of the expected error, 0.001 at this one."""
+
+ROUNDING_SHARE = 0.5
+"""Largest error of coordinates in single precision, over the tolerance, at which
+``precision="auto"`` stays single."""
+
+SINGLE_FLOOR = 5e-6
+"""Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
+
+MOST_LEVELS = 10
+"""Below one box there are a thousand million leaves then."""
+
+M2L = ("p4", "p4_dynamic", "p4_symmetric", "p4_parity", "rotation")
+"""Operators between the boxes of levels."""
+
+GPU_M2L = ("p4_dynamic", "p4_symmetric", "p4_parity")
+"""Those that are on the GPU only."""
+
+
+@dataclass(frozen=True)
+class FMMParameters:
+    """What a solver uses.
+
+    Attributes:
+        order: expansion order p.
+        near_radius: near means box centres within this many box widths.
+        grid: integer matrix of the box lattice, shape (3, 3), ``box_vectors = grid @ boxes``;
+            diagonal for a rectangular cell. With an open boundary the number of cubic boxes that
+            cover the particles, as a diagonal. With levels that of the root grid.
+        smoothing: width of the transition regions, box widths.
+        levels: levels below the root grid: the leaves are ``2^levels`` times narrower than its
+            boxes.
+        precision: "single" or "double".
+        expected_error: the relative RMS force error these should give (``docs/accuracy.md``).
+        m2l: operator between boxes of the levels below the root grid, of :data:`M2L`; None without
+            any.
+    """
+
+    order: int
+    near_radius: float
+    grid: tuple[tuple[int, int, int], ...]
+    smoothing: float
+    levels: int
+    precision: str
+    expected_error: float
+    m2l: str | None = None
+
+    @property
+    def counts(self) -> np.ndarray:
+        """``2^levels grid``, of the leaves, as an int64 array."""
+        return np.array(self.grid, dtype=np.int64) << self.levels
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None where the choice is ours. Checked on creation.
+
+    Raises:
+        ValueError, TypeError: a value out of range, named with what came.
+    """
+
+    tolerance: float = TOLERANCE
+    precision: str = "auto"
+    order: int | None = None
+    grid: object = None
+    near_radius: float | None = None
+    smoothing: float | None = None
+    levels: int | None = None
+    m2l: str | None = None
+
+    def __post_init__(self):
+        check_choice(self.precision, PRECISIONS, "precision")
+        check_number(self.tolerance, "tolerance", 1e-10, 0.1)
+        if self.precision == "single" and self.tolerance < SINGLE_FLOOR:
+            raise ValueError(
+                f"`tolerance` must be at least {SINGLE_FLOOR:g} in single precision, got "
+                f"{self.tolerance!r}: ask for `precision='double'`"
+            )
+        if self.order is not None:
+            check_integer(self.order, "order", 1, 40)
+        if self.near_radius is not None:
+            check_number(self.near_radius, "near_radius", 1.0, 8.0)
+        if self.smoothing is not None:
+            check_number(self.smoothing, "smoothing", 0.0, 0.2)
+        if self.grid is not None:
+            counts_matrix(self.grid)
+        if self.levels is not None:
+            check_integer(self.levels, "levels", 0, MOST_LEVELS)
+        if self.m2l is not None:
+            check_choice(self.m2l, M2L, "m2l")
+            if not self.levels:
+                raise ValueError(
+                    f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}"
+                )
+
+    def resolve_precision(self, ionic: float, rounding: float = 1.0) -> str:
+        """ "single" or "double": single where it was asked for, or allowed and rounding is well
+        below the tolerance."""
+        if self.precision != "auto":
+            return self.precision
+        noise = rounding * single_noise(ionic, self.smoothings[-1])
+        return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * noise) else "double"
+
+    def operator(self, order: int, cost: CostModel) -> str | None:
+        """The ``m2l`` for expansions of that order; None without levels below the root grid."""
+        if not self.levels:
+            return None
+        return self.m2l or ("p4" if order < cost.rotation else "rotation")
+
+    @property
+    def smoothings(self) -> tuple[float, ...]:
+        """Widths of the transition regions to choose from, the widest last."""
+        return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
+
+    def promises(self, truncation: float, error: float, order: int, smoothing: float) -> int:
+        """How much of what is promised parameters keep: 0 if their expected error is above the
+        tolerance, 1 if it is not, 2 if they conserve the energy as well, or smoothing was asked for
+        or declined, and 3 if no single force is far off.
+
+        Args:
+            truncation: the expected error without that of the arithmetic.
+            error: the expected error.
+        """
+        if error > self.tolerance:
+            return 0
+        if smoothing == 0.0 and self.smoothing is None and truncation > CONSERVING:
+            return 1
+        return 3 if truncation * largest_ratio(order, smoothing) <= LARGEST * self.tolerance else 2
+
+
+def tell_if_missed(request: Request, expected_error: float, case: str = "this cell") -> None:
+    """Warn if the least error that is expected of a case exceeds the tolerance; names what the
+    request fixes."""
+    if expected_error <= request.tolerance:
+        return
+    names = ("order", "grid", "near_radius", "smoothing", "levels")
+    given = [f"`{name}`" for name in names if getattr(request, name) is not None]
+    if given:
+        case += f" with the {' and '.join(', '.join(given).rsplit(', ', 1))} given"
+    warn(
+        f"`tolerance={request.tolerance:g}` is out of reach for {case}: "
+        f"the best expected error is {expected_error:.1e}"
+    )

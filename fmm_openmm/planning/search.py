@@ -1,0 +1,250 @@
+"""From a tolerance to order, near radius and box lattice: the error estimate says what is allowed,
+the cost model what is best.
+
+Both are separate on purpose: the estimate (``expansions/error.py``) knows geometry only, the cost
+model what depends on the backend: times, and how well float32 is used.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from fmm_openmm.box import DISTANT, BoxLattice, choose_counts, counts_matrix, deformation
+from fmm_openmm.expansions.error import estimate_error, far_distances, single_noise
+from fmm_openmm.octree import is_nested
+from fmm_openmm.planning.cost import CPU_COST, CostModel
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import FMMParameters, Request, tell_if_missed
+
+NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
+"""Near radii considered: midway between the distances of a cubic lattice, so that boxes which
+are a few percent off a cube have the same near stencil."""
+
+ORDER_LIMIT = (6.0, 3.2)
+"""Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs
+in facing corners of boxes dominate the error."""
+
+BOXES_PER_PARTICLE = 64
+"""Most boxes considered, empty ones included: particles that nearly coincide would
+ask for any number."""
+
+DEFORMATION_LIMIT = 1.08
+"""Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`,
+from which another grid is chosen."""
+
+
+def _grids(request: Request, cell: np.ndarray, load: Load):
+    """Candidate root grids, by number of particles in a filled box: where nearly all boxes would
+    be empty also those of larger boxes, until there are as many as particles."""
+    if request.grid is not None:
+        yield counts_matrix(request.grid)
+        return
+    seen = set()
+    volume, across = float(np.prod(np.diag(cell))), 2 ** (request.levels or 0)
+    crowds = [1.5, 2.2, 3.2, 4.6, 6.5, 9.5, 12.0, 14.0, 17.0, 20.0, 30.0]
+    while crowds[-1] * load.filled < 1.0:
+        crowds.append(3.0 * crowds[-1])
+    for per_box in crowds:
+        filled = max(1 / BOXES_PER_PARTICLE, per_box * load.filled)
+        counts = choose_counts(cell, across * np.cbrt(volume * min(1.0, filled / load.particles)))
+        if counts.tobytes() not in seen:
+            seen.add(counts.tobytes())
+            yield counts
+
+
+def choose_parameters(
+    request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST
+) -> FMMParameters:
+    """The cheapest parameters whose estimated error meets the request; what the request fixes is
+    obeyed.
+
+    Args:
+        request: tolerance and fixed values.
+        cell: box vectors in reduced form, shape (3, 3), nm.
+        load: the system.
+        cost: cost model of the backend.
+    """
+    return candidates(request, cell, load, cost)[0]
+
+
+def candidates(
+    request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST
+) -> list[FMMParameters]:
+    """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius
+    and smoothing the lowest order that keeps what :meth:`Request.promises` tells, or as much of
+    it as is possible. If no estimated error meets the request, the most accurate alone,
+    with a warning."""
+    found = [chosen for _, chosen in ranked(request, cell, load, cost)]
+    tell_if_missed(request, found[0].expected_error)
+    return found
+
+
+def ranked(
+    request: Request, cell: np.ndarray, load: Load, cost: CostModel
+) -> list[tuple[float, FMMParameters]]:
+    """:func:`candidates` with the seconds of the cost model."""
+    precision = request.resolve_precision(load.ionic, cost.rounding)
+    if precision == "double":
+        cost = cost.double or cost
+    grids = (
+        Grid(
+            counts,
+            load.particles / max(1.0, load.filled * float(np.prod(np.diag(leaves)))),
+            partial(BoxLattice.from_cell, cell, leaves),
+            deformation(cell, counts),
+        )
+        for counts, leaves in (
+            (grid, grid << (request.levels or 0)) for grid in _grids(request, cell, load)
+        )
+    )
+    return search(replace(request, precision=precision), grids, load, cost)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A candidate for the boxes.
+
+    Attributes:
+        counts: integer matrix of the parameters' ``grid``, shape (3, 3).
+        per_box: mean number of particles in a leaf that holds any.
+        lattice: the lattice of the leaves with a given near radius.
+        deformation: of the boxes, as in :func:`fmm_openmm.box.deformation`.
+    """
+
+    counts: np.ndarray
+    per_box: float
+    lattice: Callable[[float], BoxLattice]
+    deformation: float = 1.0
+
+
+def search(
+    request: Request, grids: Iterable[Grid], load: Load, cost: CostModel
+) -> list[tuple[float, FMMParameters]]:
+    """:func:`ranked` on the given grids; the precision must be resolved."""
+    reachable = min(_noise(request, smoothing, load, cost) for smoothing in request.smoothings)
+    if reachable > request.tolerance:
+        raise ValueError(
+            f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, "
+            f"got {request.tolerance!r}: ask for `precision='double'`"
+        )
+    found, best = {1: [], 2: [], 3: []}, None  # by what they keep, at least
+    for grid, lattice in _stencils(request, grids):
+        distances = far_distances(lattice)
+        for smoothing in request.smoothings:
+            missing = [1, 2, 3]
+            for seconds, chosen, kept in _by_order(
+                request, grid, lattice, distances, smoothing, load, cost
+            ):
+                if best is None or chosen.expected_error < best[1].expected_error:
+                    best = seconds, chosen
+                while missing and missing[0] <= kept:
+                    found[missing.pop(0)].append((seconds, chosen))
+                if not missing:
+                    break
+    found = found[3] or found[2] or found[1]
+    if best is None:
+        what, given = "`levels` must be fewer", request.levels
+        if request.near_radius is not None:
+            what, given = "`near_radius` must be larger with `levels`", request.near_radius
+        raise ValueError(
+            f"{what} for boxes of this shape, got {given!r}: near boxes must have near parents"
+        )
+    return sorted(found or [best], key=lambda each: each[0])
+
+
+def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> float:
+    """Relative RMS force error of the arithmetic, 0 in double precision."""
+    return (
+        cost.rounding * single_noise(load.ionic, smoothing)
+        if request.precision == "single"
+        else 0.0
+    )
+
+
+def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, BoxLattice]]:
+    """Each grid with the lattice of its leaves, for every near radius that is possible there."""
+    radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
+    for grid in grids:
+        for radius in radii:
+            lattice = grid.lattice(radius)
+            if lattice.gap >= radius + DISTANT and (not request.levels or is_nested(lattice)):
+                yield grid, lattice
+
+
+def _by_order(
+    request: Request,
+    grid: Grid,
+    lattice: BoxLattice,
+    distances: np.ndarray,
+    smoothing: float,
+    load: Load,
+    cost: CostModel,
+) -> Iterator[tuple[float, FMMParameters, int]]:
+    """Seconds and parameters of every order, the lowest first, and what they keep. The
+    truncation errors of all levels add up."""
+    levels, radius = request.levels or 0, lattice.near_radius
+    parts, filled = (
+        load.particles * (1.0 + 2.0 * smoothing) ** 3,
+        load.particles / (grid.per_box * lattice.size),
+    )
+    noise, counts = _noise(request, smoothing, load, cost), tuple(map(tuple, grid.counts.tolist()))
+    orders = (
+        range(1, int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius) + 1)
+        if request.order is None
+        else (request.order,)
+    )
+    for order in orders:
+        truncation = sum(
+            estimate_error(
+                distances,
+                order,
+                smoothing,
+                load.charged * grid.per_box * 8**above,
+                grid.deformation,
+                load.ionic,
+                load.charged * load.particles,
+            )
+            for above in range(levels + 1)
+        )
+        error = float(np.hypot(noise, truncation))
+        seconds = cost(
+            parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows
+        )
+        m2l = request.operator(order, cost)
+        chosen = FMMParameters(
+            order, radius, counts, smoothing, levels, request.precision, error, m2l
+        )
+        yield seconds, chosen, request.promises(truncation, error, order, smoothing)
+
+
+def adapt_parameters(
+    chosen: FMMParameters,
+    request: Request,
+    cell: np.ndarray,
+    load: Load,
+    cost: CostModel = CPU_COST,
+) -> FMMParameters:
+    """Parameters for a cell of another shape than the one ``chosen`` was made for.
+
+    The grid stays while its boxes are nearly cubes, and so do order and near radius while the
+    estimate allows them: a function of ``chosen`` and the present cell only, whatever the cell was
+    in between. Warns if these miss the tolerance and ``chosen`` did not.
+    """
+    counts = chosen.grid
+    if request.grid is None and deformation(cell, np.array(counts)) > DEFORMATION_LIMIT:
+        attempts = [request]
+    else:
+        kept = {
+            name: getattr(chosen, name)
+            for name in ("precision", "order", "near_radius", "smoothing")
+        }
+        attempts = [replace(request, grid=counts, **kept), replace(request, grid=counts)]
+    for attempt in attempts:
+        found = ranked(attempt, cell, load, cost)[0][1]
+        if found.expected_error <= max(request.tolerance, chosen.expected_error):
+            return found
+    if chosen.expected_error <= request.tolerance:
+        tell_if_missed(request, found.expected_error)
+    return found
