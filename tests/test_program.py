@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda import program as p
+from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
-from fmm_openmm.backends.cuda.serial import MAGIC, VERSION, serialise
+from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.errors import UnsupportedError
@@ -169,7 +170,7 @@ def test_sort_goes_ahead_where_a_particle_may_be_outside():
     """And only there: steps that come before the graph cost time."""
     for case, ahead in (("open in OpenMM", {"sort"}), ("open", set()), ("mixed in OpenMM", set())):
         made = program(*CASES[case])
-        assert {step.stage for step in made.steps if made.phase_of(step) == p.AHEAD} == ahead
+        assert {step.stage for step in made.steps if made.phase_of(step) == p.Phase.AHEAD} == ahead
         assert all(step.stream == 0 for step in made.steps_of("sort"))
 
 
@@ -302,21 +303,23 @@ def test_serialises(built):
         name: p.Kernel(sources[file][0], shared) for name, file, shared in kernels
     } == built.kernels
     buffers = [
-        (reader.name(), *reader.integers(2), reader.block()) for _ in range(reader.integer())
+        (reader.name(), *reader.integers(3), reader.block()) for _ in range(reader.integer())
     ]
-    for (name, size, shaped, block), (expected, buffer) in zip(
+    for (name, kind, size, shaped, block), (expected, buffer) in zip(
         buffers, built.buffers.items(), strict=True
     ):
-        assert (name, size) == (expected, 0 if buffer.external else buffer.nbytes)
+        assert (name, size) == (expected, buffer.nbytes)
+        assert kind == ("own", "external", "flag").index(buffer.kind)
         assert shaped == (name in built.shaped)
         assert block == (b"" if buffer.data is None else buffer.data.tobytes())
+    phases = [reader.name() for _ in range(reader.integer())]
     streams, events, steps = reader.integers(3)
     assert streams == built.streams
     assert steps == len(built.steps)
     for step in built.steps:
         kind, phase, stream = reader.integers(3)
         assert kind == (p.Launch, p.Memset, p.Record, p.Wait).index(type(step))
-        assert (phase, stream) == (built.phase_of(step), step.stream)
+        assert (phases[phase], stream) == (built.phase_of(step), step.stream)
         if kind == 0:
             kernel, *launch, count = reader.integers(7)
             assert (kernels[kernel][0], *launch) == (

@@ -13,59 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fmm_openmm.backends.cuda import lennard_jones
+from fmm_openmm.backends.cuda.abi import Pairs, Place, Sites
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
-from fmm_openmm.integration.place import Place
 
 SITES_WITHOUT_CUTOFF = 0.7
 """Largest fraction of the particles that are sites for which all pairs of sites, each computed
 from both sides, are fewer than all pairs of particles, computed once."""
-
-
-class Pairs(ctypes.Structure):
-    """``Pairs`` of ``fmm_openmm/native/openmm/python.h``."""
-
-    _fields_ = (
-        ("context", ctypes.c_void_p),
-        ("pickled", ctypes.POINTER(ctypes.c_void_p)),
-        ("sizes", ctypes.POINTER(ctypes.c_int64)),
-        ("count", ctypes.c_int),
-        ("force", ctypes.c_char_p),
-        *((name, ctypes.c_int) for name in ("particles", "sites", "limited")),
-        ("obstacle", ctypes.c_char_p),
-        ("companion", ctypes.c_char_p),
-    )
-
-    def bridge(self) -> HostBridge | None:
-        """That of the first FMMForce of the Context; None if there is none."""
-        texts = (
-            ctypes.string_at(self.pickled[k], self.sizes[k])
-            for k in range(self.count)
-            if self.sizes[k]
-        )
-        return next((bridge for bridge in map(bridge_in, texts) if bridge is not None), None)
-
-
-class Sites(ctypes.Structure):
-    """``Sites`` of ``fmm_openmm/native/openmm/python.h``."""
-
-    _fields_ = (
-        *(
-            (name, ctypes.c_int)
-            for name in (
-                "number",
-                "types",
-                "partners",
-                "deterministic",
-                "entries",
-                "masked",
-                "energies",
-            )
-        ),
-        *((name, ctypes.c_double) for name in ("cutoff", "switching", "radius")),
-        ("box", ctypes.c_double * 9),
-        ("functions", ctypes.c_char_p),
-    )
 
 
 @dataclass(frozen=True)
@@ -82,6 +36,16 @@ _decisions: dict[int, Decision] = {}
 """By the address of the plugin's claim."""
 
 close = _decisions.pop
+
+
+def bridge_of(pairs: Pairs) -> HostBridge | None:
+    """That of the first FMMForce of the Context; None if there is none."""
+    texts = (
+        ctypes.string_at(pairs.pickled[k], pairs.sizes[k])
+        for k in range(pairs.count)
+        if pairs.sizes[k]
+    )
+    return next((bridge for bridge in map(bridge_in, texts) if bridge is not None), None)
 
 
 def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
@@ -107,15 +71,14 @@ def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
     return True, f"{pairs.sites:,} of {pairs.particles:,} particles are sites"
 
 
-def claim(kernel: int, pairs: Pairs) -> bool:
-    """Whether the plugin is to compute the pairs of a force.
+def claim(kernel: int, pairs: Pairs, bridge: HostBridge | None) -> bool:
+    """Whether the plugin is to compute the pairs of a force, in a Context with this bridge.
 
     The decision is kept until :func:`close`.
 
     Raises:
         ValueError: it must, and cannot.
     """
-    bridge = pairs.bridge()
     options = bridge and bridge.definition.options
     if options is None:
         decision = Decision(pairs.context, False, "there is no FMMForce")

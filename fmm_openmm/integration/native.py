@@ -19,6 +19,7 @@ import numpy as np
 import openmm
 from scipy.spatial import cKDTree
 
+from fmm_openmm.backends.cuda.abi import Callbacks, Delivery, Inbox, Place
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
@@ -29,7 +30,6 @@ from fmm_openmm.expansions.error import rounding_of_positions
 from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Options, Structure, pair_set
-from fmm_openmm.integration.place import Place
 from fmm_openmm.integration.snapshots import REVISION
 from fmm_openmm.planning.boxes import Filling, Region
 from fmm_openmm.planning.cost import CUDA_COST
@@ -39,8 +39,7 @@ from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters
 
 _log = logging.getLogger("fmm_openmm")
 
-CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE = range(8)
-"""What is delivered to the plugin, as in ``fmm_openmm/native/openmm/python.h``."""
+CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE = Delivery
 
 HOST_STEP, PME_STEP = 2.5, 0.16
 """A step of 21,384 atoms of water on one H200, ms, with the host bridge and with PME."""
@@ -252,7 +251,7 @@ class Session:
 
 def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) -> np.ndarray:
     """What the plugin is told of the boxes of a program, with which it follows the cell by itself:
-    ``Boxes`` of ``fmm_openmm/native/openmm/cell.h``, shape (52,).
+    ``BoxesData`` of :mod:`fmm_openmm.backends.cuda.abi`, shape (52,).
 
     Args:
         made_for: what the program was made for.
@@ -426,7 +425,8 @@ def _settle(kernel, reason, inbox):
 @_answering
 def _claim_pairs(kernel, pairs, inbox):
     try:
-        if lennard_jones.claim(kernel, pairs.contents):
+        pairs = pairs.contents
+        if lennard_jones.claim(kernel, pairs, lennard_jones.bridge_of(pairs)):
             _deliver(inbox, CLAIM, b"")
     except Exception as error:
         _deliver(inbox, FAILURE, f"FMMForce: {error}".encode())
@@ -440,56 +440,13 @@ def _pair_program(sites, place, inbox):
         _deliver(inbox, FAILURE, f"FMMForce: {type(error).__name__}: {error}".encode())
 
 
-def _deliver(inbox, kind: int, data: bytes) -> None:
+def _deliver(inbox: Inbox, kind: int, data: bytes) -> None:
     plugin.load().fmm_deliver(inbox, kind, data, len(data))
 
 
-_DOUBLES, _INT, _ADDRESS = ctypes.POINTER(ctypes.c_double), ctypes.c_int, ctypes.c_void_p
-
-
-class _Callbacks(ctypes.Structure):
-    """``Callbacks`` of ``fmm_openmm/native/openmm/python.h``."""
-
-    _fields_ = (
-        (
-            "open",
-            ctypes.CFUNCTYPE(
-                None, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.POINTER(Place), _ADDRESS
-            ),
-        ),
-        (
-            "request",
-            ctypes.CFUNCTYPE(
-                None,
-                _ADDRESS,
-                _INT,
-                _DOUBLES,
-                _DOUBLES,
-                ctypes.POINTER(ctypes.c_char_p),
-                _DOUBLES,
-                _INT,
-                _ADDRESS,
-            ),
-        ),
-        ("settle", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p, _ADDRESS)),
-        ("close", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        (
-            "claim_pairs",
-            ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(lennard_jones.Pairs), _ADDRESS),
-        ),
-        (
-            "pair_program",
-            ctypes.CFUNCTYPE(
-                None, ctypes.POINTER(lennard_jones.Sites), ctypes.POINTER(Place), _ADDRESS
-            ),
-        ),
-        ("close_pairs", ctypes.CFUNCTYPE(None, _ADDRESS)),
-    )
-
-
 _answers = _open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program, lennard_jones.close
-_callbacks = _Callbacks(
-    *(kind(answer) for (_, kind), answer in zip(_Callbacks._fields_, _answers, strict=True))
+_callbacks = Callbacks(
+    *(kind(answer) for (_, kind), answer in zip(Callbacks._fields_, _answers, strict=True))
 )
 """Kept as long as the plugin may call them: always. Those that close something run no line of
 Python, before which an interrupt might come."""

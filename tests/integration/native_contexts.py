@@ -8,8 +8,8 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.abi import PRECISIONS, Place
 from fmm_openmm.integration import native
-from fmm_openmm.integration.place import PRECISIONS, Place
 from tests.integration.boxes import Box
 from tests.integration.conftest import usable_platforms
 from tests.test_open import droplet

@@ -11,6 +11,7 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.abi import Pairs, Place, Sites
 from fmm_openmm.integration import lennard_jones
 from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition, Options
@@ -791,8 +792,8 @@ def test_no_sites(water):
 # without a GPU
 
 
-def pairs_with(bridge, **changes):
-    """What the plugin would tell of a Context with this bridge, or none."""
+def pairs_with(**changes):
+    """What the plugin would tell of a Context."""
     values = {
         "particles": 900,
         "sites": 300,
@@ -801,9 +802,7 @@ def pairs_with(bridge, **changes):
         "companion": b"",
         "force": b"LJ",
     }
-    pairs = lennard_jones.Pairs(**values | changes)
-    pairs.bridge = lambda: bridge
-    return pairs
+    return Pairs(**values | changes)
 
 
 @pytest.mark.parametrize(
@@ -832,12 +831,12 @@ def pairs_with(bridge, **changes):
 )
 def test_decisions(choice, facts, among_sites, reason):
     bridge = HostBridge(Definition(Options(lennard_jones="auto" if choice == "sites" else choice)))
-    pairs = pairs_with(bridge, **facts)
+    pairs = pairs_with(**facts)
     found = lennard_jones.decide(choice, pairs)
     assert found[0] == among_sites
     assert reason in found[1]
     if choice != "sites":
-        assert lennard_jones.claim(17, pairs) == among_sites
+        assert lennard_jones.claim(17, pairs, bridge) == among_sites
         lennard_jones.close(17)
 
 
@@ -846,9 +845,9 @@ def test_a_choice_that_is_not_possible_is_an_error():
     with pytest.raises(
         ValueError, match="`lennard_jones='sites'` is not possible: LJ: it holds charges"
     ):
-        lennard_jones.claim(18, pairs_with(bridge, obstacle=b"it holds charges"))
+        lennard_jones.claim(18, pairs_with(obstacle=b"it holds charges"), bridge)
     lennard_jones.close(18)
-    assert not lennard_jones.claim(19, pairs_with(None))
+    assert not lennard_jones.claim(19, pairs_with(), None)
     lennard_jones.close(19)
 
 
@@ -878,8 +877,8 @@ def test_a_system_of_charmm_gui_is_converted(ions):
 
 
 def test_programs_are_made_of_what_the_plugin_tells():
-    sites = lennard_jones.Sites(
+    sites = Sites(
         100, 2, 4, 0, 0, 0, 64, 0.9, 0.8, 1.0, (ctypes.c_double * 9)(3, 0, 0, 0, 3, 0, 0, 0, 3)
     )
-    place = lennard_jones.Place(1, 300, 320, 132, 227 * 1024, 0, b"GPU")
+    place = Place(1, 300, 320, 132, 227 * 1024, 0, b"GPU")
     assert lennard_jones.program(sites, place).startswith(b"FMMprog")

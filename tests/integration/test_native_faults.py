@@ -15,9 +15,9 @@ import openmm
 import pytest
 
 from fmm_openmm.backends.cuda import serial
+from fmm_openmm.backends.cuda.abi import Place
 from fmm_openmm.backends.cuda.program import Buffer
 from fmm_openmm.integration import native
-from fmm_openmm.integration.place import Place
 from tests import endurance
 from tests.integration.boxes import energy_of, relative_difference
 from tests.integration.native_contexts import (

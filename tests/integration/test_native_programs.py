@@ -154,7 +154,7 @@ def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision, is_
     except RuntimeError as error:
         pytest.skip(f"needs the NVRTC library: {error}")
     executor = next(
-        Path(path) for path in plugin.sources() if path.endswith("executor.cpp")
+        Path(path) for path in plugin.sources() if path.endswith("cuda_host.cpp")
     ).read_text()
     own_names = "".join(re.findall(r'"(#define .*)"', executor)).replace("\\n", "\n")
     assert own_names.count("\n") == 5

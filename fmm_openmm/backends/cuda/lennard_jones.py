@@ -22,11 +22,20 @@ The kernels say how it works (``kernels/lennard_jones_list.cu``,
 """
 
 import math
+from ctypes import sizeof
 from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import SETUP, Device, Interface, Program, ProgramBuilder
+from fmm_openmm.backends.cuda.abi import Cell, State
+from fmm_openmm.backends.cuda.program import (
+    SETUP,
+    Device,
+    Interface,
+    Phase,
+    Program,
+    ProgramBuilder,
+)
 from fmm_openmm.backends.cuda.source import real_type
 
 CLUSTER = 4
@@ -185,7 +194,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type",
         "start", "partner", "partners", "home", "number", "reference", "position", "state",
     )  # fmt: skip
-    b.stage("list", "lennard_jones_list", fetch_sites=0)
+    b.stage("list", "lennard_jones_list", Phase.LIST, fetch_sites=0)
     b.launch(
         "fetch_sites",
         site_blocks,
@@ -200,7 +209,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     )
     lengths = np.int32(sites.list_length), np.int32(sites.masked_length)
     if sites.cutoff is not None:
-        b.stage("list", "lennard_jones_list", list_sites=0)
+        b.stage("list", "lennard_jones_list", Phase.LIST, list_sites=0)
         b.launch(
             "list_sites",
             blocks or min(device.multiprocessors * resident, sites.capacity // LIST_THREADS + 1),
@@ -208,15 +217,15 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
             "cell", "home", "sorted", "reference", "position", "number", "number_before", "place",
             "count", "row_start", "grid", "state", cooperative=True,
         )  # fmt: skip
-        b.stage("search", "lennard_jones_list", search_sites=0)
+        b.stage("search", "lennard_jones_list", Phase.SEARCH, search_sites=0)
         b.launch(
             "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS,
             capacity, "home", "position", "number", "row_start", "grid", "cell", "partners",
             "partner", "entry", "masked", "length", *lengths, "state",
         )  # fmt: skip
-    for wanted in ("forces", "energy", "both"):
+    for wanted in (Phase.FORCES, Phase.ENERGY, Phase.BOTH):
         kernel = f"lennard_jones_{wanted}"
-        b.stage(wanted, "lennard_jones_pairs", **{kernel: 0})
+        b.stage(wanted, "lennard_jones_pairs", wanted, **{kernel: 0})
         b.launch(
             kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS,
             capacity, *lengths, "home", "position", "number", "row_start", "grid", "entry",
@@ -248,8 +257,8 @@ def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dty
         ("partner", max(1, sites.partners), np.int32),
         ("partners", (sites.number, 4), np.int32),
         ("pairs", (sites.types, sites.types, 2), real),
-        ("cell", 11, np.float64),
-        ("state", 8, np.int32),
+        ("cell", sizeof(Cell) // 8, np.float64),
+        ("state", sizeof(State) // 4, np.int32),
         ("home", (capacity, 4), np.int32),
         ("position", (capacity + 1, 4), real),
         ("number", capacity, np.int32),

@@ -36,25 +36,24 @@ OUTPUTS = ("energy", "forces", "potentials", "fields")
 forces are added to OpenMM's, there are no fields, and the executor may set "potentials_wanted"
 to 0: then energy and potentials are left as they are."""
 
-PHASES = {
-    "export": 1,
-    SETUP: 2,
-    "gather": 4,
-    "list": 6,
-    "forces": 7,
-    "energy": 8,
-    "both": 9,
-    "search": 10,
-}
-"""When the executor inside OpenMM queues the steps of a stage: 0 at an evaluation, which 1 ends,
-or 4 where forces are not wanted; 2 before the first evaluation and when ``parameters`` brings
-another shape. Those from 6 on are of programs for Lennard-Jones interactions
-(``lennard_jones.py``): the list, and after it what is wanted,
-or the search for neighbours alone."""
 
-AHEAD = 3
-"""Phase of the stage sort, before phase 0, where the executor must learn early whether a
-particle is outside the boxes."""
+class Phase:
+    """When the executor inside OpenMM queues the steps of a stage."""
+
+    SETUP = "setup"
+    """Before the first evaluation, and when ``parameters`` brings another shape."""
+
+    AHEAD, EVALUATE = "ahead", "evaluate"
+    """At an evaluation. What raises a flag that the executor must see early is in the first."""
+
+    EXPORT, GATHER = "export", "gather"
+    """At its end, where forces are wanted, and where not."""
+
+    LIST, SEARCH = "list", "search"
+    """Of Lennard-Jones pairs: their list if it is outdated, and the search for neighbours alone."""
+
+    FORCES, ENERGY, BOTH = "forces", "energy", "both"
+    """After that, what is wanted."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,19 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Device memory of a shape and type, with initial contents or without; ``external`` if the
-    executor has it already."""
+    """Device memory of a shape and type, with initial contents or without. Of the kinds
+    "external", an array that is there already, and "flag", an integer in the CPU's memory that
+    kernels set and the executor reads, if it is not the program's "own"."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     data: np.ndarray | None = field(default=None, repr=False)
-    external: bool = False
+    kind: str = "own"
+
+    @property
+    def external(self) -> bool:
+        """Whether others than the program may write it."""
+        return self.kind != "own"
 
     @property
     def nbytes(self) -> int:
@@ -162,25 +167,23 @@ class Program:
     Attributes:
         macros: of all kernel files.
         kernels, buffers: by name.
+        phases: of stages, where it is not :attr:`Phase.EVALUATE`.
         steps: in the order in which they are queued.
     """
 
     macros: dict[str, object] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    phases: dict[str, str] = field(default_factory=lambda: {SETUP: Phase.SETUP})
     steps: list[Step] = field(default_factory=list)
 
     def steps_of(self, stage: str) -> list[Step]:
         """The steps of one stage."""
         return [step for step in self.steps if step.stage == stage]
 
-    def phase_of(self, step: Step) -> int:
-        """When an executor queues a step, see :data:`PHASES` and :data:`AHEAD`."""
-        return (
-            AHEAD
-            if step.stage == "sort" and "outside" in self.buffers
-            else PHASES.get(step.stage, 0)
-        )
+    def phase_of(self, step: Step) -> str:
+        """When the executor inside OpenMM queues a step."""
+        return self.phases.get(step.stage, Phase.EVALUATE)
 
     @property
     def shaped(self) -> list[str]:
@@ -218,10 +221,14 @@ class ProgramBuilder:
         self.program = Program()
         self._stage = ""
 
-    def stage(self, name: str, file: str | None = None, **shared: int) -> None:
+    def stage(
+        self, name: str, file: str | None = None, phase: str | None = None, **shared: int
+    ) -> None:
         """Begin a stage: following steps belong to it, and its file has these kernels, with
         their dynamic shared memory."""
         self._stage = name
+        if phase:
+            self.program.phases[name] = phase
         self.program.kernels |= {
             kernel: Kernel(file or name, size) for kernel, size in shared.items()
         }
@@ -233,8 +240,12 @@ class ProgramBuilder:
         """A buffer that steps write before they read it, or one that belongs to OpenMM."""
         shape = (shape,) if np.isscalar(shape) else shape
         self.program.buffers[name] = Buffer(
-            tuple(map(int, shape)), np.dtype(dtype), external=external
+            tuple(map(int, shape)), np.dtype(dtype), kind="external" if external else "own"
         )
+
+    def flag(self, name: str) -> None:
+        """An integer in the CPU's memory that kernels set."""
+        self.program.buffers[name] = Buffer((1,), np.dtype(np.int32), kind="flag")
 
     def table(self, name: str, values, dtype) -> None:
         """A buffer with initial contents."""

@@ -1,12 +1,10 @@
-"""A program as bytes, for the executor in C++ (``fmm_openmm/native/core/program.h`` reads them)."""
+"""A program as bytes, for the executor in C++ (``fmm_openmm/native/core/program.cpp``)."""
 
 import struct
 
-from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record, Wait
+from fmm_openmm.backends.cuda.abi import BUFFER_KINDS, MAGIC, STEP_KINDS, VERSION
+from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record
 from fmm_openmm.backends.cuda.source import source_of
-
-MAGIC, VERSION = b"FMMprog\0", 8
-"""First bytes of a serialised program, and the version of its format."""
 
 
 def serialise(program: Program) -> bytes:
@@ -19,10 +17,12 @@ def serialise(program: Program) -> bytes:
         sources:  count, then for each the file's name and its complete text
         kernels:  count, then for each its name, the number of its source, bytes of dynamic shared
                   memory
-        buffers:  count, then for each its name, bytes (0: the executor has it), 1 if it depends on
-                  the shape of the cell, and the block of its initial contents (empty: none)
+        buffers:  count, then for each its name, its kind (0 own, 1 external, 2 flag), bytes, 1 if
+                  its contents are kept beside it, and the block of its initial contents (empty:
+                  none)
+        phases:   count, then for each its name
         streams, events:  counts
-        steps:    count, then for each its kind, its phase, its stream and
+        steps:    count, then for each its kind, the number of its phase, its stream and
                   0 launch     kernel, grid x, y, z, block, 1 if it is cooperative, argument count,
                                then for each argument buffer and byte offset, or -1 and the
                                scalar's bytes
@@ -30,8 +30,8 @@ def serialise(program: Program) -> bytes:
                   2 record     event
                   3 wait       event
 
-    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases, ``shaped``
-    what depends on the cell's shape.
+    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases, ``shaped`` what is
+    kept.
     """
     out = [MAGIC]
 
@@ -46,6 +46,7 @@ def serialise(program: Program) -> bytes:
     sources = sorted({kernel.file for kernel in program.kernels.values()})
     kernels, buffers, shaped = list(program.kernels), list(program.buffers), program.shaped
     events = sorted({step.event for step in program.steps if isinstance(step, Record)})
+    phases = list(dict.fromkeys(map(program.phase_of, program.steps)))
     put(VERSION, len(sources))
     for stage in sources:
         put(stage.encode(), source_of(stage, program.macros).encode())
@@ -54,14 +55,14 @@ def serialise(program: Program) -> bytes:
         put(name.encode(), sources.index(kernel.file), kernel.shared)
     put(len(buffers))
     for name, buffer in program.buffers.items():
-        size, data = (
-            0 if buffer.external else buffer.nbytes,
-            b"" if buffer.data is None else buffer.data.tobytes(),
-        )
-        put(name.encode(), size, int(name in shaped), data)
+        kind = BUFFER_KINDS.index(buffer.kind)
+        data = b"" if buffer.data is None else buffer.data.tobytes()
+        put(name.encode(), kind, buffer.nbytes, int(name in shaped), data)
+    put(len(phases), *(name.encode() for name in phases))
     put(program.streams, len(events), len(program.steps))
     for step in program.steps:
-        put((Launch, Memset, Record, Wait).index(type(step)), program.phase_of(step), step.stream)
+        phase = phases.index(program.phase_of(step))
+        put(STEP_KINDS.index(type(step)), phase, step.stream)
         if isinstance(step, Launch):
             put(
                 kernels.index(step.kernel),

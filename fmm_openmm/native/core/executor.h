@@ -1,77 +1,78 @@
-// Runs a program inside OpenMM's CUDA context: memory, compiled kernels,
-// and the CUDA graph of an evaluation.
+// Runs a program in the CUDA context of a host: memory, compiled kernels, streams, CUDA graphs.
 #pragma once
 #include <map>
 #include <string>
 #include <vector>
 
-#include "openmm/cuda/CudaContext.h"
+#include "driver.h"
+#include "host.h"
 #include "program.h"
-#include "../openmm/python.h"
 
 namespace fmm {
 
-// What Python is told of a Context's first device.
-struct DevicePlace : Place {
-    explicit DevicePlace(OpenMM::CudaContext& cuda);
-    DevicePlace(const DevicePlace&) = delete;
+// Phases that are queued as one CUDA graph. It is captured when it is queued first.
+class Graph {
+public:
+    explicit Graph(const std::vector<std::string>& phases) : phases(phases) {}
+    ~Graph();
+    Graph(const Graph&) = delete;
+
+    bool isCaptured() const { return executable; }
+
+    const std::vector<std::string> phases;
 
 private:
-    char name[256];
+    friend class Executor;
+    CUgraphExec executable = nullptr;
 };
 
-// All members need OpenMM's context to be current. What fails throws OpenMMException;
-// nothing is left behind.
+// All members need the host's context to be current. What fails throws Failure, or what the host
+// throws; nothing is left behind.
 class Executor {
 public:
-    Executor(OpenMM::CudaContext& context, const std::string& bytes);
+    Executor(Host& host, const std::string& bytes);
     ~Executor();
     Executor(const Executor&) = delete;
 
-    // Queue the steps of one phase. Step::SETUP is what depends on the shape of the cell in the
-    // parameter block: it comes before the first evaluation, and for every new shape.
-    void run(Step::Phase phase, CUstream stream);
+    // Queue the steps of a phase; none if the program has no such phase.
+    void run(const std::string& phase, CUstream stream);
 
-    // Queue copying what these steps have left to a place beside, and from there back.
-    void keepShape(CUstream stream);
-    void restoreShape(CUstream stream);
+    // Queue a graph. Its kernels must have run before it is captured, because the driver may load
+    // code at first use, which must not happen meanwhile.
+    void run(Graph& graph, CUstream stream);
 
-    // Queue an evaluation of OpenMM's positions, and what ends it: Step::EXPORT adds the forces to
-    // OpenMM's, Step::GATHER leaves them out, Step::NOTHING leaves either to exportForces.
-    // Potentials and the energy are computed if they are wanted.
-    void evaluate(CUstream stream, Step::Phase end, bool potentials);
+    // Queue copying the contents of all buffers that are kept to a place beside, and from there
+    // back.
+    void keep(CUstream stream);
+    void restore(CUstream stream);
 
-    // Whether the boxes cover the particles only.
-    bool follows() const { return outside != nullptr; }
-
-    // Whether a particle of the last evaluation is outside such boxes: its results are of no use.
-    // Waits for the stage sort alone.
-    bool particlesOutside();
-
-    // Queue the end of the last evaluation: its potentials and energy if they were wanted, and its
-    // forces, which are added to OpenMM's.
-    void exportForces(CUstream stream);
+    bool has(const std::string& buffer) const { return program.has(buffer); }
+    CUdeviceptr address(const std::string& buffer) const;
 
     // Queue overwriting a buffer; `data` may change as soon as this returns.
+    void upload(const std::string& buffer, const void* data, int64_t bytes, CUstream stream);
     void upload(const std::string& buffer, const std::string& data, CUstream stream);
 
     // Copy a buffer to the host; false if it has another size.
     bool download(const std::string& buffer, void* data, int64_t bytes) const;
 
-    CUdeviceptr address(const std::string& buffer) const;
+    // Whether kernels have raised a flag; lowers it. The steps that raise it must have ended.
+    bool takeFlag(const std::string& buffer);
 
 private:
     void allocate();
+    void allocateFlags();
     void compile();
+    void fitCooperative();
     void findArrays();
-    CUgraphExec capture(CUstream stream, Step::Phase end);
+    void capture(Graph& graph, CUstream stream);
     void queue(int phase, CUstream caller);
     void launch(const Step& step, CUstream stream);
     void release();
 
-    OpenMM::CudaContext& context;
+    Host& host;
     Program program;
-    // A buffer that depends on the shape of the cell, and a place for its contents.
+    // A buffer, and a place for its contents.
     struct Kept {
         CUdeviceptr buffer, place;
         int64_t bytes;
@@ -79,26 +80,13 @@ private:
 
     CUdeviceptr memory = 0;
     std::vector<CUdeviceptr> addresses;
-    std::vector<Kept> shaped;
+    std::vector<Kept> kept;
+    std::map<std::string, volatile int*> flags;  // pinned
     std::vector<CUmodule> modules;
     std::vector<CUfunction> functions;
     std::vector<CUstream> side;
     std::vector<CUevent> events;
-    std::map<Step::Phase, CUgraphExec> graphs;  // an evaluation, by what ends it
-    bool complete = true;                       // whether OpenMM had all of its arrays
-    bool potentialsWanted = true;               // what the buffer of this name holds
-    volatile int* outside = nullptr;            // pinned; the device sets it
-    CUevent sorted = nullptr;
+    bool complete = false;  // whether the host had all of its arrays
 };
-
-void check(CUresult result, const std::string& doing);
-
-// Of high priority: the far field is a chain of small kernels, the nonbonded kernel beside it is
-// one large. The near field comes between, one step below the highest.
-CUstream makeStream(bool background = false, unsigned flags = CU_STREAM_NON_BLOCKING);
-
-// What is queued on a stream from now on waits for what has been queued on another; `reached` is
-// used for that.
-void letWait(CUstream later, CUstream earlier, CUevent reached);
 
 }  // namespace fmm

@@ -3,18 +3,12 @@
 #pragma once
 #include <cmath>
 
+#include "abi.h"
+
 namespace fmm {
 
 // row by row, lower triangular; rows of cells and boxes are vectors
 typedef double Matrix[9];
-
-// The struct of kernels/common/parameters.cuh, which explains its members.
-struct Parameters {
-    Matrix inverse, boxes, slope;
-    double potential, field;
-    Matrix cell;
-    double origin[3];
-};
 
 // other = scale cell (1 + e), as strain() of fmm_openmm/box.py.
 // What is no such cell is within nothing.
@@ -36,13 +30,8 @@ private:
     Matrix deformation;  // 1 + e
 };
 
-// The boxes of a program, as Python tells of them (fmm_openmm/integration/native.py): which strains
-// they serve, the cell that strains start from, nm, and the parameter block in it.
-struct Boxes {
-    double stretch, shear;
-    Matrix cell;
-    Parameters parameters;
-
+// The boxes of a program, as Python tells of them.
+struct Boxes : BoxesData {
     bool serve(const double* other) const { return Strain(cell, other).within(stretch, shear); }
     Parameters parametersIn(const double* other) const;
 };

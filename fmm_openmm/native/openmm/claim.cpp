@@ -5,7 +5,7 @@
 #include "force_survey.h"
 #include "openmm/PythonForce.h"
 #include "openmm/System.h"
-#include "own_kernel.h"
+#include "cuda_platform.h"
 #include "python.h"
 
 using namespace OpenMM;
@@ -13,12 +13,12 @@ using namespace OpenMM;
 namespace fmm {
 
 Claim::~Claim() {
-    if (asked && python.closePairs) python.closePairs(this);
+    if (asked && python.close_pairs) python.close_pairs(this);
 }
 
 bool Claim::ask(const Force& force, const Interaction& interaction, const std::string& obstacle) {
     const System& system = context.getSystem();
-    std::vector<const char*> pickled;
+    std::vector<const void*> pickled;
     std::vector<int64_t> sizes;
     for (int i = 0; i < system.getNumForces(); i++)
         if (auto* other = dynamic_cast<const PythonForce*>(&system.getForce(i))) {
@@ -42,7 +42,7 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
                          companion.c_str()};
     Inbox inbox;
     asked = true;
-    python.claimPairs(this, &pairs, &inbox);
+    python.claim_pairs(this, &pairs, &inbox);
     inbox.check();
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
     return inbox.items.count(CLAIM);

@@ -9,7 +9,7 @@
 #include "force_survey.h"
 #include "identities.h"
 #include "openmm/common/ContextSelector.h"
-#include "own_kernel.h"
+#include "cuda_platform.h"
 
 using namespace OpenMM;
 
@@ -17,14 +17,6 @@ namespace fmm {
 
 // particles from which p2p leaves OpenMM's kernels no room
 static const int CROWDED = 50000;
-
-static const double SAME_SHAPE = 1e-12;
-
-// of the boxes to positions that stay the same: one is enough
-static const int MOST_MOVES = 3;
-
-// evaluations after which boxes that follow the particles may be too many
-static const int EXAMINED = 10000;
 
 Callbacks python;
 volatile int64_t revision = 0;
@@ -55,31 +47,6 @@ private:
     CoulombKernel& owner;
 };
 
-static void copyBox(const Vec3& a, const Vec3& b, const Vec3& c, double* box) {
-    for (int i = 0; i < 3; i++) {
-        box[i] = a[i];
-        box[3 + i] = b[i];
-        box[6 + i] = c[i];
-    }
-}
-
-static void copyBox(const Matrix& box, Matrix& copy) {
-    std::copy(box, box + 9, copy);
-}
-
-static void forget(Matrix& box) {
-    std::fill(box, box + 9, 0.0);
-}
-
-static bool isKnown(const Matrix& box) {
-    return box[0] > 0;
-}
-
-// Not if one is unknown.
-static bool haveOneShape(const Matrix& box, const Matrix& other) {
-    return Strain(other, box).within(SAME_SHAPE, SAME_SHAPE);
-}
-
 CoulombKernel::CoulombKernel(const std::string& name, const Platform& platform,
                              ContextImpl& context)
     : CalcPythonForceKernel(name, platform), context(context), cuda(firstOf(context)) {}
@@ -100,7 +67,7 @@ void CoulombKernel::release() {
     urgent.reset();
     if (stream) cuStreamSynchronize(stream);
     cuStreamSynchronize(cuda.getCurrentStream());
-    executor.reset();
+    program.reset();
     if (stream) cuStreamDestroy(stream);
     if (begun) cuEventDestroy(begun);
     if (done) cuEventDestroy(done);
@@ -228,16 +195,14 @@ void CoulombKernel::begin(bool includeForces, bool includeEnergy) {
         failure = error.what();
         return;
     }
-    const auto end = !includeForces ? Step::GATHER : (atomics ? Step::EXPORT : Step::NOTHING);
+    const End end = !includeForces ? End::ENERGY : (atomics ? End::FORCES : End::LATER);
     unfinished = true;
-    executor->evaluate(stream, end, includeEnergy);
-    complete(stream, includeEnergy && end != Step::NOTHING);
+    program->evaluate(stream, end, includeEnergy);
+    complete(stream, includeEnergy && end != End::LATER);
 }
 
 void CoulombKernel::complete(CUstream last, bool copiesEnergy) {
-    if (copiesEnergy)
-        check(cuMemcpyDtoHAsync(energy, executor->address("energy"), sizeof(double), last),
-              "copying the energy");
+    if (copiesEnergy) program->copyEnergy(energy, last);
     check(cuEventRecord(done, last), "recording an event");
 }
 
@@ -263,14 +228,14 @@ double CoulombKernel::finish(bool includeForces, bool includeEnergy) {
     if (!unfinished) return 0;
     unfinished = false;
     if (urgent) urgent->leave();
-    if (executor->follows()) {
-        outside = executor->particlesOutside();
+    if (program->follows()) {
+        outside = program->particlesOutside();
         if (outside) return again();
         moves = 0;
     }
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
     if (includeForces && !atomics) {
-        executor->exportForces(cuda.getCurrentStream());
+        program->exportForces(cuda.getCurrentStream());
         complete(cuda.getCurrentStream(), includeEnergy);
     }
     if (!includeEnergy) return 0;
@@ -290,146 +255,8 @@ double CoulombKernel::again() {
 
 bool CoulombKernel::readPotentials(void* data, int64_t bytes) {
     ContextSelector selector(cuda);
-    return executor && cuEventSynchronize(done) == CUDA_SUCCESS &&
-           executor->download("potentials", data, bytes);
-}
-
-// Follow the Context's global parameters and box vectors, and changes of the force.
-void CoulombKernel::readContext() {
-    if (values.empty()) {
-        // each is declared by this force or by another, which may have been initialised later
-        const auto isUnknown = [&](const std::string& name) {
-            return context.getParameters().count(name) == 0;
-        };
-        names.erase(std::remove_if(names.begin(), names.end(), isUnknown), names.end());
-    }
-    std::vector<double> now;
-    for (const auto& name : names) now.push_back(context.getParameter(name));
-    if (periodic) {
-        Vec3 a, b, c;
-        cuda.getPeriodicBoxVectors(a, b, c);
-        copyBox(a, b, c, box);
-    }
-    const int64_t latest = revision;
-    const bool due = executor && executor->follows() && ++unexamined >= EXAMINED;
-    const bool changed = !placed || now != values || seen != latest || due;
-    values = now;
-    if (changed) seen = -1;  // if anything fails, ask again
-    if (!executor || !std::equal(box, box + 9, current)) readBox();
-    if (!changed) return;
-    auto answer = requestWithPositions(CHARGES);
-    if (answer.count(CHARGES))
-        executor->upload("charges", answer[CHARGES], stream);
-    else
-        adopt(answer);
-    placed = true;
-    seen = latest;
-}
-
-// Python is asked where the present boxes do not serve.
-void CoulombKernel::readBox() {
-    if (executor && boxes.serve(box)) return enterBox(false);
-    auto answer = requestWithPositions(executor ? PARAMETERS : PROGRAM);
-    adopt(answer);
-}
-
-// Positions are sent once, to tell how much of the cell is empty, and where the boxes cover the
-// particles only.
-std::map<int, std::string> CoulombKernel::requestWithPositions(int what) {
-    if (!placed || !executor || executor->follows()) readPositions();
-    unexamined = 0;
-    return request(what);
-}
-
-std::map<int, std::string> CoulombKernel::request(int what) {
-    std::vector<const char*> texts;
-    for (const auto& name : names) texts.push_back(name.c_str());
-    Inbox inbox;
-    python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(),
-                   values.data(), values.size(), &inbox);  // none yet, or all
-    positions.clear();
-    if (!inbox.items.count(DONE)) {  // whether Python's program is ours is not known: start anew
-        synchronise();
-        executor.reset();
-    }
-    inbox.check();
-    if (inbox.items.count(BAD_INPUT)) throw BadInput(inbox.items[BAD_INPUT]);
-    if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
-    return std::move(inbox.items);
-}
-
-// Go on with what Python gave for the present box: boxes that serve it, and a program unless the
-// last one has them.
-void CoulombKernel::adopt(std::map<int, std::string>& answer) {
-    if (answer.count(PROGRAM)) {
-        synchronise();
-        executor.reset();
-        executor.reset(new Executor(cuda, answer[PROGRAM]));
-    }
-    const std::string& told = answer[PARAMETERS];
-    if (told.size() != sizeof(Boxes))
-        throw OpenMMException("FMMForce: the plugin and the package are of different versions");
-    std::memcpy(&boxes, told.data(), sizeof(Boxes));
-    // the same box may have been set up for others
-    enterBox(answer.count(PROGRAM) || executor->follows());
-}
-
-// Have the parameter block of the present box on the device and, for another shape of it, the
-// lattice operator: the one kept beside that in use, as after a rejected trial move, or a new one.
-// What is unknown after a failure is made again.
-void CoulombKernel::enterBox(bool anew) {
-    forget(current);
-    if (anew) {
-        forget(shaped);
-        forget(kept);
-    }
-    const Parameters parameters = boxes.parametersIn(box);
-    executor->upload("parameters",
-                     std::string(reinterpret_cast<const char*>(&parameters), sizeof(Parameters)),
-                     stream);
-    if (!haveOneShape(box, shaped)) {
-        if (haveOneShape(box, kept)) {
-            forget(shaped);
-            executor->restoreShape(stream);
-        } else {
-            if (isKnown(shaped) && !haveOneShape(shaped, kept)) {
-                forget(kept);
-                executor->keepShape(stream);
-                copyBox(shaped, kept);
-            }
-            forget(shaped);
-            executor->run(Step::SETUP, stream);
-        }
-        copyBox(box, shaped);
-    }
-    copyBox(box, current);
-}
-
-void CoulombKernel::readPositions() {
-    // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a
-    // long-range correction
-    cuda.getWorkThread().flush();
-    std::vector<Vec3> known;
-    context.getPositions(known);
-    for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});
-}
-
-// Particles have left the boxes: go on with others.
-void CoulombKernel::follow() {
-    outside = false;
-    const int before = moves;
-    moves = 0;
-    if (before == MOST_MOVES) throw OpenMMException("FMMForce: no boxes cover the particles");
-    auto answer = requestWithPositions(PARAMETERS);
-    adopt(answer);
-    moves = before + 1;
-}
-
-// Python says what was wrong with positions for which the energy was not a number.
-void CoulombKernel::explain() {
-    undefined = false;
-    readPositions();
-    request(FAILURE);
+    return program && cuEventSynchronize(done) == CUDA_SUCCESS &&
+           program->readPotentials(data, bytes);
 }
 
 }  // namespace fmm

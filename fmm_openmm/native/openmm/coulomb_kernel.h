@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cell.h"
-#include "../core/executor.h"
+#include "coulomb_program.h"
 #include "python.h"
 #include "side_stream.h"
 #include "openmm/PythonForce.h"
@@ -47,7 +46,6 @@ private:
     std::map<int, std::string> request(int what);
     std::map<int, std::string> requestWithPositions(int what);
     void adopt(std::map<int, std::string>& answer);
-    void enterBox(bool anew);
     void follow();
     void explain();
     void useHostBridge(const std::string& reason);
@@ -71,13 +69,9 @@ private:
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;
-    Matrix box;
+    double box[9];
     int64_t seen = -1;
-    std::unique_ptr<Executor> executor;
-    Boxes boxes;          // of its program
-    Matrix current;       // box of the parameter block on the device
-    Matrix shaped, kept;  // those of the lattice operator in use and of the one kept beside it;
-                          // zero: there is none
+    std::unique_ptr<CoulombProgram> program;
     std::vector<double> positions;  // for Python, during a request
     CUstream stream = nullptr;
     std::unique_ptr<SideStream> urgent;  // of OpenMM's, where it is hastened

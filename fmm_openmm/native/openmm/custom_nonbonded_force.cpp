@@ -4,7 +4,7 @@
 
 #include "force_survey.h"
 #include "openmm/common/ContextSelector.h"
-#include "own_kernel.h"
+#include "cuda_platform.h"
 #include "separation.h"
 
 using namespace OpenMM;

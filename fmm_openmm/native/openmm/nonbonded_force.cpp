@@ -7,7 +7,7 @@
 #include "openmm/common/BondedUtilities.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/internal/NonbondedForceImpl.h"
-#include "own_kernel.h"
+#include "cuda_platform.h"
 
 using namespace OpenMM;
 

@@ -48,7 +48,7 @@ void fmm_register(const fmm::Callbacks* callbacks) {
 
 // Python ends; Contexts may live longer.
 void fmm_leave() {
-    fmm::python.close = fmm::python.closePairs = nullptr;
+    fmm::python.close = fmm::python.close_pairs = nullptr;
 }
 
 // Hand an item over during a callback.

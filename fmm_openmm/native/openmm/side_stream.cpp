@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "../core/executor.h"
+#include "../core/driver.h"
 #include "openmm/cuda/CudaQueue.h"
 
 using namespace OpenMM;

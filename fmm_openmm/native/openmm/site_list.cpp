@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 
 using namespace OpenMM;
 
 namespace fmm {
-
-// Of State in kernels/common/sites.cuh.
-enum { BUILT, SORTED, BUILDS, ENTRIES, MASKED, TOO_LONG, STRAYED, STATE_INTS = 8 };
 
 static const double FIRST_BUFFER = 0.1, MIN_BUFFER = 0.03;  // nm
 static const double MAX_BUFFER_SHARE = 0.25;                // of the cutoff
@@ -54,11 +51,11 @@ void Interaction::setSites(const std::vector<int>& typeOfParticle,
 
 SiteList::SiteList(CudaContext& cuda, const Interaction& interaction)
     : cuda(cuda),
+      host(cuda),
       interaction(interaction),
       buffer(std::min(FIRST_BUFFER, MAX_BUFFER_SHARE * interaction.cutoff)) {
     try {
-        check(cuMemHostAlloc((void**)&state, STATE_INTS * sizeof(int), 0),
-              "allocating pinned memory");
+        check(cuMemHostAlloc((void**)&state, sizeof(State), 0), "allocating pinned memory");
         check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
         readBox();
         build();
@@ -105,10 +102,10 @@ void SiteList::build() {
     std::copy(box, box + 9, builtFor);
     DevicePlace place(cuda);
     Inbox inbox;
-    python.pairProgram(&sites, &place, &inbox);
+    python.pair_program(&sites, &place, &inbox);
     inbox.check();
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
-    executor.reset(new Executor(cuda, inbox.items[PROGRAM]));
+    executor.reset(new Executor(host, inbox.items[PROGRAM]));
     forced = 0;
     upload();
     roomUnknown = true;
@@ -124,7 +121,7 @@ void SiteList::upload() {
         executor->upload("partner", bytesOf(interaction.partner), stream);
     uploadTable();
     placeSites();
-    executor->run(Step::SETUP, stream);
+    executor->run(phase::SETUP, stream);
     builds = 0;
 }
 
@@ -169,11 +166,12 @@ void SiteList::placeSites() {
     if (interaction.cutoff == 0) return;
     const double widest = std::max({box[0], box[4], box[8], interaction.cutoff});
     const double rounding = (cuda.getUseDoublePrecision() ? 0x1p-53 : 0x1p-24) * widest;
-    std::vector<double> cell(box, box + 9);
-    cell.push_back((interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding);
-    cell.push_back(0.25 * buffer * buffer);
-    executor->upload("cell", bytesOf(cell), cuda.getCurrentStream());
-    check(cuMemsetD32Async(executor->address("state") + BUILT * sizeof(int), 0, 1,
+    Cell cell;
+    std::copy(box, box + 9, cell.vectors);
+    cell.radius = (interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding;
+    cell.limit = 0.25 * buffer * buffer;
+    executor->upload("cell", &cell, sizeof(cell), cuda.getCurrentStream());
+    check(cuMemsetD32Async(executor->address("state") + offsetof(State, built), 0, 1,
                            cuda.getCurrentStream()),
           "clearing");
     forced++;
@@ -192,37 +190,36 @@ void SiteList::prepare() {
         build();
     else if (!std::equal(box, box + 9, before))
         placeSites();
-    executor->run(Step::LIST, stream);
+    executor->run(phase::LIST, stream);
     if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
     roomUnknown = false;
 }
 
 void SiteList::compute(bool forces, bool energy) {
     const CUstream stream = cuda.getCurrentStream();
-    executor->run(!forces ? Step::ENERGY : (energy ? Step::BOTH : Step::FORCES), stream);
+    executor->run(!forces ? phase::ENERGY : (energy ? phase::BOTH : phase::FORCES), stream);
     if (interaction.cutoff > 0) report(stream);
 }
 
 // Waits for the first list, to know how long the lists of clusters are.
 void SiteList::makeRoom(CUstream stream) {
     for (;;) {
-        executor->run(Step::SEARCH, stream);
-        check(
-            cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream),
-            "copying");
+        executor->run(phase::SEARCH, stream);
+        check(cuMemcpyDtoHAsync(state, executor->address("state"), sizeof(State), stream),
+              "copying");
         check(cuStreamSynchronize(stream), "listing pairs");
-        strayed = state[STRAYED];
-        if (!state[TOO_LONG]) return;
+        strayed = state->strayed;
+        if (!state->too_long) return;
         grow();
-        executor->run(Step::LIST, stream);
+        executor->run(phase::LIST, stream);
     }
 }
 
 // As long as there is too little room the kernels do without lists where these are too long:
 // slowly, but nothing is missing.
 void SiteList::grow() {
-    entries = std::max(entries, state[ENTRIES]);
-    masked = std::max(masked, state[MASKED]);
+    entries = std::max(entries, state->entries);
+    masked = std::max(masked, state->masked);
     build();
 }
 
@@ -231,14 +228,13 @@ void SiteList::grow() {
 void SiteList::report(CUstream stream) {
     const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
-        check(
-            cuMemcpyDtoHAsync(state, executor->address("state"), STATE_INTS * sizeof(int), stream),
-            "copying");
+        check(cuMemcpyDtoHAsync(state, executor->address("state"), sizeof(State), stream),
+              "copying");
         check(cuEventRecord(reported, stream), "recording an event");
     } else if (since == REPORT_DELAY && evaluations > REPORT_INTERVAL) {
         check(cuEventSynchronize(reported), "computing");
-        strayed = state[STRAYED];
-        if (state[TOO_LONG])
+        strayed = state->strayed;
+        if (state->too_long)
             grow();
         else
             adaptBuffer();
@@ -254,8 +250,8 @@ void SiteList::report(CUstream stream) {
 // is least where 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that another
 // box asked for do not count.
 void SiteList::adaptBuffer() {
-    const int lists = state[BUILDS] - builds - forced;
-    builds = state[BUILDS];
+    const int lists = state->builds - builds - forced;
+    builds = state->builds;
     forced = 0;
     const double speed = LIST_COST * std::max(0, lists) * buffer / REPORT_INTERVAL;
     double wanted = (std::sqrt(speed * speed + 3 * speed * interaction.cutoff) - speed) / 3;

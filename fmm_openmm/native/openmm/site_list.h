@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../core/executor.h"
-#include "python.h"
+#include "cuda_host.h"
 
 namespace fmm {
 
@@ -68,6 +68,7 @@ private:
     void adaptBuffer();
 
     OpenMM::CudaContext& cuda;
+    CudaHost host;
     Interaction interaction;
     double buffer;  // nm: sites may move by half of it before the list is made anew
     double box[9] = {};
@@ -76,7 +77,7 @@ private:
     bool roomUnknown = true;      // whether the program's room for lists has not been tried
     bool strayed = false;
     int evaluations = 0, forced = 0, builds = 0;
-    int* state = nullptr;  // pinned: what the device reported last
+    State* state = nullptr;  // pinned: what the device reported last
     CUevent reported = nullptr;
     std::unique_ptr<Executor> executor;  // none if it could not be made
 };

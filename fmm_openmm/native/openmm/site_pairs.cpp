@@ -5,7 +5,7 @@
 #include "coulomb_kernel.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaNonbondedUtilities.h"
-#include "own_kernel.h"
+#include "cuda_platform.h"
 
 using namespace OpenMM;
 

@@ -3,7 +3,7 @@ arrays on both sides."""
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import SETUP, At, Builder, Interface
+from fmm_openmm.backends.cuda.program import SETUP, At, Builder, Interface, Phase
 from fmm_openmm.expansions.error import leaders
 
 REGIONS = 2048
@@ -42,7 +42,8 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     if is_open:
         b.table("leaders", leaders(b.n, pairs, minimum_image), np.int32)
         if interface:
-            b.buffer("outside", 1, np.int32, external=True)
+            b.stage("sort", phase=Phase.AHEAD)
+            b.flag("outside")
             b.launch("bring_positions", particles, 128, n, *atoms, "positions")
         outside = "outside" if interface else At("count", b.boxes + 1)
         b.launch("locate_inside", particles, 128, n, "positions", "leaders", *results, outside)
@@ -61,7 +62,7 @@ def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
     """The results of the parts to those of the particles. Inside OpenMM, where forces are
     wanted, the stage "export" does it, which adds these to OpenMM's."""
     blocks = -(-b.n // GATHER_BLOCK)
-    b.stage("gather", **{"gather_atoms" if interface else "gather": 0})
+    b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
     b.buffer("partial", blocks, np.float64)
     b.buffer("energy", 1, np.float64)
@@ -72,7 +73,7 @@ def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
     if interface:
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
         b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), "potentials_wanted")
-        b.stage("export")
+        b.stage("export", phase=Phase.EXPORT)
         b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), "potentials_wanted")
     else:
         b.buffer("fields", (b.n, 3), b.real)

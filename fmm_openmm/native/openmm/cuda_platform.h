@@ -22,6 +22,16 @@ void makeOwn(std::unique_ptr<Kernel>& delegate, Kernel& kernel, OpenMM::ContextI
         kernel.getName(), kernel.getPlatform(), context)));
 }
 
+// Vectors in rows.
+inline void copyBox(const OpenMM::Vec3& a, const OpenMM::Vec3& b, const OpenMM::Vec3& c,
+                    double* box) {
+    for (int i = 0; i < 3; i++) {
+        box[i] = a[i];
+        box[3 + i] = b[i];
+        box[6 + i] = c[i];
+    }
+}
+
 // What updateParametersInContext leaves as it was when the Context was made.
 template <class Nonbonded>
 void copyLimits(const Nonbonded& from, Nonbonded& to) {

@@ -1,0 +1,300 @@
+"""What Python states and the plugin's C++ states as well: here, once.
+
+``python -m fmm_openmm.backends.cuda.abi`` writes it into the headers of :func:`headers`; a test
+compares them, and the structs of the CUDA sources that are the same.
+"""
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_uint, c_void_p
+from enum import IntEnum
+from importlib import resources
+from pathlib import Path
+
+from fmm_openmm.backends.cuda.program import (
+    BACKGROUND,
+    Device,
+    Interface,
+    Launch,
+    Memset,
+    Phase,
+    Record,
+    Wait,
+)
+from fmm_openmm.backends.cuda.source import OPTIONS
+from fmm_openmm.box import SAME_SHAPE
+
+MAGIC, VERSION = b"FMMprog\0", 9
+"""First bytes of a serialised program, and the version of its format."""
+
+STEP_KINDS = (Launch, Memset, Record, Wait)
+"""Kinds of steps in a serialised program, numbered from 0."""
+
+BUFFER_KINDS = ("own", "external", "flag")
+"""Kinds of buffers in a serialised program, numbered from 0: :class:`Buffer` of ``program``."""
+
+PRECISIONS = ("single", "mixed", "double")
+"""Of a Context, numbered from 0."""
+
+
+class Delivery(IntEnum):
+    """What Python hands over when the plugin asks. DONE comes last: without it Python was
+    interrupted (Ctrl-C)."""
+
+    CLAIM = 0
+    PROGRAM = 1
+    PARAMETERS = 2
+    CHARGES = 3
+    FAILURE = 4
+    EXCLUSIONS = 5
+    BAD_INPUT = 6
+    DONE = 7
+
+
+class Inbox(c_void_p):
+    """The address of what takes the deliveries of one call."""
+
+
+class Place(ctypes.Structure):
+    """Where a force is computed: of the Context its precision (an index of PRECISIONS) and numbers
+    of particles, of its first device the model, multiprocessors and shared memory a block."""
+
+    _fields_ = (
+        ("precision", c_int),
+        ("particles", c_int),
+        ("padded", c_int),
+        ("processors", c_int),
+        ("shared", c_int),
+        ("group", c_int),
+        ("model", c_char_p),
+    )
+
+    @property
+    def device(self) -> Device:
+        """The facts of the device."""
+        return Device(self.processors, self.shared)
+
+    @property
+    def interface(self) -> Interface:
+        """OpenMM's arrays."""
+        return Interface(PRECISIONS[self.precision], self.padded)
+
+
+class Pairs(ctypes.Structure):
+    """A force with pairs, in a Context whose PythonForces have these pickled callables: its name,
+    whether it has a cutoff, why its pairs cannot be computed among its sites, or nothing, and
+    another force that has OpenMM list all pairs near each other anyway, or nothing."""
+
+    _fields_ = (
+        ("context", c_void_p),
+        ("pickled", POINTER(c_void_p)),
+        ("sizes", POINTER(c_int64)),
+        ("count", c_int),
+        ("force", c_char_p),
+        ("particles", c_int),
+        ("sites", c_int),
+        ("limited", c_int),
+        ("obstacle", c_char_p),
+        ("companion", c_char_p),
+    )
+
+
+class Sites(ctypes.Structure):
+    """What a program for Lennard-Jones interactions depends on: ``Sites`` of ``lennard_jones.py``.
+    A distance of 0 is none, and so is a box; ``functions`` is the source of f and g where these are
+    not 1/r^12 and 1/r^6."""
+
+    _fields_ = (
+        ("number", c_int),
+        ("types", c_int),
+        ("partners", c_int),
+        ("deterministic", c_int),
+        ("entries", c_int),
+        ("masked", c_int),
+        ("energies", c_int),
+        ("cutoff", c_double),
+        ("switching", c_double),
+        ("radius", c_double),
+        ("box", c_double * 9),
+        ("functions", c_char_p),
+    )
+
+
+class Parameters(ctypes.Structure):
+    """The parameter block of the pipeline: ``kernels/common/parameters.cuh`` explains it."""
+
+    _fields_ = (
+        ("inverse", c_double * 9),
+        ("boxes", c_double * 9),
+        ("slope", c_double * 9),
+        ("potential", c_double),
+        ("field", c_double),
+        ("cell", c_double * 9),
+        ("origin", c_double * 3),
+    )
+
+
+class BoxesData(ctypes.Structure):
+    """The boxes of a program: which strains they serve, the cell that strains start from, nm, and
+    the parameter block in it."""
+
+    _fields_ = (
+        ("stretch", c_double),
+        ("shear", c_double),
+        ("cell", c_double * 9),
+        ("parameters", Parameters),
+    )
+
+
+class Cell(ctypes.Structure):
+    """The cell of Lennard-Jones sites: ``sites.cuh`` explains it."""
+
+    _fields_ = (("vectors", c_double * 9), ("radius", c_double), ("limit", c_double))
+
+
+class State(ctypes.Structure):
+    """What the list of Lennard-Jones pairs leaves to the next evaluation: ``sites.cuh`` explains
+    it."""
+
+    _fields_ = (
+        ("built", c_int),
+        ("sorted", c_int),
+        ("builds", c_int),
+        ("entries", c_int),
+        ("masked", c_int),
+        ("too_long", c_int),
+        ("strayed", c_int),
+        ("arrived", c_uint),
+    )
+
+
+class Callbacks(ctypes.Structure):
+    """Python's side, which delivers to the inbox before it returns.
+
+    open(session, context, pickled, size, place): is this force ours? Delivers EXCLUSIONS, pairs of
+    int32, unless these are periodic; and CLAIM if it is to be served here: names of global
+    parameters, each but the last followed by 0.
+
+    request(session, what, box, positions, names, values, count): for a box and values of the global
+    parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS: these alone, if
+    the latest program serves the box as well; with positions for boxes that cover these, without
+    them perhaps nothing. CHARGES: charges, or a program if these need another. FAILURE: why the
+    energy is not a number. Instead of an answer: BAD_INPUT, what the user must mend, or FAILURE.
+
+    settle(session, reason): the host bridge serves this force from now on. Delivers FAILURE if the
+    user allows the native one only.
+
+    claim_pairs(claim, pairs): are the Lennard-Jones pairs of a force to be computed here? Delivers
+    CLAIM if so, FAILURE if they must be and cannot.
+
+    pair_program(sites, place): delivers PROGRAM, or FAILURE.
+
+    close(session) and close_pairs(claim) are null once Python is about to end.
+    """
+
+    _fields_ = (
+        (
+            "open",
+            CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int64, POINTER(Place), Inbox),
+        ),
+        (
+            "request",
+            CFUNCTYPE(
+                None,
+                c_void_p,
+                c_int,
+                POINTER(c_double),
+                POINTER(c_double),
+                POINTER(c_char_p),
+                POINTER(c_double),
+                c_int,
+                Inbox,
+            ),
+        ),
+        ("settle", CFUNCTYPE(None, c_void_p, c_char_p, Inbox)),
+        ("close", CFUNCTYPE(None, c_void_p)),
+        ("claim_pairs", CFUNCTYPE(None, c_void_p, POINTER(Pairs), Inbox)),
+        ("pair_program", CFUNCTYPE(None, POINTER(Sites), POINTER(Place), Inbox)),
+        ("close_pairs", CFUNCTYPE(None, c_void_p)),
+    )
+
+
+_TYPES = {
+    c_int: "int",
+    c_uint: "unsigned",
+    c_int64: "int64_t",
+    c_double: "double",
+    c_char_p: "const char*",
+    c_void_p: "const void*",
+    Inbox: "Inbox*",
+}
+
+
+def declared(kind, name: str) -> str:
+    """A member, or with no name a parameter, of a ctypes type."""
+    if issubclass(kind, ctypes.Array):
+        return f"{declared(kind._type_, name)}[{kind._length_}]"
+    if issubclass(kind, ctypes._CFuncPtr):
+        parameters = ", ".join(declared(each, "").strip() for each in kind._argtypes_)
+        return f"void (*{name})({parameters})"
+    if issubclass(kind, ctypes._Pointer):
+        target = declared(kind._type_, "").strip()
+        return f"{target} const* {name}" if target.endswith("*") else f"const {target}* {name}"
+    return f"{_TYPES.get(kind, kind.__name__)} {name}"
+
+
+def _struct(kind: type[ctypes.Structure]) -> str:
+    about = "".join(
+        f"// {line.strip()}".rstrip() + "\n" for line in kind.__doc__.strip().splitlines()
+    )
+    members = "".join(f"    {declared(member, name)};\n" for name, member in kind._fields_)
+    return f"{about}struct {kind.__name__} {{\n{members}}};\n"
+
+
+def _enum(name: str, members) -> str:
+    return f"enum {name} {{ {', '.join(members)} }};\n"
+
+
+def _header(about: str, include: str, *parts: str) -> str:
+    return "\n".join(
+        (
+            f"// {about}\n// Written by python -m fmm_openmm.backends.cuda.abi: change it there.",
+            "// clang-format off",
+            f"#pragma once\n{include}",
+            "namespace fmm {\n",
+            *parts,
+            "}  // namespace fmm\n",
+        )
+    )
+
+
+def headers() -> dict[str, str]:
+    """The text of each header, by its path in ``fmm_openmm/native/``."""
+    characters = ", ".join(f"'{chr(byte)}'" if byte else "0" for byte in MAGIC)
+    phases = {name: value for name, value in vars(Phase).items() if name.isupper()}
+    wire = _header(
+        "The format of serialised programs.",
+        "",
+        f"constexpr char MAGIC[] = {{{characters}}};\nconstexpr int VERSION = {VERSION};\n",
+        _enum("StepKind", (kind.__name__.upper() for kind in STEP_KINDS)),
+        _enum("BufferKind", map(str.upper, BUFFER_KINDS)),
+        f"// The stream of lower priority.\nconstexpr int BACKGROUND = {BACKGROUND};\n",
+    )
+    shared = _header(
+        "What Python and the plugin tell each other, and the phases of programs.",
+        "#include <cstdint>\n",
+        f'constexpr char COMPILER_OPTIONS[] = "{" ".join(OPTIONS)}";\n'
+        f"constexpr double SAME_SHAPE = {SAME_SHAPE!r};\n",
+        "namespace phase {",
+        *(f'constexpr char {name}[] = "{value}";' for name, value in phases.items()),
+        "}  // namespace phase\n",
+        _enum("Precision", (f"{name.upper()}_PRECISION" for name in PRECISIONS)),
+        _enum("Delivery", Delivery.__members__),
+        "struct Inbox;\n",
+        *map(_struct, (Place, Pairs, Sites, Parameters, BoxesData, Cell, State, Callbacks)),
+    )
+    return {"core/format.h": wire, "openmm/abi.h": shared}
+
+
+if __name__ == "__main__":
+    for path, text in headers().items():
+        (Path(str(resources.files("fmm_openmm"))) / "native" / path).write_text(text)

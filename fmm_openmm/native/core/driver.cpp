@@ -1,0 +1,28 @@
+#include "driver.h"
+
+#include <algorithm>
+
+namespace fmm {
+
+void check(CUresult result, const std::string& doing) {
+    if (result == CUDA_SUCCESS) return;
+    const char* text = nullptr;
+    cuGetErrorString(result, &text);
+    throw Failure(doing + ": " + (text ? text : "CUDA error " + std::to_string(result)));
+}
+
+CUstream makeStream(bool background, unsigned flags) {
+    int lowest, highest;
+    CUstream stream;
+    check(cuCtxGetStreamPriorityRange(&lowest, &highest), "making a stream");
+    check(cuStreamCreateWithPriority(&stream, flags, std::min(lowest, highest + background)),
+          "making a stream");
+    return stream;
+}
+
+void letWait(CUstream later, CUstream earlier, CUevent reached) {
+    check(cuEventRecord(reached, earlier), "recording an event");
+    check(cuStreamWaitEvent(later, reached, 0), "waiting for an event");
+}
+
+}  // namespace fmm

@@ -1,0 +1,57 @@
+#include "cuda_host.h"
+
+#include "../core/driver.h"
+#include "openmm/common/ContextSelector.h"
+
+using namespace OpenMM;
+
+namespace fmm {
+
+// OpenMM puts definitions of its own before a source; these are also names of ours.
+static const char* OWN_NAMES =
+    "#define real fmm_real\n"
+    "#define real2 fmm_real2\n"
+    "#define real3 fmm_real3\n"
+    "#define real4 fmm_real4\n"
+    "#define mixed fmm_mixed\n";
+
+CUmodule CudaHost::compile(const std::string& source) {
+    ContextSelector selector(context);
+    return context.createModule(OWN_NAMES + source, COMPILER_OPTIONS);
+}
+
+bool CudaHost::find(const std::string& array, CUdeviceptr& address) {
+    if (array == "posq")
+        address = context.getPosq().getDevicePointer();
+    else if (array == "posq_correction")  // read in mixed precision only, and there only then
+        address =
+            context.getUseMixedPrecision() ? context.getPosqCorrection().getDevicePointer() : 0;
+    else if (array == "atom_index")
+        address = context.getAtomIndexArray().getDevicePointer();
+    else if (array == "force_buffer")
+        address = context.getLongForceBuffer().getDevicePointer();
+    else if (array == "energy_buffer") {  // made after the forces
+        if (!context.getEnergyBuffer().isInitialized()) return false;
+        address = context.getEnergyBuffer().getDevicePointer();
+    } else
+        throw Failure("OpenMM has no array " + array);
+    return true;
+}
+
+DevicePlace::DevicePlace(CudaContext& cuda) : Place() {
+    const CUdevice device = cuda.getDevice();
+    check(cuDeviceGetName(name, sizeof(name), device), "asking the device");
+    check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+          "asking the device");
+    check(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                               device),
+          "asking the device");
+    model = name;
+    precision = cuda.getUseDoublePrecision()
+                    ? DOUBLE_PRECISION
+                    : (cuda.getUseMixedPrecision() ? MIXED_PRECISION : SINGLE_PRECISION);
+    particles = cuda.getNumAtoms();
+    padded = cuda.getPaddedNumAtoms();
+}
+
+}  // namespace fmm

@@ -1,0 +1,28 @@
+// OpenMM's CUDA context, as an executor sees it and as Python is told of it.
+#pragma once
+#include "../core/host.h"
+#include "openmm/cuda/CudaContext.h"
+#include "python.h"
+
+namespace fmm {
+
+class CudaHost : public Host {
+public:
+    explicit CudaHost(OpenMM::CudaContext& context) : context(context) {}
+    CUmodule compile(const std::string& source) override;
+    bool find(const std::string& array, CUdeviceptr& address) override;
+
+private:
+    OpenMM::CudaContext& context;
+};
+
+// What Python is told of a Context's first device.
+struct DevicePlace : Place {
+    explicit DevicePlace(OpenMM::CudaContext& cuda);
+    DevicePlace(const DevicePlace&) = delete;
+
+private:
+    char name[256];
+};
+
+}  // namespace fmm

@@ -1,0 +1,131 @@
+"""What Python and the sources in C++ and CUDA both state is the same in both."""
+
+import ctypes
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from fmm_openmm.backends.cuda import abi
+from fmm_openmm.backends.cuda.lennard_jones import CLUSTER, SITE_BITS, Sites, build
+from fmm_openmm.backends.cuda.program import Phase
+from fmm_openmm.backends.cuda.source import kernel_folder
+from fmm_openmm.integration import plugin
+from tests.emulator import COMPILER, DEVICE
+from tests.test_program import CASES, program
+
+NATIVE = plugin._folder()
+STRUCTS = (abi.Place, abi.Pairs, abi.Sites, abi.BoxesData, abi.Cell, abi.State, abi.Callbacks)
+LIBRARY = f"""
+#include "openmm/abi.h"
+#include "core/format.h"
+using namespace fmm;
+extern "C" const int sizes[] = {{{", ".join(f"sizeof({kind.__name__})" for kind in STRUCTS)}}};
+extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
+    const Place place = {{MIXED_PRECISION, 3, 32, 132, 1 << 16, 5, "a model"}};
+    python->open(inbox, nullptr, "text", 4, &place, inbox);
+    const double box[9] = {{1, 0, 0, 0, 2, 0, 0, 0, 3}}, values[] = {{0.25, 0.5}};
+    const char* names[] = {{"first", "second"}};
+    python->request(inbox, CHARGES, box, nullptr, names, values, 2, inbox);
+}}
+"""
+
+
+@pytest.mark.parametrize("path", abi.headers())
+def test_headers_are_written(path):
+    """By ``python -m fmm_openmm.backends.cuda.abi``."""
+    assert (NATIVE / path).read_text() == abi.headers()[path]
+
+
+def in_cuda(name: str) -> list[tuple[str, str]]:
+    """Types and names of the members of a struct of the kernels."""
+    texts = [path.read_text() for path in kernel_folder().rglob("*.cuh")]
+    (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", "".join(texts), re.MULTILINE | re.DOTALL)
+    return re.findall(r"(\w+) (\w+(?:\[\d+\])?);", re.sub("//.*", "", body))
+
+
+@pytest.mark.parametrize("kind", [abi.Parameters, abi.Cell, abi.State])
+def test_structs_are_those_of_the_kernels(kind):
+    members = [tuple(abi.declared(member, name).split()) for name, member in kind._fields_]
+    assert in_cuda(kind.__name__) == members
+
+
+def test_constants_are_those_of_the_kernels():
+    text = "".join(path.read_text() for path in kernel_folder().rglob("sites.cuh"))
+    defined = dict(re.findall(r"^#define (\w+) (\w+)", text, re.MULTILINE))
+    assert int(defined["CLUSTER"]) == CLUSTER
+    assert int(defined["SITE_BITS"]) == SITE_BITS
+
+
+@pytest.mark.parametrize("used", ["coulomb_program.cpp", "site_list.cpp"])
+def test_phases_are_those_that_the_plugin_runs(used):
+    """Every phase of a program but those of the other file."""
+    named = set(re.findall(r"phase::(\w+)", (NATIVE / "openmm" / used).read_text()))
+    pairs = {"LIST", "SEARCH", "FORCES", "ENERGY", "BOTH"}
+    every = {name for name in vars(Phase) if name.isupper()}
+    assert named == ({"SETUP"} | pairs if used == "site_list.cpp" else every - pairs)
+
+
+def test_the_core_knows_neither_openmm_nor_the_fmm():
+    texts = {path.name: path.read_text() for path in (NATIVE / "core").iterdir()}
+    assert {"executor.cpp", "executor.h", "host.h"} <= {*texts}
+    words = r'OpenMM|"openmm|posq|outside|potentials|parameters|charges|\bphase::'
+    assert not [name for name, text in texts.items() if re.search(words, text)]
+
+
+def test_buffers_are_those_of_the_programs():
+    """That the plugin names, the host's arrays among them."""
+    sites = Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
+    made = {
+        "coulomb_program.cpp": [
+            program(*CASES[name]) for name in ("open in OpenMM", "mixed in OpenMM")
+        ],
+        "site_list.cpp": [build(sites, DEVICE, abi.Interface("mixed", 320))],
+    }
+    external = set()
+    for file, programs in made.items():
+        text = (NATIVE / "openmm" / file).read_text()
+        named = set(re.findall(r'(?:upload|download|address|takeFlag|has)\(\s*"(\w+)"', text))
+        assert len(named) > 4
+        assert named <= {name for each in programs for name in each.buffers}
+        for each in programs:
+            external |= {name for name, buffer in each.buffers.items() if buffer.kind == "external"}
+    host = (NATIVE / "openmm" / "cuda_host.cpp").read_text()
+    assert set(re.findall(r'array == "(\w+)"', host)) == external
+
+
+def test_what_crosses_arrives(tmp_path):
+    if COMPILER is None:
+        pytest.skip("needs a C++ compiler")
+    source, library = tmp_path / "abi.cpp", tmp_path / "abi.so"
+    source.write_text(LIBRARY)
+    options = "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"
+    subprocess.run([COMPILER, *options, source, "-o", library], check=True)
+    loaded = ctypes.CDLL(str(library))
+    sizes = (ctypes.c_int * len(STRUCTS)).in_dll(loaded, "sizes")
+    assert [*sizes] == [ctypes.sizeof(kind) for kind in STRUCTS]
+    told = []
+
+    def opened(session, context, pickled, size, place, inbox):
+        place = place.contents
+        text = ctypes.string_at(pickled, size)
+        told.append((session, context, text, place.interface, place.model, inbox.value))
+
+    def requested(session, what, box, positions, names, values, count, inbox):
+        found = {names[k]: values[k] for k in range(count)}
+        told.append((what, box[:9], bool(positions), found, inbox.value))
+
+    kinds = dict(abi.Callbacks._fields_)
+    callbacks = abi.Callbacks(open=kinds["open"](opened), request=kinds["request"](requested))
+    loaded.ask(ctypes.byref(callbacks), ctypes.c_void_p(77))
+    assert told == [
+        (77, None, b"text", abi.Interface("mixed", 32), b"a model", 77),
+        (
+            abi.Delivery.CHARGES,
+            [1, 0, 0, 0, 2, 0, 0, 0, 3],
+            False,
+            {b"first": 0.25, b"second": 0.5},
+            77,
+        ),
+    ]
