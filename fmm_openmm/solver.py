@@ -17,13 +17,14 @@ from fmm_openmm.checks import (
 )
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.expansions.error import rounding_error
+from fmm_openmm.implementations import M2L, METHODS
 from fmm_openmm.planning.boxes import Filling, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Placement
-from fmm_openmm.planning.request import GPU_M2L, TOLERANCE, FMMParameters, Request
+from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request
 from fmm_openmm.stages import Stages
-from fmm_openmm.sums import METHODS, SumParameters, choose_sum
+from fmm_openmm.sums import SumParameters, choose_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 
 _evaluation = threading.Lock()
@@ -150,7 +151,7 @@ class CoulombSolver:
         self._automatic = backend == "auto"
         backend = choose_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
-        if m2l in GPU_M2L and backend != "cuda":
+        if m2l and backend not in M2L[m2l]:
             raise UnsupportedError(
                 f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
             )
@@ -355,7 +356,8 @@ class CoulombSolver:
 
     def _fall_back(self, fault: Exception) -> None:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
-        if self._backend != "cuda" or not self._automatic or self._placement.request.m2l in GPU_M2L:
+        m2l = self._placement.request.m2l
+        if self._backend != "cuda" or not self._automatic or (m2l and "cpu" not in M2L[m2l]):
             raise fault
         warn(fallback(fault))
         self._use("cpu")

@@ -9,8 +9,6 @@ from fmm_openmm.expansions.error import single_noise
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.request import Request, tell_if_missed
 
-METHODS = ("fmm", "direct", "treecode")
-
 THETAS = (0.3, 0.4, 0.5, 0.6, 0.7)
 """Opening parameters considered."""
 

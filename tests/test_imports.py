@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank,
 # as in the document.
-BASE = ["units", "errors", "version", "cache", "openmp"]
+BASE = ["units", "errors", "version", "cache", "openmp", "implementations"]
 SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "version": [],
     "cache": ["errors"],
     "openmp": [],
+    "implementations": [],
     "checks": BASE,
     "box": [*BASE, "checks"],
     "octree": ["box"],

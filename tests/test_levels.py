@@ -13,7 +13,7 @@ from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width
 from fmm_openmm.driver import evaluate
-from fmm_openmm.expansions.translations import OPERATORS
+from fmm_openmm.implementations import M2L, names
 from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.planning.cost import CPU_COST
@@ -22,6 +22,7 @@ from tests.test_box import DODECAHEDRON, OCTAHEDRON
 from tests.test_open import droplet
 from tests.test_oracle import SKEWED, random_charges, relative
 
+OPERATORS = names(M2L, "cpu")
 BACKENDS = {"cpu": CpuStages, "reference": ReferenceStages}
 BOXES = {
     "cubes": np.eye(3),

@@ -6,7 +6,6 @@ import pytest
 
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term_count
 from fmm_openmm.expansions.translations import (
-    OPERATORS,
     Rotation,
     exchange,
     exchanged,
@@ -18,7 +17,9 @@ from fmm_openmm.expansions.translations import (
     to_parent,
     turn,
 )
+from fmm_openmm.implementations import M2L, implementation, names
 
+OPERATORS = {name: implementation(M2L, name, "reference")() for name in names(M2L, "reference")}
 ORDERS = range(1, 21)
 POINTS = np.random.default_rng(0).normal(size=(20, 3))
 SHIFTS = [

@@ -7,9 +7,9 @@ import logging
 import os
 import re
 from glob import glob
-from importlib import import_module
 
 from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.implementations import SUMS, implementation
 from fmm_openmm.stages import OpenSum, Stages
 
 BACKENDS = ("auto", "cuda", "cpu", "reference")
@@ -20,7 +20,6 @@ GPU_FILES = ("/dev/nvidia[0-9]*", "/usr/lib/wsl/lib/libcuda.so.1", "C:/Windows/S
 
 _log = logging.getLogger("fmm_openmm")
 _told = False
-_OPEN_SUMS = {"direct": "DirectSum", "treecode": "Treecode"}
 
 
 def backend_class(name: str) -> type[Stages]:
@@ -48,7 +47,7 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
         UnsupportedError: as for :func:`backend_class`.
     """
     backend_class(backend)
-    return getattr(import_module(f"fmm_openmm.backends.{backend}.{method}"), _OPEN_SUMS[method])
+    return implementation(SUMS, method, backend)
 
 
 def choose_backend(name: str = "auto") -> str:

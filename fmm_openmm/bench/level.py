@@ -20,11 +20,14 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.pipeline import parameter_block
-from fmm_openmm.backends.cuda.pipeline.m2l import OPERATORS, WARP, groups
+from fmm_openmm.backends.cuda.pipeline.m2l import WARP, groups
 from fmm_openmm.backends.cuda.program import Builder, Device, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import term_count
+from fmm_openmm.implementations import M2L, implementation, names
+
+OPERATORS = names(M2L, "cuda")
 
 UNIT = 8.0
 """Lengths in the kernels are in box widths over this, so that terms of any
@@ -81,7 +84,7 @@ def program(name: str, level: Level, device: Device) -> Program:
     b.table("parameters", parameter_block(replace(root, boxes=UNIT * root.boxes), 1.0), np.float64)
     interactions = Interactions(root)
     b.table("interactions", interactions.list, np.int32)
-    operator = OPERATORS[name](b, interactions)
+    operator = implementation(M2L, name, "cuda")(b, interactions)
     slabs, shares = 8 * groups(b, half), operator.shares(b, half)
     b.buffer("moments", (b.terms, level.boxes), b.real)
     b.buffer("level_moments", (slabs, b.terms, WARP), b.real)

@@ -9,8 +9,8 @@ from fmm_openmm.bench.scaling import EDGE
 from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import DENSITY, SITES, tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.implementations import METHODS
 from fmm_openmm.oracle import direct_sum, ewald_sum
-from fmm_openmm.sums import METHODS
 
 SIZES = (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
 

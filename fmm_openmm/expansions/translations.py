@@ -227,7 +227,7 @@ def m2l_along_z(r: float, order: int, m: int) -> np.ndarray:
     )
 
 
-# The operators by name
+# The operators
 
 
 class Translations(Protocol):
@@ -277,10 +277,6 @@ class ByRotation:
         return frame.local_back(
             _along_z(frame.local(local), lambda m: m2m_along_z(frame.r, order, m).T)
         )
-
-
-OPERATORS: dict[str, Translations] = {"p4": P4(), "rotation": ByRotation()}
-"""By the name that ``m2l`` has in the solver."""
 
 
 # Real and complex terms

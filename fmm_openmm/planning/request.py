@@ -8,6 +8,7 @@ from fmm_openmm.box import counts_matrix
 from fmm_openmm.checks import check_choice, check_integer, check_number
 from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import largest_ratio, single_noise
+from fmm_openmm.implementations import M2L
 from fmm_openmm.planning.cost import CostModel
 
 PRECISIONS = ("auto", "single", "double")
@@ -39,12 +40,6 @@ SINGLE_FLOOR = 5e-6
 MOST_LEVELS = 10
 """Below one box there are a thousand million leaves then."""
 
-M2L = ("p4", "p4_dynamic", "p4_symmetric", "p4_parity", "rotation")
-"""Operators between the boxes of levels."""
-
-GPU_M2L = ("p4_dynamic", "p4_symmetric", "p4_parity")
-"""Those that are on the GPU only."""
-
 
 @dataclass(frozen=True)
 class FMMParameters:
@@ -61,8 +56,8 @@ class FMMParameters:
             boxes.
         precision: "single" or "double".
         expected_error: the relative RMS force error these should give (``docs/accuracy.md``).
-        m2l: operator between boxes of the levels below the root grid, of :data:`M2L`; None without
-            any.
+        m2l: operator between boxes of the levels below the root grid, of
+            :data:`fmm_openmm.implementations.M2L`; None without any.
     """
 
     order: int
@@ -116,7 +111,7 @@ class Request:
         if self.levels is not None:
             check_integer(self.levels, "levels", 0, MOST_LEVELS)
         if self.m2l is not None:
-            check_choice(self.m2l, M2L, "m2l")
+            check_choice(self.m2l, tuple(M2L), "m2l")
             if not self.levels:
                 raise ValueError(
                     f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}"

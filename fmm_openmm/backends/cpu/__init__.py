@@ -10,7 +10,7 @@ from fmm_openmm.backends.cpu.exclusions import exclusions
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
-from fmm_openmm.backends.cpu.m2l import KERNELS, Interactions, m2l
+from fmm_openmm.backends.cpu.m2l import Interactions, m2l
 from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
 from fmm_openmm.backends.cpu.operator import harmonic_sums
 from fmm_openmm.backends.cpu.p2m import p2m
@@ -21,6 +21,7 @@ from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import check_range, lattice_operator
+from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.stages import Stages
 
@@ -53,13 +54,14 @@ class CpuStages(Stages):
             np.dtype(dtype),
         )
         needed = kernels_in("operator", "sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
-        prepare(needed + ((KERNELS[m2l],) if levels else ()), self.dtype)
+        self.translation = implementation(M2L, m2l, "cpu")
+        prepare(needed + ((self.translation.kernel,) if levels else ()), self.dtype)
         self.charges, self.minimum_image = charges, minimum_image
         self.partner_start, self.partner = partners(pairs, len(charges))
         self.table, self.reach = near_table(lattice.near)
-        self.octree, self.translation = Octree(lattice, levels), m2l
+        self.octree = Octree(lattice, levels)
         if levels:
-            self.interactions = Interactions.of(self.octree, order, m2l)
+            self.interactions = Interactions.of(self.octree, order, self.translation)
             self.parent_matrices = parent_matrices(lattice.boxes, order)
         single = self.dtype == np.float32 and not levels
         check_range(lattice, order, np.float32 if single else np.float64)
@@ -107,7 +109,6 @@ class CpuStages(Stages):
             self.octree,
             self.interactions,
             level,
-            self.order,
             self.translation,
         )
         if level < self.octree.levels:

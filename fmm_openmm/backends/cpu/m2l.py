@@ -10,6 +10,7 @@ vectorised order. Boxes without particles are left out.
               zero, four turns about z and the translation along z, about 2 (p + 1)^3 in all
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,9 @@ from fmm_openmm.expansions.translations import Rotation, exchange, irregular
 from fmm_openmm.octree import Octree, parities
 from fmm_openmm.openmp import prange
 
-TILE = {"p4": 4 * LANES, "rotation": LANES}
-"""Boxes treated at once: many where an entry of a matrix serves them all, few where two
-expansions a box should stay cached."""
-
-WIDE = TILE["p4"]
+WIDE = 4 * LANES
+"""Boxes that ``p4`` treats at once: many, as an entry of a matrix serves them all. By ``rotation``
+few, so that two expansions a box stay cached."""
 
 LEVEL = "f8[:,::1], i8[:,::1], b1[::1], i8[::1], i8[::1], i8[::1], i8[:,::1], i8[::1], i8[::1], "
 """Types of the arguments that both operators have first."""
@@ -39,21 +38,21 @@ class Interactions:
         parity: of the boxes of every level but the root, shape (boxes,) each.
         offsets: those that occur, shape (k, 3) int64.
         start, which: rows of ``offsets`` of parity c are ``which[start[c]:start[c + 1]]``.
-        tables: arrays of the operator.
+        tables: what the operator's kernel takes beside these.
     """
 
     parity: dict[int, np.ndarray]
     offsets: np.ndarray
     start: np.ndarray
     which: np.ndarray
-    tables: tuple[np.ndarray, ...]
+    tables: tuple
 
     @classmethod
-    def of(cls, octree: Octree, order: int, m2l: str) -> "Interactions":
+    def of(cls, octree: Octree, order: int, operator: "Operator") -> "Interactions":
         offsets, rows = octree.offsets
         start = np.cumsum([0, *map(len, rows)])
         parity = {level: parities(octree.lattices[level]) for level in range(1, octree.levels + 1)}
-        tables = _TABLES[m2l](-(offsets @ octree.leaf.boxes), order)
+        tables = operator.tables(-(offsets @ octree.leaf.boxes), order)
         return cls(parity, offsets, start, np.concatenate(rows), tables)
 
 
@@ -69,9 +68,9 @@ def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
     )
 
 
-def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
+def _rotation_tables(shifts: np.ndarray, order: int) -> tuple:
     """Cosines and sines of m phi and m theta (k, 4, order + 1), then the entries by row of J, of
-    its transpose, and of the translation along z, the last for every shift."""
+    its transpose, and of the translation along z, the last for every shift; the order."""
     frames = [Rotation.of(shift) for shift in shifts]
     m, n = np.arange(order + 1), np.arange(2 * order + 1)
     turns = np.array(
@@ -90,7 +89,7 @@ def _rotation_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
     start, column, pattern = _by_row(np.where(np.equal.outer(signed, signed), factor[:, None], 0.0))
     row = np.repeat(np.arange(len(l)), np.diff(start))
     along = np.ascontiguousarray(pattern * radial[:, l[row] + l[column]])
-    return turns, *_by_row(matrix), *_by_row(matrix.T), start, column, along
+    return turns, *_by_row(matrix), *_by_row(matrix.T), start, column, along, order
 
 
 def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -232,10 +231,23 @@ def _m2l_rotation(
                 local[targets[begin + w], a] += total[a, w]
 
 
-KERNELS = {"p4": _m2l_p4, "rotation": _m2l_rotation}
-"""By the name of the operator."""
+@dataclass(frozen=True)
+class Operator:
+    """How expansions are moved.
 
-_TABLES = {"p4": _p4_tables, "rotation": _rotation_tables}
+    Attributes:
+        kernel: adds to the local expansions of a level.
+        tables: what it takes of shifts (k, 3) and the order.
+        width: boxes treated at once.
+    """
+
+    kernel: Callable
+    tables: Callable
+    width: int
+
+
+P4 = Operator(_m2l_p4, _p4_tables, WIDE)
+ROTATION = Operator(_m2l_rotation, _rotation_tables, LANES)
 
 
 def m2l(
@@ -245,26 +257,21 @@ def m2l(
     octree: Octree,
     interactions: Interactions,
     level: int,
-    order: int,
-    name: str,
+    operator: Operator,
 ) -> None:
     """Adds to ``local``; see :meth:`fmm_openmm.stages.Stages.m2l`.
 
     Args:
         moments, local: shape (boxes, terms).
         filled: whether boxes hold particles, shape (boxes,).
-        name: of the operator.
     """
     counts, parity = octree.lattices[level].counts, interactions.parity[level]
     targets = np.flatnonzero(filled)
     targets = targets[np.argsort(parity[targets], kind="stable")]
     first = np.searchsorted(parity[targets], np.arange(9))
-    tiles = np.concatenate([np.arange(first[c], first[c + 1], TILE[name]) for c in range(8)])
+    tiles = np.concatenate([np.arange(first[c], first[c + 1], operator.width) for c in range(8)])
     arguments = (
         moments, counts, filled, targets, np.append(tiles, len(targets)), parity[targets[tiles]],
         interactions.offsets, interactions.start, interactions.which, *interactions.tables,
     )  # fmt: skip
-    if name == "p4":
-        _m2l_p4(*arguments, local)
-    else:
-        _m2l_rotation(*arguments, order, local)
+    operator.kernel(*arguments, local)

@@ -26,7 +26,7 @@ FOREMOST = -100
 
 class CudaStages(Stages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``, ``m2l`` a
-    name in :data:`fmm_openmm.backends.cuda.pipeline.m2l.OPERATORS`. Results stay on the device.
+    name in :data:`fmm_openmm.implementations.M2L`. Results stay on the device.
 
     Made for the current device, on which it stays; ``compute`` queues on that device's current
     stream and copies its argument to ``positions``.

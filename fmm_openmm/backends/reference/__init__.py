@@ -14,7 +14,7 @@ from fmm_openmm.backends.reference.sort import gather, sort
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import lattice_operator
-from fmm_openmm.expansions.translations import OPERATORS
+from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.stages import Stages
 
@@ -33,7 +33,7 @@ class ReferenceStages(Stages):
         dtype: of the stages; this backend always computes in float64.
         levels: levels of boxes below the root grid.
         m2l: the operator that moves expansions between boxes, a name in
-            :data:`fmm_openmm.expansions.translations.OPERATORS`.
+            :data:`fmm_openmm.implementations.M2L`.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class ReferenceStages(Stages):
         self.lattice, self.order, self.smoothing = lattice, order, smoothing
         self.charges, self.minimum_image = charges, minimum_image
         self.pairs = np.concatenate([pairs, pairs[:, ::-1]])
-        self.octree, self.translations = Octree(lattice, levels), OPERATORS[m2l]
+        self.octree = Octree(lattice, levels)
+        self.translations = implementation(M2L, m2l, "reference")()
         self.operator = lattice_operator(self.octree.root, order)
 
     def set_charges(self, charges):

@@ -9,11 +9,12 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.pipeline.lattice import TRACE_SIDE
-from fmm_openmm.backends.cuda.pipeline.m2l import OPERATORS, WARP, groups, made_of, parents
+from fmm_openmm.backends.cuda.pipeline.m2l import WARP, groups, made_of, parents
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.box import index_grid
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.translations import exchange
+from fmm_openmm.implementations import M2L, implementation
 
 LARGEST_ORDER = 20
 """Of expansions on levels: the registers and the shared memory of the kernels suffice for these."""
@@ -92,7 +93,7 @@ class Levels:
             "parameters", "child_tables"
         )  # fmt: skip
         self._operator, self._count = (
-            OPERATORS[m2l](b, interactions),
+            implementation(M2L, m2l, "cuda")(b, interactions),
             np.int32(interactions.list.shape[1]),
         )
         b.stage(SETUP)

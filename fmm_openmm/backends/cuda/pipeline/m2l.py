@@ -272,15 +272,6 @@ class ByRotation:
             )
 
 
-OPERATORS = {
-    "p4": P4,
-    "p4_dynamic": P4Dynamic,
-    "p4_symmetric": P4Symmetric,
-    "p4_parity": P4Parity,
-    "rotation": ByRotation,
-}
-
-
 def at_least(b: Builder, name: str, slabs: int) -> None:
     """A buffer of all levels, of the size that the largest needs."""
     before = b.program.buffers.get(name)
