@@ -9,13 +9,17 @@ import pytest
 
 from fmm_openmm.backends.cuda import abi
 from fmm_openmm.backends.cuda.lennard_jones import CLUSTER, SITE_BITS, Sites, build
-from fmm_openmm.backends.cuda.program import Phase
-from fmm_openmm.backends.cuda.source import kernel_folder
+from fmm_openmm.backends.cuda.pipeline.levels import TRACE_SUMS
+from fmm_openmm.backends.cuda.pipeline.m2l import WARP
+from fmm_openmm.backends.cuda.program import Launch, Phase
+from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.integration import plugin
 from tests.emulator import COMPILER, DEVICE
 from tests.test_program import CASES, program
 
 NATIVE = plugin._folder()
+SITES = Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
+INTERFACE = abi.Interface("mixed", 320)
 STRUCTS = (abi.Place, abi.Pairs, abi.Sites, abi.BoxesData, abi.Cell, abi.State, abi.Callbacks)
 LIBRARY = f"""
 #include "openmm/abi.h"
@@ -51,11 +55,18 @@ def test_structs_are_those_of_the_kernels(kind):
     assert in_cuda(kind.__name__) == members
 
 
-def test_constants_are_those_of_the_kernels():
-    text = "".join(path.read_text() for path in kernel_folder().rglob("sites.cuh"))
-    defined = dict(re.findall(r"^#define (\w+) (\w+)", text, re.MULTILINE))
-    assert int(defined["CLUSTER"]) == CLUSTER
-    assert int(defined["SITE_BITS"]) == SITE_BITS
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("sites.cuh", "CLUSTER", CLUSTER),
+        ("sites.cuh", "SITE_BITS", SITE_BITS),
+        ("levels.cuh", "WARP", WARP),
+        ("trace_levels.cu", "SUMS", TRACE_SUMS),
+    ],
+)
+def test_constants_are_those_of_the_kernels(file, name, value):
+    (path,) = kernel_folder().rglob(file)
+    assert re.findall(rf"^#define {name} (\d+)", path.read_text(), re.MULTILINE) == [str(value)]
 
 
 @pytest.mark.parametrize("used", ["coulomb_program.cpp", "site_list.cpp"])
@@ -76,12 +87,11 @@ def test_the_core_knows_neither_openmm_nor_the_fmm():
 
 def test_buffers_are_those_of_the_programs():
     """That the plugin names, the host's arrays among them."""
-    sites = Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
     made = {
         "coulomb_program.cpp": [
             program(*CASES[name]) for name in ("open in OpenMM", "mixed in OpenMM")
         ],
-        "site_list.cpp": [build(sites, DEVICE, abi.Interface("mixed", 320))],
+        "site_list.cpp": [build(SITES, DEVICE, INTERFACE)],
     }
     external = set()
     for file, programs in made.items():
@@ -129,3 +139,28 @@ def test_what_crosses_arrives(tmp_path):
             77,
         ),
     ]
+
+
+def bounds_of(made) -> dict[str, int]:
+    """Threads a block of the kernels of a program that are compiled for a number of them."""
+    found = {}
+    for file in {kernel.file for kernel in made.kernels.values()}:
+        text = re.sub("#include <.*", "", source_of(file, made.macros))
+        bounds = "-D__launch_bounds__(threads, ...)=BOUNDS[threads]"
+        command = [COMPILER, "-E", "-P", "-w", "-x", "c++", bounds, "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        for bounds, kernel in re.findall(r"BOUNDS\[(.*?)\]\s*(\w+)\(", done.stdout):
+            found[kernel] = eval(bounds.replace("/", "//"))
+    return {kernel: found[kernel] for kernel in found.keys() & made.kernels.keys()}
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("case", [*CASES, "sites"])
+def test_blocks_are_those_that_kernels_are_compiled_for(case):
+    made = program(*CASES[case]) if case in CASES else build(SITES, DEVICE, INTERFACE)
+    bounds = bounds_of(made)
+    assert len(bounds) > 2
+    launched = {step.kernel: step.block for step in made.steps if isinstance(step, Launch)}
+    other = {kernel for kernel, threads in bounds.items() if launched[kernel] != threads}
+    assert all(re.match("m2l_|forward|inverse|sums", kernel) for kernel in other)  # at most so many
+    assert all(launched[kernel] <= bounds[kernel] for kernel in other)
