@@ -1,0 +1,178 @@
+"""The executor of ``fmm_openmm/native/core``, run on the CPU: a driver that calls the emulator's
+kernels (``tests/emulator/driver.cpp``)."""
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+
+from fmm_openmm.backends.cuda.pipeline import parameter_block
+from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
+from fmm_openmm.backends.cuda.serial import serialise
+from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.integration import plugin
+from tests.emulator import COMPILER, SOURCES, EmulatedStages
+from tests.test_emulated import between_openmm
+
+CUDA = [folder for folder in plugin._cuda_folders() if (folder / "cuda.h").is_file()]
+if COMPILER is None or not CUDA:
+    pytest.skip("needs a C++ compiler and cuda.h", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("executor")
+
+
+@pytest.fixture(scope="module")
+def driver(folder):
+    core = plugin._folder() / "core"
+    sources = [SOURCES / "driver.cpp", *sorted(core.glob("*.cpp"))]
+    options = (
+        "-std=c++17",
+        "-O1",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-Wl,-Bsymbolic",
+        f"-I{core}",
+        f"-I{CUDA[0]}",
+    )
+    subprocess.run([COMPILER, *options, *sources, "-o", folder / "driver.so"], check=True)
+    library = ctypes.CDLL(str(folder / "driver.so"), mode=ctypes.RTLD_LOCAL)
+    library.make_graph.restype = ctypes.c_void_p
+    for name in ("start", "run", "replay", "upload"):
+        getattr(library, name).restype = ctypes.c_char_p
+    return library
+
+
+class Executor:
+    """The program of some stages in C++, between the arrays that these are given as OpenMM's."""
+
+    def __init__(self, driver, stages):
+        self._driver, self._program = driver, stages.emulator.program
+        arguments = {
+            step.kernel: step.arguments for step in self._program.steps if isinstance(step, Launch)
+        }
+        for name, kernel in stages.emulator._functions.items():
+            sizes = [8 if isinstance(each, At) else each.nbytes for each in arguments.get(name, ())]
+            told, launch = (ctypes.c_int * len(sizes))(*sizes), ctypes.cast(kernel, ctypes.c_void_p)
+            driver.add_kernel(name.encode(), launch, told, len(sizes))
+        external = [
+            name for name, buffer in self._program.buffers.items() if buffer.kind == "external"
+        ]
+        for name in external:
+            self._add_array(name, stages.buffers[name].ctypes.data)
+        self._add_array(external[-1], None)  # it comes later
+        data = serialise(self._program)
+        self._executor = ctypes.c_void_p()
+        self._check(driver.start(ctypes.byref(self._executor), data, ctypes.c_int64(len(data))))
+        self._add_array(external[-1], stages.buffers[external[-1]].ctypes.data)
+        graph = driver.make_graph(Phase.EVALUATE.encode(), Phase.EXPORT.encode())
+        self._graph = ctypes.c_void_p(graph)
+
+    def _add_array(self, name: str, address: int | None) -> None:
+        self._driver.add_array(name.encode(), ctypes.c_void_p(address))
+
+    def _check(self, fault: bytes) -> None:
+        assert not fault, fault.decode()
+
+    def run(self, phase: str) -> None:
+        self._check(self._driver.run(self._executor, phase.encode()))
+
+    def evaluate(self) -> None:
+        self.run(Phase.AHEAD)
+        self._check(self._driver.replay(self._executor, self._graph))
+
+    def upload(self, name: str, values) -> bytes:
+        data = np.ascontiguousarray(values).tobytes()
+        return self._driver.upload(self._executor, name.encode(), data, ctypes.c_int64(len(data)))
+
+    def download(self, name: str) -> np.ndarray:
+        buffer = self._program.buffers[name]
+        found = np.empty(buffer.shape, buffer.dtype)
+        to = found.ctypes.data_as(ctypes.c_void_p)
+        assert self._driver.download(
+            self._executor, name.encode(), to, ctypes.c_int64(found.nbytes)
+        )
+        return found
+
+    def take_flag(self, name: str) -> bool:
+        return bool(self._driver.take_flag(self._executor, name.encode()))
+
+    def keep(self) -> None:
+        self._driver.keep(self._executor)
+
+    def restore(self) -> None:
+        self._driver.restore(self._executor)
+
+    def end(self) -> None:
+        self._driver.end(self._executor, self._graph)
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["periodic", "open"])
+def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
+    """Bit for bit, with a graph that is captured once; and it returns to the shape of a cell."""
+    rng, n, width = np.random.default_rng(3), 60, 0.9
+    span = np.array([4, 5, 3])
+    cells = [np.diag(span).astype(float), np.diag(span * [1.01, 1.0, 0.99])]
+    lattices = [
+        OpenLattice(span, 1.87) if is_open else BoxLattice.from_cell(cell, np.diag(span), 1.87)
+        for cell in cells
+    ]
+    charges = rng.choice([-1.0, 1.0], n)
+    stages = EmulatedStages(
+        lattices[0], 4, 0.0, charges, np.zeros((0, 2), np.int64), False, np.float32, folder,
+        Interface("mixed", 64),
+    )  # fmt: skip
+    arrays, forces = stages.buffers, []
+    between_openmm(stages, width * rng.uniform(0.2, span - 0.2, (n, 3)))
+    if is_open:
+        arrays["outside"][...] = 0
+    stages.run(width)
+    expected = {name: arrays[name].copy() for name in ("force_buffer", "energy", "potentials")}
+    assert np.abs(expected["force_buffer"]).max() > 0
+
+    executor = Executor(driver, stages)
+    for shape in (0, 0, 1, 0):
+        arrays["force_buffer"][...] = 0
+        block = parameter_block(lattices[shape], width)
+        assert executor.upload("parameters", block) == b""
+        if len(forces) == 0:
+            executor.run(Phase.SETUP)
+        elif shape == 1:
+            executor.keep()
+            executor.run(Phase.SETUP)
+        elif forces[-1][0] == 1:
+            executor.restore()
+        executor.evaluate()
+        forces.append((shape, arrays["force_buffer"].copy()))
+        assert not is_open or not executor.take_flag("outside")
+    for shape, found in forces:
+        assert np.array_equal(found, expected["force_buffer"]) == (shape == 0 or is_open)
+    for name in ("energy", "potentials"):
+        np.testing.assert_array_equal(executor.download(name), expected[name])
+    assert executor.upload("charges", np.ones(3)).decode() == (
+        "FMMForce: charges has another size than before"
+    )
+    if is_open:
+        arrays["posq"][7, 0] += width * span[0]
+        executor.evaluate()
+        assert executor.take_flag("outside")
+        assert not executor.take_flag("outside")
+    executor.end()
+
+
+def test_what_is_no_program_is_refused(driver):
+    executor = ctypes.c_void_p()
+    for data, fault in (
+        (b"something else", "FMMForce: not a program"),
+        (b"FMMprog\0", "FMMForce: a program ends too early"),
+        (
+            b"FMMprog\0" + bytes(8),
+            "FMMForce: the plugin and the package are of different versions",
+        ),
+    ):
+        told = driver.start(ctypes.byref(executor), data, ctypes.c_int64(len(data)))
+        assert told.decode() == fault
