@@ -6,7 +6,7 @@ from importlib import import_module
 # before the command line can tell how to end at Ctrl-C
 _LAZY = {
     "__version__": "fmm_openmm.version",
-    "CoulombResult": "fmm_openmm.solver",
+    "CoulombResult": "fmm_openmm.results",
     "CoulombSolver": "fmm_openmm.solver",
     "FMMParameters": "fmm_openmm.planning.request",
     "SumParameters": "fmm_openmm.sums",

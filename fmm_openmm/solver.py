@@ -1,66 +1,31 @@
 """``CoulombSolver``: Coulomb energies, forces, potentials and fields of point charges, periodic
 or in empty space."""
 
+import copy
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.box import check_box_vectors
-from fmm_openmm.checks import (
-    FARTHEST,
-    check_charges,
-    check_choice,
-    check_exclusions,
-    check_positions,
-)
+from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.expansions.error import rounding_error
 from fmm_openmm.implementations import M2L, METHODS
-from fmm_openmm.planning.boxes import Filling, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.planner import Placement
+from fmm_openmm.planning.planner import Plan, Planner
+from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request
-from fmm_openmm.stages import Stages
-from fmm_openmm.sums import SumParameters, choose_sum
+from fmm_openmm.results import ENORMOUS, CoulombResult, name_coincidence
+from fmm_openmm.stages import OpenSum, Stages
+from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
 
 _evaluation = threading.Lock()
 """One evaluation at a time: each uses all cores, and not every threading layer of Numba may be
 entered twice."""
-
-EXAMINED = 64
-"""Evaluations of positions on the device, with boxes that follow the particles, after which
-these are compared with their extent again: particles that leave show at once, boxes that have
-become too many do not."""
-
-ENORMOUS = 2e8
-"""Potential in units of the largest charge per box width that only particles at
-the same place have."""
-
-
-@dataclass(frozen=True, eq=False)
-class CoulombResult:
-    """Result of one evaluation, float64.
-
-    Attributes:
-        energy: kJ/mol.
-        forces: shape (n, 3), kJ/mol/nm.
-        potentials: at each particle, of all others and, with a periodic boundary, of every image
-            and of the background; shape (n,), kJ/mol/e. The derivative of the energy with respect
-            to the particle's charge.
-        fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
-
-    At an uncharged particle that lies on a charge from which it is not excluded, potential and
-    field are NaN and the force is zero.
-    """
-
-    energy: float
-    forces: np.ndarray
-    potentials: np.ndarray
-    fields: np.ndarray
 
 
 class CoulombSolver:
@@ -158,30 +123,31 @@ class CoulombSolver:
         if positions is not None:
             positions = check_positions(positions, len(self._charges))
         load, cell = Load.of(self._charges, self._exclusions), self._cell(None)
-        self._placement = Placement(request, load, self._exclusions, minimum_image, cell)
+        problem = Problem(request, load, self._exclusions, minimum_image, cell)
         if cell is not None and positions is not None:
-            self._placement = self._placement.seeing(positions, cell)
-        # the two used last, the latest first, and their boxes
-        self._kept: list[tuple[Stages, Region | Filling]] = []
-        self._planned: Region | Filling | None = None  # chosen for the positions given here
-        self._warned = False  # of single precision
-        self._unexamined = 0  # evaluations since the extent of the particles was looked at
-        self._parameters: FMMParameters | SumParameters | None = None
-        self._use(backend)
-        if method == "fmm" and self._placement.follows and positions is not None:
-            boxes = self._chosen_boxes(positions, cell)
-            self._parameters, self._planned = boxes.parameters, boxes
+            problem = problem.seeing(positions, cell)
+        problem = self._on_backend(backend, problem)
+        # with a memory of two plans a rejected change of the box costs nothing
+        self._planner = (
+            Planner(problem, memory=2, fixed_cell=True)
+            if method == "fmm"
+            else SumPlanner(method, problem)
+        )
+        self._evaluators: dict[int, Stages | OpenSum] = {}  # by the choice of their plans
+        if method == "fmm" and positions is not None:
+            self._planner.foresee(positions, cell)
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
         """What is used for the box vectors given at creation, and the error it expects. Where
         the boxes follow the particles what was used last; a ``ValueError`` if there are no
         positions yet to choose it for."""
-        if self._parameters is None:
+        found = self._planner.parameters
+        if found is None:
             raise ValueError(
                 "`parameters` are chosen for positions: give `positions`, or call `compute` first"
             )
-        return self._parameters
+        return found
 
     @property
     def backend(self) -> str:
@@ -204,13 +170,11 @@ class CoulombSolver:
                 f"got {charges.shape}"
             )
         with _evaluation:
-            placement = self._placement.including(charges)
-            if placement is not self._placement:
-                self._plan(placement)
-                self._kept, self._planned, self._sum = [], None, None
+            if not self._planner.review(charges):
+                self._evaluators = {}
             self._charges = charges
-            for each in (*self._stages, *filter(None, [self._sum])):
-                each.set_charges(charges)
+            for evaluator in self._evaluators.values():
+                evaluator.set_charges(charges)
 
     def compute(self, positions, box_vectors=None) -> CoulombResult:
         """Energy, forces, potentials and fields.
@@ -241,7 +205,7 @@ class CoulombSolver:
             each other; once.
         """
         cell = self._cell(box_vectors)
-        if not hasattr(positions, "__cuda_array_interface__"):
+        if not is_on_device(positions):
             positions = check_positions(positions, len(self._charges))
         elif positions.shape != (len(self._charges), 3):
             raise ValueError(
@@ -249,212 +213,149 @@ class CoulombSolver:
             )
         with _evaluation:
             while True:
-                kept = bool(self._stages)
+                kept = bool(self._evaluators)
                 try:
                     return self._evaluated(positions, cell)
                 except (MemoryError, UnsupportedError) as error:
                     fault = error.with_traceback(None)  # which holds device memory
-                self._kept, self._sum = [], None
+                self._evaluators = {}
+                self._planner.forget()
                 # what other shapes held may be enough
                 if not (kept and isinstance(fault, MemoryError)):
                     self._fall_back(fault)
 
     def _evaluated(self, positions, cell: np.ndarray | None) -> CoulombResult:
-        on_device = hasattr(positions, "__cuda_array_interface__")
+        on_device = is_on_device(positions)
         if on_device and self._backend != "cuda":
-            positions, on_device = check_positions(_on_host(positions), len(self._charges)), False
+            positions, on_device = check_positions(to_host(positions), len(self._charges)), False
         if self._method != "fmm":
             return self._summed(positions, on_device)
-        self._unexamined += 1
-        if on_device and self._placement.follows and self._kept and self._unexamined < EXAMINED:
-            stages, kept = self._kept[0]
-            boxes = kept.scaled(cell)
-            result = boxes and self._computed_on_device(positions, stages, boxes)
-            if result and np.isfinite(result.energy.get()).all():
-                return result
-        stages, boxes = self._stages_for(positions, cell)
         if on_device:
-            return self._computed_on_device(positions, stages, boxes)
-        x, enormous = positions, ENORMOUS
-        if self._placement.follows:
-            x = self._placement.gathered(positions, cell, boxes.centre) - boxes.origin
+            return self._evaluated_on_device(positions, cell)
+        plan = self._planner.plan(positions, cell)
+        x, boxes, enormous = positions, plan.boxes, ENORMOUS
+        if plan.problem.follows:
+            x = plan.problem.gathered(positions, cell, boxes.centre) - boxes.origin
             enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
-        potentials, fields = stages.evaluate(x, boxes.width)
-        placement = self._resolving(fields, boxes)
-        if placement is not self._placement:
-            return self._replanned(placement, positions, cell)
-        return self._result(potentials, fields, boxes.width, enormous, positions, cell)
+        potentials, fields = self._evaluator_for(plan).evaluate(x, boxes.width)
+        problem = self._planner.resolve(self._charges, fields)
+        if problem is not self._planner.problem:
+            return self._replanned(problem, positions, cell)
+        return self._checked(potentials, fields, positions, cell, boxes.width, enormous)
 
-    def _resolving(self, fields: np.ndarray, boxes: Region | Filling) -> Placement:
-        """The placement, or one of double precision if these fields, in box units,
-        tell that it takes that."""
-        if boxes.parameters.precision == "double" or self._warned:
-            return self._placement
-        per_box = len(self._charges) / (self._placement.load.filled * boxes.lattice.size)
-        error = rounding_error(self._charges, fields, per_box)
-        placement = self._placement.resolving(error)
-        self._warned = (
-            placement is self._placement and self._placement.request.tolerance < error < np.inf
-        )
-        return placement
+    def _evaluated_on_device(self, positions, cell: np.ndarray | None) -> CoulombResult:
+        plan = self._planner.trust(cell)
+        if plan and plan.choice in self._evaluators:
+            result = self._computed(positions, plan)
+            if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
+                return result
+        return self._computed(positions, self._planner.plan(positions, cell))
 
-    def _replanned(self, placement: Placement, positions, cell: np.ndarray | None) -> CoulombResult:
-        """With another placement, from now on unless it fails."""
-        before = self._placement, self._parameters, self._kept, self._planned
-        self._plan(placement)
-        self._kept, self._planned = [], None
+    def _computed(self, positions, plan: Plan) -> CoulombResult:
+        """Not a number if a particle lies outside of boxes that cover the particles only."""
+        boxes = plan.boxes
+        found = self._evaluator_for(plan).compute(positions, boxes.width, boxes.origin)
+        return CoulombResult(*(array.copy() for array in found))
+
+    def _replanned(self, problem: Problem, positions, cell: np.ndarray | None) -> CoulombResult:
+        """With plans for another problem, from now on unless it fails."""
+        before = copy.copy(self._planner), self._evaluators
+        self._planner.revise(problem)
+        self._evaluators = {}
         try:
             return self._evaluated(positions, cell)
         except BaseException:
-            self._placement, self._parameters, self._kept, self._planned = before
+            self._planner, self._evaluators = before
             raise
 
     def _summed(self, positions, on_device: bool) -> CoulombResult:
         """By a method without boxes."""
-        p = self._parameters
-        if self._sum is None:
+        if not self._evaluators:
+            p = self._planner.parameters
             dtype = np.dtype(p.precision).type
-            self._sum = open_sum(self._backend, p.method)(
-                self._charges, self._exclusions, dtype, *p.settings
-            )
-        potentials, fields = self._sum.evaluate(positions)
+            make = open_sum(self._backend, p.method)
+            self._evaluators[0] = make(self._charges, self._exclusions, dtype, *p.settings)
+        evaluator = self._evaluators[0]
+        potentials, fields = evaluator.evaluate(positions)
         if not on_device:
-            return self._result(
-                _on_host(potentials), _on_host(fields), 1.0, ENORMOUS, positions, None
-            )
+            return self._checked(to_host(potentials), to_host(fields), positions, None)
         potentials *= COULOMB_CONSTANT
         fields *= COULOMB_CONSTANT
-        charges = self._sum.charges
+        charges = evaluator.charges
         return CoulombResult(
             (0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields
         )
 
-    @staticmethod
-    def _computed_on_device(positions, stages: Stages, boxes: Region | Filling) -> CoulombResult:
-        """Not a number if a particle lies outside of boxes that cover the particles only."""
-        return CoulombResult(
-            *(array.copy() for array in stages.compute(positions, boxes.width, boxes.origin))
-        )
-
-    def _result(
-        self, potentials, fields, width: float, enormous: float, positions, cell
+    def _checked(
+        self, potentials, fields, positions, cell, width: float = 1.0, enormous: float = ENORMOUS
     ) -> CoulombResult:
-        """What the stages return, in kJ/mol and nm."""
-        undefined = ~(
-            (np.abs(potentials) <= enormous * np.abs(self._charges).max())
-            & np.isfinite(fields).all(1)
-        )
-        bad = np.flatnonzero(undefined & (self._charges != 0.0))
+        """What an evaluator returns, in kJ/mol and nm."""
+        result = CoulombResult.from_boxes(self._charges, potentials, fields, width, enormous)
+        bad = np.flatnonzero(np.isnan(result.potentials) & (self._charges != 0.0))
         if len(bad):
-            raise ValueError(self._coincidence(bad[0], positions, cell))
-        potentials[undefined] = fields[undefined] = 0.0
-        potentials *= COULOMB_CONSTANT / width
-        fields *= COULOMB_CONSTANT / width**2
-        energy, forces = 0.5 * float(self._charges @ potentials), self._charges[:, None] * fields
-        potentials[undefined] = fields[undefined] = np.nan
-        return CoulombResult(energy, forces, potentials, fields)
+            minimum_image = self._planner.problem.minimum_image
+            raise ValueError(
+                name_coincidence(
+                    bad[0], positions, cell, self._charges, self._exclusions, minimum_image
+                )
+            )
+        return result
 
     def _fall_back(self, fault: Exception) -> None:
         """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
-        m2l = self._placement.request.m2l
+        problem = self._planner.problem
+        m2l = problem.request.m2l
         if self._backend != "cuda" or not self._automatic or (m2l and "cpu" not in M2L[m2l]):
             raise fault
         warn(fallback(fault))
-        self._use("cpu")
+        self._planner.revise(self._on_backend("cpu", problem))
 
-    def _use(self, backend: str) -> None:
-        self._planned, self._sum = None, None
+    def _on_backend(self, backend: str, problem: Problem) -> Problem:
+        """The problem on a backend, which is used from now on."""
         self._backend, self._make_stages = backend, backend_class(backend)
         cost = CUDA_COST if backend == "cuda" else CPU_COST
-        self._plan(replace(self._placement, cost=cost, device=self._make_stages.device()))
-
-    def _plan(self, placement: Placement) -> None:
-        """Go on with this placement, and its parameters as far as they do not
-        depend on positions."""
-        if self._method != "fmm":
-            self._parameters = choose_sum(self._method, placement.request, placement.load)
-        elif not placement.follows:
-            self._parameters = placement.parameters
-        self._placement = placement
+        return replace(problem, cost=cost, device=self._make_stages.device())
 
     def parameters_for(self, box_vectors) -> FMMParameters:
         """What is used for the given box vectors: what is in use, or was chosen at creation,
         while the boxes keep their shape, or nearly."""
         cell = self._cell(box_vectors)
-        return self.parameters if self._placement.follows else self._filling(cell).parameters
+        if self._planner.problem.follows:
+            return self.parameters
+        return self._planner.expect(None, cell).parameters
 
     @property
     def _stages(self) -> list[Stages]:
-        return [stages for stages, _ in self._kept]
+        """Those used last, the latest first."""
+        made = self._evaluators
+        return [made[choice] for choice in self._planner.choices if choice in made]
 
-    def _stages_for(self, positions, cell: np.ndarray | None) -> tuple[Stages, Region | Filling]:
-        """Stages and their boxes, which serve; the two used last are kept, so that a rejected
-        box change costs nothing."""
-        self._unexamined = 0
-        if (
-            self._placement.follows
-            and (cell is not None or not self._kept)
-            and hasattr(positions, "get")
-        ):
-            positions = check_positions(_on_host(positions), len(self._charges))
-        for stages, kept in self._kept:
-            boxes = self._fitted(kept, positions, cell)
-            if boxes:
-                self._kept.remove((stages, kept))
-                break
-        else:
-            boxes = self._chosen_boxes(positions, cell)
-            stages = self._made(boxes)
-        self._kept = [(stages, boxes), *self._kept[:1]]
-        if self._placement.follows:
-            self._parameters = boxes.parameters
-        return stages, boxes
+    def _evaluator_for(self, plan: Plan) -> Stages:
+        """The stages that serve a plan: those made for its choice, those of a plan that is no
+        longer known if they can adopt its boxes, else new ones."""
+        if plan.choice in self._evaluators:
+            return self._evaluators[plan.choice]
+        p, lattice, dtype = plan.parameters, plan.boxes.lattice, np.dtype(plan.parameters.precision)
+        made, known = self._evaluators.items(), self._planner.choices
+        spare = [
+            evaluator
+            for choice, evaluator in made
+            if choice not in known and evaluator.adopt(lattice, p.order, p.smoothing, dtype.type)
+        ]
+        self._evaluators = {choice: evaluator for choice, evaluator in made if choice in known}
+        self._evaluators[plan.choice] = spare[0] if spare else self._made(plan)
+        return self._evaluators[plan.choice]
 
-    def _fitted(
-        self, boxes: Region | Filling | None, positions, cell: np.ndarray | None
-    ) -> Region | Filling | None:
-        """The boxes as they serve the cell and cover the positions; None if they cannot."""
-        boxes = boxes and boxes.scaled(cell)
-        if not (boxes and self._placement.follows):
-            return boxes
-        x = self._placement.gathered(positions, cell, boxes.centre)
-        low, high = (_on_host(bound).astype(np.float64) for bound in (x.min(0), x.max(0)))
-        if not max(np.abs(low).max(), np.abs(high).max()) <= FARTHEST:  # they lie on the device
-            check_positions(_on_host(x), len(self._charges))
-        return boxes.around(low, high)
-
-    def _chosen_boxes(self, positions, cell: np.ndarray | None) -> Region | Filling:
-        """Boxes other than those kept; over the whole of a periodic cell from
-        when these are cheaper."""
-        if self._placement.follows:
-            kept = self._kept[0][1] if self._kept else None
-            region = self._fitted(self._planned, positions, cell) or self._placement.region(
-                _on_host(positions), cell, kept
-            )
-            if region:
-                return region
-            self._kept = []
-            self._plan(self._placement.over_cell(positions, cell))
-        return self._filling(cell)
-
-    def _filling(self, cell: np.ndarray) -> Filling:
-        """Boxes over the whole of a cell: those used last while they serve it."""
-        return self._placement.filling(cell, self._kept[0][1] if self._kept else None)
-
-    def _made(self, boxes: Region | Filling) -> Stages:
-        """Stages for the boxes: the older of those kept, if they can adopt them, else new ones."""
-        p, lattice = boxes.parameters, boxes.lattice
-        dtype = np.dtype(p.precision).type
-        if len(self._kept) == 2 and self._stages[1].adopt(lattice, p.order, p.smoothing, dtype):
-            return self._stages[1]
+    def _made(self, plan: Plan) -> Stages:
+        p, problem = plan.parameters, plan.problem
         arguments = (
-            lattice,
+            plan.boxes.lattice,
             p.order,
             p.smoothing,
             self._charges,
-            self._exclusions,
-            self._placement.minimum_image,
-            dtype,
+            problem.exclusions,
+            problem.minimum_image,
+            np.dtype(p.precision).type,
         )
         if p.levels:
             return self._make_stages(*arguments, p.levels, p.m2l)
@@ -467,28 +368,6 @@ class CoulombSolver:
                 raise ValueError("`box_vectors` must be None with `boundary='open'`")
             return None
         return self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
-
-    def _coincidence(self, particle: int, positions: np.ndarray, cell: np.ndarray | None) -> str:
-        delta = positions - positions[particle]
-        images = np.zeros_like(delta) if cell is None else np.rint(delta @ np.linalg.inv(cell))
-        if cell is not None:
-            delta -= images @ cell
-        # among equals, charged ones first
-        distance = np.linalg.norm(delta, axis=1) + 1e-6 * (self._charges == 0.0)
-        partners = self._exclusions[(self._exclusions == particle).any(1)]
-        if not self._placement.minimum_image:
-            # of others another image is excluded
-            partners = partners[~images[partners].any((1, 2))]
-        distance[partners] = distance[particle] = np.inf
-        return (
-            f"`positions`: particles {particle} and {int(distance.argmin())} "
-            "coincide and are not excluded"
-        )
-
-
-def _on_host(array) -> np.ndarray:
-    """A NumPy or CuPy array as a NumPy array."""
-    return array.get() if hasattr(array, "get") else array
 
 
 def _check_method(method: str, boundary: str, backend: str) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import single_noise
 from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import Request, tell_if_missed
 
 THETAS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -87,3 +88,28 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     error, order, theta = min(enough, key=lambda each: (each[1] + 1) ** 2 / each[2] ** 3)
     tell_if_missed(request, error, f"a treecode in {precision} precision")
     return SumParameters(method, order, theta, precision, error)
+
+
+class SumPlanner:
+    """Parameters of a method without boxes, as :class:`fmm_openmm.planning.planner.Planner` has
+    those of boxes."""
+
+    def __init__(self, method: str, problem: Problem):
+        self._method = method
+        self.revise(problem)
+
+    def revise(self, problem: Problem) -> None:
+        """Choose for another problem from now on."""
+        self.parameters = choose_sum(self._method, problem.request, problem.load)
+        self.problem = problem
+
+    def forget(self) -> None:
+        """Nothing: there are no boxes."""
+
+    def review(self, charges: np.ndarray) -> bool:
+        """Whether the parameters stay with other charges, shape (n,), e."""
+        problem = self.problem.including(charges)
+        if problem is self.problem:
+            return True
+        self.revise(problem)
+        return False

@@ -81,7 +81,7 @@ def test_too_little_memory_falls_back(device, late):
     assert len(told) == 1
     assert told[0].filename == __file__
     assert automatic.backend == "cpu"
-    assert automatic._placement.cost is CPU_COST
+    assert automatic._planner.problem.cost is CPU_COST
     assert len(SmallDevice.made) == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")

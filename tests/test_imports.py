@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank,
 # as in the document.
-BASE = ["units", "errors", "version", "cache", "openmp", "implementations"]
+BASE = ["units", "errors", "version", "cache", "openmp", "implementations", "arrays"]
 SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
-SOLVER = [*PIPELINE, "planning", "sums", "solver"]
+SOLVER = [*PIPELINE, "planning", "sums", "results", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "cache": ["errors"],
     "openmp": [],
     "implementations": [],
+    "arrays": [],
+    "results": ["units"],
     "checks": BASE,
     "box": [*BASE, "checks"],
     "octree": ["box"],
@@ -38,7 +40,7 @@ MAY_IMPORT = {
     "oracle": SHAPE,
     "planning": DATA,
     "sums": [*DATA, "planning"],
-    "solver": [*PIPELINE, "planning", "sums"],
+    "solver": [*PIPELINE, "planning", "sums", "results"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "kernels": [],

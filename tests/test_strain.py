@@ -18,10 +18,10 @@ from fmm_openmm.box import (
 )
 from fmm_openmm.octree import Octree, is_nested
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.planning import planner
+from fmm_openmm.planning import problem as chosen_for
 from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.planner import Placement
+from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import Request
 from tests.test_box import DODECAHEDRON
 from tests.test_oracle import random_charges, relative
@@ -149,7 +149,7 @@ def test_strained_cells_keep_the_tolerance(name, options, tolerance):
         change = deformation(direction)
         cell, x = d.box_vectors @ change, d.positions @ change
         found = solver.compute(x, cell).forces
-        lattice = solver._kept[0][1].lattice
+        lattice = solver._planner._latest.lattice
         assert lattice.strained_from
         differ += len(near_stencil(lattice.boxes, lattice.near_radius)) != len(lattice.near)
         assert (
@@ -176,8 +176,10 @@ def test_strained_cells_on_every_backend(backend):
 @pytest.fixture
 def choices(monkeypatch):
     """Counts how often parameters are adapted to another cell."""
-    calls, adapt = [], planner.adapt_parameters
-    monkeypatch.setattr(planner, "adapt_parameters", lambda *args: calls.append(1) or adapt(*args))
+    calls, adapt = [], chosen_for.adapt_parameters
+    monkeypatch.setattr(
+        chosen_for, "adapt_parameters", lambda *args: calls.append(1) or adapt(*args)
+    )
     return calls
 
 
@@ -205,18 +207,18 @@ def test_boxes_are_chosen_for_the_cell_that_asked(choices):
     neighbourhood again."""
     cell = 3.0 * np.eye(3)
     load = Load(3000, 1.0, 0.1)
-    placement = Placement(Request(), load, np.zeros((0, 2), np.int64), False, cell, CUDA_COST)
+    problem = Problem(Request(), load, np.zeros((0, 2), np.int64), False, cell, CUDA_COST)
 
     def stretched(by):
         return cell @ np.diag([1, 1, (1 + by) ** 1.5])  # a strain of that size
 
-    boxes = placement.filling(stretched(0.0199))
-    assert boxes.parameters is placement.parameters and boxes.lattice.strained_from and not choices
-    anew = placement.filling(stretched(0.0201), boxes)
+    boxes = problem.filling(stretched(0.0199))
+    assert boxes.parameters is problem.parameters and boxes.lattice.strained_from and not choices
+    anew = problem.filling(stretched(0.0201), boxes)
     assert len(choices) == 1 and anew.lattice.strained_from is None
     for by in (0.0199, 0.0201, 0.039, 0.002):
-        anew = placement.filling(stretched(by), anew)
+        anew = problem.filling(stretched(by), anew)
         assert anew.lattice.strained_from is not None or by == 0.0201
     assert len(choices) == 1
-    first = placement.filling(stretched(-0.005), anew)
+    first = problem.filling(stretched(-0.005), anew)
     assert first.lattice.unstrained is boxes.lattice.unstrained and len(choices) == 1

@@ -30,7 +30,8 @@ from fmm_openmm.integration import signals
 from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.planning.request import FMMParameters
-from fmm_openmm.solver import CoulombResult, CoulombSolver
+from fmm_openmm.results import CoulombResult
+from fmm_openmm.solver import CoulombSolver
 
 _IDENTITY = "fmm_openmm callable "
 """How every identity starts; 32 hexadecimal digits follow."""

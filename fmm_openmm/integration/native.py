@@ -26,16 +26,16 @@ from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors, fractional
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback, warn
-from fmm_openmm.expansions.error import rounding_of_positions
 from fmm_openmm.integration import lennard_jones, plugin
 from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Options, Structure, pair_set
 from fmm_openmm.integration.snapshots import REVISION
-from fmm_openmm.planning.boxes import Filling, Region
+from fmm_openmm.planning.boxes import Boxes
 from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.planner import Placement
-from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters
+from fmm_openmm.planning.planner import Planner
+from fmm_openmm.planning.problem import Problem
+from fmm_openmm.planning.request import FMMParameters
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -60,7 +60,7 @@ class Session:
     Attributes:
         particles: of the System.
         reason: why the host bridge serves the force after all; None if it does not.
-        placement: which boxes serve; None before the first program.
+        planner: which boxes serve; None before the first program.
     """
 
     def __init__(self, bridge: HostBridge, kernel: int, context: int, place: Place):
@@ -73,9 +73,8 @@ class Session:
         self._request = options.request("double" if double else None)
         self.reason: str | None = None
         self._open = bridge.fix_structure().boundary == "open"
-        self.placement: Placement | None = None
+        self.planner: Planner | None = None
         self._seen = False  # whether positions have told how much of a periodic cell is empty
-        self._boxes: Region | Filling | None = None  # in use
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
 
     def program(
@@ -91,44 +90,38 @@ class Session:
         """
         given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
-        if self.placement is None:
-            load, minimum_image = (
-                Load.of(charges, structure.exclusions),
-                structure.periodic and not self._open,
+        if self.planner is None:
+            load = Load.of(charges, structure.exclusions)
+            minimum_image = structure.periodic and not self._open
+            self.planner = Planner(
+                Problem(
+                    self._request,
+                    load,
+                    structure.exclusions,
+                    minimum_image,
+                    cell,
+                    CUDA_COST,
+                    self._model,
+                )
             )
-            self.placement = Placement(
-                self._request,
-                load,
-                structure.exclusions,
-                minimum_image,
-                cell,
-                CUDA_COST,
-                self._model,
-            )
-        if self.placement.follows:
+        if self.planner.problem.follows:
             if positions is None:
                 return {}
             check_positions(positions, self.particles)
-            kept = self._kept(positions, cell, Region.centred)
-            self._boxes = kept or self.placement.region(positions, cell, self._boxes)
-            if self._boxes is None:  # from now on
-                self.placement = replace(self.placement.over_cell(positions, cell), cell=cell)
-        if not self.placement.follows:
-            self._boxes = self.placement.filling(cell, self._boxes)
-        boxes = self._boxes
-        p, lattice, found = boxes.parameters, boxes.lattice, {}
+        plan = self.planner.plan(positions, cell, left=True)
+        p, lattice, found = plan.parameters, plan.boxes.lattice, {}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
             self.forget()  # should this fail
             self._dtype = np.dtype(p.precision).type
             program = build(
                 lattice, p.order, p.smoothing, charges, structure.exclusions,
-                self.placement.minimum_image, self._dtype, self._device, self._interface, p.levels,
+                plan.problem.minimum_image, self._dtype, self._device, self._interface, p.levels,
                 p.m2l,
             )  # fmt: skip
             found[PROGRAM] = serialise(program)
             self._made = lattice, settings
-        found[PARAMETERS] = describe(self._made[0], boxes, given).tobytes()
+        found[PARAMETERS] = describe(self._made[0], plan.boxes, given).tobytes()
         return found
 
     def charges(
@@ -142,18 +135,13 @@ class Session:
                 cell is empty, and whenever boxes cover the particles only.
         """
         charges, _ = self._inputs(values)
-        placement, fits = self.placement.including(charges), self._made is not None
         if positions is not None:
             check_positions(positions, self.particles)
-        if placement.follows:
-            fits = self._kept(positions, self._checked(cell), Region.around) is not None and fits
-        elif positions is not None:
-            placement, self._seen = placement.seeing(positions, self._checked(cell)), True
-        if positions is not None:
-            placement = self._resolving(placement, positions, charges, self._checked(cell))
-        if fits and placement is self.placement:
+            self._seen = True
+        with openmm_callback():
+            fits = self.planner.review(charges, positions, self._checked(cell))
+        if fits and self._made:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
-        self.placement, self._boxes = replace(placement, cell=self._checked(cell)), None
         self.forget()
         return self.program(cell, values, positions)
 
@@ -202,43 +190,16 @@ class Session:
     ) -> FMMParameters:
         """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what
         would be for positions, shape (n, 3), nm."""
-        placement, kept, cell = self.placement, self._boxes, self._checked(cell)
+        planner, cell = self.planner, self._checked(cell)
         if positions is not None and not (self._open or self._seen):
-            expected = placement.seeing(positions, cell)
-            if expected is not placement:
-                placement, kept = replace(expected, cell=cell), None
-        region = placement.follows and (kept or placement.region(positions, cell))
-        return (region or placement.filling(cell, kept)).parameters
-
-    def _resolving(
-        self, placement: Placement, positions, charges, cell: np.ndarray | None
-    ) -> Placement:
-        """The placement, or one of double precision if charges are too close to each other for
-        its boxes and the tolerance."""
-        boxes = self._boxes if placement is self.placement else None
-        boxes = (
-            boxes
-            or (placement.region(positions, cell) if placement.follows else None)
-            or placement.filling(cell)
-        )
-        if boxes.parameters.precision == "double":
-            return placement
-        exclusions, least = placement.exclusions, ROUNDING_SHARE * placement.request.tolerance
-        with openmm_callback():
-            return placement.resolving(
-                rounding_of_positions(positions, charges, cell, exclusions, boxes.width, least)
-            )
+            expected = planner.problem.seeing(positions, cell)
+            if expected is not planner.problem:
+                planner = Planner(replace(expected, cell=cell))
+        return planner.expect(positions, cell).parameters
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""
         return None if self._open else check_box_vectors(cell)
-
-    def _kept(self, positions: np.ndarray, cell: np.ndarray | None, follow) -> Region | None:
-        """The boxes that cover the particles, as a method of ``Region`` has them follow these;
-        None if they cannot."""
-        region = self._boxes and self._boxes.scaled(cell)
-        x = self.placement.gathered(positions, cell)
-        return region and follow(region, x.min(0), x.max(0))
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
@@ -249,7 +210,7 @@ class Session:
         return check_charges(charges), structure
 
 
-def describe(made_for: BoxLattice, boxes: Region | Filling, cell: np.ndarray) -> np.ndarray:
+def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray) -> np.ndarray:
     """What the plugin is told of the boxes of a program, with which it follows the cell by itself:
     ``BoxesData`` of :mod:`fmm_openmm.backends.cuda.abi`, shape (52,).
 

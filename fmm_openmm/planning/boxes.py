@@ -1,4 +1,16 @@
-"""Boxes over a whole periodic cell, and boxes that cover the particles only and follow them."""
+"""Where boxes are, and how they follow: over a whole periodic cell (:class:`Filling`), or, with an
+open boundary and in periodic cells that are nearly empty, where the particles are
+(:class:`Region`).
+
+The boxes of a region reach half a width beyond the particles on every side. While these move less
+than that, nothing changes; a cloud that moves as a whole takes its boxes along; only one that
+outgrows them, or shrinks to a fraction of them, gets new ones.
+
+Boxes over a whole cell follow it. A uniform scaling changes nothing; a strain of at most
+:data:`fmm_openmm.box.MAX_STRAIN` from the cell they were chosen for keeps grid, parameters and near
+stencil, so that a barostat's trial moves change only the lattice operator; a larger one has them
+chosen anew, for the cell that asked for it. So there is no border near which they alternate.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -104,6 +116,9 @@ class Filling:
         if it is strained too much."""
         lattice = self.lattice.strained(cell)
         return lattice and replace(self, lattice=lattice, width=box_width(cell, lattice.counts))
+
+
+Boxes = Region | Filling
 
 
 def span_over(extent: np.ndarray, width: float, levels: int = 0) -> np.ndarray:

@@ -1,4 +1,10 @@
-"""Choice of boxes that cover the particles only."""
+"""Choice of boxes that cover the particles only.
+
+In a periodic cell molecules are moved by cell vectors to where they lie side by side
+(``molecules.py``), and all images but the nearest are left to the lattice operator. That takes
+boxes over at most half of the cell along x, y and z, and pays where the cost model finds them
+cheaper than boxes over the whole cell.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,0 +1,19 @@
+"""Arrays on the host and on the device, told apart here alone."""
+
+import numpy as np
+
+
+def is_on_device(array) -> bool:
+    """Whether an array lies on a GPU, as one of CuPy does."""
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def to_host(array) -> np.ndarray:
+    """An array as one of NumPy."""
+    return array.get() if is_on_device(array) else array
+
+
+def bounds(points) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest coordinates of points, shape (n, 3), along each axis; (3,) float64."""
+    low, high = (to_host(bound).astype(np.float64) for bound in (points.min(0), points.max(0)))
+    return low, high

@@ -1,0 +1,79 @@
+"""``CoulombResult``: what an evaluation gives, in kJ/mol and nm."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.units import COULOMB_CONSTANT
+
+ENORMOUS = 2e8
+"""Potential in units of the largest charge per box width that only particles at
+the same place have."""
+
+
+@dataclass(frozen=True, eq=False)
+class CoulombResult:
+    """Result of one evaluation, float64.
+
+    Attributes:
+        energy: kJ/mol.
+        forces: shape (n, 3), kJ/mol/nm.
+        potentials: at each particle, of all others and, with a periodic boundary, of every image
+            and of the background; shape (n,), kJ/mol/e. The derivative of the energy with respect
+            to the particle's charge.
+        fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
+
+    At an uncharged particle that lies on a charge from which it is not excluded, potential and
+    field are NaN and the force is zero.
+    """
+
+    energy: float
+    forces: np.ndarray
+    potentials: np.ndarray
+    fields: np.ndarray
+
+    @classmethod
+    def from_boxes(
+        cls, charges: np.ndarray, potentials, fields, width: float, enormous: float = ENORMOUS
+    ) -> "CoulombResult":
+        """From potentials (n,) and fields (n, 3) in units of boxes of some width, nm, on the host;
+        both are overwritten.
+
+        Args:
+            enormous: potential of particles at the same place, in units of the largest charge.
+        """
+        undefined = ~(
+            (np.abs(potentials) <= enormous * np.abs(charges).max()) & np.isfinite(fields).all(1)
+        )
+        potentials[undefined] = fields[undefined] = 0.0
+        potentials *= COULOMB_CONSTANT / width
+        fields *= COULOMB_CONSTANT / width**2
+        energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
+        potentials[undefined] = fields[undefined] = np.nan
+        return cls(energy, forces, potentials, fields)
+
+
+def name_coincidence(
+    particle: int,
+    positions: np.ndarray,
+    cell: np.ndarray | None,
+    charges: np.ndarray,
+    exclusions: np.ndarray,
+    minimum_image: bool,
+) -> str:
+    """Which particle lies where a charged one does; arguments as of a solver."""
+    delta = positions - positions[particle]
+    images = np.zeros_like(delta) if cell is None else np.rint(delta @ np.linalg.inv(cell))
+    if cell is not None:
+        delta -= images @ cell
+    # among equals, charged ones first
+    distance = np.linalg.norm(delta, axis=1) + 1e-6 * (charges == 0.0)
+    partners = exclusions[(exclusions == particle).any(1)]
+    if not minimum_image:
+        # of others another image is excluded
+        partners = partners[~images[partners].any((1, 2))]
+    distance[partners] = distance[particle] = np.inf
+    return (
+        f"`positions`: particles {particle} and {int(distance.argmin())} "
+        "coincide and are not excluded"
+    )

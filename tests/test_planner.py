@@ -1,0 +1,95 @@
+"""When boxes stay, move and are chosen anew."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import RECHECK_INTERVAL, Change, Planner
+from fmm_openmm.planning.problem import Problem
+from fmm_openmm.planning.request import Request
+
+X = np.random.default_rng(0).uniform(0.0, 4.0, (2000, 3))
+Q = np.resize([1.0, -1.0], len(X))
+NONE = np.zeros((0, 2), np.int64)
+CELL = 4.0 * np.eye(3)
+
+
+def planner(cell=None, **options):
+    return Planner(Problem(Request(), Load.of(Q, NONE), NONE, False, cell), **options)
+
+
+def stretched(by):
+    return CELL * [[1.0], [1.0], [1.0 + by]]
+
+
+def test_boxes_that_cover_particles_follow_them():
+    plans = planner()
+    first = plans.plan(X, None)
+    assert first.change is Change.REPLACE
+    assert plans.plan(X, None).change is Change.KEEP
+    moved = plans.plan(X + 3.0, None)
+    assert (moved.change, moved.choice) == (Change.MOVE, first.choice)
+    np.testing.assert_allclose(moved.boxes.corner - first.boxes.corner, 3.0, atol=0.2)
+    grown = plans.plan(2.0 * X, None)
+    assert grown.change is Change.REPLACE
+    assert plans.choices == (grown.choice,)
+
+
+def test_particles_that_have_left_are_believed():
+    """Even where float64 finds them inside: the boxes go to where the particles are in the
+    middle."""
+    plans = planner()
+    first = plans.plan(X, None).boxes
+    corner = first.corner + 0.1 * first.width
+    assert first.around(X.min(0), X.max(0)) is first
+    shifted = plans.plan(X + 0.1 * first.width, None, left=True)
+    assert shifted.change is Change.MOVE
+    np.testing.assert_allclose(shifted.boxes.corner, corner)
+
+
+def test_boxes_over_a_cell():
+    plans = planner(CELL, memory=2)
+    first = plans.plan(X, CELL)
+    assert plans.plan(X, CELL).change is Change.KEEP
+    scaled = plans.plan(X, 1.5 * CELL)
+    assert (scaled.change, scaled.choice) == (Change.MOVE, first.choice)
+    trial = plans.plan(X, stretched(0.01))
+    assert trial.change is Change.REPLACE
+    assert trial.parameters == first.parameters
+    assert plans.plan(X, CELL).choice == first.choice
+    assert plans.choices == (first.choice, trial.choice)
+    other = plans.plan(X, stretched(0.3))
+    assert plans.choices == (other.choice, first.choice)
+
+
+def test_trust_ends():
+    plans = planner()
+    assert plans.trust(None) is None
+    first = plans.plan(X, None)
+    trusted = [plans.trust(None) for _ in range(RECHECK_INTERVAL)]
+    assert {plan.choice for plan in trusted[:-1]} == {first.choice}
+    assert trusted[-1] is None
+    assert planner(CELL).trust(CELL) is None
+
+
+def test_other_charges():
+    plans = planner(CELL)
+    first = plans.plan(X, CELL)
+    assert plans.review(-Q)
+    assert plans.review(Q, X, CELL)
+    assert plans.plan(X, CELL).choice == first.choice
+    few = np.where(np.arange(len(Q)) < 200, Q, 0.0)
+    assert not plans.review(few, X, CELL)
+    assert plans.plan(X, CELL).change is Change.REPLACE
+
+
+def test_a_problem_that_is_refused_changes_nothing():
+    plans = planner(CELL)
+    first = plans.plan(X, CELL)
+    refused = replace(plans.problem, request=Request(6e-6, "single", smoothing=0.05))
+    with pytest.raises(ValueError, match="for these charges"):
+        plans.revise(refused)
+    assert plans.plan(X, CELL).choice == first.choice
+    assert plans.problem is not refused
