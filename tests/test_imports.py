@@ -3,6 +3,7 @@ nothing imported."""
 
 import ast
 import re
+from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -120,6 +121,48 @@ def modules():
 @pytest.mark.parametrize("path", modules(), ids=str)
 def test_imports_flow_one_way(path):
     assert faults((SOURCE / path).read_text(encoding="utf-8"), path) == []
+
+
+def circle(sources):
+    """Modules that import each other in a circle, wherever in a file the imports stand; empty if
+    there is none.
+
+    Args:
+        sources: of each module its full dotted name, its text and whether it is a package.
+    """
+    known = {name for name, *_ in sources}
+    imports = {
+        name: {
+            target if target in known else target.rpartition(".")[0]
+            for target in imported_names(source, name, is_package)
+        }
+        & known
+        for name, source, is_package in sources
+    }
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_modules_import_each_other():
+    sources = []
+    for path in modules():
+        name = ".".join((PACKAGE, *path.with_suffix("").parts)).removesuffix(".__init__")
+        text = (SOURCE / path).read_text(encoding="utf-8")
+        sources.append((name, text, path.stem == "__init__"))
+    assert circle(sources) == []
+
+
+def test_a_circle_is_found():
+    sources = [
+        ("fmm_openmm.a", "from fmm_openmm import b", False),
+        ("fmm_openmm.b", "def f():\n    from fmm_openmm.c import g", False),
+        ("fmm_openmm.c", "from . import a", False),
+    ]
+    assert {*circle(sources)} == {"fmm_openmm.a", "fmm_openmm.b", "fmm_openmm.c"}
+    assert circle(sources[:2]) == []
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from fmm_openmm.cli.inputs import reading
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.terminal import Outcome
 from fmm_openmm.integration import plugin
-from fmm_openmm.integration.bridge import content_in
 from fmm_openmm.integration.definition import size_of
+from fmm_openmm.integration.identity import content_in
 from fmm_openmm.openmp import get_num_threads
 
 OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")

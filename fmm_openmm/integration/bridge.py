@@ -4,59 +4,25 @@ through host memory.
 OpenMM pickles the callable when the force is built, and clones it through that pickle (XML,
 ``copy.deepcopy``, ``CustomCVForce``, ``ATMForce``). Every unpickled callable gets its own identity,
 and OpenMM pickles it anew, so the pickle inside a C++ force always names the callable that this
-force calls: :func:`bridge_of` finds it again.
-
-All that such a pickle holds is the text of a loader, the identity, and the definition as text
-(:meth:`fmm_openmm.integration.definition.Definition.pack`). So it does not depend on the classes of
-this package, and :func:`content_in` reads it without running anything of it.
+force calls: :func:`fmm_openmm.integration.identity.bridge_of` finds it again.
 """
 
-import inspect
-import io
-import pickle
-import pickletools
-import re
 import sys
 import threading
 import uuid
 import weakref
-import xml.etree.ElementTree as ET
 
 import numpy as np
-import openmm
 
 from fmm_openmm.errors import UnsupportedError, openmm_callback
 from fmm_openmm.integration import signals
-from fmm_openmm.integration.definition import Definition, Parameters, Structure, content_of
+from fmm_openmm.integration.definition import Definition, Parameters, Structure
+from fmm_openmm.integration.identity import IDENTITY, LOADER, SOURCE, live
+from fmm_openmm.integration.native import prepare, sessions_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
-
-_IDENTITY = "fmm_openmm callable "
-"""How every identity starts; 32 hexadecimal digits follow."""
-
-_IDENTITY_IN_XML = re.compile(f"({_IDENTITY.encode().hex()})(?:3[0-9]|6[1-6]){{32}}")
-"""An identity where XML has the bytes of a pickle in hexadecimal digits."""
-
-_live: "weakref.WeakValueDictionary[str, HostBridge]" = weakref.WeakValueDictionary()
-
-LOADER = """
-try:
-    from fmm_openmm.integration.bridge import revive
-    made = revive(uid, packed)
-except Exception as error:
-    text = f"the System holds an FMMForce, but fmm_openmm cannot be loaded here: {error}"
-    def made(state):
-        raise ImportError(text)
-"""
-"""What unpickles a bridge. It must not fail: OpenMM 8.6 takes a callable that cannot be
-unpickled for a valid one, and the process would die of reading a System's XML where fmm_openmm
-is not installed."""
-
-
-SOURCE = "exec(loader) or made"
-"""What evaluates the loader, to the callable that it made."""
 
 
 class HostBridge:
@@ -78,7 +44,7 @@ class HostBridge:
     """
 
     def __init__(self, definition: Definition | str | dict):
-        self.uid = _IDENTITY + uuid.uuid4().hex
+        self.uid = IDENTITY + uuid.uuid4().hex
         self.snapshots = Snapshots()
         self.handles = weakref.WeakSet()
         self.is_unpickled = False
@@ -90,7 +56,7 @@ class HostBridge:
         self._parameters: Parameters | None = None
         self._solver: CoulombSolver | None = None
         self._loaded = None
-        _live[self.uid] = self
+        live[self.uid] = self
 
     @property
     def definition(self) -> Definition:
@@ -151,9 +117,7 @@ class HostBridge:
         Beside such a one OpenMM's minimiser makes a Context of the CPU platform, where forces are
         too large for a GPU.
         """
-        from fmm_openmm.integration import native  # which imports this module
-
-        if not native.sessions_of(self):
+        if not sessions_of(self):
             self.definition.options.check_available()
             raise UnsupportedError(
                 f"`{self.definition.options.native_only}` needs a Context on the CUDA platform"
@@ -245,7 +209,7 @@ class HostBridge:
         return self._solver
 
 
-signals.install(_live)
+signals.install(live)
 
 
 def revive(uid: str, packed: str | dict) -> HostBridge:
@@ -256,13 +220,11 @@ def revive(uid: str, packed: str | dict) -> HostBridge:
         uid: identity of the bridge that was pickled; the new one gets its own.
         packed: its packed definition.
     """
-    from fmm_openmm.integration.native import prepare  # which imports this module
-
     with openmm_callback():
         prepare()
-    for key in list(_live):
-        if _references(_live, key) <= _HELD_ONCE and _live[key].is_unpickled:
-            _live[key].release()
+    for key in list(live):
+        if _references(live, key) <= _HELD_ONCE and live[key].is_unpickled:
+            live[key].release()
     made = HostBridge(packed)
     made.is_unpickled = True
     return made
@@ -279,73 +241,3 @@ _HELD_ONCE = _references({0: object()}, 0)
 OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a
 force that is gone. Any other callable is freed with its force, which may be its only owner.
 """
-
-
-def bridge_of(force: openmm.PythonForce) -> HostBridge | None:
-    """The live callable of a force, wherever it came from; None if it is not ours."""
-    try:
-        # OpenMM's own method, whose text has identities
-        text = inspect.unwrap(openmm.XmlSerializer._serializeForce)(force)
-        node = ET.fromstring(text)
-    except openmm.OpenMMException:  # the callable of somebody else, which cannot be pickled
-        return None
-    return bridge_in(bytes.fromhex(node.get("function")))
-
-
-def without_identities(text: str) -> str:
-    """XML without the identities of callables, so that equal forces have equal texts."""
-    return _IDENTITY_IN_XML.sub(r"\g<1>" + "30" * 32, text)
-
-
-def bridge_in(pickled: bytes) -> HostBridge | None:
-    """The live callable that a PythonForce holds this pickle of; None if it is not ours."""
-    names = _names_in(pickled)
-    return names and _live.get(names["uid"])
-
-
-def content_in(attributes) -> dict | None:
-    """What defines the FMMForce of an XML element with these attributes, as :func:`content_of`
-    returns it; None if it is another force.
-
-    Nothing of the file is run, as ``XmlSerializer.deserialize`` would.
-    """
-    if attributes.get("type") != "PythonForce":
-        return None
-    names = _names_in(bytes.fromhex(attributes.get("function", "")))
-    return names and content_of(names["packed"])
-
-
-def _names_in(pickled: bytes) -> dict | None:
-    """``uid`` and ``packed`` in the pickle of a bridge; None unless it is one, letter by letter."""
-    reader = _Reader(io.BytesIO(pickled))
-    try:
-        for opcode, argument, _ in pickletools.genops(pickled):
-            # places in the unpickler's memory, which would reserve all below it
-            if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(pickled):
-                return None
-        return reader.names if reader.load() is reader else None
-    except Exception:
-        return None
-
-
-class _Reader(pickle.Unpickler):
-    """Takes the pickle of a bridge apart, and refuses to load anything else.
-
-    ``load`` returns the reader itself where the last that was called is what calls the loader.
-    """
-
-    names: dict | None = None
-
-    def find_class(self, module, name):
-        if (module, name) == ("builtins", "eval"):
-            return self._evaluate
-        raise pickle.UnpicklingError(f"{module}.{name} is not a bridge")
-
-    def _evaluate(self, source, names):
-        if source != SOURCE or names["loader"] != LOADER or names.keys() != _NAMES:
-            raise pickle.UnpicklingError("not a bridge")
-        self.names = {name: names[name] for name in ("uid", "packed")}
-        return self
-
-
-_NAMES = {"loader", "uid", "packed"}

@@ -15,8 +15,9 @@ from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import lennard_jones, native
-from fmm_openmm.integration.bridge import HostBridge, bridge_of
+from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.identity import bridge_of
 from fmm_openmm.integration.pickled import replace_pickle
 from fmm_openmm.integration.snapshots import REVISION, revision_of
 from fmm_openmm.planning.request import TOLERANCE

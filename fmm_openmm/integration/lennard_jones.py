@@ -15,7 +15,7 @@ import numpy as np
 from fmm_openmm.backends.cuda import lennard_jones
 from fmm_openmm.backends.cuda.abi import Pairs, Place, Sites
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.integration.bridge import HostBridge, bridge_in
+from fmm_openmm.integration.identity import Bridge, bridge_in
 
 SITES_WITHOUT_CUTOFF = 0.7
 """Largest fraction of the particles that are sites for which all pairs of sites, each computed
@@ -38,7 +38,7 @@ _decisions: dict[int, Decision] = {}
 close = _decisions.pop
 
 
-def bridge_of(pairs: Pairs) -> HostBridge | None:
+def bridge_of(pairs: Pairs) -> Bridge | None:
     """That of the first FMMForce of the Context; None if there is none."""
     texts = (
         ctypes.string_at(pairs.pickled[k], pairs.sizes[k])
@@ -71,7 +71,7 @@ def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
     return True, f"{pairs.sites:,} of {pairs.particles:,} particles are sites"
 
 
-def claim(kernel: int, pairs: Pairs, bridge: HostBridge | None) -> bool:
+def claim(kernel: int, pairs: Pairs, bridge: Bridge | None) -> bool:
     """Whether the plugin is to compute the pairs of a force, in a Context with this bridge.
 
     The decision is kept until :func:`close`.

@@ -1,12 +1,12 @@
 """The native bridge: inside OpenMM's CUDA platform the plugin executes programs that are made here.
 
 On the CUDA platform the plugin (``fmm_openmm/native``) creates the kernel of every PythonForce. It
-asks :func:`_open` whether the callable is a :class:`HostBridge` that it may serve; for others, and
-after any failure, OpenMM's own kernel does the work, which calls the callable. A :class:`Session`
-is one served force in one Context. It is asked for a program when the Context is made, when its
-cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and when particles have left boxes
-that cover these only; and for charges when a global parameter or the force's definition has
-changed: never in an ordinary step, nor for a barostat's trial moves.
+asks :func:`_open` whether it may serve the callable; for others, and after any failure, OpenMM's
+own kernel does the work, which calls the callable. A :class:`Session` is one served force in one
+Context. It is asked for a program when the Context is made, when its cell is strained by more than
+:data:`fmm_openmm.box.MAX_STRAIN`, and when particles have left boxes that cover these only; and for
+charges when a global parameter or the force's definition has changed: never in an ordinary step,
+nor for a barostat's trial moves.
 """
 
 import atexit
@@ -27,8 +27,8 @@ from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback, warn
 from fmm_openmm.integration import lennard_jones, plugin
-from fmm_openmm.integration.bridge import HostBridge, bridge_in
 from fmm_openmm.integration.definition import Options, Structure, pair_set
+from fmm_openmm.integration.identity import Bridge, bridge_in
 from fmm_openmm.integration.snapshots import REVISION
 from fmm_openmm.planning.boxes import Boxes
 from fmm_openmm.planning.cost import CUDA_COST
@@ -63,7 +63,7 @@ class Session:
         planner: which boxes serve; None before the first program.
     """
 
-    def __init__(self, bridge: HostBridge, kernel: int, context: int, place: Place):
+    def __init__(self, bridge: Bridge, kernel: int, context: int, place: Place):
         self.bridge, self.context = bridge, context
         self.kernel, self._group, self._model = kernel, place.group, place.model.decode()
         self.particles = place.particles
@@ -282,7 +282,7 @@ def changed() -> None:
         plugin.load().fmm_changed()
 
 
-def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
+def status(bridge: Bridge, context) -> tuple[Session | None, str]:
     """The session that serves a bridge in a Context, or None, and why."""
     options, name = bridge.definition.options, context.getPlatform().getName()
     for session in sessions_of(bridge, int(context.this)) if name == "CUDA" else ():
@@ -303,7 +303,7 @@ def status(bridge: HostBridge, context) -> tuple[Session | None, str]:
     )
 
 
-def sessions_of(bridge: HostBridge, context: int | None = None) -> list[Session]:
+def sessions_of(bridge: Bridge, context: int | None = None) -> list[Session]:
     """The sessions of a bridge, in the Context at this address or in all."""
     own = [session for session in list(_sessions.values()) if session.bridge is bridge]
     return own if context is None else [session for session in own if session.context == context]

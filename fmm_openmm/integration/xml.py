@@ -1,17 +1,17 @@
 """XML of Systems and States with an FMMForce: nothing is in it that only this process knows.
 
-Inside a process the pickle of a force names its callable (:mod:`fmm_openmm.integration.bridge`), by
-which every serialisation of equal Systems would be another text. A State names the charges of its
-Context (:mod:`fmm_openmm.integration.snapshots`) by a parameter that a Context with PME lacks. So
-the methods of OpenMM that write XML or load a State are wrapped when ``fmm_openmm.integration`` is
-imported, which every FMMForce does.
+Inside a process the pickle of a force names its callable
+(:mod:`fmm_openmm.integration.identity`), by which every serialisation of equal Systems would be
+another text. A State names the charges of its Context (:mod:`fmm_openmm.integration.snapshots`) by
+a parameter that a Context with PME lacks. So the methods of OpenMM that write XML or load a State
+are wrapped when ``fmm_openmm.integration`` is imported, which every FMMForce does.
 """
 
 import re
 
 import openmm
 
-from fmm_openmm.integration.bridge import without_identities
+from fmm_openmm.integration.identity import without_identities
 from fmm_openmm.integration.snapshots import REVISION
 from fmm_openmm.integration.wrapping import wrap
 

@@ -20,7 +20,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm import solver
-from fmm_openmm.integration import bridge, definition, native, plugin
+from fmm_openmm.integration import bridge, definition, identity, native, plugin
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.pickled import replace_pickle
 from tests.endurance import resident_kilobytes
@@ -440,7 +440,7 @@ def test_memory_is_flat_over_contexts_and_clones(water):
         cycle()
     assert resident_kilobytes() - before < 30 * 60
     copy.deepcopy(water.system)
-    full = [each for each in bridge._live.values() if each._solver is not None]
+    full = [each for each in identity.live.values() if each._solver is not None]
     assert len(full) <= 2
 
 
