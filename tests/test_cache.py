@@ -222,7 +222,7 @@ def test_cupy_is_imported_where_its_cache_cannot_be_made(installed):
     pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
     program = """
 import os
-from fmm_openmm.backends.cuda import loader
+from fmm_openmm.backends.cuda.execute.cupy import loader
 assert loader.cupy.RawModule
 assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
 assert "CUPY_CACHE_DIR" not in os.environ
@@ -237,7 +237,7 @@ assert "CUPY_CACHE_DIR" not in os.environ
 @pytest.fixture
 def loader(monkeypatch, tmp_path):
     pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
-    from fmm_openmm.backends.cuda import loader
+    from fmm_openmm.backends.cuda.execute.cupy import loader
 
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))

@@ -16,8 +16,8 @@ except UnsupportedError as reason:
 
 import cupy
 
-from fmm_openmm.backends.cuda.executor import allocated, bound
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.execute.cupy.executor import allocated, bound
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.operator import stored
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Device

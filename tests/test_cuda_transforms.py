@@ -16,7 +16,7 @@ except UnsupportedError as reason:
 
 import cupy
 
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
 
 SHAPES = [
     # whole

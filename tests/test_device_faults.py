@@ -279,7 +279,7 @@ def test_an_old_driver_or_no_compiler(monkeypatch, fault, text):
 
 def test_faults_of_cuda_are_explained():
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
-    from fmm_openmm.backends.cuda.faults import missing, out_of_memory
+    from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 
     # CUDADriverError needs a driver to be made
     full_driver = RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")

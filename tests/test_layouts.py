@@ -182,8 +182,8 @@ def test_costs_are_kept(monkeypatch, tmp_path):
 
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
-from fmm_openmm.backends.cuda.executor import Run  # noqa: E402
-from fmm_openmm.backends.cuda.loader import why_unusable  # noqa: E402
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run  # noqa: E402
+from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E402
 from fmm_openmm.bench.layouts import measure as bench  # noqa: E402
 
 without_gpu = why_unusable()

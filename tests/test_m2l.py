@@ -15,7 +15,7 @@ from fmm_openmm.expansions.translations import m2l_matrix, order_of
 from tests.emulator import COMPILER, DEVICE, Emulator
 
 bench = pytest.importorskip("fmm_openmm.bench.operators", reason="needs CuPy", exc_type=ImportError)
-from fmm_openmm.backends.cuda.loader import why_unusable  # noqa: E402
+from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E402
 
 without_gpu = why_unusable()
 needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")

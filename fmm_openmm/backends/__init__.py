@@ -84,7 +84,7 @@ def has_gpu() -> bool:
 
 def _cuda() -> type[Stages]:
     try:
-        from fmm_openmm.backends.cuda.loader import why_unusable
+        from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable
 
         reason = why_unusable()
         if not reason:

@@ -9,7 +9,7 @@ separation 2, periodic images as they come:
                      (A as in expansions/translations.py)
 
 The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``). What is here
-describes them, and needs no GPU; ``backends/cuda/executor.py`` runs them through CuPy.
+describes them, and needs no GPU; ``backends/cuda/execute/cupy/`` runs them.
 """
 
 from dataclasses import dataclass, replace

@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends import backend_class
-from fmm_openmm.backends.cuda.executor import Run, current_device
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.level import OPERATORS, Level, program

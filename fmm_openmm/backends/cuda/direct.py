@@ -4,7 +4,7 @@ and exact to rounding."""
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.backends.pairs import partners
 from fmm_openmm.stages import OpenSum

@@ -2,7 +2,7 @@
 compile and queue.
 
 A :class:`Program` is made once for a box lattice, an order, exclusions and a precision. The
-executors (CuPy in ``stages.py``, C++ inside OpenMM's CUDA context) know nothing of the method,
+executors (CuPy in ``execute/cupy/``, C++ inside OpenMM's CUDA context) know nothing of the method,
 which the package ``pipeline`` describes. What changes between evaluations lies in the buffers of
 ``INPUTS``; everything else is written by the steps themselves.
 

@@ -8,10 +8,15 @@ CUDA graph.
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.executor import allocated, bound, compiled, current_device
-from fmm_openmm.backends.cuda.faults import missing, out_of_memory
-from fmm_openmm.backends.cuda.graph import Graph
-from fmm_openmm.backends.cuda.loader import device_name
+from fmm_openmm.backends.cuda.execute.cupy.executor import (
+    allocated,
+    bound,
+    compiled,
+    current_device,
+)
+from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.graph import Graph
+from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.operator import serves
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP

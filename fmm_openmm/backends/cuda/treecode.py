@@ -5,7 +5,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.direct import TILE, collect, partners_on_device, split
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.stages import OpenSum
 from fmm_openmm.tree import Tree, build_tree

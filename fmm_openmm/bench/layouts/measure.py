@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.executor import Run
-from fmm_openmm.backends.cuda.loader import device_name
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run
+from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.layouts import LAYOUTS, Neighbourhood, program

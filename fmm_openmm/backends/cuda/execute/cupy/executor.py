@@ -2,8 +2,8 @@
 
 import cupy
 
-from fmm_openmm.backends.cuda.faults import out_of_memory
-from fmm_openmm.backends.cuda.loader import load
+from fmm_openmm.backends.cuda.execute.cupy.faults import out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.program import (
     SETUP,
     At,

@@ -1,0 +1,1 @@
+"""Executors of programs: a folder each, which imports no other."""

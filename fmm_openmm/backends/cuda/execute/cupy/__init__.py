@@ -1,0 +1,1 @@
+"""Programs through CuPy."""
