@@ -34,8 +34,8 @@ def openmm_callback():
         _in_callback.reset(token)
 
 
-def warn(message: str) -> None:
-    """Issue a ``UserWarning`` that points at the user's line: the innermost one outside of
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that points at the user's line: the innermost one outside of
     :data:`PASSED_THROUGH`.
 
     Where filters make warnings errors, code that OpenMM calls (:func:`openmm_callback`) logs the
@@ -52,13 +52,13 @@ def warn(message: str) -> None:
     try:
         warnings.warn_explicit(
             message,
-            UserWarning,
+            category,
             frame.f_code.co_filename,
             frame.f_lineno,
             names.get("__name__"),
             registry,
         )
-    except UserWarning:
+    except category:
         if not _in_callback.get():
             raise
         _log.warning("%s", message)

@@ -6,15 +6,17 @@ What lies in ``fmm_openmm.literature`` is there to be compared with; to ask for 
 
 from importlib import import_module
 
+from fmm_openmm.errors import warn
+
 M2L = {
     "p4": {
         "reference": "expansions.translations:P4",
         "cpu": "backends.cpu.m2l:P4",
-        "cuda": "backends.cuda.pipeline.m2l:P4",
+        "cuda": "literature.operators.p4:P4",
     },
-    "p4_dynamic": {"cuda": "backends.cuda.pipeline.m2l:P4Dynamic"},
-    "p4_symmetric": {"cuda": "backends.cuda.pipeline.m2l:P4Symmetric"},
-    "p4_parity": {"cuda": "backends.cuda.pipeline.m2l:P4Parity"},
+    "p4_dynamic": {"cuda": "literature.operators.p4:P4Dynamic"},
+    "p4_symmetric": {"cuda": "literature.operators.mirrored:P4Symmetric"},
+    "p4_parity": {"cuda": "literature.operators.mirrored:P4Parity"},
     "rotation": {
         "reference": "expansions.translations:ByRotation",
         "cpu": "backends.cpu.m2l:ROTATION",
@@ -24,13 +26,18 @@ M2L = {
 """Operators between the boxes of levels, by backend."""
 
 SUMS = {
-    "direct": {"cpu": "backends.cpu.direct:DirectSum", "cuda": "backends.cuda.direct:DirectSum"},
+    "direct": {
+        "parameters": "sums:direct_parameters",
+        "cpu": "backends.cpu.direct:DirectSum",
+        "cuda": "backends.cuda.direct:DirectSum",
+    },
     "treecode": {
-        "cpu": "backends.cpu.treecode:Treecode",
-        "cuda": "backends.cuda.treecode:Treecode",
+        "parameters": "literature.treecode:parameters",
+        "cpu": "literature.treecode.cpu:Treecode",
+        "cuda": "literature.treecode.cuda:Treecode",
     },
 }
-"""Methods without boxes, for empty space, by backend."""
+"""Methods without boxes, for empty space: what chooses their parameters, and they by backend."""
 
 METHODS = ("fmm", *SUMS)
 
@@ -38,6 +45,16 @@ METHODS = ("fmm", *SUMS)
 def names(table: dict, backend: str) -> list[str]:
     """Those that the backend has."""
     return [name for name, places in table.items() if backend in places]
+
+
+def warn_if_literature(option: str, table: dict, name: str, backend: str, instead: str) -> None:
+    """A ``DeprecationWarning`` where the option's value is a study of the literature."""
+    if table[name][backend].startswith("literature."):
+        warn(
+            f"`{option}={name!r}` with `backend={backend!r}` is deprecated, as it is a study of "
+            f"the literature that `fmm-openmm bench` compares with: use {instead!r}",
+            DeprecationWarning,
+        )
 
 
 def implementation(table: dict, name: str, backend: str):

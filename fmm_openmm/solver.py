@@ -12,7 +12,7 @@ from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallbac
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.implementations import M2L, METHODS
+from fmm_openmm.implementations import M2L, METHODS, SUMS, warn_if_literature
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
@@ -55,8 +55,9 @@ class CoulombSolver:
             is a line of the log (``fmm_openmm``, level INFO).
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see
             :class:`FMMParameters`. With an open boundary the grid follows the particles and cannot
-            be given. The operators "p4_dynamic", "p4_symmetric" and "p4_parity" are on the GPU
-            only, the latter two for rectangular boxes.
+            be given. ``m2l`` is "rotation" or, on a CPU, "p4"; studies of the literature, all
+            deprecated, are "p4" on a GPU and, there only, "p4_dynamic" and, for rectangular boxes,
+            "p4_symmetric" and "p4_parity".
         exclusions_periodic: exclude the nearest image of a pair, instead of the image that the
             positions give. Without effect with an open boundary, where there is one image.
         positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is
@@ -65,14 +66,17 @@ class CoulombSolver:
             and follow them as with an open boundary, as long as they stay together and neither
             ``grid`` nor ``levels`` are given. With an open boundary the parameters are chosen for
             them, else for those of the first evaluation.
-        method: "fmm"; or with an open boundary "direct", every pair, or "treecode", an octree whose
-            far cells act through their moments. ``order`` is that of the moments then; other
-            explicit parameters belong to the FMM.
+        method: "fmm"; or with an open boundary "direct", every pair, or (deprecated) "treecode", an
+            octree whose far cells act through their moments. ``order`` is that of the moments then;
+            other explicit parameters belong to the FMM.
 
     Raises:
         ValueError, TypeError: bad input, naming the argument and the value.
         UnsupportedError: backend "cuda" without CuPy or a GPU, or a method or ``m2l`` that does not
             go with the rest.
+
+    Warns:
+        DeprecationWarning: a method or ``m2l`` that is a study of the literature.
     """
 
     def __init__(
@@ -120,6 +124,10 @@ class CoulombSolver:
             raise UnsupportedError(
                 f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
             )
+        if m2l:
+            warn_if_literature("m2l", M2L, m2l, backend, "rotation")
+        if method != "fmm":
+            warn_if_literature("method", SUMS, method, backend, "fmm")
         if positions is not None:
             positions = check_positions(positions, len(self._charges))
         load, cell = Load.of(self._charges, self._exclusions), self._cell(None)

@@ -1,4 +1,4 @@
-"""Empty space without boxes: the choice of parameters of the direct sum and of the treecode."""
+"""Empty space without boxes: the choice of parameters."""
 
 from dataclasses import dataclass
 
@@ -6,24 +6,16 @@ import numpy as np
 
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import single_noise
+from fmm_openmm.implementations import SUMS, implementation
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import Request, tell_if_missed
-
-THETAS = (0.3, 0.4, 0.5, 0.6, 0.7)
-"""Opening parameters considered."""
+from fmm_openmm.planning.request import Request
 
 ORDERS = 20
 """Highest order of a treecode."""
 
 ROUNDING = 1e-14
 """Relative error of float64 sums."""
-
-AMPLITUDE, WIDENING, DECAY, SAFETY = 0.21, -3.8, 1.45, 2.5
-"""The treecode's relative RMS force error is
-``SAFETY * AMPLITUDE * (theta / 0.5)^WIDENING * theta^(DECAY (p + 1))``, fitted to droplets of water
-of 10,000 to 1,000,000 atoms; net and bare charges have larger forces and smaller relative
-errors."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +43,10 @@ class SumParameters:
         return () if self.method == "direct" else (self.order, self.theta)
 
 
-def treecode_error(order: int, theta: float) -> float:
-    """The estimate given at ``SAFETY``."""
-    return SAFETY * AMPLITUDE * (theta / 0.5) ** WIDENING * theta ** (DECAY * (order + 1))
-
-
 def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     """The cheapest parameters whose estimated error meets the request.
 
-    The treecode evaluates about ``(p + 1)^2 / theta^3`` terms a particle. An explicit order is
-    obeyed, with a warning if it cannot meet the tolerance.
+    An explicit order is obeyed, with a warning if it cannot meet the tolerance.
 
     Raises:
         UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond
@@ -76,18 +62,12 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
         )
     precision = request.resolve_precision(load.ionic)
     rounding = single_noise(load.ionic, 0.0) if precision == "single" else ROUNDING
-    if method == "direct":
-        return SumParameters(method, None, None, precision, rounding)
-    orders = range(1, ORDERS + 1) if request.order is None else (request.order,)
-    found = [
-        (float(np.hypot(treecode_error(p, theta), rounding)), p, theta)
-        for p in orders
-        for theta in THETAS
-    ]
-    enough = [each for each in found if each[0] <= request.tolerance] or [min(found)]
-    error, order, theta = min(enough, key=lambda each: (each[1] + 1) ** 2 / each[2] ** 3)
-    tell_if_missed(request, error, f"a treecode in {precision} precision")
-    return SumParameters(method, order, theta, precision, error)
+    return implementation(SUMS, method, "parameters")(request, precision, rounding)
+
+
+def direct_parameters(request: Request, precision: str, rounding: float) -> SumParameters:
+    """There is nothing to choose."""
+    return SumParameters("direct", None, None, precision, rounding)
 
 
 class SumPlanner:

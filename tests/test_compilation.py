@@ -11,7 +11,7 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cpu.compilation import _shares, _signature
 from fmm_openmm.backends.cpu.direct import DirectSum
 from fmm_openmm.backends.cpu.threads import kernels_in, signatures
-from fmm_openmm.backends.cpu.treecode import Treecode
+from fmm_openmm.literature.treecode.cpu import Treecode
 from tests.systems import SKEWED
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BASE = ["units", "errors", "version", "cache", "openmp", "implementations", "arrays"]
 SHAPE = [*BASE, "checks", "box", "octree"]
 DATA = [*SHAPE, "expansions"]
-PIPELINE = [*DATA, "stages", "driver", "tree", "backends"]
+PIPELINE = [*DATA, "stages", "driver", "backends"]
 SOLVER = [*PIPELINE, "planning", "sums", "results", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "version": [],
     "cache": ["errors"],
     "openmp": [],
-    "implementations": [],
+    "implementations": ["errors"],
     "arrays": [],
     "results": ["units"],
     "checks": BASE,
@@ -35,7 +35,6 @@ MAY_IMPORT = {
     "octree": ["box"],
     "expansions": SHAPE,
     "driver": [],
-    "tree": [],
     "stages": [*DATA, "driver"],
     "backends": PIPELINE,
     "oracle": SHAPE,
@@ -46,7 +45,8 @@ MAY_IMPORT = {
     "integration": [*SOLVER, "oracle", "convert"],
     "kernels": [],
     "bench": OPENMM,
-    "cli": [*OPENMM, "bench", "__init__"],
+    "literature": [*OPENMM, "bench"],
+    "cli": [*OPENMM, "bench", "literature", "__init__"],
     "__main__": ["cli"],
     "__init__": OPENMM,
 }
@@ -57,7 +57,7 @@ BACKENDS = {"reference", "cpu", "cuda"}
 # Outside packages that only some places may import; the place is a path inside the package.
 OUTSIDE = {
     "openmm": ["convert", "integration", "bench", "cli"],
-    "cupy": ["backends/cuda", "bench"],
+    "cupy": ["backends/cuda", "bench", "literature"],
     "numba": ["openmp"],
     "mdtraj": ["convert"],
     "parmed": ["convert"],
@@ -187,10 +187,15 @@ def test_a_circle_is_found():
         ),
         ("units.py", "def f():\n    import fmm_openmm.box", "imports fmm_openmm.box"),
         ("box.py", "from fmm_openmm import CoulombSolver", "imports fmm_openmm.CoulombSolver"),
-        ("backends/cpu/p2p.py", "import cupy as cp", "only backends/cuda, bench may"),
+        ("backends/cpu/p2p.py", "import cupy as cp", "only backends/cuda, bench, literature may"),
         ("expansions/harmonics.py", "from numba import njit", "which only openmp may"),
         ("oracle/ewald.py", "import openmm.unit", "only convert, integration, bench, cli may"),
         ("stray.py", "", "has no row"),
+        (
+            "backends/__init__.py",
+            "from fmm_openmm.literature import treecode",
+            "imports fmm_openmm.literature.treecode",
+        ),
     ],
 )
 def test_the_rule_catches(path, source, complaint):
@@ -200,7 +205,9 @@ def test_the_rule_catches(path, source, complaint):
 
 
 @pytest.mark.parametrize(
-    "path", sorted((SOURCE / "backends" / "cpu").glob("*.py")), ids=lambda path: path.stem
+    "path",
+    [*sorted((SOURCE / "backends" / "cpu").glob("*.py")), SOURCE / "literature/treecode/cpu.py"],
+    ids=lambda path: path.stem,
 )
 def test_kernels_read_no_constant_of_another_module(path):
     """Numba keeps what it has compiled when such a constant changes: see
@@ -219,6 +226,25 @@ def test_kernels_read_no_constant_of_another_module(path):
             assert not constants & {
                 name.id for name in ast.walk(function) if isinstance(name, ast.Name)
             }, function.name
+
+
+def test_the_literature_is_imported_when_it_is_asked_for():
+    """The product knows it as text in one file; the command line imports it within functions."""
+    product = [path for path in modules() if path.parts[0] != "literature"]
+    named = {
+        path.as_posix()
+        for path in product
+        for node in ast.walk(ast.parse((SOURCE / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and re.match(r"(fmm_openmm\.)?literature\.\w", str(node.value))
+    }
+    assert named == {"implementations.py"}
+    for path in product:
+        tree = ast.parse((SOURCE / path).read_text(encoding="utf-8"))
+        at_once = "\n".join(
+            ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
+        )
+        assert "fmm_openmm.literature" not in at_once, path
 
 
 def test_the_document_names_every_module():

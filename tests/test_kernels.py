@@ -11,12 +11,10 @@ import pytest
 
 from fmm_openmm.backends.cuda.pipeline.m2l import (
     ROTATION_SHAPES,
-    P4Parity,
-    P4Symmetric,
-    mirrored_shape,
     rotation_shape,
 )
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
+from fmm_openmm.literature.operators.mirrored import P4Parity, P4Symmetric, mirrored_shape
 from tests import nvrtc
 from tests.lennard_jones import force_switch
 

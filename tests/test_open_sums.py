@@ -64,26 +64,6 @@ def test_direct_sum(backend, name, dtype, accuracy):
     assert max(errors(found, SYSTEMS[name])) <= accuracy
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(
-    ("order", "theta", "accuracy"),
-    [(2, 0.4, 2e-3), (4, 0.5, 5e-4), (8, 0.6, 3e-5), (16, 0.6, 1e-6)],
-)
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_treecode(backend, name, order, theta, accuracy, dtype):
-    positions, charges, pairs = SYSTEMS[name]
-    found = open_sum(backend, "treecode")(charges, pairs, dtype, order, theta).evaluate(positions)
-    assert max(errors(found, SYSTEMS[name])) <= accuracy
-
-
-def test_treecode_converges_to_rounding(backend):
-    system = SYSTEMS["clusters"]
-    found = open_sum(backend, "treecode")(system[1], system[2], np.float64, 20, 0.3).evaluate(
-        system[0]
-    )
-    assert max(errors(found, system)) <= 1e-13
-
-
 @pytest.mark.parametrize(("name", "settings"), [("direct", ()), ("treecode", (5, 0.6))])
 def test_charges_change_and_results_repeat(backend, name, settings):
     positions, charges, pairs = SYSTEMS["clusters"]

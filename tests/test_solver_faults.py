@@ -211,7 +211,7 @@ def test_a_tolerance_out_of_reach_is_told_once(scattered, cell, options, told):
         solver = CoulombSolver(q, cell, boundary=boundary, tolerance=2e-4, backend="cpu", **options)
         solver.compute(x)
         solver.compute(x)
-    (warning,) = caught
+    (warning,) = (each for each in caught if each.category is not DeprecationWarning)
     expected = (
         f"`tolerance=0.0002` is out of reach for {told}: the best expected error is "
         f"{solver.parameters.expected_error:.1e}"
@@ -302,7 +302,7 @@ def test_however_small_the_charges_that_coincide_beside_others(
         solver.compute(changed(x, 30, x[7]))
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:`method='treecode'` with")
 @pytest.mark.parametrize("precision", ["single", "double"])
 @pytest.mark.parametrize(
     "boundary, options",

@@ -1,6 +1,7 @@
 """Droplets of water: direct sum, treecode and FMM in empty space, and the FMM in a periodic cell
 that is nearly empty."""
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -68,7 +69,9 @@ def rows_of(charges: ChargeSystem, methods, tolerance: float, backend: str) -> I
         else None
     )
     for method in methods:
-        evaluation = Evaluation(charges, backend=backend, method=method, tolerance=tolerance)
+        with warnings.catch_warnings():  # the treecode is deprecated but for this comparison
+            warnings.simplefilter("ignore", DeprecationWarning)
+            evaluation = Evaluation(charges, backend=backend, method=method, tolerance=tolerance)
         yield {
             "atoms": len(charges),
             "method": method,

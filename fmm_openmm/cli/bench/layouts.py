@@ -43,7 +43,7 @@ def run(args, terminal, drawing) -> dict:
     check_number(args.particles, "--particles", 1e3, 1e8)
     check_number(args.near_radius, "--near-radius", 1.0, 4.0)
     backends.backend_class("cuda")  # refuses what this machine cannot do
-    from fmm_openmm.bench.layouts import measure as bench
+    from fmm_openmm.literature.layouts import measure as bench
 
     costs = {precision: bench.costs_of(precision, args.calibrate) for precision in args.precision}
     for precision, each in costs.items():

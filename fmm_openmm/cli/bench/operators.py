@@ -32,7 +32,7 @@ def add_arguments(parser) -> None:
 def run(args, terminal, drawing) -> dict:
     """Measure, print, draw."""
     backends.backend_class("cuda")  # refuses what this machine cannot do
-    from fmm_openmm.bench import operators as bench
+    from fmm_openmm.literature.operators import measure as bench
 
     names = args.operators or bench.NAMES
     check_choices("--operators", names, bench.NAMES)

@@ -8,13 +8,16 @@ import pytest
 
 from fmm_openmm.backends.cuda.interactions import Interactions
 from fmm_openmm.backends.cuda.program import SETUP
-from fmm_openmm.bench.level import OPERATORS, Level, cube, program
 from fmm_openmm.cli import main
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.translations import m2l_matrix, order_of
+from fmm_openmm.literature.operators.level import OPERATORS, Level, cube, program
+from fmm_openmm.literature.operators.mirrored import mirrored_lists
 from tests.emulator import COMPILER, DEVICE, Emulator
 
-bench = pytest.importorskip("fmm_openmm.bench.operators", reason="needs CuPy", exc_type=ImportError)
+bench = pytest.importorskip(
+    "fmm_openmm.literature.operators.measure", reason="needs CuPy", exc_type=ImportError
+)
 from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E402
 
 without_gpu = why_unusable()
@@ -57,7 +60,7 @@ def test_interaction_lists(separation):
 @pytest.mark.parametrize("separation", [1, 2])
 def test_mirrored_lists(separation):
     """As many groups of each size as cubes have, all of a child position with the same mirror."""
-    vectors, group, _ = Interactions(cube(separation)).mirrored
+    vectors, group, _ = mirrored_lists(Interactions(cube(separation)))
     assert len(vectors) == group.shape[1] == {1: 56, 2: 189}[separation]
     assert (group[:, :, 1] // 8 % 8 == 7 - np.arange(8)[:, None]).all()
     sizes = np.bincount([int(axes).bit_count() for axes in group[0, :, 1] % 8])
@@ -116,7 +119,7 @@ def test_programs_agree_with_dense_matrices(
     name, order, side, separation, dtype, monkeypatch, tmp_path_factory
 ):
     """Through the emulator; of ``p4_parity`` with one tile of terms a block, and with two."""
-    monkeypatch.setattr("fmm_openmm.backends.cuda.pipeline.m2l.ENOUGH_WARPS", 256)
+    monkeypatch.setattr("fmm_openmm.literature.operators.mirrored.ENOUGH_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
     found = emulated(

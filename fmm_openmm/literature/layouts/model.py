@@ -25,8 +25,8 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.stats import poisson
 
-from fmm_openmm.bench.layouts import PASS_TARGETS
 from fmm_openmm.cache import Entries
+from fmm_openmm.literature.layouts import PASS_TARGETS
 from fmm_openmm.version import __version__
 
 WARP = 32

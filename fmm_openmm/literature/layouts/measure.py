@@ -15,8 +15,10 @@ from fmm_openmm.backends.cuda.execute.cupy.executor import Run
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
-from fmm_openmm.bench.layouts import LAYOUTS, Neighbourhood, program
-from fmm_openmm.bench.layouts.model import (
+from fmm_openmm.bench.solver import INSTRUCTIONS
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.literature.layouts import LAYOUTS, Neighbourhood, program
+from fmm_openmm.literature.layouts.model import (
     KEPT,
     WARP,
     Costs,
@@ -26,8 +28,6 @@ from fmm_openmm.bench.layouts.model import (
     predict,
     predict_layout,
 )
-from fmm_openmm.bench.solver import INSTRUCTIONS
-from fmm_openmm.box import BoxLattice
 
 CALIBRATION = (0.7, 1.5, 4.0, 10.0, 28.0, 80.0, 150.0)
 """Densities at which the costs are measured."""

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.bench.layouts import LAYOUTS, MOST_NEAR, Neighbourhood, program
-from fmm_openmm.bench.layouts.model import (
+from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.cli import main
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.literature.layouts import LAYOUTS, MOST_NEAR, Neighbourhood, program
+from fmm_openmm.literature.layouts.model import (
     KEPT,
     KERNELS,
     Costs,
@@ -20,9 +23,6 @@ from fmm_openmm.bench.layouts.model import (
     predict,
     predict_layout,
 )
-from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
-from fmm_openmm.cli import main
-from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import Accumulator
 from tests.emulator import COMPILER, Emulator, compiled
 
@@ -184,7 +184,7 @@ def test_costs_are_kept(monkeypatch, tmp_path):
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run  # noqa: E402
 from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E402
-from fmm_openmm.bench.layouts import measure as bench  # noqa: E402
+from fmm_openmm.literature.layouts import measure as bench  # noqa: E402
 
 without_gpu = why_unusable()
 needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")

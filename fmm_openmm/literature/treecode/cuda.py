@@ -7,8 +7,8 @@ import numpy as np
 from fmm_openmm.backends.cuda.direct import TILE, collect, partners_on_device, split
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.source import real_type
+from fmm_openmm.literature.treecode.tree import Tree, build_tree
 from fmm_openmm.stages import OpenSum
-from fmm_openmm.tree import Tree, build_tree
 
 LEAF = 64
 """Most particles in a leaf of the tree."""

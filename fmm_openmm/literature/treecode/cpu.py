@@ -14,12 +14,12 @@ from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.direct import add_range, sources
 from fmm_openmm.backends.cpu.harmonics import regular as regular_lanes
 from fmm_openmm.backends.cpu.m2m import parent_matrices
-from fmm_openmm.backends.cpu.threads import LANES, inline, kernel, kernels_in
+from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.backends.pairs import partners
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
+from fmm_openmm.literature.treecode.tree import DEPTH, Tree, build_tree
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import OpenSum
-from fmm_openmm.tree import DEPTH, Tree, build_tree
 
 LEAF = 64
 """Most particles in a leaf of the tree."""
@@ -39,7 +39,7 @@ class Treecode(OpenSum):
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
-        prepare(kernels_in("treecode"), self.dtype)
+        prepare((_walk,), self.dtype)
         self._pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
         self.set_charges(charges)
 

@@ -18,11 +18,11 @@ from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
-from fmm_openmm.bench.level import OPERATORS, Level, program
 from fmm_openmm.bench.solver import limits
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
+from fmm_openmm.literature.operators.level import OPERATORS, Level, program
 
 BASE_DEPTH = 3
 CHARGES = 5

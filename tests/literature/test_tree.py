@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fmm_openmm.tree import DEPTH, build_tree
+from fmm_openmm.literature.treecode.tree import DEPTH, build_tree
 
 RNG = np.random.default_rng(5)
 SYSTEMS = {
