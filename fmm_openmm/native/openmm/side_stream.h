@@ -6,7 +6,7 @@ namespace fmm {
 
 // A stream of the highest priority there is. Unless told otherwise it is in order with OpenMM's
 // own, as its copies are: if an error leaves OpenMM on it, nothing overtakes them. Needs OpenMM's
-// context to be current; what fails throws OpenMMException.
+// context to be current; what fails throws Failure.
 class SideStream {
 public:
     explicit SideStream(OpenMM::CudaContext& cuda, unsigned flags = CU_STREAM_DEFAULT);

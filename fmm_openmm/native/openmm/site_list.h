@@ -31,7 +31,7 @@ struct Interaction {
                   const std::vector<std::pair<int, int>>& excluded);
 };
 
-// Needs OpenMM's context to be current. What fails throws OpenMMException.
+// Needs OpenMM's context to be current. What fails throws, as an Executor does.
 class SiteList {
 public:
     SiteList(OpenMM::CudaContext& cuda, const Interaction& interaction);
