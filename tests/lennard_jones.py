@@ -10,7 +10,7 @@ import numpy as np
 @dataclass(frozen=True)
 class Functions:
     """f and g of an energy a f(r) - b g(r), and their slopes, with source that defines them for
-    ``kernels/common/pair.cuh``."""
+    ``kernels/pairs/pair.cuh``."""
 
     f: Callable
     f_slope: Callable

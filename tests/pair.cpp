@@ -1,7 +1,7 @@
-// The interaction of one pair, by kernels/common/pair.cuh on the host: force over distance and
+// The interaction of one pair, by kernels/pairs/pair.cuh on the host: force over distance and
 // energy, for the tests.
 #include "cuda.h"
-#include "../kernels/common/pair.cuh"
+#include "pairs/pair.cuh"
 
 extern "C" __attribute__((visibility("default"))) void pair(double square, double x, double y,
                                                             double* found) {

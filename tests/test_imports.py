@@ -258,7 +258,7 @@ def test_the_document_names_every_kernel():
         (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The kernels")[1]
     )
     assert set(re.findall(r"`(\w+)`", rows)) == {
-        path.stem for path in (ROOT / "kernels").glob("*.cu")
+        path.stem for path in (ROOT / "kernels").rglob("*.cu")
     }
 
 

@@ -13,14 +13,14 @@ from fmm_openmm.backends.cuda.pipeline.m2l import (
     ROTATION_SHAPES,
     rotation_shape,
 )
-from fmm_openmm.backends.cuda.source import OPTIONS, kernel_folder, source_of
+from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, source_of
 from fmm_openmm.literature.operators.mirrored import P4Parity, P4Symmetric, mirrored_shape
 from tests import nvrtc
 from tests.lennard_jones import force_switch
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 ROTATION_SPILL_BUDGET = 512  # of m2l by rotation, whose registers hold as much as they can
-STAGES = sorted(path.stem for path in kernel_folder().glob("*.cu"))
+STAGES = sorted(kernel_files())
 FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {
     f"N{k}": 16 for k in range(3)
 }

@@ -1,5 +1,5 @@
-"""The tables of the lattice operator on the GPU, through the formula of ``kernels/operator.cu``
-in NumPy. Needs no GPU."""
+"""The tables of the lattice operator on the GPU, through the formula of
+``kernels/setup/operator.cu`` in NumPy. Needs no GPU."""
 
 from itertools import product
 

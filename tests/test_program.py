@@ -11,7 +11,7 @@ from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.backends.cuda.source import kernel_folder, source_of
+from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import STAGES
@@ -63,7 +63,7 @@ def program(
 def signatures():
     """Of every kernel the parameters, comments removed."""
     found = {}
-    for path in kernel_folder().glob("*.cu"):
+    for path in kernel_files().values():
         text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
         for name, parameters in SIGNATURE.findall(text):
             found[path.stem, name] = [

@@ -15,6 +15,7 @@ import openmm
 import pytest
 
 import fmm_openmm
+from fmm_openmm.backends.cuda.source import kernel_folder
 from tests.emulator import COMPILER
 from tests.lennard_jones import FORCE_SWITCH
 
@@ -179,7 +180,7 @@ def recognise(folder):
 
 
 def pair_function(functions, folder, real="double"):
-    """Slope and energy of a pair at a distance, as `kernels/common/pair.cuh` computes them."""
+    """Slope and energy of a pair at a distance, as `kernels/pairs/pair.cuh` computes them."""
     macros = {"REAL": real, "TYPES": 1, "SWITCHED": 0} | (
         {"PAIR_FUNCTIONS": functions} if functions else {}
     )
@@ -187,7 +188,13 @@ def pair_function(functions, folder, real="double"):
     source = folder / f"pair_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
     source.write_text(f'{text}#include "{HERE.parent / "pair.cpp"}"\n')
     library = compiled(
-        folder, source.stem, [source], f"-I{HERE.parent / 'emulator'}", "-std=c++17", "-O1"
+        folder,
+        source.stem,
+        [source],
+        f"-I{HERE.parent / 'emulator'}",
+        f"-I{kernel_folder()}",
+        "-std=c++17",
+        "-O1",
     )
 
     def of(r, a, b):

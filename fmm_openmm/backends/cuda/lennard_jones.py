@@ -1,8 +1,8 @@
 """Lennard-Jones interaction of the sites, the particles that have one, as a program inside OpenMM's
 CUDA context.
 
-The kernels say how it works (``kernels/lennard_jones_list.cu``,
-``kernels/lennard_jones_pairs.cu``). Buffers that the executor fills, before
+The kernels say how it works (``kernels/pairs/lennard_jones_list.cu``,
+``kernels/pairs/lennard_jones_pairs.cu``). Buffers that the executor fills, before
 :data:`fmm_openmm.backends.cuda.program.SETUP` where nothing else is said:
 
 ===========  ==================  ===================================================================
@@ -16,7 +16,7 @@ The kernels say how it works (``kernels/lennard_jones_list.cu``,
 ``cell``     (11,) float64       box vectors in rows, radius of the list, nm, square of a site's
                                  displacement up to which the list holds, nm^2; may change, with a
                                  new list
-``state``    (8,) int32          ``State`` of ``kernels/common/sites.cuh``; the first zeroed for a
+``state``    (8,) int32          ``State`` of ``kernels/pairs/sites.cuh``; the first zeroed for a
                                  new list
 ===========  ==================  ===================================================================
 """
@@ -39,10 +39,10 @@ from fmm_openmm.backends.cuda.program import (
 from fmm_openmm.backends.cuda.source import real_type
 
 CLUSTER = 4
-"""Sites of a cluster: ``CLUSTER`` of ``kernels/common/sites.cuh``."""
+"""Sites of a cluster: ``CLUSTER`` of ``kernels/pairs/sites.cuh``."""
 
 SITE_BITS = 25
-"""Bits of an entry of a list for its site: ``SITE_BITS`` of ``kernels/common/sites.cuh``."""
+"""Bits of an entry of a list for its site: ``SITE_BITS`` of ``kernels/pairs/sites.cuh``."""
 
 FEW, LONG = 10_000, 400
 """Sites up to which, and entries of a list from which, 32 lanes share a cluster instead of 16."""
@@ -67,7 +67,7 @@ class Sites:
         entries, masked: longest lists of a cluster known so far; 0 before there are any.
         energies: elements of OpenMM's energy buffer.
         functions: source of the functions f and g of a pair's energy A f(r) - B g(r) and of their
-            slopes (``kernels/common/pair.cuh``); empty for 1/r^12 and 1/r^6.
+            slopes (``kernels/pairs/pair.cuh``); empty for 1/r^12 and 1/r^6.
     """
 
     number: int

@@ -1,5 +1,5 @@
-"""What ``kernels/operator.cu`` is given to build the lattice operator: how Ewald's sums are split,
-and their integer tables.
+"""What ``kernels/setup/operator.cu`` is given to build the lattice operator: how Ewald's sums are
+split, and their integer tables.
 
 Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all
 cells with the same counts and near stencil that are strained by up to
@@ -34,7 +34,7 @@ cancel by over four digits."""
 @dataclass(frozen=True)
 class OperatorTables:
     """Ewald's splitting parameter, its cut-off in reciprocal space, and the tables of
-    ``kernels/operator.cu``.
+    ``kernels/setup/operator.cu``.
 
     Attributes:
         alpha: splitting parameter, over the box width.

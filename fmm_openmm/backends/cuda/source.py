@@ -11,7 +11,7 @@ import numpy as np
 OPTIONS = ("--std=c++17", "--ftz=true")
 """Compiler options of every kernel."""
 
-_HEADER = re.compile(r'^#include "(?:common/)?(\w+\.cuh)"$', re.MULTILINE)
+_HEADER = re.compile(r'^#include "([\w/]+\.cuh)"$', re.MULTILINE)
 
 
 @cache
@@ -20,6 +20,12 @@ def kernel_folder() -> Path:
     package = Path(str(resources.files("fmm_openmm")))
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"
+
+
+@cache
+def kernel_files() -> dict[str, Path]:
+    """The kernel sources by name, which is theirs alone in all folders."""
+    return {path.stem: path for path in sorted(kernel_folder().rglob("*.cu"))}
 
 
 def real_type(dtype) -> str:
@@ -35,20 +41,23 @@ def source_of(stage: str, macros: dict) -> str:
     outdated one.
 
     Args:
-        stage: name of the file in ``kernels/``.
+        stage: name of the file, in whichever folder of ``kernels/``.
         macros: values by name; ``kernels/common/types.cuh`` lists them.
     """
     defines = "".join(f"#define {name} {value}\n" for name, value in sorted(macros.items()))
-    return defines + _expanded(f"{stage}.cu", set())
+    return defines + _expanded(kernel_files()[stage], set())
 
 
-def _expanded(name: str, seen: set[str]) -> str:
+def _expanded(path: Path, seen: set[Path]) -> str:
     """The text of a file with its headers in place, each once."""
-    seen.add(name)
-    text = (kernel_folder() / name).read_text().replace("#pragma once\n", "\n")
+    seen.add(path)
+    folder = kernel_folder()
+    name = path.relative_to(folder).as_posix()
+    text = path.read_text().replace("#pragma once\n", "\n")
 
     def header(match):
-        included, after = f"common/{match[1]}", text.count("\n", 0, match.start()) + 2
+        beside, after = path.parent / match[1], text.count("\n", 0, match.start()) + 2
+        included = beside if beside.exists() else folder / match[1]
         return "" if included in seen else f'{_expanded(included, seen)}#line {after} "{name}"'
 
     return f'#line 1 "{name}"\n' + _HEADER.sub(header, text)

@@ -149,8 +149,8 @@ def at_least(b: Builder, name: str, slabs: int) -> None:
 
 
 def made_of(b: Builder, kernel: str, vectors: np.ndarray, *more: str) -> None:
-    """Have a kernel of ``kernels/translations.cu`` make the table of its name from vectors (k,
-    3), box vectors, or (k, 4), and from more tables."""
+    """Have a kernel of ``kernels/setup/translations.cu`` make the table of its name from vectors
+    (k, 3), box vectors, or (k, 4), and from more tables."""
     b.stage(SETUP, file="translations", **{kernel: 0})
     b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 4 - vectors.shape[1]))), np.int32)
     b.launch(

@@ -8,12 +8,12 @@
 //                   arrange  a warp a row of cells along x: where its cells begin; rows are filled
 //                            up to whole clusters
 //                   sort     a thread a site: its place
-//                 Each cluster searches for its neighbours (common/search.cuh) when its pairs are
+//                 Each cluster searches for its neighbours (search.cuh) when its pairs are
 //                 computed next
 //   search_sites  a warp a cluster does so at once, so that the host learns how long lists are
 //
 // Bound by memory, and the last by the candidates of the search, about 600 a cluster in water.
-#include "common/search.cuh"
+#include "search.cuh"
 
 #define THREADS 256
 

@@ -19,7 +19,7 @@
 //   LIST_BLOCKS    blocks a multiprocessor that sort sites, at most
 //   DETERMINISTIC  whether the order of sums may not depend on which thread comes first
 #pragma once
-#include "real.cuh"
+#include "common/real.cuh"
 
 typedef unsigned long long uint64;
 

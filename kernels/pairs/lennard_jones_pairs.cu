@@ -1,7 +1,7 @@
-// lennard_jones_pairs: Lennard-Jones interaction of the sites within the cutoff (common/pair.cuh).
+// lennard_jones_pairs: Lennard-Jones interaction of the sites within the cutoff (pair.cuh).
 //
 // PAIR_LANES lanes own a cluster, whose list they make if it is not of the latest sorting
-// (common/search.cuh): each goes through every PAIR_LANES-th entry and lets it meet all sites of
+// (search.cuh): each goes through every PAIR_LANES-th entry and lets it meet all sites of
 // the cluster, which stay in registers. Forces on these are summed over the lanes and added to
 // OpenMM's, and so are, where lists hold every pair once, forces on entries, after they were summed
 // in memory as floats. Where a list is longer than there is room for, and where there is no cutoff,
@@ -12,11 +12,11 @@
 //   collect_reactions                                                adds the forces on entries
 //
 // Bound by instruction issue.
-#include "common/ahead.cuh"
+#include "ahead.cuh"
 #include "common/fixed_point.cuh"
-#include "common/pair.cuh"
+#include "pair.cuh"
 #include "common/reduce.cuh"
-#include "common/search.cuh"
+#include "search.cuh"
 
 #define THREADS 128
 #define SHARED_TYPES 32  // up to so many types their table is kept in shared memory

@@ -1,7 +1,7 @@
 // Loads that stay where they are written: the compiler would put off what is fetched ahead of its
 // use until it is needed.
 #pragma once
-#include "real.cuh"
+#include "common/real.cuh"
 
 __device__ __forceinline__ unsigned load_now(const unsigned* from) {
 #ifdef __CUDA_ARCH__

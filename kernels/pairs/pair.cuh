@@ -11,7 +11,7 @@
 // Without a branch and with one reciprocal root in float, whose accuracy this keeps;
 // in double by division.
 #pragma once
-#include "real.cuh"
+#include "common/real.cuh"
 
 // Whether forces are zero beyond the cutoff by themselves; f and g may be infinite there.
 #if SWITCHED && !defined(PAIR_FUNCTIONS)
