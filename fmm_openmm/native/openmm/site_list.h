@@ -1,5 +1,6 @@
 // The Lennard-Jones interaction of some particles, the sites, inside OpenMM's CUDA context: what is
-// beside the kernels of kernels/pairs/lennard_jones_list.cu and kernels/pairs/lennard_jones_pairs.cu.
+// beside the kernels of kernels/pairs/lennard_jones_list.cu and
+// kernels/pairs/lennard_jones_pairs.cu.
 #pragma once
 #include <memory>
 #include <string>
