@@ -120,12 +120,8 @@ class CoulombSolver:
         self._automatic = backend == "auto"
         backend = choose_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
-        if m2l and backend not in M2L[m2l]:
-            raise UnsupportedError(
-                f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
-            )
         if m2l:
-            warn_if_literature("m2l", M2L, m2l, backend, "rotation")
+            _check_m2l(m2l, backend)
         if method != "fmm":
             warn_if_literature("method", SUMS, method, backend, "fmm")
         if positions is not None:
@@ -386,6 +382,15 @@ def _check_method(method: str, boundary: str, backend: str) -> None:
         raise UnsupportedError(
             f"`method={method!r}` is not available with `backend='reference'`: use 'cpu' or 'cuda'"
         )
+
+
+def _check_m2l(m2l: str, backend: str) -> None:
+    """Refuse an operator that the backend does not have; warn of a study of the literature."""
+    if backend not in M2L[m2l]:
+        raise UnsupportedError(
+            f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
+        )
+    warn_if_literature("m2l", M2L, m2l, backend, "rotation")
 
 
 def _check_open(grid) -> None:

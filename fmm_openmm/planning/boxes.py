@@ -80,7 +80,7 @@ class Region:
 
     @property
     def centre(self) -> np.ndarray:
-        """Of the boxes, shape (3,), nm."""
+        """The middle of the boxes, shape (3,), nm."""
         return self.corner + self.lattice.span * self.width / 2
 
     @property

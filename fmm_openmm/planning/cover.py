@@ -39,7 +39,7 @@ nm, for particles at molecular distances: ten times that of water, twice that of
 random places."""
 
 NET_NOISE = 6e-7
-"""Of the potential of a net charge in float32, see :func:`_rounding`.
+"""Relative rounding error of the potential of a net charge in float32, see :func:`_rounding`.
 Fitted to droplets of water with net charges."""
 
 

@@ -39,7 +39,7 @@ class Load:
 
 
 LEAST_FILLED = 2.0**-30
-"""Of a cell: a droplet of a million atoms fills so much of a cell of 20 um."""
+"""Least filled fraction of a cell: a droplet of a million atoms fills so much of one of 20 um."""
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:

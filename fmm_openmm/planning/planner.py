@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def parameters(self) -> FMMParameters:
-        """Of the boxes."""
+        """What was chosen for the boxes."""
         return self.boxes.parameters
 
     def place(self, boxes: Boxes) -> "Plan":
@@ -109,7 +109,8 @@ class Planner:
 
     @property
     def parameters(self) -> FMMParameters | None:
-        """Of boxes over the problem's cell, or of the region planned last; None without one."""
+        """Parameters of boxes over the problem's cell, or of the region planned last; None without
+        one."""
         return self._whole or self._last
 
     def foresee(self, positions: np.ndarray, cell: np.ndarray | None) -> None:

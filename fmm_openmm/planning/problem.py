@@ -64,7 +64,7 @@ class Problem:
 
     @cached_property
     def parameters(self) -> FMMParameters:
-        """Of boxes over the whole cell."""
+        """Parameters of boxes over the whole cell."""
         return choose_tuned(self.device, self.request, self.cell, self.load, self.cost)
 
     def filling(self, cell: np.ndarray, kept: Filling | None = None) -> Filling:

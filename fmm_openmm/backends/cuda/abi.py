@@ -33,7 +33,7 @@ BUFFER_KINDS = ("own", "external", "flag")
 """Kinds of buffers in a serialised program, numbered from 0: :class:`Buffer` of ``program``."""
 
 PRECISIONS = ("single", "mixed", "double")
-"""Of a Context, numbered from 0."""
+"""Precisions of a Context, numbered from 0."""
 
 
 class Delivery(IntEnum):

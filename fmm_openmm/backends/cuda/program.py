@@ -50,7 +50,8 @@ class Phase:
     """At its end, where forces are wanted, and where not."""
 
     LIST, SEARCH = "list", "search"
-    """Of Lennard-Jones pairs: their list if it is outdated, and the search for neighbours alone."""
+    """A new list of Lennard-Jones pairs where the old one is outdated, and the search for
+    neighbours alone."""
 
     FORCES, ENERGY, BOTH = "forces", "energy", "both"
     """After that, what is wanted."""

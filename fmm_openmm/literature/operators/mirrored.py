@@ -12,11 +12,11 @@ from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.literature.operators.p4 import harmonics_of
 
 MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
-"""Of ``p4_symmetric`` and ``p4_parity`` on a multiprocessor, by bytes of local expansions in the
-registers of a lane."""
+"""Warps of ``p4_symmetric`` and ``p4_parity`` on a multiprocessor, by bytes of local expansions in
+the registers of a lane."""
 
 BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
-"""Of these: warps a block, at most; moments that a lane reads ahead."""
+"""Warps of a block of these operators, at most; moments that a lane reads ahead."""
 
 ENOUGH_WARPS = 8192
 """The interaction lists are shared out among warps until there are about so many."""

@@ -6,7 +6,6 @@
 #include "openmm/PythonForce.h"
 #include "openmm/System.h"
 #include "cuda_platform.h"
-#include "python.h"
 
 using namespace OpenMM;
 

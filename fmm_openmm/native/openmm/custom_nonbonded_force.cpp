@@ -19,12 +19,7 @@ static void copySettings(const CustomNonbondedForce& from, CustomNonbondedForce&
 
 CustomParameters::CustomParameters(const CustomNonbondedForce& force, const PairEnergy& energy)
     : typeOfParticle(energy.typeOfParticle), energy(energy) {
-    const auto method = force.getNonbondedMethod();
-    interaction.periodic = method == CustomNonbondedForce::CutoffPeriodic;
-    interaction.cutoff = method == CustomNonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
-    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction()
-                                ? force.getSwitchingDistance()
-                                : 0;
+    interaction.setDistances(force);
     interaction.types = energy.types;
     interaction.setSites(typeOfParticle, exclusionsOf(force));
     std::vector<double> defaults;
@@ -96,19 +91,16 @@ void CustomNonbondedKernel::initialize(const System& system, const CustomNonbond
         } catch (const NotSeparable& reason) {
             obstacle = reason.what();
         }
-    if (claim.ask(force, parameters.interaction, obstacle)) try {
-            ContextSelector selector(cuda);
-            copySettings(force, settings);
-            pairs.start(force, parameters.interaction, claim.isAlone());
-            describe(force);
-            return;
-        } catch (const Interrupted&) {
-            throw;
-        } catch (const std::exception& error) {
-            claim.ask(force, parameters.interaction, error.what());
-        }
+    if (claim.serve(force, parameters.interaction, obstacle, [&] { make(force); })) return;
     makeOwn<CalcCustomNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
+}
+
+void CustomNonbondedKernel::make(const CustomNonbondedForce& force) {
+    ContextSelector selector(cuda);
+    copySettings(force, settings);
+    pairs.start(force, parameters.interaction, claim.isAlone());
+    describe(force);
 }
 
 void CustomNonbondedKernel::describe(const CustomNonbondedForce& force) {

@@ -47,6 +47,7 @@ public:
                                  int lastParticle) override;
 
 private:
+    void make(const OpenMM::CustomNonbondedForce& force);
     void describe(const OpenMM::CustomNonbondedForce& force);
 
     OpenMM::ContextImpl& context;

@@ -47,14 +47,7 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
         parameters = NonbondedParameters(force, {});
         obstacle = parameters.obstacle();
     }
-    if (claim.ask(force, parameters.interaction, obstacle)) try {
-            make(system, force);
-            return;
-        } catch (const Interrupted&) {
-            throw;
-        } catch (const std::exception& error) {
-            claim.ask(force, parameters.interaction, error.what());
-        }
+    if (claim.serve(force, parameters.interaction, obstacle, [&] { make(system, force); })) return;
     makeOwn<CalcNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
 }

@@ -33,12 +33,7 @@ NonbondedParameters::NonbondedParameters(const NonbondedForce& force,
     : names(before.names), values(before.names.size()) {
     readParticles(force);
     readExceptions(force, before);
-    const auto method = force.getNonbondedMethod();
-    interaction.periodic = method == NonbondedForce::CutoffPeriodic;
-    interaction.cutoff = method == NonbondedForce::NoCutoff ? 0 : force.getCutoffDistance();
-    interaction.switching = interaction.cutoff > 0 && force.getUseSwitchingFunction()
-                                ? force.getSwitchingDistance()
-                                : 0;
+    interaction.setDistances(force);
     interaction.types = types.size();
     interaction.setSites(typeOfParticle, excluded);
 }

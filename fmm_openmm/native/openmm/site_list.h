@@ -27,6 +27,16 @@ struct Interaction {
     // excluded partners of site s: partner[start[s]] onwards, ascending
     std::vector<int> start, partner;
 
+    // Periodicity, cutoff and switching distance of a force.
+    template <class Force>
+    void setDistances(const Force& force) {
+        const auto method = force.getNonbondedMethod();
+        periodic = method == Force::CutoffPeriodic;
+        cutoff = method == Force::NoCutoff ? 0 : force.getCutoffDistance();
+        switching =
+            cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
+    }
+
     // The particles as sites that have a type, -1: none. Excluded pairs are of particles.
     void setSites(const std::vector<int>& typeOfParticle,
                   const std::vector<std::pair<int, int>>& excluded);
