@@ -387,7 +387,7 @@ def test_a_clash_is_an_overflow(precision, half, folder, monkeypatch):
 
 
 def test_constants_of_the_kernels():
-    text = (Path(str(resources.files("fmm_openmm.kernels"))) / "common" / "sites.cuh").read_text(
+    text = (Path(str(resources.files("fmm_openmm.kernels"))) / "pairs" / "sites.cuh").read_text(
         encoding="utf-8"
     )
     for name in ("CLUSTER", "SITE_BITS"):

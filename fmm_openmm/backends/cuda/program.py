@@ -168,15 +168,15 @@ class Program:
     Attributes:
         macros: of all kernel files.
         kernels, buffers: by name.
-        phases: of stages, where it is not :attr:`Phase.EVALUATE`.
         steps: in the order in which they are queued.
+        phases: of stages, where it is not :attr:`Phase.EVALUATE`.
     """
 
     macros: dict[str, object] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
-    phases: dict[str, str] = field(default_factory=lambda: {SETUP: Phase.SETUP})
     steps: list[Step] = field(default_factory=list)
+    phases: dict[str, str] = field(default_factory=lambda: {SETUP: Phase.SETUP})
 
     def steps_of(self, stage: str) -> list[Step]:
         """The steps of one stage."""
