@@ -77,7 +77,7 @@ def bench(capsys, tmp_path):
     JSON it wrote."""
 
     def command(*argv):
-        assert main(["bench", *argv, "--json", "out.json", "--plot", "out.png"]) == 0, (
+        assert main(["bench", *argv, "--json=out.json", "--plot", "out.png"]) == 0, (
             capsys.readouterr().err
         )
         text = capsys.readouterr().out
@@ -979,13 +979,13 @@ def test_json_alone(capsys):
         (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
         (["scaling", "--max-atoms", "1e4"], "--max-atoms must be at least 10002, got 10000"),
         (["open", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
-        (["nve", "--json", "."], "is a folder: ."),
+        (["nve", "--json=."], "is a folder: ."),
         (
             ["open", "--cell", "5"],
             "--cell must lie between 15.1 and 10000 (nm) for 21480 atoms, got 5",
         ),
         (["scaling", "--plot", "out.doc"], "--plot must name a file ending in"),
-        (["scaling", "--json", "nowhere/out.json"], "no such folder: nowhere"),
+        (["scaling", "--json=nowhere/out.json"], "no such folder: nowhere"),
         (
             ["nve", "--smoothing", "0", "wide"],
             "argument --smoothing: could not convert string to float: 'wide'",

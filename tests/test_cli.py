@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
-from fmm_openmm.cli import check, info, main, run, terminal, validate
+from fmm_openmm import cli
+from fmm_openmm.cli import bench, check, info, main, run, terminal, validate
 from fmm_openmm.oracle import ewald_sum
 from tests.convert.small_water import BOX, FORCE_FIELD, small_water
 
@@ -103,9 +105,74 @@ def test_module_and_exit_code():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["info", "check", "validate", "run", "bench", "convert"])
-def test_help(command, succeed):
-    assert f"fmm-openmm {command}" in succeed(command, "--help")
+BENCHMARKS = [f"bench {name}" for name in bench.BENCHMARKS]
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS, *BENCHMARKS])
+def test_help(command, columns, succeed, monkeypatch):
+    """At most 80 columns, and a command to begin with, which is understood."""
+    monkeypatch.setenv("COLUMNS", columns)
+    text = succeed(*command.split(), "--help")
+    usage, _, example = text.partition("\nexample:\n")
+    assert f"fmm-openmm {command}".strip() in usage
+    assert max(map(len, text.splitlines())) <= 80
+    program, *argv = shlex.split(example)
+    assert program == "fmm-openmm"
+    assert cli.parse(argv).command == argv[0]
+    assert " ".join(argv).startswith(command)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--forcefield", "a.xml", "b.xml", "water.pdb"],
+        ["--box", "2", "2", "2", "water.pdb", "--forcefield", "a.xml", "b.xml"],
+        ["--steps", "1e6", "water.pdb", "--forcefield", "a.xml", "b.xml", "--json"],
+        ["--json", "water.pdb", "--forcefield", "a.xml", "b.xml"],
+    ],
+)
+def test_options_and_files_in_any_order(argv):
+    args = cli.parse(["run", *argv])
+    assert (args.files, args.forcefield) == (["water.pdb"], ["a.xml", "b.xml"])
+    assert args.box == ([2.0, 2.0, 2.0] if "--box" in argv else None)
+    assert args.steps == (1_000_000 if "--steps" in argv else 1000)
+    assert args.json is ("--json" in argv)
+
+
+def test_several_files_among_options():
+    args = cli.parse(["run", "a.prmtop", "--steps", "5", "a.rst7", "--seed", "1"])
+    assert args.files == ["a.prmtop", "a.rst7"]
+    args = cli.parse(["run", "--parameters", "a.prm", "a.top", "a.str", "a.psf", "a.crd"])
+    assert (args.parameters, args.files) == (["a.prm", "a.top", "a.str"], ["a.psf", "a.crd"])
+    args = cli.parse(["convert", "--box", "1", "2", "3", "a.xml", "a.pdb", "-o", "a.npz"])
+    assert (args.box, args.files) == ([1.0, 2.0, 3.0], ["a.xml", "a.pdb"])
+    assert cli.parse(["info", "--debug", "a.xml"]).files == ["a.xml"]
+
+
+@pytest.mark.parametrize("argv", [["check"], ["bench", "nve"]])
+def test_json_in_a_file(argv, capsys, monkeypatch, tmp_path):
+    """One spelling for all commands; that of benchmarks until now is warned of."""
+    outcome = terminal.Outcome({"answer": 42})
+    monkeypatch.setattr(cli.COMMANDS[argv[0]], "run", lambda *_: outcome)
+    path = tmp_path / "out.json"
+    assert main([*argv, f"--json={path}"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert json.loads(path.read_text()) == outcome.result
+    assert main([*argv, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == outcome.result
+    path.unlink()
+    assert main([*argv, "--json", str(path)]) == (0 if argv[0] == "bench" else 2)
+    told = capsys.readouterr().err
+    assert (f"write --json={path} for --json {path}" in told) is (argv[0] == "bench")
+    assert path.exists() is (argv[0] == "bench")
+    assert cli.parse(["bench", "--json", "nve"]).json is True
+
+
+def test_outputs_that_may_not_be_written(fail, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "no permission to write run.csv" in fail("run", *WATER, "--log", "run.csv")
+    assert "no permission to write out.json" in fail("check", "--json=out.json")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +204,12 @@ def test_help(command, succeed):
             "--pme-tolerance must lie between 0 and 1, got 0.0",
         ),
         (["validate", *WATER, "--grid", "0", "4", "4"], "`grid` must be"),
+        (["run", "--steps", "5"], "the following arguments are required: FILE"),
+        (["check", "water.pdb"], "check takes no FILE, got water.pdb"),
+        (["bench", "nve", "water.pdb"], "unrecognized arguments: water.pdb"),
+        (["run", *WATER, "--steps", "1.5"], "invalid int value: '1.5'"),
+        (["run", *WATER, "--box", "2", "2", "x"], "argument --box: invalid float value: 'x'"),
+        (["info", "--json=nowhere/info.json"], "no such folder: nowhere"),
         (["validate", *WATER, "--bridge", "host"], "unrecognized arguments: --bridge host"),
         (["convert", *WATER], "the following arguments are required: -o/--output"),
         (["convert", *WATER, "-o", "water.txt"], "--output must end in .npz, got water.txt"),
@@ -293,7 +366,8 @@ def test_an_input_is_never_overwritten(fail, tmp_path, command, way):
         named = str(link)
     files = ["--system", str(source)] if command == "bench md" else [str(source)]
     for each in WRITTEN[command]:
-        line = fail(*command.split(), *files, "--forcefield", str(field), each, named)
+        written = [f"{each}={named}"] if each == "--json" else [each, named]
+        line = fail(*command.split(), *files, "--forcefield", str(field), *written)
         assert f"{each} {named} is a file that is read" in line
     assert (source.read_bytes(), field.read_bytes()) == before
 

@@ -287,8 +287,7 @@ def test_the_command(gpu, file, capsys, tmp_path, monkeypatch):
         "--cells",
         "cube",
         "octahedron",
-        "--json",
-        "out.json",
+        "--json=out.json",
     ]
     assert main(["bench", "tune", *arguments]) == 0, capsys.readouterr().err
     assert str(file) in capsys.readouterr().out

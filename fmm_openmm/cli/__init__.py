@@ -1,7 +1,8 @@
 """The command line: ``fmm-openmm`` and ``python -m fmm_openmm``.
 
-One module a command. Each has ``add_arguments(parser)`` and ``run(args, terminal) -> Outcome``;
-what they print goes through :class:`fmm_openmm.cli.terminal.Terminal`.
+One module a command. Each has ``EXAMPLE``, ``add_arguments(parser)`` and
+``run(args, terminal) -> Outcome``; what they print goes through
+:class:`fmm_openmm.cli.terminal.Terminal`.
 
 Exit codes: 0 done, 1 a check failed, 2 bad usage or input (one line on stderr), 130 interrupted.
 """
@@ -15,8 +16,15 @@ from contextlib import contextmanager
 import openmm
 
 from fmm_openmm import UnsupportedError, __version__
-from fmm_openmm.cli import bench, check, convert, info, run, validate
+from fmm_openmm.cli import bench, check, convert, info, inputs, run, validate
 from fmm_openmm.cli.outputs import check_outputs
+from fmm_openmm.cli.parser import (
+    HelpFormatter,
+    Parser,
+    add_command,
+    add_common_arguments,
+    join_json,
+)
 from fmm_openmm.cli.terminal import Terminal, one_line
 
 COMMANDS = {
@@ -41,30 +49,35 @@ EXPECTED = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and raised."""
-
-    def error(self, message):
-        raise ValueError(f"{message} (see {self.prog} --help)")
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser of every command."""
-    parser = _Parser(prog="fmm-openmm", description="Fast multipole electrostatics for OpenMM.")
+    parser = Parser(
+        prog="fmm-openmm",
+        description="Fast multipole electrostatics for OpenMM.",
+        epilog="example:\n  fmm-openmm check",
+        formatter_class=HelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"fmm_openmm {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
-        summary = module.__doc__.partition("\n\n")[0]
-        command = commands.add_parser(name, help=summary, description=module.__doc__)
-        command.formatter_class = argparse.RawDescriptionHelpFormatter
-        command.add_argument(
-            "--json", action="store_true", help="print the results as JSON, and nothing else"
-        )
-        command.add_argument(
-            "--debug", action="store_true", help="show the Python traceback of an error"
-        )
-        module.add_arguments(command)
+        add_common_arguments(add_command(commands, name, module))
     return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments of a command, FILE and options in any order.
+
+    Raises:
+        ValueError: bad usage.
+    """
+    parser = build_parser()
+    args, rest = parser.parse_known_args(join_json(argv, bench.BENCHMARKS))
+    if args.command == "bench" or any(word.startswith("-") for word in rest):
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    else:
+        inputs.gather_files(args, rest)
+    return args
 
 
 class _Told(logging.Handler):
@@ -101,9 +114,10 @@ def main(argv=None) -> int:
     Args:
         argv: the arguments, ``sys.argv[1:]`` where None.
     """
-    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else list(argv)
+    debug = "--debug" in argv
     try:
-        args = build_parser().parse_args(argv)
+        args = parse(argv)
         check_outputs(args)
         terminal = Terminal(args.json)
         with _telling():

@@ -52,6 +52,9 @@ class Check:
         return "passed" if self.passed else "FAILED"
 
 
+EXAMPLE = "fmm-openmm check"
+
+
 def add_arguments(parser) -> None:
     """``--plot``."""
     add_plot_argument(parser)

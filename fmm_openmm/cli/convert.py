@@ -6,8 +6,10 @@ The file is what fmm_openmm.ChargeSystem.load reads.
 import numpy as np
 
 from fmm_openmm.cli import inputs, notes
-from fmm_openmm.cli.terminal import Outcome, check_folder
+from fmm_openmm.cli.terminal import Outcome
 from fmm_openmm.convert import ChargeSystem
+
+EXAMPLE = "fmm-openmm convert water.prmtop water.inpcrd -o water.npz"
 
 
 def add_arguments(parser) -> None:
@@ -22,7 +24,6 @@ def run(args, terminal) -> Outcome:
     """Read, convert, save."""
     if not args.output.endswith(".npz"):
         raise ValueError(f"--output must end in .npz, got {args.output}")
-    check_folder(args.output)
     with terminal.progress("reading"):
         molecules = inputs.load(args)
         system = ChargeSystem.from_openmm(molecules.system, molecules.positions)

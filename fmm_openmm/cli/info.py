@@ -24,6 +24,9 @@ FMM_FORCE = "FMMForce"
 BACKENDS = ("reference", "cpu", "cuda")
 
 
+EXAMPLE = "fmm-openmm info"
+
+
 def add_arguments(parser) -> None:
     """The files to look into."""
     parser.add_argument(

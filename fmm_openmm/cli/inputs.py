@@ -1,5 +1,6 @@
 """Molecular systems from files, whatever ``openmm.app`` reads."""
 
+import argparse
 import gzip
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from fmm_openmm.convert.cells import is_no_cell
 
 FILES = """\
 FILE is one of
-  structure.pdb or .cif  with --forcefield XML ...  (these also as .pdb.gz or .cif.gz)
-  system.xml + structure.pdb or .cif                (an openmm.System, with PME or converted by
-                                                     use_fmm; the structure gives positions and box)
-  topology.prmtop + coordinates.inpcrd or .rst7     (AMBER)
-  topology.top + coordinates.gro                    (GROMACS; --include DIR for its force field
-                                                     files)
-  structure.psf + coordinates.pdb or .crd           (CHARMM; --parameters FILE ...)"""
+  structure.pdb or .cif, also .gz      with --forcefield XML ...
+  system.xml + structure.pdb or .cif   an openmm.System, with PME or converted
+                                       by use_fmm; positions and box are those
+                                       of the structure
+  topology.prmtop + .inpcrd or .rst7   AMBER
+  topology.top + coordinates.gro       GROMACS; --include DIR for the files of
+                                       its force field
+  structure.psf + .pdb or .crd         CHARMM; --parameters FILE ..."""
 
 KINDS = {
     ".pdb": "structure",
@@ -77,7 +79,9 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
     group = parser.add_argument_group("input")
     named = {"dest": "files"} if option else {}
     usual = f" (default: {' '.join(forcefield)})" if forcefield else ""
-    group.add_argument(option or "files", nargs="+", metavar="FILE", help="see below", **named)
+    group.add_argument(
+        option or "files", nargs="+" if option else "*", metavar="FILE", help="see below", **named
+    )
     group.add_argument(
         "--forcefield",
         nargs="+",
@@ -92,7 +96,7 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
     group.add_argument(
         "--box",
         nargs="+",
-        type=float,
+        type=_length,
         metavar="LENGTH",
         help="periodic box in place of the files' own: three lengths in nm, or these and "
         "three angles in degrees",
@@ -106,6 +110,49 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
     group.add_argument(
         "--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water"
     )
+
+
+def _length(text: str) -> float | str:
+    """A length; or a FILE that stands behind the lengths, for :func:`gather_files`."""
+    if _ending(text):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
+
+
+def gather_files(args, rest: list[str]) -> None:
+    """Put into ``args.files`` every FILE of the command line: those among options, and those that
+    stand behind the values of an option that takes several.
+
+    Args:
+        rest: words that the parser left over.
+
+    Raises:
+        ValueError: the command takes no FILE, or needs one and has none.
+    """
+    if not hasattr(args, "files"):
+        if rest:
+            raise ValueError(f"{args.command} takes no FILE, got {' '.join(rest)}")
+        return
+    args.files = [*args.files, *rest]
+    for option in ("forcefield", "parameters", "box"):
+        values = getattr(args, option, None) or []
+        files = [value for value in values if isinstance(value, str) and _is_file(option, value)]
+        args.files += files
+        if files:
+            setattr(args, option, [value for value in values if value not in files] or None)
+    if not args.files and args.command != "info":
+        raise ValueError(
+            f"the following arguments are required: FILE (see fmm-openmm {args.command} --help)"
+        )
+
+
+def _is_file(option: str, value: str) -> bool:
+    """Whether a value of the option is a FILE; force fields are XML, and CHARMM's topologies may be
+    called .top."""
+    return option == "box" or KINDS.get(_ending(value)) not in (None, "system", "gromacs")
 
 
 def load(args) -> Molecules:
@@ -156,9 +203,7 @@ def load(args) -> Molecules:
 
 def kind_of(path: Path) -> str:
     """One of the values of :data:`KINDS`."""
-    kind = next(
-        (kind for ending, kind in KINDS.items() if path.name.lower().endswith(ending)), None
-    )
+    kind = KINDS.get(_ending(path.name))
     if kind is None:
         raise ValueError(
             f"{path}: unknown kind of file {path.suffix!r}, expected one of {', '.join(KINDS)}"
@@ -166,6 +211,11 @@ def kind_of(path: Path) -> str:
     if kind == "gromacs" and path.read_bytes().lstrip()[:1] == b"%":  # AMBER uses .top too
         return "amber"
     return kind
+
+
+def _ending(name: str) -> str | None:
+    """The key of :data:`KINDS` that a name ends in."""
+    return next((ending for ending in KINDS if name.lower().endswith(ending)), None)
 
 
 @contextmanager

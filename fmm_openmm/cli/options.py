@@ -1,5 +1,6 @@
 """Arguments that several commands share."""
 
+import argparse
 from dataclasses import fields
 
 import openmm
@@ -7,6 +8,17 @@ import openmm
 from fmm_openmm.backends import BACKENDS
 from fmm_openmm.integration.definition import LENNARD_JONES, Options
 from fmm_openmm.planning.request import PRECISIONS, TOLERANCE
+
+
+def count(text: str) -> int:
+    """A whole number, also as 1e6."""
+    try:
+        number = float(text)
+        if number.is_integer():
+            return int(number)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
 
 
 def add_fmm_arguments(parser, context: bool = True) -> None:

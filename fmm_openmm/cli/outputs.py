@@ -1,6 +1,8 @@
-"""No command writes to a file that it reads, or to one file twice."""
+"""Before a command begins: its outputs can be written, and no command writes to a file that it
+reads, or to one file twice."""
 
 import argparse
+import os
 from pathlib import Path
 
 INPUTS = ("files", "forcefield", "parameters")
@@ -10,10 +12,11 @@ OUTPUTS = ("json", "plot", "trajectory", "log", "output")
 
 def check_outputs(args: argparse.Namespace) -> None:
     """Refuse, before any work, an output that is an input, by whatever path or link, that lies
-    among force field files, or that is another output as well.
+    among force field files, or that is another output as well; and one that cannot be written.
 
     Raises:
         ValueError: names the option and the file.
+        OSError: no such folder, a folder, or no permission to write.
     """
     read = [Path(name) for option in INPUTS for name in getattr(args, option, None) or ()]
     folder = getattr(args, "include", None)
@@ -23,6 +26,7 @@ def check_outputs(args: argparse.Namespace) -> None:
         if not isinstance(name, str):
             continue
         path = Path(name)
+        check_writable(path)
         if any(_are_one(path, other) for other in read):
             raise ValueError(f"--{option} {name} is a file that is read: give another")
         if folder and path.exists() and Path(folder).resolve() in path.resolve().parents:
@@ -31,6 +35,18 @@ def check_outputs(args: argparse.Namespace) -> None:
             if _are_one(path, taken):
                 raise ValueError(f"--{option} and --{other} are one file, {name}: give two")
         written[option] = path
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file to be written that is a folder, lies in one that is not there, or may not be
+    written."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(2, "no such folder", str(path.parent))
+    if path.is_dir():
+        raise IsADirectoryError(f"is a folder: {path}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise PermissionError(f"no permission to write {path}")
 
 
 def _are_one(path: Path, other: Path) -> bool:

@@ -17,8 +17,14 @@ from openmm import app, unit
 from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
 from fmm_openmm.bench.systems import BOLTZMANN, barostat, degrees_of_freedom
 from fmm_openmm.cli import inputs, notes
-from fmm_openmm.cli.options import add_fmm_arguments, add_platform_argument, fmm_options, platform
-from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
+from fmm_openmm.cli.options import (
+    add_fmm_arguments,
+    add_platform_argument,
+    count,
+    fmm_options,
+    platform,
+)
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.integration import signals
 
 STEPS_AT_ONCE = 10
@@ -46,11 +52,15 @@ class Sample:
     volume: float
 
 
+EXAMPLE = """fmm-openmm run topol.top conf.gro --ensemble npt --steps 1e5 \\
+      --trajectory run.xtc --log run.csv"""
+
+
 def add_arguments(parser) -> None:
     """FILE, the ensemble, what to write, and how to compute."""
     inputs.add_arguments(parser)
     group = parser.add_argument_group("simulation")
-    group.add_argument("--steps", type=int, default=1000, help="default %(default)s")
+    group.add_argument("--steps", type=count, default=1000, help="default %(default)s")
     group.add_argument("--timestep", type=float, default=0.002, help="ps (default %(default)s)")
     group.add_argument(
         "--ensemble",
@@ -66,11 +76,15 @@ def add_arguments(parser) -> None:
         "--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)"
     )
     group.add_argument(
-        "--minimize", type=int, default=0, metavar="N", help="first at most N steps of minimisation"
+        "--minimize",
+        type=count,
+        default=0,
+        metavar="N",
+        help="first at most N steps of minimisation",
     )
     group.add_argument(
         "--equilibrate",
-        type=int,
+        type=count,
         default=0,
         metavar="N",
         help="then N steps before the run, of npt with --ensemble npt, else of nvt",
@@ -83,7 +97,7 @@ def add_arguments(parser) -> None:
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
     group.add_argument("--log", metavar="FILE.csv", help="energies, temperature and volume")
     group.add_argument(
-        "--interval", type=int, default=100, help="steps between samples (default %(default)s)"
+        "--interval", type=count, default=100, help="steps between samples (default %(default)s)"
     )
     add_plot_argument(group)
     add_fmm_arguments(parser)
@@ -180,8 +194,6 @@ def check_arguments(args) -> None:
         raise ValueError(
             f"--timestep is in ps and must be at most 0.01, got {args.timestep:g}: 0.002 is usual"
         )
-    check_folder(args.trajectory)
-    check_folder(args.log)
     if args.trajectory and _suffix(args.trajectory) not in TRAJECTORIES:
         raise ValueError(
             f"--trajectory must end in {', '.join(TRAJECTORIES)}, got {args.trajectory}"

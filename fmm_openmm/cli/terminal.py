@@ -6,7 +6,6 @@ import math
 import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -142,15 +141,6 @@ def one_line(error: BaseException) -> str:
     return text
 
 
-def check_folder(path: str | None) -> None:
-    """Refuse a file to be written that is a folder, or in one that is not there,
-    before the work begins."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(2, "no such folder", str(Path(path).parent))
-    if path is not None and Path(path).is_dir():
-        raise IsADirectoryError(f"is a folder: {path}")
-
-
 def add_plot_argument(parser) -> None:
     """``--plot FILE``."""
     parser.add_argument(
@@ -164,13 +154,11 @@ def figure(path: str | None):
     Called before the work begins, so that what cannot be drawn is said at once.
 
     Raises:
-        FileNotFoundError: there is no such folder.
         ImportError: matplotlib is not installed.
         ValueError: matplotlib cannot write this kind of file.
     """
     if path is None:
         return None
-    check_folder(path)
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ImportError as error:

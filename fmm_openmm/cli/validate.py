@@ -22,6 +22,10 @@ EWALD_LIMIT = 50_000
 """Particles up to which "auto" takes the Ewald sum: about half a minute."""
 
 
+EXAMPLE = """fmm-openmm validate protein.pdb --forcefield amber14-all.xml \\
+      amber14/tip3p.xml --plot=errors.png"""
+
+
 def add_arguments(parser) -> None:
     """FILE, the reference, the tolerance of PME and the FMM options."""
     inputs.add_arguments(parser)

@@ -313,7 +313,7 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "measure", made_up)
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     arguments = ["--densities", "2", "8", "64", "--particles", "4096"]
-    assert main(["bench", "layouts", *arguments, "--json", str(out), "--plot", str(plot)]) == 0, (
+    assert main(["bench", "layouts", *arguments, f"--json={out}", "--plot", str(plot)]) == 0, (
         capsys.readouterr().err
     )
     text = capsys.readouterr().out

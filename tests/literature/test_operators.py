@@ -335,7 +335,7 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
         "rotation",
         "fft",
     ]
-    assert main(["bench", "operators", *arguments, "--json", str(out), "--plot", str(plot)]) == 0, (
+    assert main(["bench", "operators", *arguments, f"--json={out}", "--plot", str(plot)]) == 0, (
         capsys.readouterr().err
     )
     text = capsys.readouterr().out

@@ -21,35 +21,27 @@ from fmm_openmm.checks import check_number
 from fmm_openmm.cli.bench import layouts, md, nve, operators, scaling, solver, tune
 from fmm_openmm.cli.bench import open as empty_space
 from fmm_openmm.cli.info import versions
-from fmm_openmm.cli.terminal import Outcome, add_plot_argument, check_folder, figure
+from fmm_openmm.cli.parser import add_command, add_common_arguments
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 
 MODULES = solver, md, scaling, empty_space, nve, tune, operators, layouts
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
-"""By name. The docstring of each is its help; ``add_arguments(parser)`` adds what it takes;
+"""By name. The docstring of each is its help, with its ``EXAMPLE``; ``add_arguments(parser)`` adds
+what it takes;
 ``run(args, terminal, drawing)`` measures, prints, draws where there is a figure, and returns
 what to write as JSON."""
+
+
+EXAMPLE = "fmm-openmm bench md --sizes 6 --tolerance 5e-4"
 
 
 def add_arguments(parser) -> None:
     """One subcommand a benchmark."""
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for name, module in BENCHMARKS.items():
-        each = benchmarks.add_parser(
-            name, help=module.__doc__.partition("\n\n")[0], description=module.__doc__
-        )
-        each.add_argument(
-            "--json",
-            nargs="?",
-            const=True,
-            default=argparse.SUPPRESS,
-            metavar="FILE",
-            help="write the results here as well; without FILE print them, and nothing else",
-        )
-        each.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
+        each = add_command(benchmarks, name, module)
+        add_common_arguments(each, default=argparse.SUPPRESS)
         add_plot_argument(each)
-        module.add_arguments(each)
 
 
 def run(args, terminal) -> Outcome:
@@ -57,8 +49,6 @@ def run(args, terminal) -> Outcome:
     from fmm_openmm.bench.timing import hardware
 
     drawing = figure(args.plot)
-    if isinstance(args.json, str):
-        check_folder(args.json)
     for tolerance in np.atleast_1d(getattr(args, "tolerance", None) or ()):
         check_number(float(tolerance), "tolerance", 1e-10, 0.1)
     machine = hardware()

@@ -72,14 +72,17 @@ def add_cells(parser) -> None:
         choices=shapes,
         nargs="+",
         default=["cube"],
-        help="shapes, all of the same volume",
+        metavar="SHAPE",
+        help=f"{', '.join(shapes)}, all of the same volume (default: cube)",
     )
 
 
 def add_precisions(parser) -> None:
     """``--precision``, several."""
     both = list(PRECISIONS[1:])
-    parser.add_argument("--precision", choices=both, nargs="+", default=both)
+    parser.add_argument(
+        "--precision", choices=both, nargs="+", default=both, metavar="P", help=" or ".join(both)
+    )
 
 
 def default_sizes(on_gpu: bool, gpu: str = GPU_SIZES, cpu: str = CPU_SIZES) -> list:

@@ -10,6 +10,9 @@ from fmm_openmm.cli.bench.common import add_precisions, heading, panels
 DENSITIES = [1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 200]
 
 
+EXAMPLE = "fmm-openmm bench layouts --densities 5 20 60"
+
+
 def add_arguments(parser) -> None:
     """Densities, particles, the near radius, precisions, and whether to measure the costs anew."""
     parser.add_argument(

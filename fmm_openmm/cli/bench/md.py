@@ -50,6 +50,9 @@ OF_PRESETS = ("cutoff", "switch", "constraints", "tile")
 """Options of files that presets have as well."""
 
 
+EXAMPLE = "fmm-openmm bench md --preset popc --tolerance 5e-4 --json=popc.json"
+
+
 def add_arguments(parser) -> None:
     """Sizes, presets or files, tolerances, the platform, precision and smoothing."""
     add_cases(parser)
@@ -100,7 +103,6 @@ def add_arguments(parser) -> None:
         help="also steps with all charges zero, and FMM with Lennard-Jones pairs by OpenMM "
         "(default: of water in NVT)",
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     # as examples/benchmarks/benchmark.py of OpenMM has it
     inputs.add_arguments(parser, "--system", forcefield=["amber99sb.xml", "tip3p.xml"])
 

@@ -13,6 +13,9 @@ from fmm_openmm.planning.request import TOLERANCE
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2", "3"
 
 
+EXAMPLE = "fmm-openmm bench nve --sizes 3 --time 5"
+
+
 def add_arguments(parser) -> None:
     """Sizes, tolerances, the platform, FMM parameters other than those chosen,
     and the length of a run."""

@@ -12,6 +12,9 @@ DROPLET = 21480
 """Default atoms with ``--cell``."""
 
 
+EXAMPLE = "fmm-openmm bench open --max-atoms 1e4 --plot=open.png"
+
+
 def add_arguments(parser) -> None:
     """The tolerance, the largest system, a cell and the backend."""
     add_growth(parser)

@@ -9,6 +9,9 @@ from fmm_openmm.cli.bench.common import add_precisions, heading, panels
 ORDERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20]
 
 
+EXAMPLE = "fmm-openmm bench operators --precision single --depths 4"
+
+
 def add_arguments(parser) -> None:
     """Orders, depths, precisions, the separation and operators."""
     parser.add_argument(

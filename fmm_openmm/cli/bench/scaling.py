@@ -7,6 +7,9 @@ MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
 """Default end on each backend."""
 
 
+EXAMPLE = "fmm-openmm bench scaling --max-atoms 1e5"
+
+
 def add_arguments(parser) -> None:
     """The tolerance, the largest system and the backend."""
     add_growth(parser)

@@ -17,6 +17,8 @@ from fmm_openmm.cli.bench.common import (
 )
 from fmm_openmm.cli.options import add_expansion_arguments
 
+EXAMPLE = "fmm-openmm bench solver --sizes 6 --tolerance 5e-4 1e-5 --plot=solver.png"
+
 
 def add_arguments(parser) -> None:
     """Sizes, tolerances, the backend, smoothing, cells, and parameters other than those chosen."""

@@ -11,6 +11,8 @@ from fmm_openmm.cli.bench.common import add_cases, add_cells, default_sizes, hea
 from fmm_openmm.planning.request import PRECISIONS, Request
 from fmm_openmm.planning.tuning import KEPT
 
+EXAMPLE = "fmm-openmm bench tune --sizes 6 4.5:2x2x2 --tolerance 5e-4"
+
 
 def add_arguments(parser) -> None:
     """Sizes, tolerances, smoothing, the precision and cells."""

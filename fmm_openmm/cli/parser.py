@@ -1,0 +1,101 @@
+"""How the command line is parsed: help of 80 columns, FILE and options in any order, ``--json``
+with its file behind an equals sign."""
+
+import argparse
+import shutil
+import sys
+import textwrap
+
+WIDTH = 80
+"""Columns of ``--help`` at most."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and raised."""
+
+    def error(self, message):
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs, leaves indented lines as they are, and writes ``--json[=FILE]``."""
+
+    def __init__(self, prog, **options):
+        columns = min(shutil.get_terminal_size().columns, WIDTH)
+        super().__init__(prog, **{"width": columns - 2} | options)
+
+    def _fill_text(self, text, width, indent):
+        paragraphs = textwrap.dedent(text).strip().split("\n\n")
+        return "\n\n".join(
+            paragraph
+            if "\n  " in paragraph
+            else textwrap.fill(
+                paragraph,
+                width,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for paragraph in paragraphs
+        )
+
+    def format_help(self):
+        return super().format_help().replace("--json [FILE]", "--json[=FILE]")
+
+
+def add_command(commands, name: str, module) -> argparse.ArgumentParser:
+    """A subcommand: its help is the module's docstring, then the module's ``EXAMPLE``."""
+    command = commands.add_parser(
+        name,
+        help=module.__doc__.partition("\n\n")[0],
+        description=module.__doc__,
+        formatter_class=HelpFormatter,
+    )
+    module.add_arguments(command)
+    example = f"example:\n  {module.EXAMPLE}"
+    command.epilog = f"{command.epilog}\n\n{example}" if command.epilog else example
+    return command
+
+
+def add_common_arguments(parser, **options) -> None:
+    """``--json`` and ``--debug``; ``options`` may set another default."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=True,
+        type=lambda text: text or True,
+        metavar="FILE",
+        help="print the results as JSON, and nothing else; with =FILE write them there as well as "
+        "printing what people read",
+        **{"default": False} | options,
+    )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="show the Python traceback of an error",
+        **options,
+    )
+
+
+def join_json(argv: list[str], benchmarks) -> list[str]:
+    """The arguments with ``--json`` as ``--json=``, so that it does not take what follows for its
+    file. After ``bench`` it used to: that is still understood, with a warning on stderr."""
+    joined: list[str] = []
+    for word in argv:
+        if len(word) > 2 and "--json".startswith(word):
+            word = "--json="
+        elif (
+            joined[:1] == ["bench"]
+            and joined[-1] == "--json="
+            and not word.startswith("-")
+            and word not in benchmarks
+        ):
+            joined[-1] += word
+            sys.stderr.write(
+                f"fmm-openmm: write --json={word} for --json {word}, which the next release "
+                "will not accept\n"
+            )
+            continue
+        joined.append(word)
+    return joined
