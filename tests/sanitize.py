@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.executor import current_device
-from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Interface
 from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages

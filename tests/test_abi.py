@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda import abi
-from fmm_openmm.backends.cuda.lennard_jones import CLUSTER, SITE_BITS, Sites, build
-from fmm_openmm.backends.cuda.pipeline.levels import TRACE_SUMS
-from fmm_openmm.backends.cuda.pipeline.m2l import WARP
+from fmm_openmm.backends.cuda.pairs.lennard_jones import CLUSTER, SITE_BITS, Sites, build
+from fmm_openmm.backends.cuda.pipeline.level_tables import WARP
+from fmm_openmm.backends.cuda.pipeline.m2m import TRACE_SUMS
 from fmm_openmm.backends.cuda.program import Launch, Phase
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.integration import plugin

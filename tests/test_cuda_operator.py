@@ -18,8 +18,8 @@ import cupy
 
 from fmm_openmm.backends.cuda.execute.cupy.executor import allocated, bound
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
-from fmm_openmm.backends.cuda.operator import stored
-from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.setup_tables import stored
 from fmm_openmm.backends.cuda.program import SETUP, Device
 
 CUBE = np.eye(3)

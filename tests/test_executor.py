@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda.pipeline import parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, OpenLattice

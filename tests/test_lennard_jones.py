@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda import lennard_jones
-from fmm_openmm.backends.cuda.lennard_jones import Sites
+from fmm_openmm.backends.cuda.pairs import lennard_jones
+from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
 from tests.emulator import COMPILER, Emulator
 from tests.lennard_jones import Functions, LennardJones, force_switch

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.backends.cuda.operator import (
+from fmm_openmm.backends.cuda.pipeline.setup_tables import (
     OFFSET_TILE,
     OperatorTables,
     mirrored,

@@ -9,7 +9,7 @@ import pytest
 
 from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
-from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix

@@ -11,7 +11,7 @@ import scipy.fft
 
 import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
-from fmm_openmm.backends.cuda.operator import mirrored, stored
+from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored
 from fmm_openmm.box import DISTANT, BoxLattice, OpenLattice
 from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees

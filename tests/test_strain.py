@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm import CoulombSolver
-from fmm_openmm.backends.cuda.operator import SLACK, mirrored, serves
+from fmm_openmm.backends.cuda.pipeline.setup_tables import SLACK, mirrored, serves
 from fmm_openmm.box import (
     MAX_STRAIN,
     BoxLattice,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.backends.cuda import lennard_jones
 from fmm_openmm.backends.cuda.abi import Pairs, Place, Sites
+from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.integration.identity import Bridge, bridge_in
 

@@ -20,8 +20,8 @@ import openmm
 from scipy.spatial import cKDTree
 
 from fmm_openmm.backends.cuda.abi import Callbacks, Delivery, Inbox, Place
-from fmm_openmm.backends.cuda.operator import serves
-from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors, fractional
 from fmm_openmm.checks import check_charges, check_positions

@@ -28,7 +28,7 @@
 //                     the phase turns by one complex product. A tile of weights lies in shared
 //                     memory; bound by reading it, 16 bytes for two multiply-adds.
 //
-// Macros, from fmm_openmm/backends/cuda/operator.py: OPERATOR_WAVES, wave vectors a block;
+// Macros, from pipeline/setup_tables.py: OPERATOR_WAVES, wave vectors a block;
 // OFFSET_TILE, offsets a tile, with which a row starts anew; MIRRORED, whether the cell is
 // rectangular. Arguments: alpha, the splitting parameter; cut, the longest alias.
 //

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, At, Device, Interface, Launch, Memset, Program
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.units import COULOMB_CONSTANT

@@ -14,7 +14,7 @@ import pytest
 from openmm import app
 
 import fmm_openmm as fmm
-from fmm_openmm.backends.cuda.pipeline import parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Memset
 from fmm_openmm.box import MAX_STRAIN, box_width, choose_counts, counts_matrix
 from fmm_openmm.integration import native, plugin

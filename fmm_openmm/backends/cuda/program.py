@@ -27,9 +27,12 @@ BACKGROUND = 1
 """The stream of lower priority than the others: its work fills what they leave idle, in a CUDA
 graph as well."""
 
+TRACE_SIDE = 2
+"""The stream of the trace term, which needs only the moments."""
+
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
-``pipeline.parameter_block``; (n,) e."""
+``pipeline.description.parameter_block``; (n,) e."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the

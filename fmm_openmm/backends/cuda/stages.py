@@ -17,8 +17,8 @@ from fmm_openmm.backends.cuda.execute.cupy.executor import (
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.graph import Graph
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
-from fmm_openmm.backends.cuda.operator import serves
-from fmm_openmm.backends.cuda.pipeline import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.program import BACKGROUND, OUTPUTS, SETUP
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate

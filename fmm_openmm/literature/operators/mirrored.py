@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
-from fmm_openmm.backends.cuda.pipeline.m2l import WARP, groups
+from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, groups
 from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees

@@ -4,7 +4,7 @@ hoisted out."""
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import CHILDREN, Interactions
-from fmm_openmm.backends.cuda.pipeline.m2l import WARP, made_of, parents
+from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, made_of, parents
 from fmm_openmm.backends.cuda.program import Builder
 
 

@@ -1,80 +1,17 @@
-"""From moments to local expansions: the lattice operator, and the stage lattice that applies it."""
+"""The stage lattice: from moments to local expansions, by the lattice operator in Fourier space."""
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.operator import (
-    OFFSET_TILE,
-    OPERATOR_WAVES,
-    OperatorTables,
-    mirrored,
-    stored_shape,
-)
-from fmm_openmm.backends.cuda.pipeline.dft import Fourier
-from fmm_openmm.backends.cuda.pipeline.near import nearest_first
-from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.backends.cuda.pipeline.fft import Fourier
+from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shape
+from fmm_openmm.backends.cuda.program import TRACE_SIDE, Builder
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.free_space import free_space_octant, free_space_operator
-
-TRACE_SIDE = 2
-"""Stream of the trace term, which needs only the moments."""
 
 CONVOLVE_WARPS = 16
 """A block of convolve."""
 
 MIRRORED_WARPS, MIRRORED_TILES = 8, 7
 """A block of convolve_mirrored, and the row tiles of a warp at most."""
-
-
-def operator(b: Builder) -> None:
-    """Terms of the lattice operator in Fourier space, and the near boxes' places."""
-    if b.root.is_open:
-        _from_host(b)
-    else:
-        _periodic(b)
-
-
-def _from_host(b: Builder) -> None:
-    """Changes with the boxes only, so it comes with the program.
-
-    Moments outside the span stay zero.
-    """
-    terms = free_space_octant if mirrored(b.root) else free_space_operator
-    accuracy = 1e-10 if b.real == np.float32 else 1e-17
-    # which the FFTs leave out
-    b.table("operator", terms(b.root, 2 * b.order, accuracy) / b.root.size, b.real)
-    b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
-    b.stage(SETUP)
-    b.memset("moments")
-
-
-def _periodic(b: Builder) -> None:
-    tables = OperatorTables.of(b.root, b.order, 1e-5 if b.real == np.float32 else 1e-12)
-    waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
-    b.stage(SETUP, operator_weights=0, operator_terms=0)
-    b.macros(OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE, MIRRORED=int(mirrored(b.root)))
-    b.table("operator_offsets", tables.offsets, np.int32)
-    b.table("operator_aliases", tables.aliases, np.int32)
-    b.table("operator_group", tables.group, np.int32)
-    b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
-    b.buffer("operator_vectors", (aliases, 3), np.float64)
-    b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.root)), b.real)
-    b.buffer("shifts", (len(b.lattice.near), 4), b.real)
-    threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
-    alpha, cut, sizes = (
-        np.float64(tables.alpha),
-        np.float64(tables.cut),
-        (np.int32(offsets), np.int32(aliases)),
-    )
-    b.launch(
-        "operator_weights", -(-threads // 64), 64, alpha, *sizes, "operator_offsets",
-        "operator_aliases", "offsets", "parameters", "operator_weights", "operator_vectors",
-        "shifts",
-    )  # fmt: skip
-    b.launch(
-        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut,
-        np.int32(waves), *sizes, "operator_group", "operator_offsets", "operator_weights",
-        "operator_vectors", "parameters", "operator",
-    )  # fmt: skip
 
 
 def convolution(b: Builder) -> None:

@@ -1,4 +1,5 @@
-"""The M2L operator between the boxes of a level: its tables, and how its kernels are launched.
+"""The stage m2l, and its operator between the boxes of a level: its tables, and how its kernels
+are launched.
 
 ``kernels/m2l_rotation.cu`` translates along an axis between rotations, these in part by
 ``kernels/m2l_planes.cu``: O(p^3). Those of :mod:`fmm_openmm.literature.operators` have the same
@@ -14,9 +15,17 @@ from dataclasses import replace
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
-from fmm_openmm.backends.cuda.program import SETUP, At, Builder
+from fmm_openmm.backends.cuda.pipeline.level_tables import (
+    WARP,
+    LevelTables,
+    groups,
+    half_of,
+    made_of,
+)
+from fmm_openmm.backends.cuda.program import At, Builder
 
-WARP = 32
+M2L_ADD_WARPS = 8
+"""A block of m2l_add."""
 
 ROTATION_SHAPES = {
     4: (
@@ -51,15 +60,20 @@ SHARE_SOURCES = 400
 the square of the order."""
 
 
-def parents(b: Builder, half: int) -> int:
-    """Boxes that have children on the level whose parents' grid has ``half`` times as many boxes
-    as the root grid."""
-    return int(b.root.span.prod()) * half**3
-
-
-def groups(b: Builder, half: int) -> int:
-    """Warps that hold the boxes of one child position."""
-    return -(-parents(b, half) // WARP)
+def m2l(b: Builder, tables: LevelTables, level: int) -> None:
+    """Add to the local expansions of a level what its interactions contribute."""
+    half, moments, operator = half_of(level), f"moments{level}", tables.operator
+    b.stage(f"m2l{level}", file="m2l_add", m2l_add=0)
+    b.macros(M2L_ADD_WARPS=M2L_ADD_WARPS)
+    operator.launch(b, half, moments)
+    if level == 1:
+        b.wait("traced")
+    b.launch(
+        "m2l_add", (groups(b, half), 8), WARP * M2L_ADD_WARPS, np.int32(half),
+        np.int32(level == b.levels), np.int32(tables.sources), "interactions", "zero_rows",
+        moments, np.int32(operator.shares(b, half)), "level_sums", "sums", "parameters",
+        f"central{level}", f"local{level}",
+    )  # fmt: skip
 
 
 class ByRotation:
@@ -146,23 +160,6 @@ def at_least(b: Builder, name: str, slabs: int) -> None:
     """A buffer of all levels, of the size that the largest needs."""
     before = b.program.buffers.get(name)
     b.buffer(name, (max(slabs, before.shape[0] if before else 0), b.terms, WARP), b.real)
-
-
-def made_of(b: Builder, kernel: str, vectors: np.ndarray, *more: str) -> None:
-    """Have a kernel of ``kernels/setup/translations.cu`` make the table of its name from vectors
-    (k, 3), box vectors, or (k, 4), and from more tables."""
-    b.stage(SETUP, file="translations", **{kernel: 0})
-    b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 4 - vectors.shape[1]))), np.int32)
-    b.launch(
-        kernel,
-        -(-len(vectors) // 64),
-        64,
-        np.int32(len(vectors)),
-        f"{kernel}_vectors",
-        *more,
-        "parameters",
-        kernel,
-    )
 
 
 def fewest_rounds(resident: int, blocks: int, sources: int, of_share: float) -> int:

@@ -1,5 +1,4 @@
-"""From particles to parts sorted by box, and back: the stages sort and gather, and OpenMM's
-arrays on both sides."""
+"""The stage sort: from particles, OpenMM's or others, to parts listed by box."""
 
 import numpy as np
 
@@ -8,8 +7,6 @@ from fmm_openmm.expansions.error import leaders
 
 REGIONS = 2048
 """At most so many counts are added up by every block of p2m, to find out where its parts begin."""
-
-GATHER_BLOCK = 256
 
 
 def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> At:
@@ -56,29 +53,6 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
         b.buffer("region_count", regions, np.int32)
         b.launch("survey", -(-regions // 4), 128, "count", "region_count")
     return At("count", b.boxes)
-
-
-def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
-    """The results of the parts to those of the particles. Inside OpenMM, where forces are
-    wanted, the stage "export" does it, which adds these to OpenMM's."""
-    blocks = -(-b.n // GATHER_BLOCK)
-    b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
-    b.buffer("potentials", b.n, b.real)
-    b.buffer("partial", blocks, np.float64)
-    b.buffer("energy", 1, np.float64)
-    common = (
-        np.int32(b.n), "located", "fraction", "place", "far", "near", "parameters", "charges",
-        "potentials", "partial", ticket, "energy",
-    )  # fmt: skip
-    if interface:
-        ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), "potentials_wanted")
-        b.stage("export", phase=Phase.EXPORT)
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), "potentials_wanted")
-    else:
-        b.buffer("fields", (b.n, 3), b.real)
-        b.buffer("forces", (b.n, 3), b.real)
-        b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces")
 
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:

@@ -1,4 +1,4 @@
-"""The near field: the stage p2p, exclusions included."""
+"""The stage p2p: the near field, exclusions included."""
 
 import numpy as np
 

@@ -1,11 +1,8 @@
-"""Between parts and expansions: the stages p2m and l2p."""
+"""The stage p2m: from parts, sorted by it, to moments of the boxes."""
 
 import numpy as np
 
 from fmm_openmm.backends.cuda.program import Builder
-
-L2P_SHARED = 24 * 1024
-"""Bytes of expansions a block of l2p may hold."""
 
 
 def p2m(b: Builder) -> None:
@@ -28,26 +25,3 @@ def p2m(b: Builder) -> None:
         b.of_leaves("moments"), "square",
     )  # fmt: skip
     b.record("sorted")
-
-
-def l2p(b: Builder) -> None:
-    """The far field at the parts."""
-    b.stage("l2p", l2p=0)
-    b.buffer("far", (b.parts, 4), b.real)
-    b.wait("traced")
-    small = b.n < 512 * b.device.multiprocessors
-    boxes, warps = (8, 4) if small else (32, 1)
-    while boxes * b.terms * b.real.itemsize > L2P_SHARED:
-        boxes //= 2
-    b.macros(L2P_WARPS=warps, L2P_BOXES=boxes)
-    b.launch(
-        "l2p",
-        -(-b.boxes // boxes),
-        128 * warps,
-        "start",
-        "xq",
-        "slots",
-        b.of_leaves("local"),
-        "sums",
-        "far",
-    )

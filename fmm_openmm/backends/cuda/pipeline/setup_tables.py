@@ -1,5 +1,5 @@
-"""What ``kernels/setup/operator.cu`` is given to build the lattice operator: how Ewald's sums are
-split, and their integer tables.
+"""The set-up: the lattice operator, and what ``kernels/setup/operator.cu`` is given to build it:
+how Ewald's sums are split, and their integer tables.
 
 Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all
 cells with the same counts and near stencil that are strained by up to
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
+from fmm_openmm.backends.cuda.program import SETUP, Builder
 from fmm_openmm.box import BoxLattice, within
+from fmm_openmm.expansions.free_space import free_space_octant, free_space_operator
 from fmm_openmm.expansions.splitting import truncation_radii
 
 SLACK = 0.05
@@ -133,6 +136,58 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
         and np.array_equal(made_for.near, lattice.near)
         and made_for.unstrained.is_strained_to(lattice.boxes)
     )
+
+
+def setup_tables(b: Builder) -> None:
+    """Terms of the lattice operator in Fourier space, and the near boxes' places."""
+    if b.root.is_open:
+        _from_host(b)
+    else:
+        _periodic(b)
+
+
+def _from_host(b: Builder) -> None:
+    """Changes with the boxes only, so it comes with the program.
+
+    Moments outside the span stay zero.
+    """
+    terms = free_space_octant if mirrored(b.root) else free_space_operator
+    accuracy = 1e-10 if b.real == np.float32 else 1e-17
+    # which the FFTs leave out
+    b.table("operator", terms(b.root, 2 * b.order, accuracy) / b.root.size, b.real)
+    b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
+    b.stage(SETUP)
+    b.memset("moments")
+
+
+def _periodic(b: Builder) -> None:
+    tables = OperatorTables.of(b.root, b.order, 1e-5 if b.real == np.float32 else 1e-12)
+    waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
+    b.stage(SETUP, operator_weights=0, operator_terms=0)
+    b.macros(OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE, MIRRORED=int(mirrored(b.root)))
+    b.table("operator_offsets", tables.offsets, np.int32)
+    b.table("operator_aliases", tables.aliases, np.int32)
+    b.table("operator_group", tables.group, np.int32)
+    b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
+    b.buffer("operator_vectors", (aliases, 3), np.float64)
+    b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.root)), b.real)
+    b.buffer("shifts", (len(b.lattice.near), 4), b.real)
+    threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
+    alpha, cut, sizes = (
+        np.float64(tables.alpha),
+        np.float64(tables.cut),
+        (np.int32(offsets), np.int32(aliases)),
+    )
+    b.launch(
+        "operator_weights", -(-threads // 64), 64, alpha, *sizes, "operator_offsets",
+        "operator_aliases", "offsets", "parameters", "operator_weights", "operator_vectors",
+        "shifts",
+    )  # fmt: skip
+    b.launch(
+        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut,
+        np.int32(waves), *sizes, "operator_group", "operator_offsets", "operator_weights",
+        "operator_vectors", "parameters", "operator",
+    )  # fmt: skip
 
 
 def _split(top: int, accuracy: float, reach: float, images: int) -> tuple[float, float, float]:

@@ -1,0 +1,1 @@
+"""Programs of pair interactions beside the FMM."""

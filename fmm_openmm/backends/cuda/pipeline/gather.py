@@ -1,0 +1,30 @@
+"""The stage gather: from the parts' results to those of the particles, OpenMM's or others."""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.program import At, Builder, Interface, Phase
+
+GATHER_BLOCK = 256
+
+
+def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
+    """The results of the parts to those of the particles. Inside OpenMM, where forces are
+    wanted, the stage "export" does it, which adds these to OpenMM's."""
+    blocks = -(-b.n // GATHER_BLOCK)
+    b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
+    b.buffer("potentials", b.n, b.real)
+    b.buffer("partial", blocks, np.float64)
+    b.buffer("energy", 1, np.float64)
+    common = (
+        np.int32(b.n), "located", "fraction", "place", "far", "near", "parameters", "charges",
+        "potentials", "partial", ticket, "energy",
+    )  # fmt: skip
+    if interface:
+        ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), "potentials_wanted")
+        b.stage("export", phase=Phase.EXPORT)
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), "potentials_wanted")
+    else:
+        b.buffer("fields", (b.n, 3), b.real)
+        b.buffer("forces", (b.n, 3), b.real)
+        b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces")

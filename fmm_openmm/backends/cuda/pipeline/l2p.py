@@ -1,0 +1,29 @@
+"""The stage l2p: from local expansions to the far field at the parts."""
+
+from fmm_openmm.backends.cuda.program import Builder
+
+L2P_SHARED = 24 * 1024
+"""Bytes of expansions a block of l2p may hold."""
+
+
+def l2p(b: Builder) -> None:
+    """The far field at the parts."""
+    b.stage("l2p", l2p=0)
+    b.buffer("far", (b.parts, 4), b.real)
+    b.wait("traced")
+    small = b.n < 512 * b.device.multiprocessors
+    boxes, warps = (8, 4) if small else (32, 1)
+    while boxes * b.terms * b.real.itemsize > L2P_SHARED:
+        boxes //= 2
+    b.macros(L2P_WARPS=warps, L2P_BOXES=boxes)
+    b.launch(
+        "l2p",
+        -(-b.boxes // boxes),
+        128 * warps,
+        "start",
+        "xq",
+        "slots",
+        b.of_leaves("local"),
+        "sums",
+        "far",
+    )

@@ -1,0 +1,57 @@
+"""The stage m2m: from moments of the leaves to those of the levels above and of the root grid,
+and the sums of the trace term."""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.pipeline.level_tables import (
+    TRANSLATE_THREADS,
+    WARP,
+    LevelTables,
+    groups,
+    half_of,
+    parents,
+)
+from fmm_openmm.backends.cuda.program import TRACE_SIDE, Builder
+
+TRACE_SUMS = 8
+"""Of ``kernels/trace_levels.cu``."""
+
+
+def m2m(b: Builder, tables: LevelTables) -> None:
+    """Moments of all levels above the leaves, and the sums of the trace term."""
+    b.stage("m2m", m2m=tables.tile_bytes, m2m_sum=0)
+    _trace(b)
+    for level in range(b.levels, 0, -1):
+        half = half_of(level)
+        above = f"moments{level - 1}" if level > 1 else "moments"
+        b.launch(
+            "m2m", (-(-parents(b, half) // tables.tile), 8), TRANSLATE_THREADS, np.int32(half),
+            "child_tables", f"moments{level}", "level_sums"
+        )  # fmt: skip
+        b.launch(
+            "m2m_sum", (groups(b, half), -(-b.terms // 8)), 8 * WARP, np.int32(half),
+            "root_slots", "level_sums", above
+        )  # fmt: skip
+
+
+def _trace(b: Builder) -> None:
+    if b.lattice.is_open:  # there is no background
+        b.table("sums", np.zeros(TRACE_SUMS + 1), np.float64)
+        b.record("traced")
+        return
+    b.stage("m2m", file="trace_levels", trace_leaves=0, trace_sums=0)
+    half, squares = half_of(b.levels), np.int32(b.program.buffers["square"].shape[0])
+    blocks = min(-(-8 * parents(b, half) // 256), 2 * b.device.multiprocessors)
+    b.buffer("trace_partial", (blocks, TRACE_SUMS), np.float64)
+    b.buffer("sums", TRACE_SUMS + 1, np.float64)
+    b.record("leaves")
+    b.wait("leaves", TRACE_SIDE)
+    b.launch(
+        "trace_leaves", blocks, 256, np.int32(half), "parameters", f"moments{b.levels}",
+        "trace_partial", stream=TRACE_SIDE
+    )  # fmt: skip
+    b.launch(
+        "trace_sums", 1, 256, np.int32(blocks), "trace_partial", squares, "square", "sums",
+        stream=TRACE_SIDE,
+    )  # fmt: skip
+    b.record("traced", TRACE_SIDE)
