@@ -9,7 +9,7 @@ import numpy as np
 
 from fmm_openmm.units import strip_units
 
-FARTHEST = 1e9
+MAX_COORDINATE = 1e9
 """Largest coordinate accepted, nm: beyond it float64 no longer resolves 1e-7 nm, so an image
 would be meaningless."""
 
@@ -60,8 +60,8 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
     """Positions as a float64 array of shape (n, 3), nm.
 
     Raises:
-        ValueError: wrong shape, a coordinate that is not finite or farther than ``FARTHEST`` from
-            the origin, or a ``Quantity`` of another dimension.
+        ValueError: wrong shape, a coordinate that is not finite or exceeds ``MAX_COORDINATE``,
+            or a ``Quantity`` of another dimension.
     """
     array = np.ascontiguousarray(check_numbers(positions, "nanometer", name))
     if array.shape != (particles, 3):
@@ -70,10 +70,10 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
             f"got {array.shape}"
         )
     largest = np.abs(array).max()
-    if not largest <= FARTHEST:  # also catches NaN
-        bad = np.flatnonzero(~(np.abs(array) <= FARTHEST).all(1))[0]
+    if not largest <= MAX_COORDINATE:  # also catches NaN
+        bad = np.flatnonzero(~(np.abs(array) <= MAX_COORDINATE).all(1))[0]
         raise ValueError(
-            f"`{name}` must be finite and within {FARTHEST:g} nm of the origin, got "
+            f"`{name}` must be finite and within {MAX_COORDINATE:g} nm of the origin, got "
             f"{array[bad].tolist()} for particle {bad}"
         )
     return array

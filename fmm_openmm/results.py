@@ -6,7 +6,7 @@ import numpy as np
 
 from fmm_openmm.units import COULOMB_CONSTANT
 
-ENORMOUS = 2e8
+MAX_POTENTIAL = 2e8
 """Potential in units of the largest charge per box width that only particles at
 the same place have."""
 
@@ -34,16 +34,22 @@ class CoulombResult:
 
     @classmethod
     def from_boxes(
-        cls, charges: np.ndarray, potentials, fields, width: float, enormous: float = ENORMOUS
+        cls,
+        charges: np.ndarray,
+        potentials,
+        fields,
+        width: float,
+        max_potential: float = MAX_POTENTIAL,
     ) -> "CoulombResult":
         """From potentials (n,) and fields (n, 3) in units of boxes of some width, nm, on the host;
         both are overwritten.
 
         Args:
-            enormous: potential of particles at the same place, in units of the largest charge.
+            max_potential: potential of particles at the same place, in units of the largest charge.
         """
         undefined = ~(
-            (np.abs(potentials) <= enormous * np.abs(charges).max()) & np.isfinite(fields).all(1)
+            (np.abs(potentials) <= max_potential * np.abs(charges).max())
+            & np.isfinite(fields).all(1)
         )
         potentials[undefined] = fields[undefined] = 0.0
         potentials *= COULOMB_CONSTANT / width

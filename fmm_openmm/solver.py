@@ -18,7 +18,7 @@ from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request
-from fmm_openmm.results import ENORMOUS, CoulombResult, name_coincidence
+from fmm_openmm.results import MAX_POTENTIAL, CoulombResult, name_coincidence
 from fmm_openmm.stages import OpenSum, Stages
 from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -126,10 +126,10 @@ class CoulombSolver:
             warn_if_literature("method", SUMS, method, backend, "fmm")
         if positions is not None:
             positions = check_positions(positions, len(self._charges))
-        load, cell = Load.of(self._charges, self._exclusions), self._cell(None)
+        load, cell = Load.from_charges(self._charges, self._exclusions), self._cell(None)
         problem = Problem(request, load, self._exclusions, minimum_image, cell)
         if cell is not None and positions is not None:
-            problem = problem.seeing(positions, cell)
+            problem = problem.with_positions(positions, cell)
         problem = self._on_backend(backend, problem)
         # with a memory of two plans a rejected change of the box costs nothing
         self._planner = (
@@ -139,7 +139,7 @@ class CoulombSolver:
         )
         self._evaluators: dict[int, Stages | OpenSum] = {}  # by the choice of their plans
         if method == "fmm" and positions is not None:
-            self._planner.foresee(positions, cell)
+            self._planner.prepare(positions, cell)
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
@@ -174,7 +174,7 @@ class CoulombSolver:
                 f"got {charges.shape}"
             )
         with _evaluation:
-            if not self._planner.review(charges):
+            if not self._planner.accepts(charges):
                 self._evaluators = {}
             self._charges = charges
             for evaluator in self._evaluators.values():
@@ -237,18 +237,18 @@ class CoulombSolver:
         if on_device:
             return self._evaluated_on_device(positions, cell)
         plan = self._planner.plan(positions, cell)
-        x, boxes, enormous = positions, plan.boxes, ENORMOUS
-        if plan.problem.follows:
-            x = plan.problem.gathered(positions, cell, boxes.centre) - boxes.origin
-            enormous *= min(max(1.0, boxes.width), 2e3)  # boxes may be as wide as space is empty
+        x, boxes, max_potential = positions, plan.boxes, MAX_POTENTIAL
+        if plan.problem.uses_region:
+            x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin
+            max_potential *= min(max(1.0, boxes.width), 2e3)  # boxes of sparse systems are wide
         potentials, fields = self._evaluator_for(plan).evaluate(x, boxes.width)
-        problem = self._planner.resolve(self._charges, fields)
+        problem = self._planner.check_precision(self._charges, fields)
         if problem is not self._planner.problem:
             return self._replanned(problem, positions, cell)
-        return self._checked(potentials, fields, positions, cell, boxes.width, enormous)
+        return self._checked(potentials, fields, positions, cell, boxes.width, max_potential)
 
     def _evaluated_on_device(self, positions, cell: np.ndarray | None) -> CoulombResult:
-        plan = self._planner.trust(cell)
+        plan = self._planner.reuse(cell)
         if plan and plan.choice in self._evaluators:
             result = self._computed(positions, plan)
             if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
@@ -291,10 +291,16 @@ class CoulombSolver:
         )
 
     def _checked(
-        self, potentials, fields, positions, cell, width: float = 1.0, enormous: float = ENORMOUS
+        self,
+        potentials,
+        fields,
+        positions,
+        cell,
+        width: float = 1.0,
+        max_potential: float = MAX_POTENTIAL,
     ) -> CoulombResult:
         """What an evaluator returns, in kJ/mol and nm."""
-        result = CoulombResult.from_boxes(self._charges, potentials, fields, width, enormous)
+        result = CoulombResult.from_boxes(self._charges, potentials, fields, width, max_potential)
         bad = np.flatnonzero(np.isnan(result.potentials) & (self._charges != 0.0))
         if len(bad):
             minimum_image = self._planner.problem.minimum_image
@@ -324,9 +330,9 @@ class CoulombSolver:
         """What is used for the given box vectors: what is in use, or was chosen at creation,
         while the boxes keep their shape, or nearly."""
         cell = self._cell(box_vectors)
-        if self._planner.problem.follows:
+        if self._planner.problem.uses_region:
             return self.parameters
-        return self._planner.expect(None, cell).parameters
+        return self._planner.preview(None, cell).parameters
 
     @property
     def _stages(self) -> list[Stages]:

@@ -1,4 +1,4 @@
-"""Empty space without boxes: the choice of parameters."""
+"""Parameters of the methods without boxes, for free space."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import Request
 
 ORDERS = 20
-"""Highest order of a treecode."""
+"""Largest order of a treecode."""
 
 ROUNDING = 1e-14
 """Relative error of float64 sums."""
@@ -20,15 +20,15 @@ ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class SumParameters:
-    """What a solver uses whose method is not "fmm".
+    """Parameters of a solver whose method is not "fmm".
 
     Attributes:
         method: "direct" or "treecode".
-        order: of the treecode's moments; None for the direct sum.
+        order: order of the treecode's moments; None for the direct sum.
         theta: a cell's moments are used where its corners are at most ``theta`` times as far from
             its centre as any particle they are used for; None for the direct sum.
         precision: "single" or "double".
-        expected_error: the relative RMS force error these should give.
+        expected_error: estimated relative RMS force error.
     """
 
     method: str
@@ -39,14 +39,14 @@ class SumParameters:
 
     @property
     def settings(self) -> tuple:
-        """Arguments of the method beside charges, exclusions and type."""
+        """Arguments of the method after charges, exclusions and type."""
         return () if self.method == "direct" else (self.order, self.theta)
 
 
 def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
-    """The cheapest parameters whose estimated error meets the request.
+    """The cheapest parameters whose estimated error satisfies the request.
 
-    An explicit order is obeyed, with a warning if it cannot meet the tolerance.
+    An explicit order is used as it is, with a warning if it misses the tolerance.
 
     Raises:
         UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond
@@ -66,29 +66,28 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
 
 
 def direct_parameters(request: Request, precision: str, rounding: float) -> SumParameters:
-    """There is nothing to choose."""
+    """Parameters of the direct sum, which has nothing to choose."""
     return SumParameters("direct", None, None, precision, rounding)
 
 
 class SumPlanner:
-    """Parameters of a method without boxes, as :class:`fmm_openmm.planning.planner.Planner` has
-    those of boxes."""
+    """The counterpart of :class:`fmm_openmm.planning.planner.Planner` for methods without boxes."""
 
     def __init__(self, method: str, problem: Problem):
         self._method = method
         self.revise(problem)
 
     def revise(self, problem: Problem) -> None:
-        """Choose for another problem from now on."""
+        """Choose parameters for another problem."""
         self.parameters = choose_sum(self._method, problem.request, problem.load)
         self.problem = problem
 
     def forget(self) -> None:
-        """Nothing: there are no boxes."""
+        """Do nothing, as there are no boxes to discard."""
 
-    def review(self, charges: np.ndarray) -> bool:
-        """Whether the parameters stay with other charges, shape (n,), e."""
-        problem = self.problem.including(charges)
+    def accepts(self, charges: np.ndarray) -> bool:
+        """Whether the parameters are kept for other charges, shape (n,), e."""
+        problem = self.problem.with_charges(charges)
         if problem is self.problem:
             return True
         self.revise(problem)

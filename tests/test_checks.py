@@ -8,7 +8,7 @@ import pytest
 from openmm import Vec3, unit
 
 from fmm_openmm.checks import (
-    FARTHEST,
+    MAX_COORDINATE,
     check_charges,
     check_choice,
     check_exclusions,
@@ -78,7 +78,7 @@ def test_positions(positions):
     np.testing.assert_allclose(array, [[0, 0, 0.1], [1, 2, 3]], rtol=1e-15)
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e30, -1e30, 1.001 * FARTHEST])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e30, -1e30, 1.001 * MAX_COORDINATE])
 @pytest.mark.parametrize("particle, axis", [(0, 0), (2, 1), (3, 2)])
 def test_bad_coordinate_names_the_particle(value, particle, axis):
     positions = np.zeros((4, 3))
@@ -183,7 +183,7 @@ def test_not_an_integer(value):
         check_integer(value, "order", 1, 5)
 
 
-@pytest.mark.parametrize("value", [0, 6, -1, 10**400], ids=["zero", "six", "negative", "enormous"])
+@pytest.mark.parametrize("value", [0, 6, -1, 10**400], ids=["zero", "six", "negative", "max_field"])
 def test_integer_out_of_range(value):
     with pytest.raises(ValueError, match=r"^`order` must lie between 1 and 5, got "):
         check_integer(value, "order", 1, 5)

@@ -15,7 +15,7 @@ from fmm_openmm.box import OpenLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.oracle import direct_sum
-from fmm_openmm.planning.cover import MOST_BOXES
+from fmm_openmm.planning.cover import MAX_BOXES
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.systems import build, charge_arrays
 from tests.test_oracle import relative
@@ -174,7 +174,7 @@ def test_two_clusters_far_apart(monkeypatch):
     for tolerance in (1e-2, 5e-4, 1e-6):
         solver = solver_for(system, tolerance=tolerance)
         assert relative(solver.compute(x).forces, expected.forces) <= tolerance
-        assert np.diag(solver.parameters.counts).prod() <= MOST_BOXES
+        assert np.diag(solver.parameters.counts).prod() <= MAX_BOXES
 
 
 def test_wide_boxes_do_not_drown_single_precision(monkeypatch):
@@ -413,7 +413,7 @@ def test_parameters():
 def test_sparse_systems_get_few_boxes():
     x = np.random.default_rng(0).normal(size=(3000, 3)) ** 5
     solver = CoulombSolver(np.ones(3000), None, boundary="open", positions=x, backend="cpu")
-    assert np.diag(solver.parameters.counts).prod() <= MOST_BOXES
+    assert np.diag(solver.parameters.counts).prod() <= MAX_BOXES
 
 
 @pytest.mark.parametrize(

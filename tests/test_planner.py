@@ -17,7 +17,7 @@ CELL = 4.0 * np.eye(3)
 
 
 def planner(cell=None, **options):
-    return Planner(Problem(Request(), Load.of(Q, NONE), NONE, False, cell), **options)
+    return Planner(Problem(Request(), Load.from_charges(Q, NONE), NONE, False, cell), **options)
 
 
 def stretched(by):
@@ -43,7 +43,7 @@ def test_particles_that_have_left_are_believed():
     plans = planner()
     first = plans.plan(X, None).boxes
     corner = first.corner + 0.1 * first.width
-    assert first.around(X.min(0), X.max(0)) is first
+    assert first.cover(X.min(0), X.max(0)) is first
     shifted = plans.plan(X + 0.1 * first.width, None, left=True)
     assert shifted.change is Change.MOVE
     np.testing.assert_allclose(shifted.boxes.corner, corner)
@@ -66,22 +66,22 @@ def test_boxes_over_a_cell():
 
 def test_trust_ends():
     plans = planner()
-    assert plans.trust(None) is None
+    assert plans.reuse(None) is None
     first = plans.plan(X, None)
-    trusted = [plans.trust(None) for _ in range(RECHECK_INTERVAL)]
-    assert {plan.choice for plan in trusted[:-1]} == {first.choice}
-    assert trusted[-1] is None
-    assert planner(CELL).trust(CELL) is None
+    reused = [plans.reuse(None) for _ in range(RECHECK_INTERVAL)]
+    assert {plan.choice for plan in reused[:-1]} == {first.choice}
+    assert reused[-1] is None
+    assert planner(CELL).reuse(CELL) is None
 
 
 def test_other_charges():
     plans = planner(CELL)
     first = plans.plan(X, CELL)
-    assert plans.review(-Q)
-    assert plans.review(Q, X, CELL)
+    assert plans.accepts(-Q)
+    assert plans.accepts(Q, X, CELL)
     assert plans.plan(X, CELL).choice == first.choice
     few = np.where(np.arange(len(Q)) < 200, Q, 0.0)
-    assert not plans.review(few, X, CELL)
+    assert not plans.accepts(few, X, CELL)
     assert plans.plan(X, CELL).change is Change.REPLACE
 
 

@@ -18,7 +18,7 @@ from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.planning.cost import CPU_COST
-from fmm_openmm.planning.molecules import gathered
+from fmm_openmm.planning.molecules import gather
 from tests.test_open import droplet
 from tests.test_oracle import relative
 
@@ -211,16 +211,16 @@ def test_gap():
 
 
 @pytest.mark.parametrize("cell", [CUBE, SKEWED])
-def test_gathered(cell):
+def test_gather(cell):
     """Wherever the particles are given, they come together, molecules as they are."""
     x, _, _ = droplet(100)
     leaders = np.repeat(np.arange(0, len(x), 3), 3)
     rng = np.random.default_rng(1)
     for at in rng.uniform(-30, 30, (10, 3)):
         given = wrapped(x + at, cell) + np.repeat(rng.integers(-2, 3, (100, 3)), 3, axis=0) @ cell
-        found = gathered(given, leaders, cell)
+        found = gather(given, leaders, cell)
         np.testing.assert_allclose(found - found[0], x - x[0], atol=1e-12)
-        again = gathered(given, leaders, cell, x.mean(0) + at)
+        again = gather(given, leaders, cell, x.mean(0) + at)
         np.testing.assert_allclose(again, x + at, atol=1e-12)
 
 

@@ -48,7 +48,9 @@ def tuned(request=REQUEST, load=LOAD, cell=CELL, device=DEVICE):
 
 
 def keep(parameters, request=REQUEST, load=LOAD, cell=CELL):
-    KEPT.store({key(DEVICE, request, cell, load): Winner.of(parameters, load.particles, 1e-4)})
+    KEPT.store(
+        {key(DEVICE, request, cell, load): Winner.from_parameters(parameters, load.particles, 1e-4)}
+    )
 
 
 def test_candidates_are_sorted_and_meet_the_tolerance():
@@ -238,7 +240,7 @@ def test_a_solver_uses_what_was_tuned(gpu):
 
     def used(backend):
         found = CoulombSolver(charges.charges, cell, charges.exclusions, backend=backend).parameters
-        return Winner.of(found, len(charges), row["winner"].seconds)
+        return Winner.from_parameters(found, len(charges), row["winner"].seconds)
 
     assert used("cuda") == row["winner"] != used("cpu")
 
@@ -263,7 +265,7 @@ def test_candidates_are_timed(monkeypatch):
     monkeypatch.setattr("fmm_openmm.bench.timing.BUDGET", 0.01)
     monkeypatch.setattr(bench_tune, "Evaluation", on_the_cpu)
     charges = bench_tune.water_like(2.2 * np.eye(3))
-    load = Load.of(charges.charges, charges.exclusions)
+    load = Load.from_charges(charges.charges, charges.exclusions)
     chosen = nth(1, load=load, cell=charges.box_vectors)
     assert 0 < bench_tune.seconds_of(charges, chosen, REQUEST.tolerance) < 10
     # a CPU rounds less

@@ -58,7 +58,7 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
     """One row: the candidates with their times, the winner, and the key it is to be kept under."""
     cell = cell_of(size, shape)
     charges = water_like(cell)
-    load = Load.of(charges.charges, charges.exclusions)
+    load = Load.from_charges(charges.charges, charges.exclusions)
     found = candidates(request, charges.box_vectors, load, CUDA_COST)
     if found[0].expected_error > request.tolerance:
         reachable = found[0].expected_error
@@ -76,7 +76,7 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
         "tolerance": request.tolerance,
         "precision": found[0].precision,
         "key": tuning.key(backend_class("cuda").device(), request, charges.box_vectors, load),
-        "winner": tuning.Winner.of(found[best], len(charges), times[best]),
+        "winner": tuning.Winner.from_parameters(found[best], len(charges), times[best]),
         "grid": found[best].grid,
         "model_seconds": times[0],
         "candidates": [

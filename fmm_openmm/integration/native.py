@@ -91,7 +91,7 @@ class Session:
         given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
         if self.planner is None:
-            load = Load.of(charges, structure.exclusions)
+            load = Load.from_charges(charges, structure.exclusions)
             minimum_image = structure.periodic and not self._open
             self.planner = Planner(
                 Problem(
@@ -104,7 +104,7 @@ class Session:
                     self._model,
                 )
             )
-        if self.planner.problem.follows:
+        if self.planner.problem.uses_region:
             if positions is None:
                 return {}
             check_positions(positions, self.particles)
@@ -139,7 +139,7 @@ class Session:
             check_positions(positions, self.particles)
             self._seen = True
         with openmm_callback():
-            fits = self.planner.review(charges, positions, self._checked(cell))
+            fits = self.planner.accepts(charges, positions, self._checked(cell))
         if fits and self._made:
             return {CHARGES: charges.astype(self._dtype).tobytes()}
         self.forget()
@@ -192,10 +192,10 @@ class Session:
         would be for positions, shape (n, 3), nm."""
         planner, cell = self.planner, self._checked(cell)
         if positions is not None and not (self._open or self._seen):
-            expected = planner.problem.seeing(positions, cell)
+            expected = planner.problem.with_positions(positions, cell)
             if expected is not planner.problem:
                 planner = Planner(replace(expected, cell=cell))
-        return planner.expect(positions, cell).parameters
+        return planner.preview(positions, cell).parameters
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""

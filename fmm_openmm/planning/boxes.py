@@ -1,15 +1,15 @@
-"""Where boxes are, and how they follow: over a whole periodic cell (:class:`Filling`), or, with an
-open boundary and in periodic cells that are nearly empty, where the particles are
-(:class:`Region`).
+"""Boxes and where they lie: over a whole periodic cell (:class:`Filling`) or, with an open boundary
+and in nearly empty periodic cells, over the particles only (:class:`Region`).
 
-The boxes of a region reach half a width beyond the particles on every side. While these move less
-than that, nothing changes; a cloud that moves as a whole takes its boxes along; only one that
-outgrows them, or shrinks to a fraction of them, gets new ones.
+The boxes of a region extend half a width beyond the particles on every side. Particles that move
+less than that change nothing. If the particles drift as a whole, the boxes are translated with
+them. New boxes are chosen only when the particles outgrow them or shrink to a fraction of them.
 
-Boxes over a whole cell follow it. A uniform scaling changes nothing; a strain of at most
-:data:`fmm_openmm.box.MAX_STRAIN` from the cell they were chosen for keeps grid, parameters and near
-stencil, so that a barostat's trial moves change only the lattice operator; a larger one has them
-chosen anew, for the cell that asked for it. So there is no border near which they alternate.
+Boxes over a whole cell deform with it. A uniform scaling changes nothing. A strain of at most
+:data:`fmm_openmm.box.MAX_STRAIN` from the cell that the boxes were chosen for keeps grid,
+parameters and near stencil, so that a barostat's trial moves change only the lattice operator. A
+larger strain has grid and parameters chosen anew for the strained cell, which then is the
+reference: a cell that fluctuates about the limit does not make them alternate.
 """
 
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ from fmm_openmm.box import ORIGIN, BoxLattice, OpenLattice, box_width
 from fmm_openmm.planning.request import FMMParameters
 
 SHRINKAGE = 8.0
-"""Times more boxes than the particles need, from which new ones are chosen."""
+"""Boxes in use over boxes needed, above which new ones are chosen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Boxes somewhere in space.
+    """Boxes that cover only the particles.
 
     Attributes:
-        parameters: what was chosen for them.
+        parameters: the parameters chosen with the boxes.
         lattice: the boxes.
-        width: of a box, nm.
+        width: box width, nm.
         corner: lowest corner of box 0, shape (3,), nm.
     """
 
@@ -39,9 +39,9 @@ class Region:
     width: float
     corner: np.ndarray
 
-    def around(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
-        """These boxes, moved if need be to cover the particles between ``low`` and ``high``,
-        shape (3,), nm; None if they are too few, or far too many."""
+    def cover(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
+        """The boxes, translated if necessary, so that they cover particles between ``low`` and
+        ``high``, shape (3,), nm; None if there are too few boxes, or far too many."""
         edge = self.parameters.smoothing * self.width
         size = self.lattice.span * self.width
         if (
@@ -51,24 +51,24 @@ class Region:
             return None
         if (low - edge >= self.corner).all() and (high + edge < self.corner + size).all():
             return self
-        return self.centred(low, high)
+        return self.centred_on(low, high)
 
-    def centred(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
-        """These boxes, moved so that the particles between ``low`` and ``high``, shape (3,), nm,
-        are in their middle; None if they are too few."""
+    def centred_on(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
+        """The boxes, translated so that particles between ``low`` and ``high``, shape (3,), nm, lie
+        in the middle; None if there are too few boxes."""
         if self.outgrown(high - low).any():
             return None
         return replace(self, corner=corner_for(low, high, self.lattice.span, self.width))
 
     def outgrown(self, extent: np.ndarray) -> np.ndarray:
-        """The axes along which particles of this extent, shape (3,), nm, need more boxes,
-        shape (3,) bool."""
+        """Axes along which particles of the given extent, shape (3,), nm, need more boxes; shape
+        (3,), bool."""
         edge = self.parameters.smoothing + ORIGIN
         return extent + 2 * edge * self.width > self.lattice.span * self.width
 
     def scaled(self, cell: np.ndarray | None) -> "Region | None":
-        """These boxes in a periodic cell of the same shape, however large, or without one; None
-        if its shape is another."""
+        """The boxes scaled to a periodic cell of the same shape, of any size; unchanged without a
+        cell; None if the shape differs."""
         if cell is None:
             return self
         width = float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(self.lattice.cell))))
@@ -80,21 +80,21 @@ class Region:
 
     @property
     def centre(self) -> np.ndarray:
-        """The middle of the boxes, shape (3,), nm."""
+        """Centre of the boxes, shape (3,), nm."""
         return self.corner + self.lattice.span * self.width / 2
 
     @property
     def origin(self) -> np.ndarray:
-        """What the stages take for the origin, shape (3,), nm, so that their boxes are these."""
+        """Origin that makes the boxes of the stages coincide with these, shape (3,), nm."""
         return self.corner + ORIGIN * self.width
 
 
 @dataclass(frozen=True, eq=False)
 class Filling:
-    """Boxes over a whole periodic cell; parameters, lattice, width and origin as of a
+    """Boxes over a whole periodic cell; parameters, lattice, width and origin as in
     :class:`Region`.
 
-    They serve every cell of their shape, and those that are strained by at most
+    The boxes serve every cell of the same shape, and cells that are strained by at most
     :data:`fmm_openmm.box.MAX_STRAIN`.
     """
 
@@ -104,7 +104,7 @@ class Filling:
     origin = (0.0, 0.0, 0.0)
 
     def scaled(self, cell: np.ndarray) -> "Filling | None":
-        """These boxes in a cell of the same shape, however large; None if its shape is another."""
+        """The boxes scaled to a cell of the same shape, of any size; None if the shape differs."""
         return (
             replace(self, width=box_width(cell, self.lattice.counts))
             if self.lattice.same_shape(cell)
@@ -112,8 +112,8 @@ class Filling:
         )
 
     def strained(self, cell: np.ndarray) -> "Filling | None":
-        """These boxes in a cell of another shape, with their parameters and near stencil; None
-        if it is strained too much."""
+        """The boxes deformed to a cell of another shape, with parameters and near stencil kept;
+        None if the strain is too large."""
         lattice = self.lattice.strained(cell)
         return lattice and replace(self, lattice=lattice, width=box_width(cell, lattice.counts))
 
@@ -122,10 +122,12 @@ Boxes = Region | Filling
 
 
 def span_over(extent: np.ndarray, width: float, levels: int = 0) -> np.ndarray:
-    """Boxes along each axis that cover particles of the given extent; multiples of ``2^levels``."""
+    """Numbers of boxes along the axes that cover particles of the given extent, shape (3,), nm;
+    multiples of ``2^levels``."""
     return np.ceil((extent / width + 1.0) / 2**levels).astype(np.int64) << levels
 
 
 def corner_for(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -> np.ndarray:
-    """Centred, but for ``ORIGIN``: symmetric clusters have planes of particles in their middle."""
+    """Lowest corner of boxes centred on the particles, shape (3,), nm, but for ``ORIGIN``: the
+    particles of symmetric clusters lie in planes through the centre."""
     return (low + high) / 2 - (span / 2 + ORIGIN) * width

@@ -1,27 +1,32 @@
-"""Cost model: the seconds an evaluation takes, by backend."""
+"""Cost model of an evaluation, by backend."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds an evaluation takes on one backend, as a sum over its stages' work.
+    """Time of an evaluation on one backend, as a sum over the operations of its stages.
+
+    All times are in seconds, each for one operation.
 
     Attributes:
-        pair: a pair of parts in p2p.  part_term: a part and a term in p2m and l2p.  part: a part in
-            the other stages.
-        box_term: a box and a term in the FFTs.  box_term2: a box and a pair of terms in the
-            convolution.
-        order: an order, in the latency of the chain of stages of the far field.
-        strewn: a box and a term where neighbours are strewn over memory (``BoxLattice.in_rows``).
-        box_near: a box and a box of its near stencil.  box: a box that holds particles, in p2p.
-        at_once: boxes that p2p works on side by side, so that fewer take as long, and the last of
-            many half as long.
-        beside: what the far field takes at least, with p2p beside it.
+        pair: pair of parts in p2p.
+        part_term: part and expansion term in p2m and l2p.
+        part: part in the other stages.
+        box_term: box and term in the FFTs.
+        box_term2: box and pair of terms in the convolution.
+        box_near: box and box of its near stencil.
+        box: box that holds particles, in p2p.
+        order: latency of the chain of far-field stages, for each order.
+        concurrent: number of boxes that p2p processes at the same time. Fewer take as long as that
+            many; the last ones of many take half as long on average.
+        overlap: least time of the far field, with which p2p overlaps.
+        scattered: box and term, added where boxes that are neighbours in space are not neighbours
+            in memory (``BoxLattice.in_rows``).
         rotation: order from which m2l by rotation is faster than by matrices.
-        rounding: error of float32 arithmetic over :func:`fmm_openmm.expansions.error.single_noise`,
-            which is a CPU's.
-        double: the model of float64, if that is another.
+        rounding: error of float32 arithmetic relative to
+            :func:`fmm_openmm.expansions.error.single_noise`, which describes a CPU.
+        double: the model for float64, if it differs.
     """
 
     pair: float
@@ -32,9 +37,9 @@ class CostModel:
     box_near: float
     box: float = 0.0
     order: float = 0.0
-    at_once: float = 0.0
-    beside: float = 0.0
-    strewn: float = 0.0
+    concurrent: float = 0.0
+    overlap: float = 0.0
+    scattered: float = 0.0
     rotation: int = 1
     rounding: float = 1.0
     double: "CostModel | None" = None
@@ -50,14 +55,14 @@ class CostModel:
         in_rows: bool = True,
     ) -> float:
         terms = (order + 1) ** 2
-        box_term = self.box_term if in_rows else self.box_term + self.strewn
+        box_term = self.box_term if in_rows else self.box_term + self.scattered
         root = boxes / 8**levels
-        # a box has eight times as many near ones as its parent
+        # m2l: the children of the near boxes of a parent, less the near boxes of the child
         interactions = 8 / 7 * (boxes - root) * filled * 7 * near
         pairs = self.pair * parts * (parts / (filled * boxes) * near)
-        side_by_side = pairs * self.at_once / (filled * boxes)
+        wave = pairs * self.concurrent / (filled * boxes)
         return (
-            max(pairs + side_by_side / 2, side_by_side - self.beside)
+            max(pairs + wave / 2, wave - self.overlap)
             + parts * (self.part + self.part_term * terms)
             + root * (box_term * terms + self.box_term2 * terms * terms)
             + interactions * self.box_term2 * terms * terms
@@ -70,20 +75,20 @@ CPU_COST = CostModel(
     pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8,
     rotation=9
 )  # fmt: skip
-"""One thread of an AMD EPYC at float32, fitted to timings of the 21,480-atom water
-of ``docs/accuracy.md``."""
+"""One thread of an AMD EPYC in float32, fitted to timings of the 21,480-atom water box of
+``docs/accuracy.md``."""
 
 CUDA_COST = CostModel(
     pair=5.9e-13, part_term=6.5e-14, part=1.24e-9, box_term=2.9e-12, box_term2=1.75e-13,
-    box_near=1.9e-11, box=2.9e-9, order=2.05e-6, at_once=2100, beside=2e-5, strewn=1.6e-11,
+    box_near=1.9e-11, box=2.9e-9, order=2.05e-6, concurrent=2100, overlap=2e-5, scattered=1.6e-11,
     rounding=2.15, double=CostModel(
         pair=2.5e-12, part_term=2.4e-12, part=7e-11, box_term=2e-11, box_term2=1.15e-13,
-        box_near=1.1e-11, box=7.8e-10, at_once=2100, beside=2e-5, strewn=3.2e-11,
+        box_near=1.1e-11, box=7.8e-10, concurrent=2100, overlap=2e-5, scattered=3.2e-11,
     ),
 )  # fmt: skip
-"""An NVIDIA H200. In float32 fitted to whole MD steps of water, 21,384 to 922,752 atoms, within
-3 %, beside the Lennard-Jones pairs of the oxygens: ``part`` holds what parts cost that only
-smoothing makes, so times without it come out too long, by the same for all. ``strewn`` was
-fitted to dodecahedra, the model of float64 to the stages' times at 962,280 atoms. ``rounding``
-covers the 1.0e-5 of TIP4P-Ew water at a smoothing of 0.025: reciprocal roots are approximate,
-and all sums are in float32."""
+"""NVIDIA H200. The model of float32 is fitted to whole MD steps of water with 21,384 to 922,752
+atoms, Lennard-Jones pairs of the oxygens included, within 3 %. ``part`` includes the cost of the
+additional parts that smoothing makes; times without smoothing are therefore overestimated, all by
+the same amount. ``scattered`` is fitted to dodecahedra, the model of float64 to the times of the
+stages at 962,280 atoms. ``rounding`` covers the error of 1.0e-5 that TIP4P-Ew water has at a
+smoothing of 0.025: reciprocal square roots are approximate, and all sums are in float32."""

@@ -1,9 +1,9 @@
-"""Choice of boxes that cover the particles only.
+"""Choice of boxes that cover only the particles.
 
-In a periodic cell molecules are moved by cell vectors to where they lie side by side
-(``molecules.py``), and all images but the nearest are left to the lattice operator. That takes
-boxes over at most half of the cell along x, y and z, and pays where the cost model finds them
-cheaper than boxes over the whole cell.
+In a periodic cell the molecules are first translated by cell vectors so that they lie next to each
+other (``molecules.py``); the lattice operator then covers all images but the nearest. This requires
+boxes over at most half of the cell along x, y and z. It is done where the cost model finds such
+boxes cheaper than boxes over the whole cell.
 """
 
 from collections.abc import Iterator
@@ -17,30 +17,29 @@ from fmm_openmm.errors import warn
 from fmm_openmm.planning.boxes import Region, corner_for, span_over
 from fmm_openmm.planning.cost import CostModel
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.request import FMMParameters, Request, tell_if_missed
+from fmm_openmm.planning.request import FMMParameters, Request, warn_if_missed
 from fmm_openmm.planning.search import NEAR_RADII, Grid, ranked, search
 
-MOST_BOXES = 200_000
-"""Boxes that cover the particles, at most: sparser systems get larger boxes."""
+MAX_BOXES = 200_000
+"""Largest number of boxes in a region; sparser systems get larger boxes."""
 
-CROWDED = 60.0
-"""Particles in a filled box from which larger boxes are not considered."""
+MAX_PER_BOX = 60.0
+"""Particles in a filled box above which larger boxes are not considered."""
 
 STEP = 1.12
-"""Ratio of one width to the next that is considered."""
+"""Ratio of successive box widths that are considered."""
 
 GROWTH = 0.2
-"""How much farther than the particles new boxes reach along an axis on which the old ones were
-too few: a particle that flies away would need new ones all the time."""
+"""Margin of new boxes, relative to the extent of the particles, along axes on which the previous
+boxes were too few. Without it a particle that escapes would require new boxes all the time."""
 
 COARSENESS = 3e-6
-"""Relative RMS force error of float32 coordinates for each nm by which boxes are wider than 1
-nm, for particles at molecular distances: ten times that of water, twice that of a gas of ions at
-random places."""
+"""Relative RMS force error of float32 coordinates for each nm of box width above 1 nm, at molecular
+distances: ten times the error of water, twice that of ions at random positions."""
 
 NET_NOISE = 6e-7
-"""Relative rounding error of the potential of a net charge in float32, see :func:`_rounding`.
-Fitted to droplets of water with net charges."""
+"""Relative rounding error of the potential of a net charge in float32 (:func:`_rounding`), fitted
+to water droplets with net charges."""
 
 
 def cover(
@@ -51,13 +50,12 @@ def cover(
     cell: np.ndarray | None,
     kept: Region | None = None,
 ) -> Region | None:
-    """The cheapest boxes that cover the particles, and parameters, whose estimated error meets
-    the request.
+    """The cheapest region, with its parameters, whose estimated error satisfies the request.
 
     Args:
         positions: shape (n, 3), nm.
-        cell: periodic cell vectors, shape (3, 3), nm; None in empty space.
-        kept: boxes that were used before.
+        cell: periodic cell vectors, shape (3, 3), nm; None in free space.
+        kept: region used before.
 
     Returns:
         None if boxes over the whole periodic cell are cheaper.
@@ -101,7 +99,7 @@ def cover(
             f"particles this far apart: rounding alone makes an error of {rounding:.1e}"
         )
     else:
-        tell_if_missed(request, found.expected_error, "these particles")
+        warn_if_missed(request, found.expected_error, "these particles")
     grid, span = by_root[chosen.grid], np.diag(chosen.counts)
     filled = min(1.0, len(positions) / (grid.per_box * span.prod()))
     lattice = OpenLattice(span, chosen.near_radius, filled, levels, whole / grid.width)
@@ -109,18 +107,19 @@ def cover(
 
 
 def _is_alone(lattice: OpenLattice) -> bool:
-    """Whether the boxes cover half of the periodic cell at most, and images are far enough away
-    for the lattice operator."""
+    """Whether the boxes cover at most half of the periodic cell along each axis, and the images are
+    far enough away for the lattice operator."""
     half = 2 * lattice.span <= np.diag(lattice.cell)
     return bool(half.all()) and lattice.gap >= lattice.near_radius + DISTANT
 
 
 def _rounding(grid: "_CubicGrid", radius: float, smoothing: float, net: float) -> float:
-    """Relative RMS force error that float32 makes in open space only.
+    """Relative RMS force error of float32 that occurs only in regions.
 
-    Wide boxes resolve distances less. A net charge Q makes a potential Q / R that the
-    slopes of the weights multiply, as in :func:`single_noise`; in box widths it exceeds the field
-    of neighbours, q / a^2 at a density of 1 / a^3, by the factor x below, and that of the net
+    Two contributions. Coordinates in wide boxes resolve distances less well. And a net charge Q
+    makes a potential Q / R, which the slopes of the smoothing weights turn into forces, as in
+    :func:`single_noise`. In units of box widths this potential exceeds the field of the
+    neighbours, q / a^2 at a density of 1 / a^3, by the factor x below, and the field of the net
     charge by R.
     """
     width = grid.width
@@ -133,7 +132,7 @@ def _rounding(grid: "_CubicGrid", radius: float, smoothing: float, net: float) -
 
 @dataclass(frozen=True)
 class _CubicGrid(Grid):
-    """A candidate of cubic boxes of some width, nm."""
+    """A candidate with cubic boxes of the given width, nm."""
 
     width: float = 1.0
 
@@ -141,11 +140,11 @@ class _CubicGrid(Grid):
 def _grids(
     positions: np.ndarray, extent: np.ndarray, levels: int, cell: np.ndarray
 ) -> Iterator[_CubicGrid]:
-    """Candidates for boxes that reach over ``extent``, shape (3,), nm: from small ones to those
-    of which all are near, none with more than ``MOST_BOXES``."""
+    """Candidates that cover ``extent``, shape (3,), nm: from small boxes to boxes so large that all
+    are near, none with more than ``MAX_BOXES``."""
     low = positions.min(0)
     longest = float(extent.max()) or 1.0
-    most = min(MOST_BOXES, 16 * len(positions) + 64)
+    most = min(MAX_BOXES, 16 * len(positions) + 64)
     width = longest / most if extent.any() else longest
     while span_over(extent, width).astype(float).prod() > most:
         width *= STEP
@@ -157,9 +156,9 @@ def _grids(
     seen = set()
     while width < longest:
         span = span_over(extent, width, levels)
-        if tuple(span) not in seen:  # else as many boxes, wider than they need be
+        if tuple(span) not in seen:  # else the same number of boxes, only wider
             per_box = _companions(positions, low, span, width)
-            if per_box > CROWDED and len(seen) > 2:
+            if per_box > MAX_PER_BOX and len(seen) > 2:
                 break
             if per_box > 1.4 or seen:
                 seen.add(tuple(span))

@@ -1,4 +1,4 @@
-"""What has to be computed, as far as accuracy and cost depend on it."""
+"""The properties of a system that accuracy and cost depend on."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from fmm_openmm.expansions.error import charged_fraction, ionic_fraction, net_ch
 
 @dataclass(frozen=True)
 class Load:
-    """What has to be computed, as far as accuracy and cost depend on it.
+    """The properties of a system that accuracy and cost depend on.
 
     Attributes:
         particles: number of particles.
-        filled: fraction of the cell that holds them, a power of 1/2.
+        filled: fraction of the cell that holds particles, a power of 1/2.
         ionic: ionic fraction of the charges (``expansions/error.py``).
-        charged: fraction of the particles that carry the charge, likewise; that of three-site water
-            where nothing is known.
+        charged: fraction of the particles that carry the charge (``expansions/error.py``); by
+            default that of three-site water.
         net: net charge over the RMS charge.
     """
 
@@ -27,8 +27,10 @@ class Load:
     net: float = 0.0
 
     @classmethod
-    def of(cls, charges: np.ndarray, exclusions: np.ndarray, filled: float = 1.0) -> "Load":
-        """The load of charges (n,) and excluded pairs (k, 2)."""
+    def from_charges(
+        cls, charges: np.ndarray, exclusions: np.ndarray, filled: float = 1.0
+    ) -> "Load":
+        """The load of charges, shape (n,), e, and excluded pairs, shape (k, 2)."""
         return cls(
             len(charges),
             filled,
@@ -38,16 +40,17 @@ class Load:
         )
 
 
-LEAST_FILLED = 2.0**-30
-"""Least filled fraction of a cell: a droplet of a million atoms fills so much of one of 20 um."""
+MIN_FILLED = 2.0**-30
+"""Smallest filled fraction of a cell: a droplet of a million atoms in a cell of 20 um."""
 
 
 def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
-    """Fraction of the cell that the particles fill, from how many companions most have in a box, as
-    a power of 1/2.
+    """Fraction of the cell that the particles fill, a power of 1/2, from the median number of other
+    particles in a particle's box.
 
-    1 for every liquid and solid, so that there nothing depends on the positions; less for droplets
-    and slabs. Up to half of the particles may be in one place without a change.
+    The fraction is 1 for every liquid and solid, whose parameters therefore do not depend on the
+    positions, and smaller for droplets and slabs. As a median, it does not change if up to half of
+    the particles come together in one place.
     """
     n, companions = len(positions), 8.0
     scaled = positions @ np.linalg.inv(cell)
@@ -60,7 +63,7 @@ def filled_fraction(positions: np.ndarray, cell: np.ndarray) -> float:
         count = np.unique(index @ [1, grid[0], grid[0] * grid[1]], return_counts=True)[1]
         found = float(np.median(np.repeat(count - 1.0, count)))
         expected = n / float(grid.prod())
-        refined = max(expected / max(found, expected), LEAST_FILLED)
+        refined = max(expected / max(found, expected), MIN_FILLED)
         if refined > 0.7 * fraction:
             break
         fraction = refined

@@ -1,21 +1,23 @@
-"""Molecules of a periodic cell, moved by cell vectors to where they lie side by side."""
+"""Translation of the molecules of a periodic cell next to each other."""
 
 import numpy as np
 
 
-def gathered(
+def gather(
     positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None
 ) -> np.ndarray:
-    """Positions in a periodic cell, moved by cell vectors to where they lie side by side; shape (n,
-    3), nm.
+    """Translate molecules by cell vectors so that they lie next to each other.
 
     Args:
         positions: shape (n, 3), nm.
-        leaders: for each particle the one that it moves with, shape (n,); molecules stay as they
-            are.
-        cell: vectors in reduced form, shape (3, 3), nm.
-        centre: of the place, shape (3,), nm; without it the largest gaps along z, y and x are left
-            empty.
+        leaders: for each particle the particle whose translation it shares, shape (n,), so that
+            molecules stay whole.
+        cell: cell vectors in reduced form, shape (3, 3), nm.
+        centre: molecules are moved to within half a period of it, shape (3,), nm; without it the
+            periods are cut at the largest gaps along z, y and x.
+
+    Returns:
+        positions, shape (n, 3), nm.
     """
     x, moved = positions[leaders], positions.copy()
     for axis in (2, 1, 0):
@@ -28,7 +30,7 @@ def gathered(
 
 
 def _emptiest(x: np.ndarray, period: float) -> float:
-    """The middle of the largest gap between coordinates, shape (n,), that repeat with a period."""
+    """Middle of the largest gap between periodic coordinates, shape (n,)."""
     x = np.sort(np.mod(x, period))
     gaps = np.diff(x, append=x[0] + period)
     widest = int(gaps.argmax())

@@ -1,4 +1,4 @@
-"""What boxes and parameters are chosen for: a request, a load and a cell, on a backend."""
+"""What boxes and parameters are chosen for: request, load, cell and backend."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,39 +12,39 @@ from fmm_openmm.planning.boxes import Filling, Region
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.cover import cover
 from fmm_openmm.planning.load import Load, filled_fraction
-from fmm_openmm.planning.molecules import gathered
+from fmm_openmm.planning.molecules import gather
 from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters, Request
 from fmm_openmm.planning.search import adapt_parameters
 from fmm_openmm.planning.tuning import choose_tuned
 
-SPARSE = 0.25
-"""Filled fraction of a periodic cell from which on boxes that cover the particles
-only are considered."""
+SPARSE_FRACTION = 0.25
+"""Filled fraction of a periodic cell up to which a region is considered."""
 
 IONIC_SLACK = 0.25
-"""Growth of the ionic fraction that parameters outlast when charges change."""
+"""Largest growth of the ionic fraction for which parameters are kept when charges change."""
 
 CHARGED_SLACK = 0.4
-"""Shrinkage of the charged fraction that they outlast.
-Either lets the error estimate grow by a third."""
+"""Smallest ratio of new to old charged fraction for which they are kept. Either change lets the
+error estimate grow by a third."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What boxes and parameters are chosen for, and the boxes that are cheapest for it: in empty
-    space those of a region; in a periodic cell such ones too where it is nearly empty and the
-    request leaves grid and levels free, until boxes over the whole cell have turned out cheaper;
-    else boxes over the whole cell.
+    """What boxes and parameters are chosen for, and the cheapest boxes for it.
+
+    In free space these are the boxes of a region. A periodic cell has boxes over the whole cell,
+    unless it is nearly empty and the request leaves grid and levels free: then it also has a
+    region, until boxes over the whole cell have proved cheaper.
 
     Attributes:
         request: tolerance and fixed values.
-        load: the system.
-        exclusions: shape (m, 2).
-        minimum_image: whether they exclude nearest images.
-        cell: vectors that ``parameters`` are chosen for, shape (3, 3), nm; None in empty space.
+        load: the properties of the system.
+        exclusions: excluded pairs, shape (m, 2).
+        minimum_image: whether exclusions apply to nearest images.
+        cell: cell vectors that ``parameters`` are chosen for, shape (3, 3), nm; None in free space.
         cost: cost model of the backend.
-        device: model of the GPU; None for the host.
-        dearer: whether a region has turned out dearer than boxes over the whole cell.
+        device: model of the GPU; None on the host.
+        prefers_cell: whether boxes over the whole cell have proved cheaper than a region.
     """
 
     request: Request
@@ -54,13 +54,15 @@ class Problem:
     cell: np.ndarray | None
     cost: CostModel = CPU_COST
     device: str | None = None
-    dearer: bool = False
+    prefers_cell: bool = False
 
     @property
-    def follows(self) -> bool:
-        """Whether the boxes are those of a region."""
+    def uses_region(self) -> bool:
+        """Whether the boxes cover only the particles."""
         free = self.request.grid is None and not self.request.levels
-        return self.cell is None or (free and self.load.filled <= SPARSE and not self.dearer)
+        return self.cell is None or (
+            free and self.load.filled <= SPARSE_FRACTION and not self.prefers_cell
+        )
 
     @cached_property
     def parameters(self) -> FMMParameters:
@@ -68,10 +70,13 @@ class Problem:
         return choose_tuned(self.device, self.request, self.cell, self.load, self.cost)
 
     def filling(self, cell: np.ndarray, kept: Filling | None = None) -> Filling:
-        """Boxes over the whole of a cell, shape (3, 3), nm: the first of those in use and those of
-        :attr:`parameters` that serve it, else others, chosen for it.
+        """Boxes over the whole of a cell.
+
+        The boxes in use or else those of :attr:`parameters` if they can be deformed to the cell;
+        else boxes chosen for it.
 
         Args:
+            cell: cell vectors, shape (3, 3), nm.
             kept: boxes in use.
         """
         for boxes in filter(None, (kept, self._chosen)):
@@ -93,34 +98,35 @@ class Problem:
     def region(
         self, positions: np.ndarray, cell: np.ndarray | None, kept: Region | None = None
     ) -> Region | None:
-        """:func:`fmm_openmm.planning.cover.cover` for positions, shape (n, 3), nm, as
-        :meth:`gathered` moves them."""
-        positions = self.gathered(positions, cell)
+        """:func:`fmm_openmm.planning.cover.cover` for positions, shape (n, 3), nm, after
+        :meth:`gather`."""
+        positions = self.gather(positions, cell)
         return cover(self.request, self.load, self.cost, positions, cell, kept)
 
-    def gathered(
+    def gather(
         self, positions: np.ndarray, cell: np.ndarray | None, centre: np.ndarray | None = None
     ) -> np.ndarray:
-        """Positions as :func:`gathered` moves them in a periodic cell."""
-        return positions if cell is None else gathered(positions, self._leaders, cell, centre)
+        """Positions after :func:`fmm_openmm.planning.molecules.gather` in a periodic cell;
+        unchanged in free space."""
+        return positions if cell is None else gather(positions, self._leaders, cell, centre)
 
     @cached_property
     def _leaders(self) -> np.ndarray:
         return leaders(self.load.particles, self.exclusions, self.minimum_image)
 
-    def including(self, charges: np.ndarray) -> "Problem":
-        """This itself while parameters chosen for it meet the tolerance for other charges too, else
-        one that covers both.
+    def with_charges(self, charges: np.ndarray) -> "Problem":
+        """The problem with other charges: itself as long as its parameters keep the tolerance, else
+        a problem that covers both sets of charges.
 
-        They do not where bare ions are now and molecules were, or where far fewer particles carry
-        the charge; and, in a region, where there is far more net charge.
+        Parameters fail where bare ions replace neutral molecules, where far fewer particles carry
+        the charge and, in a region, where the net charge is far larger.
         """
-        load, other = self.load, Load.of(charges, self.exclusions, self.load.filled)
+        load, other = self.load, Load.from_charges(charges, self.exclusions, self.load.filled)
         alike = (
             other.ionic <= load.ionic + IONIC_SLACK
             and other.charged >= CHARGED_SLACK * load.charged
         )
-        if alike and (other.net <= 2 * load.net + 20 or not self.follows):
+        if alike and (other.net <= 2 * load.net + 20 or not self.uses_region):
             return self
         ionic, charged, net = (
             max(load.ionic, other.ionic),
@@ -129,24 +135,26 @@ class Problem:
         )
         return replace(self, load=replace(load, ionic=ionic, charged=charged, net=net))
 
-    def seeing(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
-        """This itself while as much of the cell is filled, else one for as much as
-        the positions fill."""
+    def with_positions(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
+        """The problem with the filled fraction of these positions; itself if that is the same."""
         filled = filled_fraction(positions, cell)
         return (
             self
             if filled == self.load.filled
-            else replace(self, load=replace(self.load, filled=filled), dearer=False)
+            else replace(self, load=replace(self.load, filled=filled), prefers_cell=False)
         )
 
-    def resolving(self, rounding: float) -> "Problem":
-        """This itself while an error of coordinates in single precision is well below the
-        tolerance, or single precision was asked for, which is warned of above the tolerance;
-        else one of double precision."""
+    def with_rounding(self, rounding: float) -> "Problem":
+        """The problem given the force error that single-precision coordinates cause: itself if the
+        error is well below the tolerance, else the problem in double precision.
+
+        An explicit request for single precision is kept, with a warning if the error exceeds the
+        tolerance.
+        """
         tolerance = self.request.tolerance
         if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * tolerance:
             return replace(self, request=replace(self.request, precision="double"))
-        if tolerance < rounding < np.inf:  # what coincides after rounding is an error
+        if tolerance < rounding < np.inf:  # infinite: coincident after rounding, an error elsewhere
             warn(
                 f"`tolerance={tolerance:g}` is out of reach in single precision for charges so "
                 f"close to each other: rounding makes an error of about {rounding:.1g}; "
@@ -154,6 +162,6 @@ class Problem:
             )
         return self
 
-    def over_cell(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
-        """With boxes over the whole of the cell from now on."""
-        return replace(self.seeing(positions, cell), dearer=True)
+    def over_whole_cell(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
+        """The problem with boxes over the whole cell, for these positions."""
+        return replace(self.with_positions(positions, cell), prefers_cell=True)

@@ -1,4 +1,4 @@
-"""What a user asks for, and the parameters that a solver uses for it."""
+"""A user's request, and the parameters that satisfy it."""
 
 from dataclasses import dataclass
 
@@ -17,47 +17,47 @@ TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
 SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
-"""Widths of the transition regions considered, box widths; 0: none. All others conserve the
-energy alike, below 0.006 no longer; wide ones make more parts of particles,
-narrow ones larger errors."""
+"""Widths of the transition regions considered, in box widths; 0: no smoothing. All widths above
+0.006 conserve energy equally well. Wide regions split more particles into parts, narrow ones make
+larger errors."""
 
 LARGEST = 6.0
-"""Largest error of a single force, over tolerance and RMS force, that parameters are chosen for:
-about that of PME."""
+"""Largest error of a single force, relative to tolerance times RMS force, that parameters are
+chosen for: about that of PME."""
 
 CONSERVING = 8e-5
-"""Expected error up to which the energy is conserved without smoothing. Where particles change
-boxes it jumps by the truncation error: water of 300 K drifts by 1e5 to 2e5 kT/ns/dof times the
-square of the expected error, 0.001 at this one."""
+"""Expected error up to which energy is conserved without smoothing. When a particle changes boxes
+the energy jumps by the truncation error: water at 300 K drifts by 1e5 to 2e5 kT/ns/dof times the
+square of the expected error, which is 0.001 at this value."""
 
 ROUNDING_SHARE = 0.5
-"""Largest error of coordinates in single precision, over the tolerance, at which
-``precision="auto"`` stays single."""
+"""Largest error of single-precision coordinates, relative to the tolerance, at which
+``precision="auto"`` uses single precision."""
 
 SINGLE_FLOOR = 5e-6
-"""Smallest tolerance that single precision is offered for; "auto" precision is double below it."""
+"""Smallest tolerance available in single precision; below it ``precision="auto"`` is double."""
 
-MOST_LEVELS = 10
-"""Below one box there are a thousand million leaves then."""
+MAX_LEVELS = 10
+"""Largest number of levels: 2^30 leaves in each root box."""
 
 
 @dataclass(frozen=True)
 class FMMParameters:
-    """What a solver uses.
+    """Parameters of a solver.
 
     Attributes:
         order: expansion order p.
-        near_radius: near means box centres within this many box widths.
+        near_radius: boxes are near if their centres are within this many box widths.
         grid: integer matrix of the box lattice, shape (3, 3), ``box_vectors = grid @ boxes``;
-            diagonal for a rectangular cell. With an open boundary the number of cubic boxes that
-            cover the particles, as a diagonal. With levels that of the root grid.
-        smoothing: width of the transition regions, box widths.
-        levels: levels below the root grid: the leaves are ``2^levels`` times narrower than its
-            boxes.
+            diagonal for a rectangular cell. With an open boundary its diagonal holds the numbers
+            of cubic boxes that cover the particles. With levels it describes the root grid.
+        smoothing: width of the transition regions, in box widths.
+        levels: number of levels below the root grid, whose boxes are ``2^levels`` times wider than
+            the leaves.
         precision: "single" or "double".
-        expected_error: the relative RMS force error these should give (``docs/accuracy.md``).
-        m2l: operator between boxes of the levels below the root grid, of
-            :data:`fmm_openmm.implementations.M2L`; None without any.
+        expected_error: estimated relative RMS force error (``docs/accuracy.md``).
+        m2l: operator between boxes of the levels below the root grid, a key of
+            :data:`fmm_openmm.implementations.M2L`; None without such levels.
     """
 
     order: int
@@ -71,16 +71,16 @@ class FMMParameters:
 
     @property
     def counts(self) -> np.ndarray:
-        """``2^levels grid``, of the leaves, as an int64 array."""
+        """Integer matrix of the leaves, ``2^levels grid``, int64."""
         return np.array(self.grid, dtype=np.int64) << self.levels
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None where the choice is ours. Checked on creation.
+    """The options of a user; None for what is to be chosen. Checked on creation.
 
     Raises:
-        ValueError, TypeError: a value out of range, named with what came.
+        ValueError, TypeError: a value is out of range; the message names option and value.
     """
 
     tolerance: float = TOLERANCE
@@ -109,7 +109,7 @@ class Request:
         if self.grid is not None:
             counts_matrix(self.grid)
         if self.levels is not None:
-            check_integer(self.levels, "levels", 0, MOST_LEVELS)
+            check_integer(self.levels, "levels", 0, MAX_LEVELS)
         if self.m2l is not None:
             check_choice(self.m2l, tuple(M2L), "m2l")
             if not self.levels:
@@ -118,32 +118,35 @@ class Request:
                 )
 
     def resolve_precision(self, ionic: float, rounding: float = 1.0) -> str:
-        """ "single" or "double": single where it was asked for, or allowed and rounding is well
-        below the tolerance."""
+        """ "single" or "double": as requested, or single if rounding is well below the
+        tolerance."""
         if self.precision != "auto":
             return self.precision
         noise = rounding * single_noise(ionic, self.smoothings[-1])
         return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * noise) else "double"
 
     def operator(self, order: int, cost: CostModel) -> str | None:
-        """The ``m2l`` for expansions of that order; None without levels below the root grid."""
+        """The ``m2l`` for expansions of an order; None without levels below the root grid."""
         if not self.levels:
             return None
         return self.m2l or ("p4" if order < cost.rotation else "rotation")
 
     @property
     def smoothings(self) -> tuple[float, ...]:
-        """Widths of the transition regions to choose from, the widest last."""
+        """Widths of the transition regions to choose from, in box widths, the widest last."""
         return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
-    def promises(self, truncation: float, error: float, order: int, smoothing: float) -> int:
-        """How much of what is promised parameters keep: 0 if their expected error is above the
-        tolerance, 1 if it is not, 2 if they conserve the energy as well, or smoothing was asked for
-        or declined, and 3 if no single force is far off.
+    def promises_kept(self, truncation: float, error: float, order: int, smoothing: float) -> int:
+        """Number of promises that parameters keep, each of which includes those before it.
+
+        1: the expected error is within the tolerance. 2: energy is conserved, or the user has
+        chosen the smoothing. 3: no single force has an error above :data:`LARGEST`.
 
         Args:
-            truncation: the expected error without that of the arithmetic.
-            error: the expected error.
+            truncation: expected error without rounding.
+            error: expected error.
+            order: expansion order.
+            smoothing: width of the transition regions, in box widths.
         """
         if error > self.tolerance:
             return 0
@@ -152,9 +155,9 @@ class Request:
         return 3 if truncation * largest_ratio(order, smoothing) <= LARGEST * self.tolerance else 2
 
 
-def tell_if_missed(request: Request, expected_error: float, case: str = "this cell") -> None:
-    """Warn if the least error that is expected of a case exceeds the tolerance; names what the
-    request fixes."""
+def warn_if_missed(request: Request, expected_error: float, case: str = "this cell") -> None:
+    """Warn if the smallest error attainable in a case exceeds the tolerance, naming the options
+    that the user has fixed."""
     if expected_error <= request.tolerance:
         return
     names = ("order", "grid", "near_radius", "smoothing", "levels")

@@ -1,8 +1,8 @@
-"""From a tolerance to order, near radius and box lattice: the error estimate says what is allowed,
-the cost model what is best.
+"""Choice of order, near radius and box lattice for a tolerance: the cheapest parameters, by the
+cost model, whose estimated error is small enough.
 
-Both are separate on purpose: the estimate (``expansions/error.py``) knows geometry only, the cost
-model what depends on the backend: times, and how well float32 is used.
+The two are independent: the estimate (``expansions/error.py``) depends on geometry alone; the cost
+model describes the backend, its times and its rounding.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,28 +16,28 @@ from fmm_openmm.expansions.error import estimate_error, far_distances, single_no
 from fmm_openmm.octree import is_nested
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.request import FMMParameters, Request, tell_if_missed
+from fmm_openmm.planning.request import FMMParameters, Request, warn_if_missed
 
 NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
-"""Near radii considered: midway between the distances of a cubic lattice, so that boxes which
-are a few percent off a cube have the same near stencil."""
+"""Near radii considered: midway between the distances of a cubic lattice, so that boxes that
+deviate from cubes by a few percent have the same near stencil."""
 
 ORDER_LIMIT = (6.0, 3.2)
-"""Largest order considered, a constant and a multiple of the near radius: beyond it a few pairs
-in facing corners of boxes dominate the error."""
+"""Largest order considered, as a constant plus a multiple of the near radius. Beyond it, a few
+pairs in facing corners of boxes dominate the error."""
 
 BOXES_PER_PARTICLE = 64
-"""Most boxes considered, empty ones included: particles that nearly coincide would
-ask for any number."""
+"""Largest number of boxes for each particle, empty ones included; for nearly coincident particles
+the search would otherwise not end."""
 
 DEFORMATION_LIMIT = 1.08
-"""Deformation of the boxes, as in :func:`fmm_openmm.box.deformation`,
-from which another grid is chosen."""
+"""Deformation of the boxes (:func:`fmm_openmm.box.deformation`) above which another grid is
+chosen."""
 
 
 def _grids(request: Request, cell: np.ndarray, load: Load):
-    """Candidate root grids, by number of particles in a filled box: where nearly all boxes would
-    be empty also those of larger boxes, until there are as many as particles."""
+    """Candidate root grids, in order of the number of particles in a filled box. If nearly all
+    boxes would be empty, larger boxes are added, down to as many boxes as particles."""
     if request.grid is not None:
         yield counts_matrix(request.grid)
         return
@@ -57,13 +57,13 @@ def _grids(request: Request, cell: np.ndarray, load: Load):
 def choose_parameters(
     request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST
 ) -> FMMParameters:
-    """The cheapest parameters whose estimated error meets the request; what the request fixes is
-    obeyed.
+    """The cheapest parameters whose estimated error satisfies the request. Values that the request
+    fixes are used as they are.
 
     Args:
         request: tolerance and fixed values.
         cell: box vectors in reduced form, shape (3, 3), nm.
-        load: the system.
+        load: the properties of the system.
         cost: cost model of the backend.
     """
     return candidates(request, cell, load, cost)[0]
@@ -72,12 +72,14 @@ def choose_parameters(
 def candidates(
     request: Request, cell: np.ndarray, load: Load, cost: CostModel = CPU_COST
 ) -> list[FMMParameters]:
-    """What :func:`choose_parameters` chooses from, cheapest first: for each grid, near radius
-    and smoothing the lowest order that keeps what :meth:`Request.promises` tells, or as much of
-    it as is possible. If no estimated error meets the request, the most accurate alone,
-    with a warning."""
+    """The candidates of :func:`choose_parameters`, cheapest first.
+
+    For each grid, near radius and smoothing the candidate is the lowest order that keeps all
+    promises of :meth:`Request.promises_kept`, or as many as any candidate keeps. If no estimated
+    error satisfies the request, the list holds the most accurate parameters, with a warning.
+    """
     found = [chosen for _, chosen in ranked(request, cell, load, cost)]
-    tell_if_missed(request, found[0].expected_error)
+    warn_if_missed(request, found[0].expected_error)
     return found
 
 
@@ -104,13 +106,13 @@ def ranked(
 
 @dataclass(frozen=True)
 class Grid:
-    """A candidate for the boxes.
+    """A candidate grid of boxes.
 
     Attributes:
         counts: integer matrix of the parameters' ``grid``, shape (3, 3).
-        per_box: mean number of particles in a leaf that holds any.
-        lattice: the lattice of the leaves with a given near radius.
-        deformation: of the boxes, as in :func:`fmm_openmm.box.deformation`.
+        per_box: mean number of particles in a filled leaf.
+        lattice: makes the lattice of the leaves for a near radius.
+        deformation: :func:`fmm_openmm.box.deformation` of the boxes.
     """
 
     counts: np.ndarray
@@ -129,7 +131,7 @@ def search(
             f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, "
             f"got {request.tolerance!r}: ask for `precision='double'`"
         )
-    found, best = {1: [], 2: [], 3: []}, None  # by what they keep, at least
+    found, best = {1: [], 2: [], 3: []}, None  # by the least number of promises kept
     for grid, lattice in _stencils(request, grids):
         distances = far_distances(lattice)
         for smoothing in request.smoothings:
@@ -155,7 +157,7 @@ def search(
 
 
 def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> float:
-    """Relative RMS force error of the arithmetic, 0 in double precision."""
+    """Relative RMS force error due to rounding; 0 in double precision."""
     return (
         cost.rounding * single_noise(load.ionic, smoothing)
         if request.precision == "single"
@@ -164,7 +166,7 @@ def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> f
 
 
 def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, BoxLattice]]:
-    """Each grid with the lattice of its leaves, for every near radius that is possible there."""
+    """Each grid with the lattice of its leaves, for every near radius that is possible for it."""
     radii = NEAR_RADII if request.near_radius is None else (float(request.near_radius),)
     for grid in grids:
         for radius in radii:
@@ -182,7 +184,7 @@ def _by_order(
     load: Load,
     cost: CostModel,
 ) -> Iterator[tuple[float, FMMParameters, int]]:
-    """Seconds and parameters of every order, the lowest first, and what they keep. The
+    """Seconds, parameters and number of promises kept for every order, the lowest first. The
     truncation errors of all levels add up."""
     levels, radius = request.levels or 0, lattice.near_radius
     parts, filled = (
@@ -216,7 +218,7 @@ def _by_order(
         chosen = FMMParameters(
             order, radius, counts, smoothing, levels, request.precision, error, m2l
         )
-        yield seconds, chosen, request.promises(truncation, error, order, smoothing)
+        yield seconds, chosen, request.promises_kept(truncation, error, order, smoothing)
 
 
 def adapt_parameters(
@@ -226,11 +228,11 @@ def adapt_parameters(
     load: Load,
     cost: CostModel = CPU_COST,
 ) -> FMMParameters:
-    """Parameters for a cell of another shape than the one ``chosen`` was made for.
+    """Parameters for a cell whose shape differs from the one that ``chosen`` was made for.
 
-    The grid stays while its boxes are nearly cubes, and so do order and near radius while the
-    estimate allows them: a function of ``chosen`` and the present cell only, whatever the cell was
-    in between. Warns if these miss the tolerance and ``chosen`` did not.
+    The grid is kept as long as its boxes are nearly cubic, order and near radius as long as the
+    estimate allows. The result depends only on ``chosen`` and the present cell, not on the cells
+    in between. Warns if it misses the tolerance and ``chosen`` did not.
     """
     counts = chosen.grid
     if request.grid is None and deformation(cell, np.array(counts)) > DEFORMATION_LIMIT:
@@ -246,5 +248,5 @@ def adapt_parameters(
         if found.expected_error <= max(request.tolerance, chosen.expected_error):
             return found
     if chosen.expected_error <= request.tolerance:
-        tell_if_missed(request, found.expected_error)
+        warn_if_missed(request, found.expected_error)
     return found

@@ -1,13 +1,12 @@
-"""Parameters found by timing on a GPU (``fmm-openmm bench tune``): the file that keeps them, and
-their use.
+"""Parameters found by timing on a GPU (``fmm-openmm bench tune``), and the file that stores them.
 
-A winner is kept for a GPU model, a version of this package, a size class (the number of particles
-as a rounded power of 2), a shape of the cell, a tolerance, a precision and a smoothing. It takes
-precedence over the cost model where it is among what meets the tolerance for the system at hand; so
-it can make a run slower or faster, never less accurate.
+A winner is stored by GPU model, version of this package, size class (the number of particles
+rounded to a power of 2), shape of the cell, tolerance, precision and smoothing. It takes precedence
+over the cost model if it is one of the candidates that satisfy the tolerance for the system at
+hand. It can therefore change the speed of a run, but not make it less accurate.
 
-The file is ``tuning.json`` in the user's cache folder, or in that of the environment variable
-``FMM_OPENMM_CACHE``; with the value "off" there is none.
+The file is ``tuning.json`` in the user's cache folder, or in the folder that the environment
+variable ``FMM_OPENMM_CACHE`` names; the value "off" disables it.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,15 +20,22 @@ from fmm_openmm.planning.request import FMMParameters, Request
 from fmm_openmm.planning.search import candidates
 from fmm_openmm.version import __version__
 
-ALIKE = 1.25
-"""Largest ratio of particles a box at which a winner still stands for a candidate: systems of a
-size class differ."""
+MAX_OCCUPANCY_RATIO = 1.25
+"""Largest ratio of the numbers of particles in a box at which a winner matches a candidate: the
+systems of a size class differ."""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What won: order, near radius (box widths), smoothing (box widths) and particles a box; and
-    its time, seconds."""
+    """The fastest parameters.
+
+    Attributes:
+        order: expansion order.
+        near_radius: in box widths.
+        smoothing: in box widths.
+        per_box: mean number of particles in a box.
+        seconds: time of an evaluation.
+    """
 
     order: int
     near_radius: float
@@ -38,14 +44,14 @@ class Winner:
     seconds: float
 
     @classmethod
-    def of(cls, parameters: FMMParameters, particles: int, seconds: float) -> "Winner":
-        """Parameters that were timed on so many particles."""
+    def from_parameters(cls, parameters: FMMParameters, particles: int, seconds: float) -> "Winner":
+        """The winner with these parameters, timed on a number of particles."""
         p = parameters
         return cls(p.order, p.near_radius, p.smoothing, _per_box(p, particles), seconds)
 
     def among(self, found: list[FMMParameters], particles: int) -> FMMParameters | None:
-        """The candidate that it stands for, an order higher or lower at most;
-        None if there is none."""
+        """The candidate that matches the winner, of an order that differs by at most one; None if
+        there is none."""
 
         def distance(p: FMMParameters) -> float:
             return abs(np.log(_per_box(p, particles) / self.per_box))
@@ -55,7 +61,7 @@ class Winner:
             for p in found
             if (p.near_radius, p.smoothing) == (self.near_radius, self.smoothing)
             and abs(p.order - self.order) <= 1
-            and distance(p) <= np.log(ALIKE)
+            and distance(p) <= np.log(MAX_OCCUPANCY_RATIO)
         ]
         return min(alike, key=distance, default=None)
 
@@ -63,11 +69,14 @@ class Winner:
 def choose_tuned(
     device: str | None, request: Request, cell: np.ndarray, load: Load, cost: CostModel
 ) -> FMMParameters:
-    """As :func:`fmm_openmm.planning.search.choose_parameters`, but the winner of a timing on this
-    model of GPU, where there is one; None for the host.
+    """The winner of a timing on this model of GPU if there is one; else as
+    :func:`fmm_openmm.planning.search.choose_parameters`.
 
-    What the request fixes is obeyed: timings count only where order, near radius and grid are all
-    free. They are made in filled cells, and count only there.
+    Timings are used only where the request leaves order, near radius, grid and levels free, and
+    only for filled cells, in which they are made.
+
+    Args:
+        device: model of the GPU; None on the host.
     """
     found = candidates(request, cell, load, cost)
     fixed = request.order, request.near_radius, request.grid, request.levels or None
@@ -79,7 +88,7 @@ def choose_tuned(
 
 
 def key(device: str, request: Request, cell: np.ndarray, load: Load) -> str:
-    """What a winner is kept under.
+    """The key that a winner is stored under.
 
     Args:
         device: model of the GPU.
@@ -105,7 +114,7 @@ def _checked(order, near_radius, smoothing, per_box, seconds) -> Winner:
     if type(order) is not int or not all(
         type(value) in (int, float) and np.isfinite(value) for value in values
     ):
-        raise ValueError("an entry is not of numbers")
+        raise ValueError("an entry is not numeric")
     if not (order > 0 and per_box > 0):
         raise ValueError("an entry is out of range")
     return Winner(order, *map(float, values))
@@ -123,4 +132,4 @@ KEPT = Entries(
     lambda entry: _checked(**entry),
     asdict,
 )
-"""All winners: the file in the user's cache folder."""
+"""All winners, in the file of the user's cache folder."""

@@ -274,13 +274,15 @@ def test_parameters_before_and_after_the_first_evaluation(edge):
 def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):
     monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path))
     force = fmm.FMMForce.from_nonbonded(water.nonbonded)
-    load = Load.of(force._definition.parameters.base, force._definition.structure.exclusions)
+    load = Load.from_charges(
+        force._definition.parameters.base, force._definition.structure.exclusions
+    )
     request = Request(force._definition.options.tolerance)
     first, *_, winner = candidates(request, water.cell, load, CUDA_COST)[:6]
     for model, expected in ((b"NVIDIA H200", winner), (b"another", first)):
         tuning.KEPT.store(
             {
-                tuning.key("NVIDIA H200", request, water.cell, load): Winner.of(
+                tuning.key("NVIDIA H200", request, water.cell, load): Winner.from_parameters(
                     winner, load.particles, 1e-5
                 )
             }

@@ -108,7 +108,7 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for(option):
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, **option), len(box.positions))
     session.program(box.cell, {})
     assert not covers_particles(session.charges(box.cell, {}, box.positions)[native.PROGRAM])
-    assert not session.planner.problem.follows
+    assert not session.planner.problem.uses_region
 
 
 def forces_alone(context, force):
@@ -189,7 +189,7 @@ def test_a_droplet_in_cells_of_other_shapes():
         assert relative_difference(forces_alone(context, force), expected.forces) <= 5e-4
         assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
     session, _ = native.status(force._bridge, context)
-    assert not session.planner.problem.follows
+    assert not session.planner.problem.uses_region
 
 
 @on_gpu

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmm_openmm.planning.request import Request, tell_if_missed
+from fmm_openmm.planning.request import Request, warn_if_missed
 from fmm_openmm.sums import ORDERS, SumParameters
 
 THETAS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -36,5 +36,5 @@ def parameters(request: Request, precision: str, rounding: float) -> SumParamete
     ]
     enough = [each for each in found if each[0] <= request.tolerance] or [min(found)]
     error, order, theta = min(enough, key=lambda each: (each[1] + 1) ** 2 / each[2] ** 3)
-    tell_if_missed(request, error, f"a treecode in {precision} precision")
+    warn_if_missed(request, error, f"a treecode in {precision} precision")
     return SumParameters("treecode", order, theta, precision, error)
