@@ -1,1 +1,5 @@
-"""CUDA C++ kernels of the GPU backend: one file a stage, shared device code in ``common/``."""
+"""CUDA C++ kernels of the GPU backend: one file per stage, with shared device code in ``common/``.
+
+Setup kernels are in ``setup/``, Lennard-Jones pairs in ``pairs/``, studies of the literature in
+``literature/``.
+"""

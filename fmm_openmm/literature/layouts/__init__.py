@@ -4,14 +4,14 @@ lattice of boxes.
     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
     j: of the near boxes of i's, not i
 
-``indexed``     ``kernels/p2p_indexed.cu``     sources stay where they are, found through the list
-                                               of near boxes
-``replicated``  ``kernels/p2p_replicated.cu``  every box has its sources copied into one
-                                               contiguous stream first
+``indexed``     sources stay in place and are found through the list of near boxes
+                (``kernels/literature/p2p_indexed.cu``)
+``replicated``  the sources of every box are first copied into one contiguous stream
+                (``kernels/literature/p2p_replicated.cu``)
 
-Both have one target loop (``kernels/common/targets.cuh``) and repeat bit for bit. What is here
-describes them, and needs no GPU; ``measure`` runs them through CuPy and times them, ``model``
-predicts their times.
+Both share one loop over targets (``kernels/literature/targets.cuh``), and both are reproducible bit
+for bit. This module describes the layouts and needs no GPU; ``measure`` runs them through CuPy and
+times them, ``model`` predicts their times.
 """
 
 from dataclasses import dataclass

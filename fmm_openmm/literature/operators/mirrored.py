@@ -23,7 +23,7 @@ ENOUGH_WARPS = 8192
 
 
 class Mirrored:
-    """``kernels/common/mirrors.cuh``, for boxes that are cuboids.
+    """``kernels/literature/mirrors.cuh``, for boxes that are cuboids.
 
     Attributes:
         name: of the operator.
@@ -80,13 +80,13 @@ class Mirrored:
 
 
 class P4Symmetric(Mirrored):
-    """``kernels/m2l_p4_symmetric.cu``."""
+    """``kernels/literature/m2l_p4_symmetric.cu``."""
 
     name, abreast = "p4_symmetric", (1, 2, 3, 4, 8)
 
 
 class P4Parity(Mirrored):
-    """``kernels/m2l_p4_parity.cu``."""
+    """``kernels/literature/m2l_p4_parity.cu``."""
 
     name, abreast = "p4_parity", (1, 2, 3, 4)
 
@@ -158,7 +158,7 @@ def shares_of(warps: int, most: int) -> int:
 
 
 def mirrored_shape(order: int, itemsize: int, abreast: tuple[int, ...]) -> dict[str, int]:
-    """Macros of ``kernels/common/mirrors.cuh``: the least number of tiles whose rows
+    """Macros of ``kernels/literature/mirrors.cuh``: the least number of tiles whose rows
     fit into registers."""
     l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
     of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))

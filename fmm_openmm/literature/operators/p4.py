@@ -9,7 +9,7 @@ from fmm_openmm.backends.cuda.program import Builder
 
 
 class P4:
-    """``kernels/m2l_p4.cu``."""
+    """``kernels/literature/m2l_p4.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
         harmonics_of(b, interactions.translations)
@@ -28,7 +28,7 @@ class P4:
 
 
 class P4Dynamic:
-    """``kernels/m2l_p4_dynamic.cu``."""
+    """``kernels/literature/m2l_p4_dynamic.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
         harmonics_of(b, interactions.translations)

@@ -104,7 +104,7 @@ class Treecode(OpenSum):
 
 
 def _cells(tree: Tree, dtype):
-    """``Cell`` of ``kernels/treecode.cu``, bytes of shape (cells, size)."""
+    """``Cell`` of ``kernels/literature/treecode.cu``, bytes of shape (cells, size)."""
     high = tree.centre.astype(dtype)
     reals = cupy.zeros((len(high), 8), dtype)
     reals[:, :3], reals[:, 3] = high, tree.width

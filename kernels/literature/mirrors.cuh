@@ -16,7 +16,7 @@
 //   M2L_WARPS     a block at most, ABREAST for every 32 targets      BLOCKS  of a multiprocessor
 //   AHEAD         moments that are read ahead, a power of 2
 #pragma once
-#include "common/tiles.cuh"
+#include "tiles.cuh"
 
 #define CHUNK_TERMS (16384 / int(sizeof(real)) / (ABREAST * ROWS) / AHEAD * AHEAD)
 #define SIGNS ((TERMS + AHEAD - 1) / AHEAD * AHEAD)

@@ -9,7 +9,7 @@
 // N is a transform of M over g in as many steps as there are axes to mirror. ROWS multiply-adds for
 // a source term of a group, ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform.
 // Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857, without the sums N.)
-#include "common/mirrors.cuh"
+#include "mirrors.cuh"
 
 template <int MIRRORS>
 __device__ __forceinline__ void turn(const real4& signs, real (&m)[8]) {

@@ -4,7 +4,7 @@
 // Every entry that is read is multiplied with the moments of all sources of the group: ROWS times
 // their number of multiply-adds for a source term, ROWS / 4 reads of the matrix. (B. Kohnke et al.,
 // Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
-#include "common/mirrors.cuh"
+#include "mirrors.cuh"
 
 template <int MIRRORS>
 __device__ __forceinline__ void turn(const real4& signs, real (&m)[8]) {

@@ -6,7 +6,7 @@
 // moments lie in shared memory for all eight targets. A thread owns one (l, m) of all of them.
 // Bound by reading harmonics, four for eight multiply-adds. (B. Kohnke et al., Int. J. High
 // Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
-#include "common/irregular.cuh"
+#include "irregular.cuh"
 
 extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP, 1)
     m2l_p4_dynamic(int half, int near,

@@ -1,4 +1,4 @@
-// m2l: what the M2L operators of a level share: the order of the boxes.
+// slabs: the order of the boxes of a level that the compared M2L operators share.
 //
 //   to_slabs    moments in memory order of the boxes (x fastest) to slabs, terms of degree l times
 //               UNIT^l

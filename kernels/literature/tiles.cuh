@@ -3,7 +3,7 @@
 //
 //   TILES, ROWS   of all terms; of a tile, a multiple of 4, some of them empty
 #pragma once
-#include "common/irregular.cuh"
+#include "irregular.cuh"
 
 struct Tiles {
     int parity[ROWS], term[TILES][ROWS];  // -1 where there is none

@@ -1,6 +1,6 @@
 // matrices: those of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms,
 // a thread an entry.
-#include "common/tiles.cuh"
+#include "tiles.cuh"
 
 extern "C" __global__ void matrices(
     const real* __restrict__ harmonics /* (vectors, HARMONICS) */,

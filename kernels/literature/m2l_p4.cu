@@ -5,7 +5,7 @@
 //
 // A block owns a target, a thread one (l, m) of it. All operands come from memory, four harmonics
 // and two moments for eight multiply-adds: bound by the caches.
-#include "common/irregular.cuh"
+#include "irregular.cuh"
 
 extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP)
     m2l_p4(int half, int count, const int4* __restrict__ list /* (8, count) */,

@@ -10,7 +10,7 @@
 // Streams lie in the order in which blocks took their room, on which no result depends.
 //
 //   COPY_WARPS  warps a block of replicate               COPY_BOXES  most boxes of one
-#include "common/targets.cuh"
+#include "targets.cuh"
 
 struct List {
     int begin[NEAR + 1];  // number of sources before those of a near box

@@ -4,7 +4,7 @@
 // A row of the list at a time: where its box begins and ends, and then its parts, shifted to the
 // targets' centre, one a lane. Lanes beyond the box's last part are idle. Bound, in boxes of few
 // parts, by the latency of these dependent loads; in full ones by instruction issue.
-#include "common/targets.cuh"
+#include "targets.cuh"
 
 struct Sources {
     int lane, own, end;  // of the lane; parts of the targets' box
