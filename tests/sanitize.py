@@ -18,7 +18,7 @@ from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Interface
 from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.stages import STAGES
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -148,7 +148,7 @@ def run(case: Case) -> None:
     if not case.covers_cell:
         cells, lattices = (
             [counts / 1.0],
-            [OpenLattice(np.diag(counts), case.near_radius, cell=16 * cell)],
+            [PaddedLattice(np.diag(counts), case.near_radius, cell=16 * cell)],
         )
     options = pairs, case.minimum_image
     if case.openmm:

@@ -11,13 +11,12 @@ from fmm_openmm.box import (
     box_width,
     check_box_vectors,
     choose_counts,
-    compact_cycles,
     counts_matrix,
     deformation,
     near_stencil,
     row_cycle,
-    smith_normal_form,
 )
+from fmm_openmm.box.group import compact_cycles, smith_normal_form
 from fmm_openmm.planning.search import DEFORMATION_LIMIT
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)

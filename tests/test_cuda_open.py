@@ -9,7 +9,7 @@ import pytest
 from fmm_openmm import CoulombSolver, UnsupportedError
 from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import OpenLattice
+from fmm_openmm.box import PaddedLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from tests.test_open import SYSTEMS, droplet, exact, ions
@@ -46,7 +46,7 @@ def solver_for(system, **options):
 @pytest.mark.parametrize(("dtype", "accuracy"), [(np.float64, 1e-12), (np.float32, 2e-5)])
 @pytest.mark.parametrize("span", SPANS)
 def test_agrees_with_the_reference_backend(span, dtype, accuracy, smoothing):
-    lattice = OpenLattice(np.array(SPANS[span]), 2.0)
+    lattice = PaddedLattice(np.array(SPANS[span]), 2.0)
     x, q, pairs = filling(SPANS[span])
     expected = evaluate(ReferenceStages(lattice, 5, smoothing, q, pairs, False), x, 1.0)
     found = CudaStages(lattice, 5, smoothing, q, pairs, False, dtype).evaluate(x, 1.0)
@@ -129,7 +129,7 @@ def test_outside_the_boxes_is_not_a_number(value, smoothing):
     """Nothing is written where it should not be: the next evaluation is as before."""
     x, q, pairs = filling((6, 6, 6))
     stages = CudaStages(
-        OpenLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32
+        PaddedLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32
     )
     before = stages.evaluate(x, 1.0)[1]
     for axis in range(3):
@@ -178,7 +178,7 @@ def test_promise_in_a_cell(name):
             q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=radius
         )
         host, device = solver.compute(x), solver.compute(cupy.asarray(x))
-        assert isinstance(solver._stages[0].lattice, OpenLattice)
+        assert isinstance(solver._stages[0].lattice, PaddedLattice)
         assert relative(host.forces, expected.forces) <= tolerance
         assert host.energy == pytest.approx(expected.energy, rel=tolerance)
         assert relative(device.forces.get(), host.forces) <= 1e-5 * (tolerance / 5e-4) ** 2
@@ -196,11 +196,11 @@ def test_a_droplet_moves_through_a_cell():
         box = cell * scale
         result, exact = solver.compute(cupy.asarray(x), box), ewald_sum(x, q, box, pairs)
         assert relative(result.forces.get(), exact.forces) <= 5e-4
-    assert isinstance(solver._stages[0].lattice, OpenLattice)
+    assert isinstance(solver._stages[0].lattice, PaddedLattice)
     apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
     result, exact = (
         solver.compute(cupy.asarray(apart.reshape(-1, 3))),
         ewald_sum(apart.reshape(-1, 3), q, cell, pairs),
     )
     assert relative(result.forces.get(), exact.forces) <= 5e-4
-    assert not isinstance(solver._stages[0].lattice, OpenLattice)
+    assert not isinstance(solver._stages[0].lattice, PaddedLattice)

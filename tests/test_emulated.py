@@ -6,7 +6,7 @@ import pytest
 
 from fmm_openmm.backends.cuda.program import At, Buffer, Device, Interface, Kernel, Launch, Program
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
@@ -151,7 +151,7 @@ def test_with_little_shared_memory(cell, folder):
 def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
     """With a net charge, so that the trace term counts."""
     if cell == "open":
-        lattice, width = OpenLattice(np.array(root) << levels, 1.87, levels=levels), 1.0
+        lattice, width = PaddedLattice(np.array(root) << levels, 1.87, levels=levels), 1.0
         positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
     else:
         vectors, counts = CELLS[cell][0], counts_matrix(root) << levels
@@ -177,7 +177,7 @@ def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
 @pytest.mark.parametrize(("dtype", "smoothing"), [(np.float64, 0.1), (np.float32, 0.0)])
 @pytest.mark.parametrize("span", SPANS)
 def test_agrees_in_empty_space(span, dtype, smoothing, folder):
-    lattice = OpenLattice(np.array(SPANS[span]), 1.87)
+    lattice = PaddedLattice(np.array(SPANS[span]), 1.87)
     system = charges_in(0.15, np.array(SPANS[span]) - 0.35)
     check(lattice, 1.0, *system, 4, smoothing, False, dtype, folder)
 
@@ -188,7 +188,7 @@ def test_agrees_in_empty_space(span, dtype, smoothing, folder):
 def test_agrees_in_a_cell_that_is_nearly_empty(cell, dtype, smoothing, folder):
     """The background counts, and in the skewed cell more than an octant of wave vectors."""
     vectors = CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
-    lattice = OpenLattice(np.array([4, 5, 3]), 1.87, cell=vectors)
+    lattice = PaddedLattice(np.array([4, 5, 3]), 1.87, cell=vectors)
     positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
     check(lattice, 1.0, positions, charges + 0.3, pairs, 4, smoothing, False, dtype, folder)
 
@@ -305,7 +305,9 @@ def test_boxes_elsewhere(cell, precision, minimum_image, folder):
         if cell == "empty space"
         else CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
     )
-    lattice = OpenLattice(span, 1.87) if vectors is None else OpenLattice(span, 1.87, cell=vectors)
+    lattice = (
+        PaddedLattice(span, 1.87) if vectors is None else PaddedLattice(span, 1.87, cell=vectors)
+    )
     positions, charges, _ = charges_in(0.15, span - 0.35)
     pairs = np.arange(n).reshape(-1, 3)[:, [[0, 1], [1, 2]]].reshape(-1, 2)
     arguments = lattice, order, 0.1, charges, pairs, minimum_image

@@ -10,7 +10,7 @@ import pytest
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.integration import plugin
 from tests.emulator import COMPILER, SOURCES, EmulatedStages
 from tests.test_emulated import between_openmm
@@ -118,7 +118,7 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
     span = np.array([4, 5, 3])
     cells = [np.diag(span).astype(float), np.diag(span * [1.01, 1.0, 0.99])]
     lattices = [
-        OpenLattice(span, 1.87) if is_open else BoxLattice.from_cell(cell, np.diag(span), 1.87)
+        PaddedLattice(span, 1.87) if is_open else BoxLattice.from_cell(cell, np.diag(span), 1.87)
         for cell in cells
     ]
     charges = rng.choice([-1.0, 1.0], n)

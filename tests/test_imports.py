@@ -186,7 +186,7 @@ def test_a_circle_is_found():
             "imports fmm_openmm.backends.cpu.sort.home",
         ),
         ("units.py", "def f():\n    import fmm_openmm.box", "imports fmm_openmm.box"),
-        ("box.py", "from fmm_openmm import CoulombSolver", "imports fmm_openmm.CoulombSolver"),
+        ("box/grid.py", "from fmm_openmm import CoulombSolver", "imports fmm_openmm.CoulombSolver"),
         ("backends/cpu/p2p.py", "import cupy as cp", "only backends/cuda, bench, literature may"),
         ("expansions/harmonics.py", "from numba import njit", "which only openmp may"),
         ("oracle/ewald.py", "import openmm.unit", "only convert, integration, bench, cli may"),

@@ -11,7 +11,7 @@ import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, OpenLattice, box_width
+from fmm_openmm.box import BoxLattice, PaddedLattice, box_width
 from fmm_openmm.driver import evaluate
 from fmm_openmm.implementations import M2L, names
 from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
@@ -254,7 +254,7 @@ def test_boxes_in_empty_space_stay_while_the_particles_do():
 
 
 def test_open_lattices_of_all_levels():
-    octree = Octree(OpenLattice(np.array([8, 12, 4]), 2.64, levels=2), 2)
+    octree = Octree(PaddedLattice(np.array([8, 12, 4]), 2.64, levels=2), 2)
     assert [lattice.span.tolist() for lattice in octree.lattices] == [
         [2, 3, 1],
         [4, 6, 2],

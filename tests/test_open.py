@@ -11,7 +11,7 @@ import scipy.fft
 
 import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
-from fmm_openmm.box import OpenLattice
+from fmm_openmm.box import PaddedLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.oracle import direct_sum
@@ -221,7 +221,7 @@ def test_net_charges_do_not_drown_single_precision(net):
 def test_operator(span, radius):
     """Transformed back, it is the irregular harmonics at every displacement of two boxes, and 0
     at the near ones."""
-    lattice, top = OpenLattice(np.array(span), radius), 4
+    lattice, top = PaddedLattice(np.array(span), radius), 4
     operator = lattice_operator(lattice, top // 2)
     l = degrees(top)[:, None, None, None]
     transform = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, 1j, 1) * operator
@@ -244,7 +244,7 @@ def test_operator(span, radius):
 @pytest.mark.parametrize("n", range(1, 12))
 @pytest.mark.parametrize("radius", [1.0, 2.34, 5.15])
 def test_no_box_is_near_through_the_boundary(n, radius):
-    lattice = OpenLattice(np.array([n, 1, 1]), radius)
+    lattice = PaddedLattice(np.array([n, 1, 1]), radius)
     length = lattice.counts[0, 0]
     for i, j in product(range(n), repeat=2):
         found = [

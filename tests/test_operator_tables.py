@@ -15,7 +15,7 @@ from fmm_openmm.backends.cuda.pipeline.setup_tables import (
     stored,
     stored_shape,
 )
-from fmm_openmm.box import BoxLattice, OpenLattice
+from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.lattice import lattice_operator
@@ -181,7 +181,7 @@ def test_a_cell_that_is_no_longer_rectangular_needs_more_than_an_octant():
 
 
 def test_empty_space_is_mirrored():
-    lattice, order = OpenLattice(np.array([3, 4, 2]), 1.87), 3
+    lattice, order = PaddedLattice(np.array([3, 4, 2]), 1.87), 3
     assert mirrored(lattice)
     octant = free_space_octant(lattice, 2 * order)
     np.testing.assert_array_equal(octant, stored(lattice_operator(lattice, order), lattice))

@@ -12,7 +12,7 @@ from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
-from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.stages import STAGES
 
@@ -35,7 +35,7 @@ def program(
         lattice = BoxLattice(np.diag(grid), np.eye(3), 2.0)
     elif levels:
         lattice = (
-            OpenLattice(np.array(span), 2.0, levels=levels)
+            PaddedLattice(np.array(span), 2.0, levels=levels)
             if span
             else BoxLattice.from_cell(CELL, ROOT << levels, 2.0)
         )
@@ -43,7 +43,7 @@ def program(
         lattice = (
             BoxLattice.from_cell(CELL, COUNTS, 2.0)
             if span is None
-            else OpenLattice(np.array(span), 2.0)
+            else PaddedLattice(np.array(span), 2.0)
         )
     return build(
         lattice,

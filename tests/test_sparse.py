@@ -12,7 +12,7 @@ import scipy.fft
 import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored
-from fmm_openmm.box import DISTANT, BoxLattice, OpenLattice
+from fmm_openmm.box import DISTANT, BoxLattice, PaddedLattice
 from fmm_openmm.expansions.free_space import free_space_octant
 from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.lattice import lattice_operator
@@ -94,7 +94,7 @@ def solver_for(system, **options):
 
 
 def is_sparse(solver):
-    return isinstance(solver._stages[0].lattice, OpenLattice)
+    return isinstance(solver._stages[0].lattice, PaddedLattice)
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
@@ -171,7 +171,7 @@ def test_operator(counts):
     boxes of the span."""
     order, span = 3, np.array([4, 5, 6])
     whole = BoxLattice(counts, np.eye(3), 1.87)
-    part = OpenLattice(span, 1.87, cell=whole.cell)
+    part = PaddedLattice(span, 1.87, cell=whole.cell)
     offsets = np.array(list(product(*[range(1 - n, n) for n in span])))
     l = degrees(2 * order)[:, None, None, None]
 
@@ -198,11 +198,11 @@ def test_operator(counts):
 
 
 def test_gap():
-    lattice = OpenLattice(np.array([3, 4, 5]), 1.87, cell=np.diag([20.0, 11.0, 30.0]))
+    lattice = PaddedLattice(np.array([3, 4, 5]), 1.87, cell=np.diag([20.0, 11.0, 30.0]))
     assert lattice.gap == 11 - 3
     assert np.linalg.norm(lattice.images, axis=1).min() == lattice.gap
     assert lattice.background == pytest.approx(1 / 6600)
-    empty = OpenLattice(np.array([3, 4, 5]), 1.87)
+    empty = PaddedLattice(np.array([3, 4, 5]), 1.87)
     assert empty.gap == np.inf
     assert len(empty.images) == empty.background == 0
 

@@ -1,5 +1,5 @@
-r"""The lattice operator of boxes with empty space around them (:class:`OpenLattice`), with distant
-periodic images or without.
+r"""The lattice operator of boxes with empty space around them (:class:`PaddedLattice`), with
+distant periodic images or without.
 
 In empty space, for |i| < span along every axis,
 
@@ -41,7 +41,7 @@ import numpy as np
 import scipy.fft
 from scipy.special import gammainc, gammaincc
 
-from fmm_openmm.box import OpenLattice, index_grid
+from fmm_openmm.box import PaddedLattice, index_grid
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.splitting import (
     inverse_double_factorials,
@@ -51,7 +51,7 @@ from fmm_openmm.expansions.splitting import (
 from fmm_openmm.openmp import get_num_threads
 
 
-def free_space_operator(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
+def free_space_operator(lattice: PaddedLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
     """The operator of the module's formula for terms up to degree ``top``; arguments and shape
     as :func:`lattice_operator`."""
     shape, even = lattice.fft_shape, mirrors(top)
@@ -64,7 +64,7 @@ def free_space_operator(lattice: OpenLattice, top: int, accuracy: float = 1e-17)
     return operator
 
 
-def free_space_octant(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
+def free_space_octant(lattice: PaddedLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
     """The same at the wave numbers up to half the length along each axis;
     shape (terms, *(length // 2 + 1))."""
     operator = np.empty((len(degrees(top)), *(length // 2 + 1 for length in lattice.fft_shape)))
@@ -74,7 +74,9 @@ def free_space_octant(lattice: OpenLattice, top: int, accuracy: float = 1e-17) -
     return operator
 
 
-def _add_reciprocal(operator: np.ndarray, lattice: OpenLattice, top: int, accuracy: float) -> None:
+def _add_reciprocal(
+    operator: np.ndarray, lattice: PaddedLattice, top: int, accuracy: float
+) -> None:
     """Add the sum over G and the last term at the wave vectors of ``operator``, shape (terms, z, y,
     x).
 
@@ -138,7 +140,7 @@ def _window(angle: np.ndarray, span: int) -> np.ndarray:
     )
 
 
-def _octants(lattice: OpenLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
+def _octants(lattice: PaddedLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
     """The real-space part term by term."""
     alpha, _ = isolating_split(top, accuracy, lattice.gap)
     offsets = index_grid(0, lattice.span)

@@ -42,7 +42,7 @@ import numpy as np
 import scipy.fft
 from scipy.special import gammainc
 
-from fmm_openmm.box import BoxLattice, OpenLattice, within
+from fmm_openmm.box import BoxLattice, PaddedLattice, within
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.free_space import free_space_operator
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
@@ -97,7 +97,8 @@ def lattice_operator(
     """The operator of the module's formula for expansions of the given order.
 
     Args:
-        lattice: box lattice; for an :class:`OpenLattice` the operator is that of ``free_space.py``.
+        lattice: box lattice; for a :class:`PaddedLattice` the operator is that of
+            ``free_space.py``.
         order: expansion order p.
         accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the
             nearest far boxes.
@@ -108,7 +109,7 @@ def lattice_operator(
         half grid of ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
     """
     top = 2 * order
-    if isinstance(lattice, OpenLattice):
+    if isinstance(lattice, PaddedLattice):
         return free_space_operator(lattice, top, accuracy)
     # 2: the smallest near stencil, 27 boxes
     real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)

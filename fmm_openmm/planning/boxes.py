@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fmm_openmm.box import ORIGIN, BoxLattice, OpenLattice, box_width
+from fmm_openmm.box import ORIGIN, BoxLattice, PaddedLattice, box_width
 from fmm_openmm.planning.request import FMMParameters
 
 SHRINKAGE = 8.0
@@ -35,7 +35,7 @@ class Region:
     """
 
     parameters: FMMParameters
-    lattice: OpenLattice
+    lattice: PaddedLattice
     width: float
     corner: np.ndarray
 

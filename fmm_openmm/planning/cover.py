@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import DISTANT, EMPTY_SPACE, OpenLattice
+from fmm_openmm.box import DISTANT, EMPTY_SPACE, PaddedLattice
 from fmm_openmm.errors import warn
 from fmm_openmm.planning.boxes import Region, corner_for, span_over
 from fmm_openmm.planning.cost import CostModel
@@ -102,11 +102,11 @@ def cover(
         warn_if_missed(request, found.expected_error, "these particles")
     grid, span = by_root[chosen.grid], np.diag(chosen.counts)
     filled = min(1.0, len(positions) / (grid.per_box * span.prod()))
-    lattice = OpenLattice(span, chosen.near_radius, filled, levels, whole / grid.width)
+    lattice = PaddedLattice(span, chosen.near_radius, filled, levels, whole / grid.width)
     return Region(chosen, lattice, grid.width, corner_for(low, high, span, grid.width))
 
 
-def _is_alone(lattice: OpenLattice) -> bool:
+def _is_alone(lattice: PaddedLattice) -> bool:
     """Whether the boxes cover at most half of the periodic cell along each axis, and the images are
     far enough away for the lattice operator."""
     half = 2 * lattice.span <= np.diag(lattice.cell)
@@ -150,7 +150,7 @@ def _grids(
         width *= STEP
 
     def grid(span: np.ndarray, per_box: float, width: float) -> _CubicGrid:
-        lattice = partial(OpenLattice, span, levels=levels, cell=cell / width)
+        lattice = partial(PaddedLattice, span, levels=levels, cell=cell / width)
         return _CubicGrid(np.diag(span >> levels), per_box, lattice, width=width)
 
     seen = set()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, OpenLattice, box_width, counts_matrix
+from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.cli import main
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.literature.layouts import LAYOUTS, MOST_NEAR, Neighbourhood, program
@@ -93,7 +93,7 @@ def test_near_boxes(name):
 
 def test_what_is_not_known_is_refused():
     with pytest.raises(UnsupportedError, match="need a periodic lattice, got an open one"):
-        Neighbourhood.of(OpenLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
+        Neighbourhood.of(PaddedLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
     with pytest.raises(UnsupportedError, match=f"know at most {MOST_NEAR} near boxes, got 515"):
         Neighbourhood.of(BoxLattice(np.diag([2, 2, 2]), np.eye(3), 5.0), np.zeros(9, int))
     with pytest.raises(

@@ -10,7 +10,7 @@ namespace fmm {
 // row by row, lower triangular; rows of cells and boxes are vectors
 typedef double Matrix[9];
 
-// other = scale cell (1 + e), as strain() of fmm_openmm/box.py.
+// other = scale cell (1 + e), as strain() of fmm_openmm/box/vectors.py.
 // What is no such cell is within nothing.
 class Strain {
 public:

@@ -1,0 +1,29 @@
+"""Boxes: box vectors, the counts of boxes in a cell, and the lattices of boxes."""
+
+from fmm_openmm.box.grid import box_width, choose_counts, counts_matrix, deformation
+from fmm_openmm.box.group import row_cycle
+from fmm_openmm.box.lattice import DISTANT, ORIGIN, BoxLattice
+from fmm_openmm.box.padded import EMPTY_SPACE, PaddedLattice
+from fmm_openmm.box.stencil import index_grid, near_stencil, within
+from fmm_openmm.box.vectors import MAX_STRAIN, SAME_SHAPE, check_box_vectors, fractional, strain
+
+__all__ = [
+    "DISTANT",
+    "EMPTY_SPACE",
+    "MAX_STRAIN",
+    "ORIGIN",
+    "SAME_SHAPE",
+    "BoxLattice",
+    "PaddedLattice",
+    "box_width",
+    "check_box_vectors",
+    "choose_counts",
+    "counts_matrix",
+    "deformation",
+    "fractional",
+    "index_grid",
+    "near_stencil",
+    "row_cycle",
+    "strain",
+    "within",
+]

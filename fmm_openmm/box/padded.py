@@ -1,0 +1,112 @@
+"""Boxes that cover the particles only."""
+
+from functools import cached_property
+from itertools import count, product
+
+import numpy as np
+
+from fmm_openmm.box.grid import is_smooth
+from fmm_openmm.box.lattice import DISTANT, BoxLattice
+from fmm_openmm.box.stencil import index_grid, near_stencil
+
+EMPTY_SPACE = np.diag(np.full(3, np.inf))
+"""The periodic cell of particles that have no images."""
+
+
+class PaddedLattice(BoxLattice):
+    """Cubic boxes with empty space around them: ``span`` boxes along each axis, within a lattice so
+    much larger that a circular convolution over it is the plain one, and that no box has a near one
+    through the boundary. Its lengths are even.
+
+    Every particle must lie in a box with ``0 <= index < span``. What images they have in a periodic
+    cell are far away, no boxes of the lattice, and part of the lattice operator only.
+
+    Args:
+        span: shape (3,) int64, multiples of ``2^levels``.
+        levels: levels above this lattice, up to the root grid, the one whose lengths are chosen;
+            the others follow it.
+        cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their
+            relation to the boxes.
+    """
+
+    def __init__(
+        self,
+        span: np.ndarray,
+        near_radius: float,
+        filled: float = 1.0,
+        levels: int = 0,
+        cell: np.ndarray = EMPTY_SPACE,
+    ):
+        reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
+        root = (int(n) >> levels for n in span)
+        lengths = [
+            2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if is_smooth(m)) for n in root
+        ]
+        super().__init__(
+            np.diag(lengths).astype(np.int64) << levels, np.eye(3), near_radius, filled
+        )
+        object.__setattr__(self, "_span", np.array(span, np.int64))
+        object.__setattr__(self, "_levels", levels)
+        object.__setattr__(self, "_cell", np.array(cell, float))
+
+    def coarsened(self, levels: int) -> "PaddedLattice":
+        return PaddedLattice(
+            self.span >> levels,
+            self.near_radius,
+            self.filled,
+            self._levels - levels,
+            self.cell / 2**levels,
+        )
+
+    @property
+    def span(self) -> np.ndarray:
+        """Boxes along each axis, shape (3,) int64."""
+        return self._span
+
+    @property
+    def is_open(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def cell(self) -> np.ndarray:
+        """Periodic cell vectors, box widths, shape (3, 3); infinite in empty space."""
+        return self._cell
+
+    @property
+    def background(self) -> float:
+        """Density of the background that neutralises a unit charge in the cell, per box volume;
+        0 in empty space."""
+        return 1.0 / float(np.prod(np.diag(self.cell)))
+
+    @cached_property
+    def gap(self) -> float:
+        """Distance of the nearest image of a box of the span from another, box widths."""
+        beyond = np.maximum(np.abs(self._shifts) - (self.span - 1), 0.0)
+        return float(np.linalg.norm(beyond, axis=1).min(initial=np.inf))
+
+    @property
+    def images(self) -> np.ndarray:
+        """Displacements of the images up to `DISTANT` box widths farther than the nearest, shape
+        (m, 3), box widths."""
+        found = (
+            self._shifts[:, None] + index_grid(1 - self.span, self.span).reshape(-1, 3)
+        ).reshape(-1, 3)
+        return found[np.linalg.norm(found, axis=1) <= self.gap + DISTANT]
+
+    @property
+    def _shifts(self) -> np.ndarray:
+        """Of the nearest periodic images, shape (k, 3), box widths."""
+        if not np.isfinite(self.cell).all():
+            return np.zeros((0, 3))
+        numbers = np.array(list(product(range(-2, 3), repeat=3)))
+        return numbers[numbers.any(1)] @ self.cell
+
+    @property
+    def neighbours(self) -> float:
+        """Mean number of near boxes that a box of the span has."""
+        return float(np.maximum(0.0, 1.0 - np.abs(self.near) / self.span).prod(1).sum())
+
+    def occurring(self, offsets: np.ndarray) -> np.ndarray:
+        """Those of the offsets (m, 3) by which two boxes can lie apart."""
+        return offsets[(np.abs(offsets) < self.span).all(1)]

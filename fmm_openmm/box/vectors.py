@@ -1,0 +1,70 @@
+"""Box vectors: their checks, coordinates along them, and the strain between two cells."""
+
+import numpy as np
+
+from fmm_openmm.checks import check_numbers
+
+MAX_STRAIN = 0.02
+"""Largest :func:`strain` of a cell in which its boxes keep their near stencil, and all that was
+chosen for them.
+
+Lengths then change by less than 4.8 %: the spectral norm of a lower triangular matrix is at most
+2.25 times its largest component.
+"""
+
+
+SAME_SHAPE = 1e-12
+"""Components of box vectors, over their width, and of strains that are rounding."""
+
+
+def fractional(positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    """Coordinates along the cell's vectors, wrapped into [0, 1) as a periodic ``cKDTree`` takes
+    them; shape (n, 3)."""
+    points = np.mod(positions @ np.linalg.inv(cell), 1.0)
+    points[points >= 1.0] = 0.0  # what np.mod makes of -1e-17
+    return points
+
+
+def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
+    """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
+
+    Raises:
+        ValueError: wrong shape, not finite, zero or negative volume, not in reduced form, or a
+            ``Quantity`` of another dimension.
+    """
+    box = check_numbers(box_vectors, "nanometer", name)
+    if box.shape != (3, 3):
+        raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
+    if not np.isfinite(box).all():
+        raise ValueError(f"`{name}` must be finite, got {box.tolist()}")
+    slack = 1e-6 * np.abs(box).max(1)
+    if max(abs(box[0, 1]), abs(box[0, 2])) > slack[0] or abs(box[1, 2]) > slack[1]:
+        raise ValueError(
+            f"`{name}` must be in reduced form: the first periodic box vector must be parallel to "
+            f"x and the second in the x-y plane, got {box.tolist()}"
+        )
+    box[0, 1] = box[0, 2] = box[1, 2] = 0.0
+    if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
+        raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
+    if (
+        2 * np.abs([box[1, 0], box[2, 0], box[2, 1]]) > (1.0 + 1e-6) * box.diagonal()[[0, 0, 1]]
+    ).any():
+        raise ValueError(
+            f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}"
+        )
+    return box
+
+
+def strain(cell: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Strain by which one cell becomes another, apart from a uniform scaling:
+    ``other = f cell (1 + e)``, ``f^3`` the ratio of their volumes. Cells of one shape have none,
+    and those that differ by the choice of their periodic vectors a large one.
+
+    Args:
+        cell, other: lower triangular, rows are vectors, shape (3, 3), in any unit.
+
+    Returns:
+        e, lower triangular, shape (3, 3).
+    """
+    deformation = np.linalg.solve(cell, other)
+    return np.tril(deformation / np.cbrt(np.prod(np.diag(deformation)))) - np.eye(3)
