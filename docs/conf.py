@@ -1,11 +1,42 @@
 """Sphinx configuration: ``sphinx-build -W docs docs/_build``."""
 
+from docutils import nodes
+from latex2mathml.converter import convert
+
+from fmm_openmm import __version__
+
 project = "fmm_openmm"
-author = "The fmm_openmm developers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "amsmath"]
+author = copyright = "The fmm_openmm developers"
+release = __version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_argparse_cli",
+    "sphinx_copybutton",
+]
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 html_theme = "furo"
+html_title = f"fmm_openmm {release}"
+html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+def visit_math(translator, node):
+    translator.body.append(convert(node.astext(), display="inline"))
+    raise nodes.SkipNode
+
+
+def visit_math_block(translator, node):
+    translator.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app):
+    """MathML is what browsers draw by themselves: pages need no script and no network."""
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))

@@ -1,4 +1,4 @@
-"""Print the accuracy table of ``docs/accuracy.md``: ``python -m tests.accuracy_table``.
+"""Print the accuracy table of ``docs/explanation/accuracy.md``: ``python -m tests.accuracy_table``.
 
 Measured relative RMS force error over tolerance, for every test system and tolerance, against the
 project's Ewald sum.

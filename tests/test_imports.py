@@ -1,5 +1,5 @@
-"""Imports flow one way: the rule of docs/architecture.md, read from the source with ``ast``,
-nothing imported."""
+"""Imports flow one way: the rule of docs/development/architecture.md, read from the source with
+``ast``, nothing imported."""
 
 import ast
 import re
@@ -12,6 +12,7 @@ import pytest
 PACKAGE = "fmm_openmm"
 SOURCE = Path(find_spec(PACKAGE).origin).parent
 ROOT = Path(__file__).resolve().parents[1]
+ARCHITECTURE = ROOT / "docs" / "development" / "architecture.md"
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank,
 # as in the document.
@@ -92,7 +93,7 @@ def faults(source, path):
     component = parts[0]
     place = path.as_posix()
     if component not in MAY_IMPORT:
-        return [f"{place}: `{component}` has no row in MAY_IMPORT (and docs/architecture.md)"]
+        return [f"{place}: `{component}` has no row in MAY_IMPORT (and {ARCHITECTURE.name})"]
     found = []
     for name in imported_names(source, module, is_package=parts[-1] == "__init__"):
         top, *rest = name.split(".")
@@ -248,15 +249,13 @@ def test_the_literature_is_imported_when_it_is_asked_for():
 
 
 def test_the_document_names_every_module():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = ARCHITECTURE.read_text(encoding="utf-8")
     for name in MAY_IMPORT.keys() - {"kernels", "__init__", "__main__"}:
         assert f"`{name}.py`" in text or f"`{name}/`" in text, name
 
 
 def test_the_document_names_every_kernel():
-    rows = (
-        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The kernels")[1]
-    )
+    rows = ARCHITECTURE.read_text(encoding="utf-8").split("## The kernels")[1]
     assert set(re.findall(r"`(\w+)`", rows)) == {
         path.stem for path in (ROOT / "kernels").rglob("*.cu")
     }

@@ -25,8 +25,8 @@ to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of th
 at narrow transitions 0.4, for which f was raised). That was with quintic weights; S0 was lowered
 for the cubic ones, at which errors are 0.90 of those. ``SAFETY`` covers the spread between liquids
 in large systems, ``SCATTER`` what is added in small ones of molecules, where few pairs of particles
-make the error; ``IONIC`` was raised from 0.66 to cover crystals. ``docs/accuracy.md`` has the
-comparison for the whole test set.
+make the error; ``IONIC`` was raised from 0.66 to cover crystals. ``docs/explanation/accuracy.md``
+has the comparison for the whole test set.
 
 The largest error of a single force grows with the order over the RMS error, and where transitions
 are narrow:

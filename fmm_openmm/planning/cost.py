@@ -76,7 +76,7 @@ CPU_COST = CostModel(
     rotation=9
 )  # fmt: skip
 """One thread of an AMD EPYC in float32, fitted to timings of the 21,480-atom water box of
-``docs/accuracy.md``."""
+``docs/explanation/accuracy.md``."""
 
 CUDA_COST = CostModel(
     pair=5.9e-13, part_term=6.5e-14, part=1.24e-9, box_term=2.9e-12, box_term2=1.75e-13,

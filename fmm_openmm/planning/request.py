@@ -55,7 +55,7 @@ class FMMParameters:
         levels: number of levels below the root grid, whose boxes are ``2^levels`` times wider than
             the leaves.
         precision: "single" or "double".
-        expected_error: estimated relative RMS force error (``docs/accuracy.md``).
+        expected_error: estimated relative RMS force error (``docs/explanation/accuracy.md``).
         m2l: operator between boxes of the levels below the root grid, a key of
             :data:`fmm_openmm.implementations.M2L`; None without such levels.
     """
