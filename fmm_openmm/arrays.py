@@ -1,15 +1,15 @@
-"""Arrays on the host and on the device, told apart here alone."""
+"""Arrays on the host and on a device; the only place that distinguishes them."""
 
 import numpy as np
 
 
 def is_on_device(array) -> bool:
-    """Whether an array lies on a GPU, as one of CuPy does."""
+    """Whether an array lies on a GPU, as CuPy's arrays do."""
     return hasattr(array, "__cuda_array_interface__")
 
 
 def to_host(array) -> np.ndarray:
-    """An array as one of NumPy."""
+    """The array as a NumPy array."""
     return array.get() if is_on_device(array) else array
 
 

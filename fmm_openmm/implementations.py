@@ -1,7 +1,8 @@
-"""What `m2l` and `method` may name, and where each is implemented: as text, so that nothing is
-imported that nobody asks for.
+"""Values of the options ``m2l`` and ``method``, and the places of their implementations, given as
+text so that a module is imported only when it is used.
 
-What lies in ``fmm_openmm.literature`` is there to be compared with; to ask for it is deprecated.
+The implementations in ``fmm_openmm.literature`` exist for comparison; to request them is
+deprecated.
 """
 
 from importlib import import_module
@@ -37,18 +38,20 @@ SUMS = {
         "cuda": "literature.treecode.cuda:Treecode",
     },
 }
-"""Methods without boxes, for empty space: what chooses their parameters, and they by backend."""
+"""Methods without boxes, for free space: the function that chooses their parameters, and the
+implementations by backend."""
 
 METHODS = ("fmm", *SUMS)
 
 
 def names(table: dict, backend: str) -> list[str]:
-    """Those that the backend has."""
+    """Names of the entries that a backend implements."""
     return [name for name, places in table.items() if backend in places]
 
 
 def warn_if_literature(option: str, table: dict, name: str, backend: str, instead: str) -> None:
-    """A ``DeprecationWarning`` where the option's value is a study of the literature."""
+    """Warn with a ``DeprecationWarning`` if the option names an implementation of the
+    literature."""
     if table[name][backend].startswith("literature."):
         warn(
             f"`{option}={name!r}` with `backend={backend!r}` is deprecated, as it is a study of "
@@ -58,6 +61,6 @@ def warn_if_literature(option: str, table: dict, name: str, backend: str, instea
 
 
 def implementation(table: dict, name: str, backend: str):
-    """What implements that name on the backend."""
+    """The implementation of an entry on a backend."""
     module, _, attribute = table[name][backend].partition(":")
     return getattr(import_module(f"{__package__}.{module}"), attribute)

@@ -1,14 +1,13 @@
-"""Numba's parallel loops, the cache of what it compiles, and the number of its threads, of which
-those that wait sleep.
+"""Numba's compiler with a robust cache, and its threads, which sleep while they wait.
 
-The FFT's threads, and OpenMM's between two evaluations, want the same cores. OpenMP reads the
-environment when Numba first starts or counts its threads, so this is where the package takes from
-Numba what does either.
+The threads of the FFT, and OpenMM's threads between evaluations, use the same cores as Numba's
+threads; waiting threads must therefore not spin. OpenMP reads the environment when Numba starts or
+counts its threads for the first time, so all of the package imports these functions from here.
 
-Numba by itself refuses to import a module where it finds no folder to keep compiled functions in,
-fails in every call while the files are damaged or the disk is full, and hands machine code to LLVM
-unchecked, which ends the process if that is damaged. Here the files carry a checksum; what cannot
-be read is compiled anew, and what cannot be kept serves the process alone.
+Numba's own cache raises an error on import where it finds no writable folder, and in every call
+while its files are damaged or the disk is full. It passes machine code to LLVM unchecked, so that a
+damaged file ends the process. The cache here adds a checksum to each file. Files that cannot be
+read are compiled again; code that cannot be stored is used by the present process only.
 """
 
 import hashlib
@@ -29,15 +28,15 @@ from numba.core.sigutils import normalize_signature
 __all__ = ["get_num_threads", "is_kept", "njit", "prange", "types_of"]
 
 _log = logging.getLogger("fmm_openmm")
-_told = False
+_warned = False
 
 
 def njit(cache: bool = False, **options) -> Callable:
-    """Numba's decorator of that name, with a cache that may be damaged, full or missing.
+    """``numba.njit`` with a cache that tolerates damaged files, a full disk and missing folders.
 
     Args:
-        cache: keep what is compiled, in the folder that Numba chooses.
-        options: Numba's.
+        cache: store compiled code in the folder that Numba chooses.
+        options: of ``numba.njit``.
     """
     compiled = numba.njit(**options)
 
@@ -47,19 +46,19 @@ def njit(cache: bool = False, **options) -> Callable:
             try:
                 dispatcher._cache = _Cache(function)  # as `dispatcher.enable_caching()` does
             except RuntimeError as error:
-                _tell_once(f"Numba keeps no compiled kernels ({error})")
+                _warn_once(f"Numba keeps no compiled kernels ({error})")
         return dispatcher
 
     return decorated
 
 
 def types_of(signature: str) -> tuple:
-    """Numba's types of arguments, from its abbreviations of them."""
+    """Numba types of arguments, from their abbreviations."""
     return normalize_signature(f"void({signature})")[0]
 
 
 def is_kept(dispatcher, signature: tuple) -> bool | None:
-    """Whether a function compiled for a signature is on disk; None where nothing would be kept."""
+    """Whether the function compiled for a signature is on disk; None without a cache."""
     return (
         dispatcher._cache.holds(signature, dispatcher.targetctx)
         if isinstance(dispatcher._cache, _Cache)
@@ -68,8 +67,8 @@ def is_kept(dispatcher, signature: tuple) -> bool | None:
 
 
 class _Cache(FunctionCache):
-    """A function's compiled versions on disk; a failure to read or to write them is logged, and
-    costs time only."""
+    """Compiled versions of a function on disk. Failures to read or write are logged and cost only
+    time."""
 
     def __init__(self, function: Callable):
         super().__init__(function)
@@ -79,7 +78,7 @@ class _Cache(FunctionCache):
         )
 
     def load_overload(self, sig, target_context):
-        """The function compiled for a signature; None if it is not there, or damaged."""
+        """The function compiled for a signature; None if its file is missing or damaged."""
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # a damaged pickle may raise any
@@ -99,16 +98,17 @@ class _Cache(FunctionCache):
             return False
 
     def save_overload(self, sig, data):
-        """Keep the function compiled for a signature; it is not tried again if it fails."""
+        """Store the function compiled for a signature; after a failure nothing is stored any
+        more."""
         try:
             super().save_overload(sig, data)
         except Exception as error:  # a damaged index may raise any
             self.disable()
-            _tell_once(f"Numba keeps no compiled kernels in {self.cache_path} ({error})")
+            _warn_once(f"Numba keeps no compiled kernels in {self.cache_path} ({error})")
 
 
 class _Files(IndexDataCacheFile):
-    """Numba's files, those of machine code followed by their SHA-256."""
+    """Numba's cache files, with a SHA-256 appended to those of machine code."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -133,10 +133,10 @@ class _Files(IndexDataCacheFile):
         return pickle.loads(content[:length])
 
 
-def _tell_once(reason: str) -> None:
-    global _told
-    if not _told:
-        _told = True
+def _warn_once(reason: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
         _log.warning(
             "%s: each process compiles its own; "
             "the variable NUMBA_CACHE_DIR may name another folder",

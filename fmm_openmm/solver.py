@@ -1,5 +1,5 @@
 """``CoulombSolver``: Coulomb energies, forces, potentials and fields of point charges, periodic
-or in empty space."""
+or in free space."""
 
 import copy
 import threading
@@ -24,8 +24,8 @@ from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
 
 _evaluation = threading.Lock()
-"""One evaluation at a time: each uses all cores, and not every threading layer of Numba may be
-entered twice."""
+"""Serialises evaluations: each uses all cores, and not every threading layer of Numba is
+thread-safe."""
 
 
 class CoulombSolver:
@@ -34,49 +34,49 @@ class CoulombSolver:
     .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_{n}{}' \frac{q_i q_j}{|x_i - x_j - n|}
                   - k_e \sum_{(i,j)\ excluded} \frac{q_i q_j}{|x_i - x_j|}
 
-    over all periodic images n (the prime leaves out i = j at n = 0), with tin-foil boundary and,
-    for a net charge, a uniform neutralising background: the conventions of OpenMM's PME. With
-    ``boundary="open"`` the particles are in empty space: n = 0 alone, for any net charge, with
-    potentials that vanish at infinity.
+    The sum over n runs over all periodic images; the prime omits i = j at n = 0. The boundary is
+    tin-foil, and a uniform background neutralises a net charge, as in OpenMM's PME. With
+    ``boundary="open"`` the particles are in free space: only n = 0 contributes, the net charge is
+    arbitrary, and potentials vanish at infinity.
 
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
             boundary.
-        exclusions: pairs whose interaction is left out, shape (m, 2).
-        tolerance: relative RMS force error ``|F - F_exact| / |F_exact|`` to meet, 1e-10 to 0.1.
+        exclusions: excluded pairs, shape (m, 2).
+        tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic" or "open".
-        precision: "single", "double", or "auto": single for tolerances down to 5e-6 on a CPU and
-            1e-5 on a GPU, among bare ions down to 1.2e-5 and 2.7e-5; and double from the first
-            evaluation on in which charges are so close to each other that single precision would
-            not do.
-        backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" where it is
-            usable and its memory suffices, else "cpu". A warning says why; without an NVIDIA GPU it
-            is a line of the log (``fmm_openmm``, level INFO).
+        precision: "single", "double", or "auto". With "auto" single precision is used for
+            tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, for bare ions down to 1.2e-5 and
+            2.7e-5. The solver changes to double precision at the first evaluation in which charges
+            are so close to each other that single precision would miss the tolerance.
+        backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" if it is usable
+            and its memory suffices, else "cpu". A warning gives the reason; without an NVIDIA GPU
+            it is only logged (``fmm_openmm``, level INFO).
         order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see
-            :class:`FMMParameters`. With an open boundary the grid follows the particles and cannot
-            be given. ``m2l`` is "rotation" or, on a CPU, "p4"; studies of the literature, all
-            deprecated, are "p4" on a GPU and, there only, "p4_dynamic" and, for rectangular boxes,
-            "p4_symmetric" and "p4_parity".
-        exclusions_periodic: exclude the nearest image of a pair, instead of the image that the
-            positions give. Without effect with an open boundary, where there is one image.
-        positions: typical positions, shape (n, 3), nm. Used only to see how much of the cell is
-            empty, which makes droplets, slabs and single molecules much faster; without them the
-            cell is taken to be filled. Where it is nearly empty the boxes cover the particles only,
-            and follow them as with an open boundary, as long as they stay together and neither
-            ``grid`` nor ``levels`` are given. With an open boundary the parameters are chosen for
-            them, else for those of the first evaluation.
-        method: "fmm"; or with an open boundary "direct", every pair, or (deprecated) "treecode", an
-            octree whose far cells act through their moments. ``order`` is that of the moments then;
-            other explicit parameters belong to the FMM.
+            :class:`FMMParameters`. With an open boundary the grid is chosen for the particles and
+            cannot be given. ``m2l`` is "rotation" or, on a CPU, "p4". Operators of the literature
+            for comparison, all deprecated, are "p4" on a GPU and, only there, "p4_dynamic" and, for
+            rectangular boxes, "p4_symmetric" and "p4_parity".
+        exclusions_periodic: exclude the nearest image of a pair instead of the image that the
+            positions give. No effect with an open boundary.
+        positions: typical positions, shape (n, 3), nm. They are used only to estimate how much of
+            the cell is empty, which makes droplets, slabs and single molecules much faster; without
+            them the cell is assumed to be filled. In a nearly empty cell the boxes cover only the
+            particles, as with an open boundary, as long as the particles stay together and neither
+            ``grid`` nor ``levels`` is given. With an open boundary the parameters are chosen for
+            these positions, else for those of the first evaluation.
+        method: "fmm"; with an open boundary also "direct", the sum over all pairs, or (deprecated)
+            "treecode", an octree whose distant cells act through their moments. ``order`` then is
+            the order of the moments; other explicit parameters apply only to the FMM.
 
     Raises:
-        ValueError, TypeError: bad input, naming the argument and the value.
-        UnsupportedError: backend "cuda" without CuPy or a GPU, or a method or ``m2l`` that does not
-            go with the rest.
+        ValueError, TypeError: an argument is invalid; the message names argument and value.
+        UnsupportedError: backend "cuda" without CuPy or a GPU, or a method or ``m2l`` that is not
+            available with the other arguments.
 
     Warns:
-        DeprecationWarning: a method or ``m2l`` that is a study of the literature.
+        DeprecationWarning: a method or ``m2l`` of the literature, which is there for comparison.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CoulombSolver:
         elif box_vectors is None:
             raise ValueError(
                 "`box_vectors` must be given with `boundary='periodic'`: "
-                "ask for 'open' in empty space"
+                "use `boundary='open'` for free space"
             )
         else:
             self._box_vectors = check_box_vectors(box_vectors)
@@ -143,9 +143,13 @@ class CoulombSolver:
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
-        """What is used for the box vectors given at creation, and the error it expects. Where
-        the boxes follow the particles what was used last; a ``ValueError`` if there are no
-        positions yet to choose it for."""
+        """The parameters for the box vectors given at creation, with the expected error.
+
+        If the boxes cover only the particles, the parameters used last.
+
+        Raises:
+            ValueError: the parameters depend on positions, and there are none yet.
+        """
         found = self._planner.parameters
         if found is None:
             raise ValueError(
@@ -164,9 +168,11 @@ class CoulombSolver:
         return self._charges.copy()
 
     def set_charges(self, charges) -> None:
-        """Replace the charges, shape (n,), e. Exclusions stay, and so do the parameters unless
-        far more of the charge is on bare ions now, far fewer particles carry it or, with an open
-        boundary, the net charge is far larger."""
+        """Replace the charges, shape (n,), e.
+
+        Exclusions are kept. Parameters are kept too, unless bare ions replace neutral molecules,
+        far fewer particles carry the charge or, with an open boundary, the net charge becomes far
+        larger."""
         charges = check_charges(charges)
         if charges.shape != self._charges.shape:
             raise ValueError(
@@ -185,28 +191,28 @@ class CoulombSolver:
 
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may
-                lie on the device (any CuPy array): then so do the results, in the precision of the
-                solver, the energy with shape (1,); nothing waits for the device, and instead of
-                errors there are NaNs. With an open boundary, or in a nearly empty cell, the energy
-                is read back, which tells whether the boxes cover the particles; bad positions are
-                errors. Whether single precision does is not looked at.
-            box_vectors: shape (3, 3), nm, if they differ from those given at creation. A uniform
-                scaling costs nothing, another shape rebuilds the lattice operator, and one that is
-                strained by more than two percent has grid and parameters chosen anew. With an open
-                boundary None. Particles that leave the space that the boxes cover rebuild the
-                operator.
+                be any CuPy array. The results then stay on the device, in the precision of the
+                solver, the energy with shape (1,). The call does not wait for the device, errors
+                show as NaN, and whether single precision suffices is not checked. With an open
+                boundary, or in a nearly empty cell, the energy is read back to see whether the
+                boxes cover the particles, and invalid positions raise errors.
+            box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
+                open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
+                operator, as do particles that leave the space covered by the boxes. A strain of
+                more than two percent has grid and parameters chosen anew.
 
         Raises:
-            MemoryError: with backend "cuda", device memory does not suffice. Nothing is kept there;
-                the solver stays usable.
+            MemoryError: with backend "cuda", device memory does not suffice. All of it is released,
+                and the solver remains usable.
             UnsupportedError: the order is too high for single precision; with backend "cuda", the
                 kernels cannot be compiled here.
-            ValueError: bad shapes, coordinates that are not finite or absurdly far, charged
-                particles that coincide and are not excluded; with backend "cuda" also if one of the
-                two has no charge.
+            ValueError: wrong shapes, coordinates that are not finite or far out of range, or
+                coincident charged particles that are not excluded; with backend "cuda" also if one
+                of the two has no charge.
 
-        Warns: UserWarning: ``precision="single"`` misses the tolerance, since charges are close to
-            each other; once.
+        Warns:
+            UserWarning: ``precision="single"`` misses the tolerance because charges are too close
+                to each other; once.
         """
         cell = self._cell(box_vectors)
         if not is_on_device(positions):
@@ -224,7 +230,7 @@ class CoulombSolver:
                     fault = error.with_traceback(None)  # which holds device memory
                 self._evaluators = {}
                 self._planner.forget()
-                # what other shapes held may be enough
+                # the memory held for other shapes may suffice
                 if not (kept and isinstance(fault, MemoryError)):
                     self._fall_back(fault)
 
@@ -256,13 +262,13 @@ class CoulombSolver:
         return self._computed(positions, self._planner.plan(positions, cell))
 
     def _computed(self, positions, plan: Plan) -> CoulombResult:
-        """Not a number if a particle lies outside of boxes that cover the particles only."""
+        """The result of a plan, on the device; NaN if a particle lies outside of a region."""
         boxes = plan.boxes
         found = self._evaluator_for(plan).compute(positions, boxes.width, boxes.origin)
         return CoulombResult(*(array.copy() for array in found))
 
     def _replanned(self, problem: Problem, positions, cell: np.ndarray | None) -> CoulombResult:
-        """With plans for another problem, from now on unless it fails."""
+        """Evaluate with plans for another problem and keep these unless the evaluation fails."""
         before = copy.copy(self._planner), self._evaluators
         self._planner.revise(problem)
         self._evaluators = {}
@@ -273,7 +279,7 @@ class CoulombSolver:
             raise
 
     def _summed(self, positions, on_device: bool) -> CoulombResult:
-        """By a method without boxes."""
+        """Evaluate by a method without boxes."""
         if not self._evaluators:
             p = self._planner.parameters
             dtype = np.dtype(p.precision).type
@@ -299,7 +305,7 @@ class CoulombSolver:
         width: float = 1.0,
         max_potential: float = MAX_POTENTIAL,
     ) -> CoulombResult:
-        """What an evaluator returns, in kJ/mol and nm."""
+        """The result in kJ/mol and nm, after a check for coincident charges."""
         result = CoulombResult.from_boxes(self._charges, potentials, fields, width, max_potential)
         bad = np.flatnonzero(np.isnan(result.potentials) & (self._charges != 0.0))
         if len(bad):
@@ -312,7 +318,8 @@ class CoulombSolver:
         return result
 
     def _fall_back(self, fault: Exception) -> None:
-        """Go on with the CPU backend, if the choice of it was ours; else raise ``fault``."""
+        """Change to the CPU backend if the backend was chosen automatically; else raise
+        ``fault``."""
         problem = self._planner.problem
         m2l = problem.request.m2l
         if self._backend != "cuda" or not self._automatic or (m2l and "cpu" not in M2L[m2l]):
@@ -321,14 +328,14 @@ class CoulombSolver:
         self._planner.revise(self._on_backend("cpu", problem))
 
     def _on_backend(self, backend: str, problem: Problem) -> Problem:
-        """The problem on a backend, which is used from now on."""
+        """Select a backend and return the problem for it."""
         self._backend, self._make_stages = backend, backend_class(backend)
         cost = CUDA_COST if backend == "cuda" else CPU_COST
         return replace(problem, cost=cost, device=self._make_stages.device())
 
     def parameters_for(self, box_vectors) -> FMMParameters:
-        """What is used for the given box vectors: what is in use, or was chosen at creation,
-        while the boxes keep their shape, or nearly."""
+        """The parameters for the given box vectors: those in use or chosen at creation, as long as
+        the boxes nearly keep their shape."""
         cell = self._cell(box_vectors)
         if self._planner.problem.uses_region:
             return self.parameters
@@ -336,13 +343,13 @@ class CoulombSolver:
 
     @property
     def _stages(self) -> list[Stages]:
-        """Those used last, the latest first."""
+        """The stages in use, the most recently used first."""
         made = self._evaluators
         return [made[choice] for choice in self._planner.choices if choice in made]
 
     def _evaluator_for(self, plan: Plan) -> Stages:
-        """The stages that serve a plan: those made for its choice, those of a plan that is no
-        longer known if they can adopt its boxes, else new ones."""
+        """The stages for a plan: those made for its choice, else stages of a forgotten plan that
+        can adopt its boxes, else new ones."""
         if plan.choice in self._evaluators:
             return self._evaluators[plan.choice]
         p, lattice, dtype = plan.parameters, plan.boxes.lattice, np.dtype(plan.parameters.precision)
@@ -381,7 +388,7 @@ class CoulombSolver:
 
 
 def _check_method(method: str, boundary: str, backend: str) -> None:
-    """Refuse what does not go with a method without boxes."""
+    """Refuse arguments that a method without boxes does not support."""
     if boundary != "open":
         raise UnsupportedError(f"`method={method!r}` needs `boundary='open'`, got {boundary!r}")
     if backend == "reference":
@@ -391,7 +398,7 @@ def _check_method(method: str, boundary: str, backend: str) -> None:
 
 
 def _check_m2l(m2l: str, backend: str) -> None:
-    """Refuse an operator that the backend does not have; warn of a study of the literature."""
+    """Refuse an operator that the backend does not implement; warn about one of the literature."""
     if backend not in M2L[m2l]:
         raise UnsupportedError(
             f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
@@ -400,9 +407,9 @@ def _check_m2l(m2l: str, backend: str) -> None:
 
 
 def _check_open(grid) -> None:
-    """Refuse what does not go with an open boundary."""
+    """Refuse arguments that an open boundary does not support."""
     if grid is not None:
         raise ValueError(
-            "`grid` must be None with `boundary='open'`, where the boxes follow the particles, "
+            "`grid` must be None with `boundary='open'`, where it is chosen for the particles, "
             f"got {grid!r}"
         )

@@ -1,7 +1,6 @@
-"""The contract of the FMM's stages: what every backend implements, and the data that flow between
-them.
+"""The stages of the FMM that every backend implements, and the data passed between them.
 
-Lengths are in units of the mean box width and charges in e, so potentials come out in e per box
+Lengths are in units of the mean box width and charges in e, so that potentials are in e per box
 width; the Coulomb constant enters once, in :class:`fmm_openmm.solver.CoulombSolver`.
 """
 
@@ -14,27 +13,30 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
 
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
-"""The stages in order, as they are timed; exclusions are part of p2p."""
+"""Names of the stages in order, as they are timed; exclusions are part of p2p."""
 
 LEVEL_STAGES = ("m2m", "m2l", "l2l")
-"""Those that only levels below the root grid need."""
+"""Names of the stages that only levels below the root grid need."""
 
 
 @dataclass
 class Parts:
-    """The charges the stages work on, sorted by box: particles, or with smoothing the parts of
-    particles.
+    """Split charges, sorted by box: with smoothing the parts of the particles, else the particles.
 
-    Within ``smoothing`` box widths of a face a particle belongs to both boxes, with weights that
-    sum to 1; it then contributes one part, of charge ``q * weight``, to each of up to eight boxes.
+    A particle within ``smoothing`` box widths of a face belongs to the boxes on both sides, with
+    weights that sum to 1. It contributes a part of charge ``q * weight`` to each of up to eight
+    boxes.
 
-    Attributes (m parts, b boxes): particle: index of the particle, shape (m,) integer. x: position
-        relative to the centre of the part's box, shape (m, 3), box widths. charge: charge of the
-        part, shape (m,), e. weight: share of the particle in this box, shape (m,). slope: gradient
-        of ``weight`` with respect to the particle's position, shape (m, 3), per box width. box:
-        index vector of the part's box, not wrapped into the cell, shape (m, 3) int64. start: parts
-        of box i (memory order of :meth:`BoxLattice.linear`) are ``start[i]:start[i + 1]``, shape (b
-        + 1,).
+    Attributes, for m parts in b boxes:
+        particle: index of the particle, shape (m,), integer.
+        x: position relative to the centre of the part's box, shape (m, 3), box widths.
+        charge: charge of the part, shape (m,), e.
+        weight: share of the particle in this box, shape (m,).
+        slope: gradient of ``weight`` with respect to the particle's position, shape (m, 3), per
+            box width.
+        box: index vector of the part's box, not wrapped into the cell, shape (m, 3), int64.
+        start: parts of box i, in the memory order of :meth:`BoxLattice.linear`, are
+            ``start[i]:start[i + 1]``; shape (b + 1,).
     """
 
     particle: np.ndarray
@@ -48,8 +50,8 @@ class Parts:
 
 @dataclass
 class Accumulator:
-    """Potentials (m,) in e per box width and fields (m, 3) in e per square box
-    width at the parts."""
+    """Potentials, shape (m,), e per box width, and fields, shape (m, 3), e per square box width, at
+    the parts."""
 
     potentials: np.ndarray
     fields: np.ndarray
@@ -57,8 +59,12 @@ class Accumulator:
 
 @dataclass
 class Moments:
-    """Moments of every box, shape (boxes, terms), and the sums ``q``, ``q x``, ``q |x|^2`` over
-    all parts in float64."""
+    """Moments of the boxes.
+
+    Attributes:
+        boxes: multipole moments, shape (boxes, terms).
+        charge, dipole, square: the sums of ``q``, ``q x`` and ``q |x|^2`` over all parts, float64.
+    """
 
     boxes: np.ndarray
     charge: float
@@ -68,13 +74,13 @@ class Moments:
 
 @dataclass
 class NearExclusions:
-    """For every part the parts that p2p leaves out: itself, parts of the same particle, parts of
-    excluded partners.
+    """The parts that p2p leaves out for each part: itself, other parts of the same particle, and
+    parts of excluded partners.
 
     Attributes:
         start: entries of part i are ``start[i]:start[i + 1]``, shape (m + 1,).
-        part: index of the part left out, shape (k,).
-        offset: row of ``lattice.near`` by which its box lies from the box of part i, shape (k,).
+        part: index of the part that is left out, shape (k,).
+        offset: row of ``lattice.near``, the offset of its box from the box of part i, shape (k,).
     """
 
     start: np.ndarray
@@ -83,16 +89,16 @@ class NearExclusions:
 
 
 class Stages(ABC):
-    """One backend's stages for fixed charges, exclusions and box lattice.
+    """The stages of a backend for given charges, exclusions and box lattice.
 
-    The order of calls is in ``driver.py``.
+    ``driver.py`` calls them in order.
     """
 
     lattice: BoxLattice
 
     @classmethod
     def device(cls) -> str | None:
-        """The model of the device that new stages would compute on; None for the host."""
+        """Model of the device that new stages would use; None for the host."""
         return None
 
     @abstractmethod
@@ -100,23 +106,25 @@ class Stages(ABC):
         """Replace the charges of the particles, shape (n,) float64."""
 
     def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
-        """Go on with another shape of the same boxes, where that is cheaper than new stages with
-        these arguments.
+        """Change to another shape of the same boxes if that is cheaper than new stages with these
+        arguments.
 
         Returns:
-            whether it was done; if not, nothing has changed.
+            whether the shape was adopted; if not, nothing has changed.
         """
         return False
 
     def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-        """All stages in order: :func:`fmm_openmm.driver.evaluate`."""
+        """Run all stages in order: :func:`fmm_openmm.driver.evaluate`."""
         return evaluate(self, positions, width)
 
     @abstractmethod
     def sort(self, positions: np.ndarray, width: float) -> Parts:
-        """Split particles into parts and sort these by box.
+        """Split particles into parts and sort the parts by box.
 
-        ``positions`` (n, 3) float64 nm, ``width`` of a box in nm.
+        Args:
+            positions: shape (n, 3), float64, nm.
+            width: mean box width, nm.
         """
 
     @abstractmethod
@@ -124,11 +132,10 @@ class Stages(ABC):
         """``M_a = sum q R_a(x)`` over the parts of each box. Overwrites the moments."""
 
     def m2m(self, parts: Parts, moments: Moments) -> list[Moments]:
-        """Moments of every level, of the root grid first, those of the leaves last: ``moments``
-        themselves.
+        """Moments of all levels, from the root grid to the leaves, whose moments are ``moments``.
 
-        Each level's are in widths of its own boxes; the sums over all parts are those of the
-        leaves. Overwrites."""
+        The moments of a level are in units of its box width; the sums over all parts are those of
+        the leaves. Overwrites the moments of the other levels."""
         return [moments]
 
     @abstractmethod
@@ -139,65 +146,63 @@ class Stages(ABC):
         Overwrites the local expansions."""
 
     def l2l(self, local: np.ndarray, level: int) -> np.ndarray:
-        """Local expansions of a level's boxes from those of the level above, each in its own box
-        widths. Overwrites."""
-        raise NotImplementedError("a single level")
+        """Local expansions of a level from those of the level above, each in units of its own box
+        width. Overwrites the local expansions of the level."""
+        raise NotImplementedError("l2l needs levels below the root grid")
 
     def m2l(self, moments: Moments, local: np.ndarray, level: int) -> np.ndarray:
-        """``local`` of a level with what its interactions
-        (:attr:`fmm_openmm.octree.Octree.interactions`) add; at the leaves also with
+        """``local`` of a level plus the contributions of its interactions
+        (:attr:`fmm_openmm.octree.Octree.interactions`) and, at the leaves, of
         :func:`fmm_openmm.backends.trace.trace_shift`."""
-        raise NotImplementedError("a single level")
+        raise NotImplementedError("m2l needs levels below the root grid")
 
     @abstractmethod
     def l2p(self, parts: Parts, moments: Moments, local: np.ndarray) -> Accumulator:
-        """Far potentials and fields at the parts, the trace term included.
+        """Far potentials and fields at the parts, the background term included. Overwrites the
+        accumulator.
 
-        Overwrites the accumulator.
-
-        The lattice sum is not harmonic: its Laplacian is 4 pi / V, that of the background, which no
-        solid harmonic carries. With Q, D, S = sum q, q x, q |x|^2 over all parts, x relative to the
-        box centres,
+        The lattice sum is not harmonic: the neutralising background gives it the Laplacian
+        4 pi / V, which no solid harmonic represents. With Q, D, S the sums of q, q x and q |x|^2
+        over all parts, x relative to the box centres,
 
             Phi += 2 pi / (3 V) (Q |x|^2 - 2 x.D + S)
 
-        with 1 / V the lattice's ``background``, 0 in empty space.
+        where 1 / V is the ``background`` of the lattice, 0 in free space.
         """
 
     @abstractmethod
     def exclusions(self, parts: Parts, out: Accumulator) -> NearExclusions:
-        """Subtract from ``out`` the excluded pairs whose boxes are not near; return those that
-        are, for p2p to leave out."""
+        """Subtract from ``out`` the excluded pairs whose boxes are not near. Return the pairs whose
+        boxes are near, for p2p to leave out."""
 
     @abstractmethod
     def p2p(self, parts: Parts, near: NearExclusions, out: Accumulator) -> None:
-        """Add to ``out`` the direct interactions of each part with the parts of its near
-        stencil, less ``near``."""
+        """Add to ``out`` the direct interactions of each part with the parts in its near stencil,
+        without those in ``near``."""
 
     @abstractmethod
     def gather(self, parts: Parts, out: Accumulator) -> tuple[np.ndarray, np.ndarray]:
-        """Potentials (n,) and fields (n, 3) of the particles: ``sum_c w_c Phi_c`` and
-        ``sum_c (w_c E_c - grad(w_c) Phi_c)``.
+        """Potentials and fields of the particles, sums over their parts c.
 
-        Float64, e per box width and per its square."""
+        The potential is ``sum_c w_c Phi_c``, shape (n,), e per box width; the field
+        ``sum_c (w_c E_c - grad(w_c) Phi_c)``, shape (n, 3), e per square box width; float64."""
 
 
 class OpenSum(ABC):
-    """Empty space without boxes: potentials and fields of every particle from all others but its
-    excluded partners.
+    """Potentials and fields in free space without boxes: each particle interacts with all others
+    except its excluded partners.
 
     Args:
         charges: shape (n,), e.
         pairs: excluded pairs, shape (k, 2).
-        dtype: of the arithmetic; differences of positions, and sums over many particles, keep
-            float64's accuracy.
-
-    A treecode has two more: order: of the cells' moments. theta: a cell's moments are used where
-        its corners are at most ``theta`` times as far from its centre as any particle of the leaf
-        they are used for.
+        dtype: type of the arithmetic; differences of positions and sums over many particles have
+            the accuracy of float64.
+        order: of a treecode only: order of the cells' moments.
+        theta: of a treecode only: the moments of a cell are used for a leaf if the corners of the
+            cell are at most ``theta`` times as far from its centre as any particle of the leaf.
 
     Attributes:
-        charges: as given, on the device of the method.
+        charges: the charges, on the device of the method.
     """
 
     @abstractmethod
@@ -206,7 +211,6 @@ class OpenSum(ABC):
 
     @abstractmethod
     def evaluate(self, positions):
-        """Potentials (n,), e/nm, and fields (n, 3), e/nm^2, float64, of positions (n, 3), nm.
-
-        On a GPU they stay there.
+        """Potentials, shape (n,), e/nm, and fields, shape (n, 3), e/nm^2, float64, for positions of
+        shape (n, 3), nm; on the device of the method.
         """

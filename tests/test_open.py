@@ -427,7 +427,7 @@ def test_sparse_systems_get_few_boxes():
         (
             {"grid": (4, 4, 4)},
             ValueError,
-            r"`grid` must be None with `boundary='open'`, where the boxes follow .*\(4, 4, 4\)",
+            r"`grid` must be None with `boundary='open'`, where it is chosen for .*\(4, 4, 4\)",
         ),
         (
             {"positions": np.zeros((3, 3))},

@@ -63,7 +63,8 @@ def test_bad_coordinate(solver, scattered, unharmed, value):
 
 def test_no_box():
     with pytest.raises(
-        ValueError, match=r"^`box_vectors` must be given with `boundary='periodic'`: ask for 'open'"
+        ValueError,
+        match=r"^`box_vectors` must be given with .*: use `boundary='open'` for free space",
     ):
         CoulombSolver([1.0], None)
 
