@@ -831,7 +831,7 @@ def test_open_in_a_cell(bench, monkeypatch):
     )
     assert [row["system"] for row in result["rows"]] == [
         "filled cube",
-        "droplet in empty space",
+        "droplet in free space",
         "droplet in a cube of 20 nm",
     ]
     for row in result["rows"]:

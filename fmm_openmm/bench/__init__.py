@@ -1,5 +1,6 @@
 """Measurements behind the numbers in README and docs: accuracy, energy conservation and speed.
 
-One module a benchmark of the command ``fmm-openmm bench``, each imported where it is run: some need
-a GPU. Its ``operators`` and ``layouts`` are in :mod:`fmm_openmm.literature`.
+Each benchmark of the command ``fmm-openmm bench`` has a module, which is imported only when it
+runs, since some need a GPU. The benchmarks ``operators`` and ``layouts`` are in
+:mod:`fmm_openmm.literature`.
 """

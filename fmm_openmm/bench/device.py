@@ -1,6 +1,6 @@
-"""What a GPU can do, measured, and times on it.
+"""Measured limits of a GPU, and timing on it.
 
-Imports CuPy: to be imported where there is a GPU only.
+Imports CuPy, and is therefore imported only where there is a GPU.
 """
 
 import cupy
@@ -9,7 +9,7 @@ import numpy as np
 from fmm_openmm.bench.timing import BUDGET, REPEATS
 
 CHAINS, ROUNDS, THREADS = 8, 2048, 256
-"""Of the FMA loop: independent chains a thread, multiply-adds in each, threads a block."""
+"""FMA loop: independent chains in a thread, multiply-adds in a chain, threads in a block."""
 
 FMA_LOOP = r"""
 extern "C" __global__ void fma_loop(REAL* out, REAL a, REAL b) {
@@ -45,7 +45,7 @@ def median_seconds(launch) -> float:
 
 
 def fma_rate(precision: str) -> float:
-    """Multiply-adds a second in "single" or "double" precision, from a loop of nothing else."""
+    """Multiply-adds per second in "single" or "double" precision, measured in a loop."""
     real = "float" if precision == "single" else "double"
     options = (f"-DREAL={real}", f"-DCHAINS={CHAINS}", f"-DROUNDS={ROUNDS}")
     kernel = cupy.RawKernel(FMA_LOOP, "fma_loop", options)
@@ -57,15 +57,14 @@ def fma_rate(precision: str) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes a second that a copy reads and writes, far beyond the caches."""
+    """Bytes per second read and written by a copy much larger than the caches."""
     source = cupy.zeros(COPY_BYTES // 4, cupy.float32)
     target = cupy.empty_like(source)
     return 2 * COPY_BYTES / median_seconds(lambda: cupy.copyto(target, source))
 
 
 def free_bytes() -> int:
-    """Free memory of the device, as all processes see it, after CuPy has given back
-    what it does not use."""
+    """Free memory of the device in bytes, after CuPy has released what it does not use."""
     cupy.get_default_memory_pool().free_all_blocks()
     return cupy.cuda.runtime.memGetInfo()[0]
 
@@ -76,5 +75,5 @@ def upload(array: np.ndarray) -> cupy.ndarray:
 
 
 def wait() -> None:
-    """Until the device has done everything."""
+    """Wait until the device has finished all work."""
     cupy.cuda.Device().synchronize()

@@ -1,15 +1,15 @@
 """Time of whole MD steps in OpenMM with PME and with FMM, and what Coulomb adds to a step.
 
-Each time is the wall time of one stretch of Langevin dynamics at 300 K, which begins at a sample's
-state and is not set back: neighbour lists are built, particles reordered and the box scaled by a
-barostat as often as in a simulation, and the work of the host is in it.
+Each time is the wall time of one continuous run of Langevin dynamics at 300 K from a sample's
+state. Neighbour lists are built, particles reordered and the box scaled by a barostat as often as
+in a simulation, and the work of the host is included.
 
-The marginal cost of Coulomb is the time of a step less that with all charges zero, at the same
-precision and the user's cutoff. Where Lennard-Jones pairs are computed among their sites, the time
-that this saves is taken off the marginal cost of the FMM. Without charges water heats up to 490 K
-within 0.1 ps, and faster atoms need a new neighbour list more often: 32 times in 100 steps of 2 fs
-in place of 26. With :data:`NEUTRAL_FRICTION` the temperature stays near 300 K and the number at 26,
-but the structure is no longer that of water.
+The marginal cost of Coulomb is the time of a step minus the time of a step with all charges zero,
+at the same precision and the user's cutoff. Where Lennard-Jones pairs are computed among their
+sites only, the marginal cost of the FMM is reduced by the time that this saves. Without charges
+water heats up to 490 K within 0.1 ps, and faster atoms need new neighbour lists more often: 32
+instead of 26 times in 100 steps of 2 fs. With :data:`NEUTRAL_FRICTION` the temperature stays near
+300 K and the number at 26, although the structure is no longer that of water.
 """
 
 import time
@@ -45,61 +45,62 @@ TIGHT = 1e-4
 """Below this tolerance PME is also measured at the best of several cutoffs."""
 
 CUTOFFS = (0.9, 1.05, 1.2)
-"""Those, nm, beside the user's. A longer one costs Lennard-Jones pairs as well, which the choice
-takes into account. Where the cutoff belongs to the force field (:func:`has_own_cutoff`), PME is
-measured at the user's alone."""
+"""Cutoffs that PME is measured at in addition to the user's, nm. The choice takes into account that
+a longer cutoff also adds Lennard-Jones pairs. If the cutoff belongs to the force field
+(:func:`has_own_cutoff`), PME is measured only at the user's."""
 
 WIDEST = 0.45
-"""Largest of these cutoffs over the width of the box."""
+"""Largest of these cutoffs relative to the width of the box."""
 
 ACCEPTED = 3.0
-"""PME's force error over its tolerance up to which a cutoff may be the best: 1.4 is usual."""
+"""Largest ratio of PME's force error to its tolerance at which a cutoff may be the best; 1.4 is
+usual."""
 
 BUDGET = 3.0
-"""Seconds that the timed steps of a run fill, if they are no fewer than these numbers."""
+"""Duration of the timed steps of a run, s, unless the numbers below require more steps."""
 
 STEPS, STEPS_OF_LARGE, LARGE = 2000, 500, 300_000
-"""Fewest timed steps on a GPU, below and from this number of atoms."""
+"""Smallest number of timed steps on a GPU: below LARGE atoms, from LARGE atoms on."""
 
 STEPS_OF_SLOW = 10
-"""Fewest timed steps on other platforms."""
+"""Smallest number of timed steps on other platforms."""
 
 WARM_UP = 100
-"""Fewest steps on a GPU before those that are timed, a tenth as many."""
+"""Smallest number of steps on a GPU before the timed ones; else a tenth of these."""
 
 TRIAL = 5
-"""Steps that tell how many fill the budget."""
+"""Steps timed to find how many fit into the budget."""
 
 FRICTION, NEUTRAL_FRICTION = 1.0, 50.0
 """Friction of the Langevin thermostat with charges, and with all charges zero, 1/ps."""
 
 MINIMIZATION, RELAXATION = 200, 4.0
-"""Most steps of minimisation, and ps of dynamics with PME,
-of a System before its steps are timed."""
+"""Largest number of minimisation steps, and length of a run with PME, ps, before the timing of a
+System."""
 
 SEED = 1
 
 NONBONDED_GROUP, FMM_GROUP = 30, 31
-"""Force groups of the NonbondedForce and the FMMForce, so that forces can be had of one alone."""
+"""Force groups of the NonbondedForce and the FMMForce, so that their forces can be read apart."""
 
 CHOSEN = ("bridge", "lennard_jones", "order", "near_radius", "smoothing", "grid")
-"""What is told of the parameters of a Context with FMM."""
+"""Parameters of a Context with FMM that a row reports."""
 
 
 def on_gpu(platform: openmm.Platform) -> bool:
-    """Whether a platform is a GPU's."""
+    """Whether a platform runs on a GPU."""
     return "Precision" in platform.getPropertyNames()
 
 
 def precision_of(
     platform: openmm.Platform, tolerance: float, asked: str | None = None
 ) -> str | None:
-    """What was asked for, else "mixed" or, for tolerances beyond single precision, "double"; None
-    where the platform has no choice.
+    """Precision to use: as requested, else "mixed" or, for tolerances beyond single precision,
+    "double"; None on a platform with a single precision.
 
     Raises:
-        ValueError: beyond single precision on the CPU platform, or asked for where there is no
-            choice.
+        ValueError: the tolerance is beyond single precision on the CPU platform, or a precision is
+            requested on a platform that offers no choice.
     """
     if on_gpu(platform):
         return asked or ("double" if tolerance < SINGLE_FLOOR else "mixed")
@@ -118,14 +119,14 @@ def precision_of(
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A system to measure steps of.
+    """A system whose steps are measured.
 
     Attributes:
-        name: what the sample is of.
-        sample: with PME at the user's cutoff.
+        name: of the system, for tables.
+        sample: the system with PME at the user's cutoff.
         timestep: ps.
-        exact: converged Coulomb forces of the sample, or of the first of the copies that it is made
-            of, shape (n, 3), kJ/mol/nm; None to measure no force errors.
+        exact: converged Coulomb forces of the sample or, if it consists of copies, of one copy,
+            shape (n, 3), kJ/mol/nm; None to measure no force errors.
     """
 
     name: str
@@ -137,8 +138,8 @@ class Case:
     def from_size(
         cls, size: Size, timestep: float = 0.002, every_atom: bool = False, errors: bool = True
     ) -> "Case":
-        """Rigid TIP3P water, equilibrated; with ``every_atom`` its hydrogens are Lennard-Jones
-        sites as well."""
+        """Equilibrated rigid TIP3P water; with ``every_atom`` hydrogens are Lennard-Jones sites
+        too."""
         base = water(size.edge)
         sample = with_every_atom_a_site(base.sample) if every_atom else base.sample
         return cls("water", tiled(sample, size.copies), timestep, base.exact if errors else None)
@@ -152,10 +153,10 @@ class Case:
         timestep: float = 0.002,
         errors: bool = True,
     ) -> "Case":
-        """A System, relaxed from these positions, shape (n, 3), nm.
+        """A System relaxed from the given positions, shape (n, 3), nm.
 
         Raises:
-            ValueError: it does not use PME.
+            ValueError: the System does not use PME.
         """
         if nonbonded_force(system).getNonbondedMethod() != openmm.NonbondedForce.PME:
             raise ValueError("the System must use PME, in a periodic box")
@@ -164,14 +165,14 @@ class Case:
         return cls(name, sample, timestep, exact)
 
     def tiled(self, copies: tuple[int, int, int]) -> "Case":
-        """Copies side by side, see :func:`fmm_openmm.bench.systems.tiled`."""
+        """The case repeated along its box vectors (:func:`fmm_openmm.bench.systems.tiled`)."""
         return self if copies == (1, 1, 1) else replace(self, sample=tiled(self.sample, copies))
 
 
 class Comparison:
     """All measurements of one case on one platform.
 
-    Its System is changed for each, and changed back.
+    Each changes the System of the case, and restores it.
     """
 
     def __init__(self, case: Case, platform: openmm.Platform):
@@ -189,12 +190,12 @@ class Comparison:
     def rows(
         self, tolerance: float, precision: str | None, smoothings=(), marginal: bool = True
     ) -> Iterator[dict]:
-        """Rows for PME at the user's cutoff and, below :data:`TIGHT`, at the best one if that is
-        another; for FMM, also with each of ``smoothings``; with ``marginal`` for FMM with OpenMM
-        computing Lennard-Jones pairs where it would not, and for all charges zero.
+        """Rows of PME at the user's cutoff and, below :data:`TIGHT`, at the best cutoff if it
+        differs; of FMM, also with each of ``smoothings``; with ``marginal`` also of FMM with
+        Lennard-Jones pairs left to OpenMM where it computes them itself, and of zero charges.
 
-        A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 gets the forces of
-        PME wrong on grids of more than 2^31 bytes.
+        A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 computes wrong PME
+        forces on grids of more than 2^31 bytes.
         """
         neutral = self._neutral(precision) if marginal else None
         pme = self._pme(tolerance, precision, self._cutoff)
@@ -250,8 +251,8 @@ class Comparison:
         return found
 
     def _best_pme(self, tolerance: float, precision: str | None, usual: dict) -> dict | None:
-        """PME at the fastest cutoff of those with a decent error, or at the most accurate if
-        there is none; None if that is the user's."""
+        """PME at the fastest cutoff whose error is acceptable, or else at the most accurate; None
+        if that is the user's."""
         others = [
             c for c in CUTOFFS if c <= WIDEST * self._width and not np.isclose(c, usual["cutoff"])
         ]
@@ -294,7 +295,7 @@ class Comparison:
         describe: Callable[[openmm.Context], dict],
         friction: float = FRICTION,
     ) -> dict:
-        """Times of the System as it is, and what ``describe`` tells of its Context;
+        """Times of the System in its present state and what ``describe`` returns for its Context;
         or ``failure``."""
         first = {"cutoff": self._force.getCutoffDistance()._value}
         integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, friction, self._case.timestep)
@@ -329,15 +330,15 @@ class Comparison:
 
 
 def has_own_cutoff(system: openmm.System) -> bool:
-    """Whether the cutoff is a parameter of the force field: its Lennard-Jones interaction is
-    switched off there, or has a force of its own, as in CHARMM36."""
+    """Whether the cutoff is a parameter of the force field: its Lennard-Jones interaction has a
+    switching function or a separate force, as in CHARMM36."""
     own = any(isinstance(force, openmm.CustomNonbondedForce) for force in system.getForces())
     return own or nonbonded(system).getUseSwitchingFunction()
 
 
 def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) -> dict:
-    """A row's whole step over those of PME at the user's and at the best cutoff, its marginal
-    cost in seconds and that over PME's; None where one of them is not known."""
+    """Ratios of a row's whole step to PME's at the user's and at the best cutoff, its marginal cost
+    in seconds and the ratio of that to PME's; None where a value is unknown."""
     step, without, usual, fastest = (
         (each or {}).get("step_seconds") for each in (found, neutral, pme, best)
     )
@@ -355,8 +356,8 @@ def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) ->
 
 
 def timed_steps(context: openmm.Context, sample: Sample) -> tuple[float, int]:
-    """Mean wall time of a step, s, in a run from the sample's state, and the number of steps of
-    which it is the mean."""
+    """Mean wall time of a step, s, in a run from the sample's state, and the number of steps
+    averaged over."""
     gpu = on_gpu(context.getPlatform())
     fewest = (STEPS if len(sample.positions) < LARGE else STEPS_OF_LARGE) if gpu else STEPS_OF_SLOW
     context.setPositions(sample.positions)
@@ -368,10 +369,8 @@ def timed_steps(context: openmm.Context, sample: Sample) -> tuple[float, int]:
 
 
 def _seconds(context: openmm.Context, steps: int) -> float:
-    """Wall time of so many steps.
-
-    The call that waits for the device is timed alone and taken off.
-    """
+    """Wall time of a number of steps, s, without that of the call that waits for the device, which
+    is timed separately."""
     begin = time.perf_counter()
     context.getIntegrator().step(steps)
     context.getState(velocities=True)

@@ -1,9 +1,9 @@
-"""Energy conservation: drift and residual of the total energy of rigid water in NVE, FMM beside
+"""Energy conservation: drift and residual of the total energy of rigid water in NVE, with FMM and
 PME.
 
-Steps of 1 fs from one equilibrated state, in mixed precision on a GPU. Drift is the slope of a
-straight line through the total energy after the first fifth of the run; the residual is the
-standard deviation around that line.
+Runs use steps of 1 fs from one equilibrated state, in mixed precision on a GPU. Drift is the slope
+of a straight line fitted to the total energy after the first fifth of the run; the residual is the
+standard deviation from that line.
 """
 
 import copy
@@ -28,19 +28,19 @@ from fmm_openmm.bench.systems import (
 from fmm_openmm.integration import use_fmm
 
 EVERY = 5
-"""Steps between two energies."""
+"""Number of steps between successive energies."""
 
 CONSTRAINTS = 1e-7
-"""Relative tolerance of constraints.
-At 1e-8, which float32 does not resolve, PME and FMM alike drifted by 0.026 kT/ns/dof."""
+"""Relative tolerance of constraints. At 1e-8, which float32 does not resolve, both PME and FMM
+drifted by 0.026 kT/ns/dof."""
 
 EQUILIBRATION = 10.0
 RELAXATION = 1.0
-"""Of the box, and of its copies with new velocities, ps."""
+"""Length of the equilibration of the box, and of its copies with new velocities, ps."""
 
 
 def sample_of(size: Size) -> Sample:
-    """Equilibrated water; copies do not move in step."""
+    """Equilibrated water; copies have velocities of their own."""
     sample = water(size.edge, picoseconds=EQUILIBRATION).sample
     if size.copies == (1, 1, 1):
         return sample
@@ -49,7 +49,7 @@ def sample_of(size: Size) -> Sample:
 
 
 def methods(smoothings, orders=(None,), near_radius: float | None = None) -> dict[str, dict | None]:
-    """PME, and FMM with each of ``smoothings`` and ``orders``: options of FMM, None for PME."""
+    """Options of FMM for each of ``smoothings`` and ``orders``, by name; None for PME."""
     found = {"PME": None}
     for smoothing, order in product(smoothings, orders):
         name = "FMM" if order is None else f"FMM, order {order}"
@@ -68,8 +68,7 @@ def measure(
     platform: openmm.Platform,
     cases: dict[str, dict | None],
 ) -> Iterator[dict]:
-    """One row for each of the :func:`methods`: drift in kT/ns and degree of freedom,
-    residual in kJ/mol."""
+    """One row for each of the :func:`methods`: drift in kT/ns/dof, residual in kJ/mol."""
     for method, options in cases.items():
         system = copy.deepcopy(sample.system)
         nonbonded(system).setEwaldErrorTolerance(tolerance)
@@ -90,7 +89,7 @@ def measure(
 def total_energies(
     sample: Sample, system: openmm.System, picoseconds: float, platform: openmm.Platform
 ) -> np.ndarray:
-    """Total energy in kJ/mol every few steps, from the sample's positions and velocities."""
+    """Total energy, kJ/mol, at every :data:`EVERY` steps of a run from the sample's state."""
     integrator = openmm.VerletIntegrator(0.001)
     integrator.setConstraintTolerance(CONSTRAINTS)
     properties = {"Precision": "mixed"} if "Precision" in platform.getPropertyNames() else {}

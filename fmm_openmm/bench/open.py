@@ -1,5 +1,5 @@
-"""Droplets of water: direct sum, treecode and FMM in empty space, and the FMM in a periodic cell
-that is nearly empty."""
+"""Water droplets: direct sum, treecode and FMM in free space, and FMM in a nearly empty periodic
+cell."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from fmm_openmm.oracle import direct_sum, ewald_sum
 SIZES = (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
 
 PATIENCE = 0.3
-"""Seconds of a direct sum from which it is not tried on larger droplets."""
+"""Time of a direct sum, s, above which it is not measured for larger droplets."""
 
 LINEAR = tuple(method for method in METHODS if method != "direct")
-"""The methods that go on."""
+"""Methods that are measured for all droplets."""
 
 
 def droplet(atoms: float) -> ChargeSystem:
-    """The molecules nearest to the centre of a box of water, whole, about ``atoms`` particles."""
+    """The whole molecules nearest to the centre of a box of water, about ``atoms`` particles."""
     base = water(EDGE)
     diameter = np.cbrt(6 * atoms / (np.pi * DENSITY)) + 0.5
     box = tiled_charges(base.charges, 3 * (int(np.ceil(diameter / EDGE)),))
@@ -42,10 +42,10 @@ def droplet(atoms: float) -> ChargeSystem:
 
 
 def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
-    """One row a size, up to ``most`` atoms, and method: atoms, method, seconds, force error against
-    the direct sum in float64 (None where that would take too long), parameters.
+    """One row for each size, up to ``most`` atoms, and method: atoms, method, seconds, force error
+    against the direct sum in float64 (None where that would take too long), parameters.
 
-    Ends early where memory does; the last row then holds ``stopped``, the reason.
+    Ends early if memory does not suffice; the last row then holds the reason, ``stopped``.
     """
     quadratic = True  # whether the direct sum is still worth its time
     for size in SIZES:
@@ -62,7 +62,7 @@ def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[di
 
 
 def rows_of(charges: ChargeSystem, methods, tolerance: float, backend: str) -> Iterator[dict]:
-    """Those of one size; with force errors where "direct" is among the methods."""
+    """Rows of one size; with force errors if "direct" is one of the methods."""
     exact = (
         Evaluation(charges, backend=backend, method="direct", precision="double").forces
         if "direct" in methods
@@ -84,9 +84,16 @@ def rows_of(charges: ChargeSystem, methods, tolerance: float, backend: str) -> I
 def measure_cell(
     atoms: float, edge: float, tolerance: float, backend: str = "auto"
 ) -> Iterator[dict]:
-    """One row each for a cube filled with so many atoms, their droplet in empty space, and the
-    same in a periodic cube of this edge (nm): system, atoms, seconds of the graph alone on a
-    GPU, call_seconds, force error, parameters."""
+    """One row each for a filled cube, a droplet in free space, and the droplet in a periodic cube.
+
+    A row holds system, atoms, seconds (on a GPU of the graph alone), call_seconds, force error and
+    parameters.
+
+    Args:
+        atoms: number of atoms.
+        edge: of the periodic cube around the droplet, nm.
+        tolerance, backend: of the solver.
+    """
     cube, charges = water(round(np.cbrt(atoms / DENSITY), 1)), droplet(atoms)
     place = edge * np.eye(3)
     cell = ChargeSystem(charges.charges, charges.positions, place, charges.exclusions)
@@ -94,7 +101,7 @@ def measure_cell(
     alone = direct_sum(charges.positions, charges.charges, charges.exclusions).forces
     for name, system, exact in (
         ("filled cube", cube.charges, cube.exact),
-        ("droplet in empty space", charges, alone),
+        ("droplet in free space", charges, alone),
         (f"droplet in a cube of {edge:g} nm", cell, images),
     ):
         evaluation = Evaluation(
@@ -111,7 +118,7 @@ def measure_cell(
 
 
 def describe(parameters) -> str:
-    """What was chosen, in a few words."""
+    """Summary of the parameters in a few words."""
     if hasattr(parameters, "theta"):
         return (
             ""
@@ -125,8 +132,8 @@ def describe(parameters) -> str:
 
 
 def crossover(rows: list[dict], faster: str, slower: str) -> float | None:
-    """The number of atoms from which a method is faster than another, by interpolation of
-    logarithms; None if not found."""
+    """Number of atoms above which a method is faster than another, interpolated logarithmically;
+    None if there is no such number."""
     times = {
         method: {row["atoms"]: row["seconds"] for row in rows if row["method"] == method}
         for method in (faster, slower)

@@ -1,4 +1,4 @@
-"""Growth of the time of an evaluation with the number of atoms, on copies of one box of water."""
+"""Time of an evaluation as a function of the number of atoms, for copies of one box of water."""
 
 import time
 
@@ -8,12 +8,12 @@ from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import tiled_charges, water
 
 EDGE, ATOMS = 4.67, 10_002
-"""Of the box that is copied, nm, and what it holds."""
+"""Edge, nm, and number of atoms of the box that is copied."""
 
 MULTIPLES = (1, 3, 10, 30, 100, 300, 1000)
 
 SECONDS = 420.0
-"""A size that would end later than this after the start is left out."""
+"""A size is omitted if its measurement would end later than this after the start, s."""
 
 
 def copies_near(count: float) -> tuple[int, int, int]:
@@ -28,9 +28,9 @@ def copies_near(count: float) -> tuple[int, int, int]:
 
 
 def measure(most: float, tolerance: float, backend: str = "auto"):
-    """One row a size up to ``most`` atoms: atoms, seconds of an evaluation, measured force error.
+    """One row for each size up to ``most`` atoms: atoms, seconds of an evaluation, force error.
 
-    Ends early where memory does, or time; the last row then holds ``stopped``, the reason.
+    Ends early if memory or time does not suffice; the last row then holds the reason, ``stopped``.
     """
     begin, base = time.perf_counter(), water(EDGE)
     for multiple in MULTIPLES:
@@ -59,8 +59,8 @@ def measure(most: float, tolerance: float, backend: str = "auto"):
 
 
 def growth_exponent(rows) -> float | None:
-    """Exponent of the time's growth over the largest decade of atoms;
-    None with fewer than two sizes there."""
+    """Exponent of the time as a power of the number of atoms, over the largest decade; None with
+    fewer than two sizes in it."""
     points = np.array([(row["atoms"], row["seconds"]) for row in rows])
     points = points[points[:, 0] >= 0.099 * points[:, 0].max()] if len(points) else points
     return float(np.polyfit(*np.log(points.T), 1)[0]) if len(points) > 1 else None

@@ -1,9 +1,9 @@
-"""Time of an evaluation and of its stages, against what the device can do, with the measured force
-error beside it.
+"""Time of an evaluation and of its stages relative to the limits of the device, with the measured
+force error.
 
-On a GPU an evaluation is a replay of the CUDA graph, with positions and results on the device, and
-stages are timed one by one, so that their sum is larger: near and far field overlap, and a stage
-alone shows its launch. On a CPU all is wall time.
+On a GPU an evaluation is a replay of the CUDA graph, with positions and results on the device.
+Stages are timed one by one; their sum exceeds the time of the evaluation, in which near and far
+field overlap and launches are hidden. On a CPU all times are wall times.
 """
 
 import time
@@ -19,20 +19,20 @@ from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.convert import ChargeSystem
 
 INSTRUCTIONS = {"single": 14, "double": 18}
-"""Of a pair in p2p, issued to the floating-point units: a reciprocal square root, the others as
-long as a multiply-add."""
+"""Instructions that p2p issues to the floating-point units for a pair: a reciprocal square root,
+and others that take as long as a multiply-add."""
 
 
 class Evaluation:
     """A solver on its positions, ready to be timed.
 
     Attributes:
-        solver: for the charges, in their cell, or in empty space if they have none.
-        forces: of the first evaluation, shape (n, 3), kJ/mol/nm.
+        solver: for the charges in their cell, or in free space if there is none.
+        forces: result of the first evaluation, shape (n, 3), kJ/mol/nm.
     """
 
     def __init__(self, charges: ChargeSystem, **options):
-        # a cell is taken to be filled unless positions are given
+        # without positions the solver assumes a filled cell
         self.solver = charges.solver(**{"positions": None} | options)
         self._positions, self._cell, self._device = charges.positions, charges.box_vectors, None
         if self.solver.backend == "cuda":
@@ -44,13 +44,14 @@ class Evaluation:
 
     @cached_property
     def stages(self):
-        """Those of the first evaluation."""
+        """Stages of the first evaluation."""
         return self.solver._stages[0]
 
     def seconds(self) -> float:
         """Median time of an evaluation.
 
-        On a GPU of the graph alone, but in empty space of a call, which reads the energy.
+        On a GPU in a periodic cell the time of the graph alone; in free space that of a call, which
+        reads the energy.
         """
         return self.call_seconds() if self._cell is None else self.graph_seconds()
 
@@ -66,8 +67,8 @@ class Evaluation:
         )
 
     def stage_seconds(self) -> dict[str, float]:
-        """Median time of each stage alone; with levels also of those that only they need, of all
-        levels together."""
+        """Median time of each stage alone. Stages that only levels need are included if there are
+        levels, summed over these."""
         if self._device:
             queued = {name: [name] for name in timing.STAGES}
             if levels := range(1, self.solver.parameters.levels + 1):
@@ -85,8 +86,8 @@ class Evaluation:
         return timing.stage_seconds(self.stages, self._positions, width)
 
     def new_shape_seconds(self) -> float:
-        """Time of an evaluation in a cell of a shape not seen before, the third: a second one
-        makes a second set of stages."""
+        """Time of an evaluation in a cell of a new shape. It is the third shape, since the second
+        one creates a second set of stages."""
         for shrink in (1e-6, 2e-6):
             begin = time.perf_counter()
             self.solver.compute(self._positions, self._cell * [[1.0], [1.0], [1.0 - shrink]])
@@ -97,8 +98,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Limits:
-    """The best of a device in one precision: multiply-adds a second, and bytes a second read and
-    written by a copy."""
+    """Limits of a device in one precision.
+
+    Attributes:
+        multiply_adds: multiply-adds per second.
+        bandwidth: bytes per second read and written by a copy.
+    """
 
     multiply_adds: float
     bandwidth: float
@@ -106,7 +111,7 @@ class Limits:
 
 @cache
 def limits(backend: str, precision: str) -> Limits | None:
-    """Measured now; None for the CPU backends."""
+    """Measured limits of the device; None for the CPU backends."""
     if backend != "cuda":
         return None
     from fmm_openmm.bench import device
@@ -122,13 +127,12 @@ def measure(
     backend: str = "auto",
     **fixed,
 ) -> dict:
-    """One row: what was chosen, the measured error, times in seconds, and work against the device's
-    limits.
+    """One row: chosen parameters, measured error, times in seconds, and work relative to the limits
+    of the device.
 
-    ``fixed`` are parameters that are not left to the solver: order, grid, near_radius.
-    ``p2p_share`` is the rate of p2p's instructions over that of multiply-adds alone, ``far_share``
-    the bytes that p2m, lattice and l2p cannot do without, over their time and a copy's bandwidth;
-    None without limits.
+    ``fixed`` holds explicit parameters: order, grid, near_radius. ``p2p_share`` is the instruction
+    rate of p2p over the rate of multiply-adds alone. ``far_share`` is the bandwidth that p2m,
+    lattice and l2p would need at least, over that of a copy. Both are None without limits.
     """
     base = water(size.edge, shape)
     charges = tiled_charges(base.charges, size.copies)
@@ -174,14 +178,14 @@ def measure(
 
 
 def relative_error(forces: np.ndarray, exact: np.ndarray) -> float:
-    """``|F - F_exact| / |F_exact|`` of forces (n, 3); ``exact`` may be those of the first of
-    several copies."""
+    """``|F - F_exact| / |F_exact|`` of forces, shape (n, 3); if the system consists of copies,
+    ``exact`` may hold the forces of one copy."""
     forces = forces.reshape(-1, *exact.shape)
     return float(np.linalg.norm(forces - exact) / np.linalg.norm(exact) / np.sqrt(len(forces)))
 
 
 def near_pairs(lattice: BoxLattice, count: np.ndarray) -> int:
-    """Pairs (target, source) of parts in near boxes, a part with itself included.
+    """Number of pairs (target, source) of parts in near boxes, a part with itself included.
 
     Args:
         count: parts of every box in memory order.
@@ -199,7 +203,7 @@ def compulsory_bytes(lattice: BoxLattice, order: int, parts: int, real: int) -> 
     once.
 
     Args:
-        parts: their number, four reals each as sources and four as results.
+        parts: number of parts, with four reals each as sources and four as results.
         real: bytes of a real number.
     """
     terms, (d0, d1, d2) = (order + 1) ** 2, lattice.fft_shape

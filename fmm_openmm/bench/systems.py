@@ -1,5 +1,5 @@
-"""Systems to measure on: equilibrated water boxes, relaxed systems of any kind, and copies of
-them side by side."""
+"""Systems for measurements: equilibrated water boxes, relaxed systems of any kind, and periodic
+copies of them."""
 
 import copy
 import re
@@ -16,23 +16,23 @@ from fmm_openmm.convert.nonbonded import particle_parameters, set_particle_param
 from fmm_openmm.oracle import ewald_sum
 
 CUTOFF = 0.9
-"""Of the Lennard-Jones interaction, nm."""
+"""Cutoff of the Lennard-Jones interaction, nm."""
 
 DENSITY, SITES = 99.4, 3
-"""Of water: atoms in a cubic nm, and in a molecule."""
+"""Atoms of water in a cubic nm, and in a molecule."""
 
 HYDROGEN_SITE = (0.04, 0.192)
 """Lennard-Jones sigma (nm) and epsilon (kJ/mol) of hydrogen in CHARMM's TIP3P,
 doi:10.1021/jp973084f."""
 
 BOLTZMANN = unit.MOLAR_GAS_CONSTANT_R.value_in_unit(unit.kilojoule_per_mole / unit.kelvin)
-"""kJ/mol/K."""
+"""Boltzmann constant, kJ/mol/K."""
 
 TEMPERATURE = 300.0
-"""K, of every run."""
+"""Temperature of all runs, K."""
 
 BAROSTAT_INTERVAL = 25
-"""Steps between two trial moves of a barostat."""
+"""Number of steps between trial moves of a barostat."""
 
 SHAPES = {  # rows a, b, c; only the shape counts
     "cube": np.eye(3),
@@ -45,7 +45,7 @@ SHAPES = {  # rows a, b, c; only the shape counts
 
 
 def with_smoothing(method: str, smoothing: float | None) -> str:
-    """The name of a method that was asked for this smoothing; None for none."""
+    """Name of a method with a smoothing; the plain name without one."""
     return method if smoothing is None else f"{method}, smoothing {smoothing:g}"
 
 
@@ -64,8 +64,8 @@ TERMS = {
     openmm.MonteCarloBarostat: (),
     openmm.MonteCarloMembraneBarostat: (),
 }
-"""Terms of the forces that :func:`tiled` can repeat: the name in OpenMM's methods, and the first
-of a term's arguments that are particles and one past the last."""
+"""Terms of the forces that :func:`tiled` can repeat: their name in OpenMM's methods, and the range
+of the arguments that are particles."""
 
 NOT_REPEATED = ("ParticleParameterOffset", "ExceptionParameterOffset", "InteractionGroup")
 """Terms that :func:`tiled` cannot repeat."""
@@ -73,7 +73,7 @@ NOT_REPEATED = ("ParticleParameterOffset", "ExceptionParameterOffset", "Interact
 
 @dataclass(frozen=True)
 class Size:
-    """A cell of the volume of a cube of this edge (nm), repeated along its box vectors."""
+    """A cell with the volume of a cube of the given edge, nm, repeated along its box vectors."""
 
     edge: float
     copies: tuple[int, int, int] = (1, 1, 1)
@@ -100,8 +100,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Sample:
-    """An equilibrated system: PME for its electrostatics, positions (n, 3) in nm,
-    velocities (n, 3) in nm/ps."""
+    """An equilibrated system.
+
+    Attributes:
+        system: with PME.
+        positions: shape (n, 3), nm.
+        velocities: shape (n, 3), nm/ps.
+    """
 
     system: openmm.System
     positions: np.ndarray
@@ -110,8 +115,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Water:
-    """A sample of water, its charges, and the forces (n, 3) in kJ/mol/nm of its Ewald sum, made
-    when asked for."""
+    """A sample of water with its charges and the forces of its Ewald sum, shape (n, 3), kJ/mol/nm,
+    computed on first use."""
 
     sample: Sample
 
@@ -134,7 +139,7 @@ def cell_of(size: Size, shape: str) -> np.ndarray:
 
 @cache
 def water(edge: float, shape: str = "cube", picoseconds: float = 1.0) -> Water:
-    """The water of a :class:`Size` before it is repeated; kept for the next who asks."""
+    """Cached equilibrated water with the volume of a cube of the given edge, nm."""
     return Water(water_box(cell_of(Size(edge), shape), picoseconds))
 
 
@@ -170,8 +175,16 @@ def equilibrated(
     seed: int = 1,
     minimize: int = 0,
 ) -> Sample:
-    """The sample after at most so many steps of minimisation, new velocities and a Langevin run
-    at 300 K. Its box, which a barostat may have changed, becomes the System's default."""
+    """The sample after minimisation, new velocities and a Langevin run at 300 K.
+
+    Its box, which a barostat may have changed, becomes the default of the System.
+
+    Args:
+        positions: shape (n, 3), nm.
+        picoseconds: length of the run.
+        seed: of velocities and thermostat.
+        minimize: largest number of minimisation steps.
+    """
     integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, 5.0, 0.002)
     integrator.setRandomNumberSeed(seed)
     context = openmm.Context(system, integrator, fastest_platform())
@@ -227,7 +240,7 @@ def with_every_atom_a_site(sample: Sample) -> Sample:
 
 
 def tiled(sample: Sample, copies) -> Sample:
-    """Copies of a sample along its box vectors, in one periodic cell and a System of their own.
+    """Repeat a sample along its box vectors, in one periodic cell and a new System.
 
     Raises:
         ValueError: the System has virtual sites or a force that is not in :data:`TERMS`.
@@ -257,7 +270,7 @@ def tiled(sample: Sample, copies) -> Sample:
 
 
 def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
-    """Copies of charges along their box vectors, in one periodic cell."""
+    """Repeat charges along their box vectors, in one periodic cell."""
     n, count = len(charges), int(np.prod(copies))
     exclusions = charges.exclusions[None] + n * np.arange(count)[:, None, None]
     box = charges.box_vectors * np.array(copies)[:, None]
@@ -271,7 +284,8 @@ def nonbonded(system: openmm.System) -> openmm.NonbondedForce:
 
 
 def degrees_of_freedom(system: openmm.System) -> int:
-    """3 for each particle with mass, less constraints, less 3 where the centre of mass is held."""
+    """Degrees of freedom: 3 for each particle with mass, minus the number of constraints, minus 3
+    if a force removes the motion of the centre of mass."""
     massive = sum(system.getParticleMass(i)._value > 0 for i in range(system.getNumParticles()))
     held = any(isinstance(force, openmm.CMMotionRemover) for force in system.getForces())
     return 3 * massive - system.getNumConstraints() - 3 * held
@@ -281,15 +295,19 @@ def degrees_of_freedom(system: openmm.System) -> int:
 def scaled(
     force: openmm.NonbondedForce, charge: float = 1.0, epsilon: float = 1.0, exceptions: float = 1.0
 ):
-    """Give a NonbondedForce, for a ``with`` block, these multiples of its particles' charges and
-    well depths, and of both in its exceptions."""
+    """Context manager that scales the charges and well depths of a NonbondedForce.
+
+    Args:
+        charge, epsilon: factors for the charges and well depths of the particles.
+        exceptions: factor for charge products and well depths of the exceptions.
+    """
     particles = particle_parameters(force)
     pairs = _interacting_exceptions(force) if exceptions != 1 else []
 
     def give(charge: float, epsilon: float, exceptions: float) -> None:
         set_particle_parameters(force, particles * [charge, 1.0, epsilon])
-        for k, i, j, product, sigma, depth in pairs:
-            force.setExceptionParameters(k, i, j, exceptions * product, sigma, exceptions * depth)
+        for k, i, j, product, sigma, well in pairs:
+            force.setExceptionParameters(k, i, j, exceptions * product, sigma, exceptions * well)
 
     give(charge, epsilon, exceptions)
     try:
@@ -305,8 +323,8 @@ def fastest_platform() -> openmm.Platform:
 
 
 def _interacting_exceptions(force: openmm.NonbondedForce) -> list[tuple]:
-    """Index, particles, charge product, sigma and epsilon of the exceptions that are not mere
-    exclusions; e, nm, kJ/mol."""
+    """Index, particles, charge product (e^2), sigma (nm) and epsilon (kJ/mol) of the exceptions
+    that are not exclusions."""
     exceptions = ((k, *force.getExceptionParameters(k)) for k in range(force.getNumExceptions()))
     return [
         (k, i, j, product._value, sigma._value, epsilon._value)
@@ -329,7 +347,7 @@ def _repeated(force: openmm.Force, n: int, count: int) -> openmm.Force:
             force, f"get{term}Particles" if term == "Exclusion" else f"get{term}Parameters"
         )
         entries = [get(k) for k in range(getattr(force, f"getNum{term}s")())]
-        # its parameters are one argument
+        # addParticle takes all parameters as one argument
         if (kind, term) == (openmm.CustomNonbondedForce, "Particle"):
             entries = [[parameters] for parameters in entries]
         entries = [[getattr(value, "_value", value) for value in entry] for entry in entries]

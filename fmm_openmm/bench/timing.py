@@ -1,4 +1,4 @@
-"""Clocks, and the name of the hardware they run on."""
+"""Timing on the host, and the name of the hardware."""
 
 import platform
 import re
@@ -16,7 +16,7 @@ _STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p"}
 
 REPEATS = 50
 BUDGET = 0.5
-"""At most so many repeats, and seconds spent on them."""
+"""Largest number of repeats, and time spent on them, s."""
 
 
 def median_seconds(function) -> float:
@@ -31,8 +31,7 @@ def median_seconds(function) -> float:
 
 
 class StageClock:
-    """Stages that note how long each call takes; to be driven like those they stand for,
-    on the host."""
+    """Wrapper of stages on the host that records the time of each call."""
 
     def __init__(self, stages: Stages):
         self._stages = stages
@@ -49,8 +48,8 @@ class StageClock:
 
 
 def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[str, float]:
-    """Median wall time of each stage on the host, seconds; with levels also of those that only they
-    need.
+    """Median wall time of each stage on the host, s; stages that only levels need are included if
+    there are levels.
 
     Args:
         stages: of a backend that computes on the host.
@@ -69,7 +68,7 @@ def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[s
 
 
 def hardware() -> str:
-    """The processor with its threads, after the GPU where there is one."""
+    """Model of the GPU, if there is one, and of the processor, with the number of threads."""
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
     processor = (

@@ -1,4 +1,4 @@
-"""The best of the cost model's candidates, by timing them on the GPU."""
+"""Choice among the candidates of the cost model by timing on the GPU."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from fmm_openmm.planning.request import FMMParameters, Request
 from fmm_openmm.planning.search import candidates
 
 CANDIDATES = 12
-"""So many of the cheapest are timed."""
+"""Number of the cheapest candidates that are timed."""
 
 
 def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
-    """Charges of TIP3P water, molecules scattered as evenly as in the liquid; for timing, not for
-    physics.
+    """Charges of TIP3P water at the density of the liquid, with random orientations; for timing
+    only.
 
     Args:
         cell: box vectors in reduced form, shape (3, 3), nm.
@@ -37,8 +37,8 @@ def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
 
 
 def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: float) -> float:
-    """Median time of an evaluation with these parameters,
-    infinite where memory does not suffice."""
+    """Median time of an evaluation with the given parameters, s; infinite if memory does not
+    suffice."""
     p = parameters
     options = {
         "order": p.order,
@@ -55,7 +55,7 @@ def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: floa
 
 
 def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDATES) -> dict:
-    """One row: the candidates with their times, the winner, and the key it is to be kept under."""
+    """One row: the candidates with their times, the winner, and the key to store it under."""
     cell = cell_of(size, shape)
     charges = water_like(cell)
     load = Load.from_charges(charges.charges, charges.exclusions)
