@@ -1,6 +1,26 @@
 """Fast multipole electrostatics for OpenMM: Coulomb energies and forces to a tolerance you name."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # editors and type checkers do not follow imports on first use
+    # ruff: noqa: F401
+    from fmm_openmm.convert import ChargeSystem
+    from fmm_openmm.errors import UnsupportedError
+    from fmm_openmm.integration import (
+        FMMForce,
+        ValidationReport,
+        check_system,
+        find_fmm,
+        restore_pme,
+        use_fmm,
+        validate,
+    )
+    from fmm_openmm.planning.request import FMMParameters
+    from fmm_openmm.results import CoulombResult
+    from fmm_openmm.solver import CoulombSolver
+    from fmm_openmm.sums import SumParameters
+    from fmm_openmm.version import __version__
 
 # imported on first use, so that the solver alone starts fast, and that nothing has to be loaded
 # before the command line can tell how to end at Ctrl-C

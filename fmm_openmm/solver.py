@@ -4,6 +4,7 @@ or in free space."""
 import copy
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,21 +14,26 @@ from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.implementations import M2L, METHODS, SUMS, warn_if_literature
+from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request
+from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
 from fmm_openmm.results import MAX_POTENTIAL, CoulombResult, name_coincidence
 from fmm_openmm.stages import OpenSum, Stages
 from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _evaluation = threading.Lock()
 """Serialises evaluations: each uses all cores, and not every threading layer of Numba is
 thread-safe."""
 
 
+@lists_options(Request)
 class CoulombSolver:
     r"""Coulomb interaction of n point charges by the fast multipole method.
 
@@ -53,11 +59,6 @@ class CoulombSolver:
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" if it is usable
             and its memory suffices, else "cpu". A warning gives the reason; without an NVIDIA GPU
             it is only logged (``fmm_openmm``, level INFO).
-        order, grid, near_radius, smoothing, levels, m2l: explicit parameters, see
-            :class:`FMMParameters`. With an open boundary the grid is chosen for the particles and
-            cannot be given. ``m2l`` is "rotation" or, on a CPU, "p4". Operators of the literature
-            for comparison, all deprecated, are "p4" on a GPU and, only there, "p4_dynamic" and, for
-            rectangular boxes, "p4_symmetric" and "p4_parity".
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
             positions give. No effect with an open boundary.
         positions: typical positions, shape (n, 3), nm. They are used only to estimate how much of
@@ -69,6 +70,7 @@ class CoulombSolver:
         method: "fmm"; with an open boundary also "direct", the sum over all pairs, or (deprecated)
             "treecode", an octree whose distant cells act through their moments. ``order`` then is
             the order of the moments; other explicit parameters apply only to the FMM.
+        options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names argument and value.
@@ -79,6 +81,7 @@ class CoulombSolver:
         DeprecationWarning: a method or ``m2l`` of the literature, which is there for comparison.
     """
 
+    @suggests_keywords(like=Request)
     def __init__(
         self,
         charges,
@@ -88,15 +91,11 @@ class CoulombSolver:
         boundary: str = "periodic",
         precision: str = "auto",
         backend: str = "auto",
-        order: int | None = None,
-        grid=None,
-        near_radius: float | None = None,
-        smoothing: float | None = None,
-        levels: int | None = None,
+        *,
         exclusions_periodic: bool = False,
         positions=None,
-        m2l: str | None = None,
         method: str = "fmm",
+        **options: "Unpack[RequestKeywords]",
     ):
         self._open = check_choice(boundary, ("periodic", "open"), "boundary") == "open"
         self._method = check_choice(method, METHODS, "method")
@@ -106,7 +105,7 @@ class CoulombSolver:
             _check_method(method, boundary, backend)
         if self._open:
             self._cell(box_vectors)
-            _check_open(grid)
+            _check_open(options.get("grid"))
         elif box_vectors is None:
             raise ValueError(
                 "`box_vectors` must be given with `boundary='periodic'`: "
@@ -116,12 +115,12 @@ class CoulombSolver:
             self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         minimum_image = bool(exclusions_periodic) and not self._open
-        request = Request(tolerance, precision, order, grid, near_radius, smoothing, levels, m2l)
+        request = Request(tolerance, precision=precision, **options)
         self._automatic = backend == "auto"
         backend = choose_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
-        if m2l:
-            _check_m2l(m2l, backend)
+        if request.m2l:
+            _check_m2l(request.m2l, backend)
         if method != "fmm":
             warn_if_literature("method", SUMS, method, backend, "fmm")
         if positions is not None:

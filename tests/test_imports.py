@@ -17,7 +17,7 @@ ARCHITECTURE = ROOT / "docs" / "development" / "architecture.md"
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank,
 # as in the document.
 BASE = ["units", "errors", "version", "cache", "openmp", "implementations", "arrays"]
-SHAPE = [*BASE, "checks", "box", "octree"]
+SHAPE = [*BASE, "checks", "options", "box", "octree"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
 SOLVER = [*PIPELINE, "planning", "sums", "results", "solver"]
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "arrays": [],
     "results": ["units"],
     "checks": BASE,
+    "options": [*BASE, "checks"],
     "box": [*BASE, "checks"],
     "octree": ["box"],
     "expansions": SHAPE,

@@ -37,7 +37,9 @@ def cell_for(name, particles):
 @cache
 def chosen(name, particles, tolerance=5e-4, ionic=0.0, precision="auto"):
     cell = cell_for(name, particles)
-    return choose_parameters(Request(tolerance, precision), cell, Load(particles, 1.0, ionic))
+    return choose_parameters(
+        Request(tolerance, precision=precision), cell, Load(particles, 1.0, ionic)
+    )
 
 
 @cache

@@ -88,7 +88,7 @@ def test_other_charges():
 def test_a_problem_that_is_refused_changes_nothing():
     plans = planner(CELL)
     first = plans.plan(X, CELL)
-    refused = replace(plans.problem, request=Request(6e-6, "single", smoothing=0.05))
+    refused = replace(plans.problem, request=Request(6e-6, precision="single", smoothing=0.05))
     with pytest.raises(ValueError, match="for these charges"):
         plans.revise(refused)
     assert plans.plan(X, CELL).choice == first.choice

@@ -82,7 +82,11 @@ def test_the_winner_serves_its_class_only():
     assert tuned(device="Abacus 9001") == nth(0)
     for load in (replace(LOAD, particles=1000), replace(LOAD, filled=0.25)):
         assert tuned(load=load) == nth(0, load=load)
-    for request in (Request(2e-4), Request(1e-4, "double"), Request(1e-4, smoothing=0.05)):
+    for request in (
+        Request(2e-4),
+        Request(1e-4, precision="double"),
+        Request(1e-4, smoothing=0.05),
+    ):
         assert tuned(request) == nth(0, request)
     flat = CELL * [[1.3], [1.3], [1 / 1.69]]
     assert tuned(cell=flat) == nth(0, cell=flat)

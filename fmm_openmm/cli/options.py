@@ -5,9 +5,7 @@ from dataclasses import fields
 
 import openmm
 
-from fmm_openmm.backends import BACKENDS
-from fmm_openmm.integration.definition import LENNARD_JONES, Options
-from fmm_openmm.planning.request import PRECISIONS, TOLERANCE
+from fmm_openmm.integration.options import ONLY_IN_CONTEXT, Options
 
 
 def count(text: str) -> int:
@@ -27,32 +25,19 @@ def add_fmm_arguments(parser, context: bool = True) -> None:
     group = parser.add_argument_group(
         "FMM", "a System with an FMMForce keeps its options, unless any is given here"
     )
-    group.add_argument(
-        "--tolerance", type=float, help=f"relative force error (default {TOLERANCE:g})"
-    )
-    add_expansion_arguments(group)
-    group.add_argument(
-        "--smoothing", type=float, help="smooth box membership, in box widths; 0 for none"
-    )
-    group.add_argument("--levels", type=int, help="levels of an octree below the grid")
-    group.add_argument("--precision", choices=PRECISIONS, help="default: auto")
-    group.add_argument("--backend", choices=BACKENDS, help="default: auto")
-    if context:
-        group.add_argument(
-            "--bridge", metavar="NAME", help="into OpenMM: auto, host or native (default: auto)"
-        )
-        group.add_argument(
-            "--lennard-jones",
-            choices=LENNARD_JONES,
-            help="pairs among their sites, by the native bridge, or by OpenMM (default: auto)",
-        )
+    names = [row.name for row in fields(Options)]
+    _add(group, [name for name in names if context or name not in ONLY_IN_CONTEXT])
 
 
 def add_expansion_arguments(parser) -> None:
     """``--order``, ``--grid`` and ``--near-radius``."""
-    parser.add_argument("--order", type=int, help="order of the expansions")
-    parser.add_argument("--grid", type=int, nargs=3, metavar="N", help="boxes along a, b and c")
-    parser.add_argument("--near-radius", type=float, help="near stencil, in box widths")
+    _add(parser, ("order", "grid", "near_radius"))
+
+
+def _add(parser, names) -> None:
+    for row in fields(Options):
+        if row.name in names:
+            parser.add_argument(f"--{row.name.replace('_', '-')}", **row.metadata["argument"])
 
 
 def fmm_options(args) -> dict:

@@ -7,7 +7,7 @@ import numpy as np
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
 from fmm_openmm.convert import cells, openmm_system, packages, storage
-from fmm_openmm.convert.keywords import suggests_keywords
+from fmm_openmm.options import suggests_keywords
 from fmm_openmm.solver import CoulombSolver
 
 KIND = "fmm_openmm ChargeSystem"

@@ -201,7 +201,7 @@ class HostBridge:
 
     def _loaded_solver(self, charges, cell, positions) -> CoulombSolver:
         if self._solver is None:
-            self._solver = self.definition.options.solver(self._structure, charges, cell, positions)
+            self._solver = self._structure.solver(self.definition.options, charges, cell, positions)
             self._loaded = charges
         if self._loaded is not charges:
             self._solver.set_charges(charges)

@@ -9,21 +9,15 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-from fmm_openmm.backends import BACKENDS, backend_class
-from fmm_openmm.checks import check_charges, check_choice, check_exclusions
-from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration import plugin
+from fmm_openmm.checks import check_charges, check_exclusions
+from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.table import Table, unpacked
-from fmm_openmm.planning.request import TOLERANCE, Request
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
 FORMAT = 2
 """Version of the packed form.
 Raise it when :meth:`Definition.pack` changes, and read the old ones."""
-
-LENNARD_JONES = ("auto", "sites", "openmm")
-"""Choices of who computes Lennard-Jones pairs."""
 
 TABLES = {
     "charges": (np.float64, 1),
@@ -40,105 +34,6 @@ LAST = np.iinfo(np.int32).max
 def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
     """Pairs of particles, shape (k, 2), the smaller number of each first."""
     return set(map(tuple, np.sort(pairs, axis=1).tolist()))
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to compute: everything an :class:`FMMForce` is told but charges and exclusions.
-
-    Values are checked on creation.
-
-    The fields are those of :class:`fmm_openmm.CoulombSolver`, ``bridge``: "auto", "host" or
-    "native", and ``lennard_jones``: "auto", "sites" or "openmm".
-    """
-
-    tolerance: float = TOLERANCE
-    order: int | None = None
-    grid: object = None
-    near_radius: float | None = None
-    smoothing: float | None = None
-    levels: int | None = None
-    precision: str = "auto"
-    backend: str = "auto"
-    bridge: str = "auto"
-    lennard_jones: str = "auto"
-
-    def __post_init__(self):
-        self.request()
-        if self.grid is not None:
-            object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
-        check_choice(self.backend, BACKENDS, "backend")
-        if (
-            check_choice(self.bridge, ("auto", "host", "native"), "bridge") == "native"
-            and not self.on_gpu
-        ):
-            raise ValueError(
-                f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}"
-            )
-        if check_choice(self.lennard_jones, LENNARD_JONES, "lennard_jones") == "sites" and (
-            self.bridge == "host" or not self.on_gpu
-        ):
-            raise ValueError(
-                "`lennard_jones='sites'` needs the native bridge: `bridge` must be 'auto' or "
-                f"'native' and `backend` 'auto' or 'cuda', got {self.bridge!r} and {self.backend!r}"
-            )
-
-    def check_available(self) -> None:
-        """Whether this computer can do it: asked of those who choose it, not of those who read it
-        from a file.
-
-        Raises:
-            UnsupportedError: it cannot.
-        """
-        if self.backend == "cuda":
-            backend_class("cuda")
-        if self.native_only and isinstance(plugin.load(), str):
-            raise UnsupportedError(f"`{self.native_only}` is not available: {plugin.load()}")
-
-    @property
-    def native_only(self) -> str | None:
-        """The option that asks for the native bridge and nothing else, as it is written; None if
-        there is none."""
-        if self.bridge == "native":
-            return "bridge='native'"
-        return "lennard_jones='sites'" if self.lennard_jones == "sites" else None
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the GPU may compute."""
-        return self.backend in ("auto", "cuda")
-
-    def request(self, precision: str | None = None) -> Request:
-        """What the choice of parameters is told, in the precision asked for or another."""
-        return Request(
-            self.tolerance,
-            precision or self.precision,
-            self.order,
-            self.grid,
-            self.near_radius,
-            self.smoothing,
-            self.levels,
-        )
-
-    def solver(
-        self, structure: "Structure", charges: np.ndarray, cell: np.ndarray | None, positions
-    ) -> CoulombSolver:
-        """The solver for a structure: charges (n,) e, cell (3, 3) nm or None,
-        positions (n, 3) nm."""
-        options = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("bridge", "lennard_jones")
-        }
-        return CoulombSolver(
-            charges,
-            cell,
-            structure.exclusions,
-            boundary=structure.boundary,
-            exclusions_periodic=structure.periodic,
-            positions=positions,
-            **options,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +55,20 @@ class Structure:
     def cell(self, box_vectors: np.ndarray) -> np.ndarray | None:
         """What the solver is told of a Context's box vectors: nothing in open space."""
         return None if self.boundary == "open" else box_vectors
+
+    def solver(
+        self, options: Options, charges: np.ndarray, cell: np.ndarray | None, positions
+    ) -> CoulombSolver:
+        """The solver for charges (n,) e, cell (3, 3) nm or None, and positions (n, 3) nm."""
+        return CoulombSolver(
+            charges,
+            cell,
+            self.exclusions,
+            boundary=self.boundary,
+            exclusions_periodic=self.periodic,
+            positions=positions,
+            **options.of_solver(),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,26 +3,31 @@
 import operator
 import pickle
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 import openmm
 from openmm import unit
 
-from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration import lennard_jones, native
 from fmm_openmm.integration.bridge import HostBridge
-from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.identity import bridge_of
+from fmm_openmm.integration.options import ForceKeywords, Options
 from fmm_openmm.integration.pickled import replace_pickle
 from fmm_openmm.integration.snapshots import REVISION, revision_of
+from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@lists_options(Options)
 class FMMForce(openmm.PythonForce):
     r"""Coulomb interaction of all particles and their periodic images, by the fast multipole
     method.
@@ -59,6 +64,8 @@ class FMMForce(openmm.PythonForce):
       were updated, and the last eight in use; a State that needs others of this process is an
       error. A State from before any update, or of a Context without an FMMForce, leaves the charges
       as they are; in a Context without an FMMForce every State leaves them.
+    - A PythonForce does not know its Context's precision, so ``precision="auto"`` depends on the
+      tolerance. On the native bridge it is double in Contexts of double precision.
     - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach
       it, ``updateParametersInContext()`` does not.
     - ``State.getEnergyParameterDerivatives()`` lacks it: call
@@ -66,52 +73,17 @@ class FMMForce(openmm.PythonForce):
 
     Args:
         tolerance: relative RMS force error to meet.
-        order, grid, near_radius, smoothing, levels: as in :class:`fmm_openmm.CoulombSolver`;
-            ``near_radius`` and ``smoothing`` have its units. None leaves the choice to the
-            tolerance.
-        precision: "single", "double" or "auto". A PythonForce does not learn its Context's
-            precision, so "auto" goes by the tolerance; on the native bridge it is double in
-            Contexts of double precision.
-        backend: "auto", "cuda", "cpu" or "reference".
-        bridge: "native" computes inside OpenMM's CUDA platform, "host" copies through the host and
-            works everywhere; "auto" is native where it can be.
-        lennard_jones: who computes the Lennard-Jones pairs of the System on the native bridge.
-            "sites": the plugin, among the particles that have such an interaction; an error where
-            that cannot be done. "openmm": OpenMM, among all particles. "auto": the plugin where it
-            can and is faster.
+        options: the keywords of
+            :class:`ForceKeywords <fmm_openmm.integration.options.ForceKeywords>`.
 
     Raises:
         ValueError, TypeError: a bad option, naming it.
         UnsupportedError: an option that is not available on this computer.
     """
 
-    @suggests_keywords
-    def __init__(
-        self,
-        tolerance: float = TOLERANCE,
-        *,
-        order: int | None = None,
-        grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
-        near_radius: float | None = None,
-        smoothing: float | None = None,
-        levels: int | None = None,
-        precision: str = "auto",
-        backend: str = "auto",
-        bridge: str = "auto",
-        lennard_jones: str = "auto",
-    ):
-        options = Options(
-            tolerance,
-            order,
-            grid,
-            near_radius,
-            smoothing,
-            levels,
-            precision,
-            backend,
-            bridge,
-            lennard_jones,
-        )
+    @suggests_keywords(like=Options)
+    def __init__(self, tolerance: float = TOLERANCE, **options: "Unpack[ForceKeywords]"):
+        options = Options(tolerance, **options)
         options.check_available()
         self._start(HostBridge(Definition(options)))
 
@@ -564,8 +536,14 @@ class FMMForce(openmm.PythonForce):
         return made
 
     @classmethod
-    @suggests_keywords(like=__init__, without=("self",))
-    def from_nonbonded(cls, nonbonded_force: openmm.NonbondedForce, **options) -> "FMMForce":
+    @suggests_keywords(like=Options)
+    def from_nonbonded(
+        cls,
+        nonbonded_force: openmm.NonbondedForce,
+        *,
+        tolerance: float = TOLERANCE,
+        **options: "Unpack[ForceKeywords]",
+    ) -> "FMMForce":
         """A force with the charges, charge offsets and boundary of a NonbondedForce; every
         exception becomes an exclusion.
 
@@ -574,8 +552,8 @@ class FMMForce(openmm.PythonForce):
 
         Args:
             nonbonded_force: the source.
-            options: tolerance, order, grid, near_radius, smoothing, levels, precision,
-                backend, bridge and lennard_jones of :class:`FMMForce`.
+            tolerance: relative RMS force error to meet.
+            options: the other keywords of :class:`FMMForce`.
 
         Raises:
             TypeError: not a NonbondedForce.
@@ -586,7 +564,7 @@ class FMMForce(openmm.PythonForce):
                 "`nonbonded_force` must be an openmm.NonbondedForce, got "
                 f"{type(nonbonded_force).__name__}"
             )
-        made = cls(**options)
+        made = cls(tolerance, **options)
         made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
         return made
 

@@ -27,8 +27,9 @@ from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback, warn
 from fmm_openmm.integration import lennard_jones, plugin
-from fmm_openmm.integration.definition import Options, Structure, pair_set
+from fmm_openmm.integration.definition import Structure, pair_set
 from fmm_openmm.integration.identity import Bridge, bridge_in
+from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.snapshots import REVISION
 from fmm_openmm.planning.boxes import Boxes
 from fmm_openmm.planning.cost import CUDA_COST

@@ -1,18 +1,22 @@
 """``use_fmm`` and ``restore_pme``: FMM in place of PME or NoCutoff in a System, and back."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import openmm
 
-from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.convert.nonbonded import has_electrostatics, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion import METHODS, Original
 from fmm_openmm.integration.edits import converted_force, expected_charges, forget, remember
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.options import ForceKeywords, Options
 from fmm_openmm.integration.zeroed import signature, zeroed
+from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _REACTION_FIELD = (openmm.NonbondedForce.CutoffPeriodic, openmm.NonbondedForce.CutoffNonPeriodic)
 _OTHER_ELECTROSTATICS = (
@@ -23,21 +27,13 @@ _OTHER_ELECTROSTATICS = (
 )
 
 
-@suggests_keywords
+@suggests_keywords(like=Options)
 def use_fmm(
     system: openmm.System,
     tolerance: float = TOLERANCE,
     *,
-    order: int | None = None,
-    grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
-    near_radius: float | None = None,
-    smoothing: float | None = None,
-    levels: int | None = None,
-    precision: str = "auto",
-    backend: str = "auto",
-    bridge: str = "auto",
-    lennard_jones: str = "auto",
     allow_reaction_field: bool = False,
+    **options: "Unpack[ForceKeywords]",
 ) -> FMMForce:
     """Replace PME, or the sum over all pairs of NoCutoff, by the fast multipole method, in place.
 
@@ -56,18 +52,10 @@ def use_fmm(
         system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff. Others may have
             Lennard-Jones interactions alone.
         tolerance: relative RMS force error to meet.
-        order: of the expansions. This and the next four are chosen where they are None.
-        grid: numbers of boxes along a, b and c, or the 3 x 3 integer matrix of the box lattice.
-        near_radius: near boxes have their centres within so many box widths.
-        smoothing: width of the transition from box to box, in box widths; 0 for none.
-        levels: of an octree below the grid.
-        precision: "single", "double" or "auto"; see :class:`FMMForce`.
-        backend: "auto", "cuda", "cpu" or "reference".
-        bridge: "auto", "native" or "host"; see :class:`FMMForce`.
-        lennard_jones: "auto", "sites" or "openmm"; see :class:`FMMForce`.
         allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic, whose reaction field
             is replaced by the full Coulomb interaction, periodic or in empty space: another
             physics. Lennard-Jones stays cut off.
+        options: the other keywords of :class:`FMMForce`.
 
     Returns:
         The force that was added.
@@ -83,18 +71,7 @@ def use_fmm(
         (:mod:`fmm_openmm.integration.plugin`): once a process.
     """
     nonbonded, place = _convertible_force(system, allow_reaction_field)
-    force = FMMForce(
-        tolerance,
-        order=order,
-        grid=grid,
-        near_radius=near_radius,
-        smoothing=smoothing,
-        levels=levels,
-        precision=precision,
-        backend=backend,
-        bridge=bridge,
-        lennard_jones=lennard_jones,
-    )
+    force = FMMForce(tolerance, **options)
     parameters = particle_parameters(nonbonded)
     force._fill(nonbonded, parameters[:, 0])
     original = Original.of(nonbonded, force._definition.parameters.base)

@@ -5,23 +5,27 @@ In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM
 package's own.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import openmm
 
 from fmm_openmm.checks import check_choice, check_positions
-from fmm_openmm.convert.keywords import suggests_keywords
 from fmm_openmm.convert.openmm_system import defaults_in
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.edits import check_system
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.options import Options
+from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import ewald_sum
-from fmm_openmm.planning.request import FMMParameters
+from fmm_openmm.planning.request import FMMParameters, SolverKeywords, SolverOptions
 from fmm_openmm.units import COULOMB_CONSTANT
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 REFERENCES = {"periodic": ("ewald", "pme"), "open": ("direct", "nocutoff")}
 """By boundary, the default first."""
@@ -165,20 +169,16 @@ class ValidationReport:
         return "\n".join(lines)
 
 
-@suggests_keywords
+@suggests_keywords(like=SolverOptions)
 def validate(
     system: openmm.System,
     positions,
     reference: str | None = None,
     *,
     tolerance: float | None = None,
-    order: int | None = None,
-    grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = None,
-    near_radius: float | None = None,
-    smoothing: float | None = None,
-    levels: int | None = None,
     precision: str | None = None,
     backend: str | None = None,
+    **options: "Unpack[SolverKeywords]",
 ) -> ValidationReport:
     """Compare FMM, as a :class:`fmm_openmm.CoulombSolver` computes it, and PME with a converged
     sum.
@@ -196,10 +196,13 @@ def validate(
             Reference platform's PME at a tight tolerance, in boxes whose grid is affordable;
             without them "direct" (the default), the sum over all pairs, or "nocutoff", the
             same by the Reference platform.
-        tolerance, order, grid, near_radius, smoothing, levels, precision, backend: as in
-            :class:`fmm_openmm.FMMForce`, with its defaults for what is None. Without any, those of
-            the System's FMMForce. Its ``bridge`` and ``lennard_jones`` say nothing here: a
+        tolerance: relative RMS force error to meet. Without this and the following, those of the
+            System's FMMForce; with one of them, the defaults of :class:`fmm_openmm.FMMForce` for
+            the others. Its ``bridge`` and ``lennard_jones`` say nothing here: a
             :class:`fmm_openmm.CoulombSolver` is measured, not the FMM inside a Context.
+        precision: "single", "double" or "auto".
+        backend: "auto", "cuda", "cpu" or "reference".
+        options: the expansion's.
 
     Raises:
         ValueError, TypeError: bad input.
@@ -219,16 +222,7 @@ def validate(
             f"`reference` must be {names} with the {boundary} boundary of this System, "
             f"got {reference!r}"
         )
-    given = {
-        "tolerance": tolerance,
-        "order": order,
-        "grid": grid,
-        "near_radius": near_radius,
-        "smoothing": smoothing,
-        "levels": levels,
-        "precision": precision,
-        "backend": backend,
-    }
+    given = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
     given = {name: value for name, value in given.items() if value is not None}
     options = Options(**given) if given else definition.options
     charges, structure = definition.parameters.charges(defaults_in(system)), definition.structure
@@ -242,7 +236,7 @@ def validate(
             f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this "
             f"box, {widths} nm: take 'ewald'"
         )
-    solver = options.solver(structure, charges, cell, positions)
+    solver = structure.solver(options, charges, cell, positions)
     fmm = solver.compute(positions)
     if boundary == "open":
         name, exact, pme, least = (

@@ -1,14 +1,17 @@
 """A user's request, and the parameters that satisfy it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
 from fmm_openmm.box import counts_matrix
-from fmm_openmm.checks import check_choice, check_integer, check_number
+from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import largest_ratio, single_noise
 from fmm_openmm.implementations import M2L
+from fmm_openmm.options import check_options, option
 from fmm_openmm.planning.cost import CostModel
 
 PRECISIONS = ("auto", "single", "double")
@@ -75,47 +78,102 @@ class FMMParameters:
         return np.array(self.grid, dtype=np.int64) << self.levels
 
 
+class SolverKeywords(TypedDict, total=False):
+    """Keywords for :class:`SolverOptions` in the form that type checkers read, without tolerance
+    and precision."""
+
+    order: int | None
+    grid: tuple[int, int, int] | Sequence[Sequence[int]] | None
+    near_radius: float | None
+    smoothing: float | None
+    levels: int | None
+
+
 @dataclass(frozen=True)
-class Request:
-    """The options of a user; None for what is to be chosen. Checked on creation.
+class SolverOptions:
+    """The options that solver and force share; None for what is to be chosen. Checked on creation.
 
     Raises:
         ValueError, TypeError: a value is out of range; the message names option and value.
     """
 
-    tolerance: float = TOLERANCE
-    precision: str = "auto"
-    order: int | None = None
-    grid: object = None
-    near_radius: float | None = None
-    smoothing: float | None = None
-    levels: int | None = None
-    m2l: str | None = None
+    tolerance: float = option(
+        TOLERANCE, "relative RMS force error to meet", kind=float, limits=(1e-10, 0.1)
+    )
+    order: int | None = option(
+        None,
+        "order of the expansions",
+        ". If None, this and the next four are chosen for the tolerance",
+        kind=int,
+        limits=(1, 40),
+    )
+    grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = option(
+        None,
+        "numbers of boxes along a, b and c",
+        ", or the 3 x 3 integer matrix of the box lattice. With an open boundary the grid is "
+        "chosen for the particles and cannot be given",
+        kind=int,
+        check=counts_matrix,
+        nargs=3,
+        metavar="N",
+    )
+    near_radius: float | None = option(
+        None,
+        "largest distance between the centres of near boxes, in box widths",
+        kind=float,
+        limits=(1.0, 8.0),
+    )
+    smoothing: float | None = option(
+        None,
+        "width of the transition from box to box, in box widths; 0 for none",
+        kind=float,
+        limits=(0.0, 0.2),
+    )
+    levels: int | None = option(
+        None, "levels of an octree below the grid", kind=int, limits=(0, MAX_LEVELS)
+    )
+    precision: str = option(
+        "auto",
+        "precision of the arithmetic",
+        '; "auto" chooses it for the tolerance',
+        choices=PRECISIONS,
+    )
 
     def __post_init__(self):
-        check_choice(self.precision, PRECISIONS, "precision")
-        check_number(self.tolerance, "tolerance", 1e-10, 0.1)
+        check_options(self)
         if self.precision == "single" and self.tolerance < SINGLE_FLOOR:
             raise ValueError(
                 f"`tolerance` must be at least {SINGLE_FLOOR:g} in single precision, got "
                 f"{self.tolerance!r}: ask for `precision='double'`"
             )
-        if self.order is not None:
-            check_integer(self.order, "order", 1, 40)
-        if self.near_radius is not None:
-            check_number(self.near_radius, "near_radius", 1.0, 8.0)
-        if self.smoothing is not None:
-            check_number(self.smoothing, "smoothing", 0.0, 0.2)
-        if self.grid is not None:
-            counts_matrix(self.grid)
-        if self.levels is not None:
-            check_integer(self.levels, "levels", 0, MAX_LEVELS)
-        if self.m2l is not None:
-            check_choice(self.m2l, tuple(M2L), "m2l")
-            if not self.levels:
-                raise ValueError(
-                    f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}"
-                )
+
+
+class RequestKeywords(SolverKeywords, total=False):
+    """Keywords for :class:`Request` in the form that type checkers read, without tolerance and
+    precision."""
+
+    m2l: str | None
+
+
+@dataclass(frozen=True)
+class Request(SolverOptions):
+    """The options of a user of the solver."""
+
+    m2l: str | None = option(
+        None,
+        "operator between the boxes of levels",
+        ': "rotation" or, on a CPU, "p4". Operators of the literature for comparison, all '
+        'deprecated, are "p4" on a GPU and, only there, "p4_dynamic" and, for rectangular boxes, '
+        '"p4_symmetric" and "p4_parity". If None, the operator is chosen by the order',
+        check=lambda value: check_choice(value, tuple(M2L), "m2l"),
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.m2l is not None and not self.levels:
+            raise ValueError(
+                f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}"
+            )
 
     def resolve_precision(self, ionic: float, rounding: float = 1.0) -> str:
         """ "single" or "double": as requested, or single if rounding is well below the

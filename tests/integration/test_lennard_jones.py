@@ -14,7 +14,8 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import Pairs, Place, Sites
 from fmm_openmm.integration import lennard_jones
 from fmm_openmm.integration.bridge import HostBridge
-from fmm_openmm.integration.definition import Definition, Options
+from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.options import Options
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.native_contexts import context_of, converted, droplet_in_a_cell, on_gpu
 from tests.lennard_jones import FORCE_SWITCH

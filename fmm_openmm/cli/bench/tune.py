@@ -32,7 +32,7 @@ def run(args, terminal, drawing) -> dict:
     if KEPT.path is None:
         KEPT.store({})
     requests = [
-        Request(t, args.precision, smoothing=args.smoothing)
+        Request(t, precision=args.precision, smoothing=args.smoothing)
         for t in args.tolerance or (5e-4, 1e-5, 1e-6)
     ]
     cases = list(itertools.product(args.sizes or default_sizes(True), args.cells, requests))

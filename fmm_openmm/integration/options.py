@@ -1,0 +1,109 @@
+"""The options of an ``FMMForce``, which say how it computes."""
+
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+
+from fmm_openmm.backends import BACKENDS, backend_class
+from fmm_openmm.checks import check_choice
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration import plugin
+from fmm_openmm.options import option
+from fmm_openmm.planning.request import Request, SolverKeywords, SolverOptions
+
+BRIDGES = ("auto", "host", "native")
+"""Ways into OpenMM."""
+
+LENNARD_JONES = ("auto", "sites", "openmm")
+"""Implementations of the Lennard-Jones pairs."""
+
+
+class ForceKeywords(SolverKeywords, total=False):
+    """Keywords for :class:`Options` in the form that type checkers read, without the tolerance."""
+
+    precision: str
+    backend: str
+    bridge: str
+    lennard_jones: str
+
+
+@dataclass(frozen=True)
+class Options(SolverOptions):
+    """All arguments of an :class:`FMMForce` except charges and exclusions.
+
+    Each field is an option of ``FMMForce``, ``use_fmm`` and the command line. Those that are not
+    :data:`ONLY_IN_CONTEXT` are options of ``CoulombSolver`` and ``validate`` as well. Values are
+    checked on creation.
+    """
+
+    backend: str = option("auto", "implementation of the FMM", choices=BACKENDS)
+    bridge: str = option(
+        "auto",
+        'way into OpenMM: "auto", "host" or "native"',
+        '. "native" computes inside OpenMM\'s CUDA platform, "host" copies through the host and '
+        'works on every platform; "auto" is native where possible',
+        check=lambda value: check_choice(value, BRIDGES, "bridge"),
+        only_in_context=True,
+        metavar="NAME",
+    )
+    lennard_jones: str = option(
+        "auto",
+        "implementation of the System's Lennard-Jones pairs on the native bridge",
+        '. "sites": the plugin, among the particles with a Lennard-Jones interaction; an error if '
+        'the plugin does not support the System. "openmm": OpenMM, among all particles. "auto": '
+        "the plugin if it supports the System and is faster",
+        choices=LENNARD_JONES,
+        only_in_context=True,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.grid is not None:
+            object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
+        if self.bridge == "native" and not self.on_gpu:
+            raise ValueError(
+                f"`backend` must be 'auto' or 'cuda' with `bridge='native'`, got {self.backend!r}"
+            )
+        if self.lennard_jones == "sites" and (self.bridge == "host" or not self.on_gpu):
+            raise ValueError(
+                "`lennard_jones='sites'` needs the native bridge: `bridge` must be 'auto' or "
+                f"'native' and `backend` 'auto' or 'cuda', got {self.bridge!r} and {self.backend!r}"
+            )
+
+    def check_available(self) -> None:
+        """Whether this computer can do it: asked of those who choose it, not of those who read it
+        from a file.
+
+        Raises:
+            UnsupportedError: it cannot.
+        """
+        if self.backend == "cuda":
+            backend_class("cuda")
+        if self.native_only and isinstance(plugin.load(), str):
+            raise UnsupportedError(f"`{self.native_only}` is not available: {plugin.load()}")
+
+    @property
+    def native_only(self) -> str | None:
+        """The option that asks for the native bridge and nothing else, as it is written; None if
+        there is none."""
+        if self.bridge == "native":
+            return "bridge='native'"
+        return "lennard_jones='sites'" if self.lennard_jones == "sites" else None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the GPU may compute."""
+        return self.backend in ("auto", "cuda")
+
+    def request(self, precision: str | None = None) -> Request:
+        """What the choice of parameters is told, in the precision asked for or another."""
+        shared = {row.name: getattr(self, row.name) for row in fields(SolverOptions)}
+        return Request(**shared | {"precision": precision or self.precision})
+
+    def of_solver(self) -> dict:
+        """Keyword arguments of a :class:`fmm_openmm.CoulombSolver`."""
+        return {name: value for name, value in asdict(self).items() if name not in ONLY_IN_CONTEXT}
+
+
+ONLY_IN_CONTEXT = tuple(row.name for row in fields(Options) if row.metadata["only_in_context"])
+"""Options that a solver outside OpenMM lacks."""
