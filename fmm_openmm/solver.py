@@ -21,7 +21,7 @@ from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
 from fmm_openmm.results import MAX_POTENTIAL, CoulombResult, name_coincidence
-from fmm_openmm.stages import OpenSum, Stages
+from fmm_openmm.stages import Evaluator, OpenSum
 from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -136,7 +136,7 @@ class CoulombSolver:
             if method == "fmm"
             else SumPlanner(method, problem)
         )
-        self._evaluators: dict[int, Stages | OpenSum] = {}  # by the choice of their plans
+        self._evaluators: dict[int, Evaluator | OpenSum] = {}  # by the choice of their plans
         if method == "fmm" and positions is not None:
             self._planner.prepare(positions, cell)
 
@@ -341,12 +341,12 @@ class CoulombSolver:
         return self._planner.preview(None, cell).parameters
 
     @property
-    def _stages(self) -> list[Stages]:
+    def _stages(self) -> list[Evaluator]:
         """The stages in use, the most recently used first."""
         made = self._evaluators
         return [made[choice] for choice in self._planner.choices if choice in made]
 
-    def _evaluator_for(self, plan: Plan) -> Stages:
+    def _evaluator_for(self, plan: Plan) -> Evaluator:
         """The stages for a plan: those made for its choice, else stages of a forgotten plan that
         can adopt its boxes, else new ones."""
         if plan.choice in self._evaluators:
@@ -362,7 +362,7 @@ class CoulombSolver:
         self._evaluators[plan.choice] = spare[0] if spare else self._made(plan)
         return self._evaluators[plan.choice]
 
-    def _made(self, plan: Plan) -> Stages:
+    def _made(self, plan: Plan) -> Evaluator:
         p, problem = plan.parameters, plan.problem
         arguments = (
             plan.boxes.lattice,

@@ -88,17 +88,18 @@ class NearExclusions:
     offset: np.ndarray
 
 
-class Stages(ABC):
-    """The stages of a backend for given charges, exclusions and box lattice.
+class Evaluator(ABC):
+    """What a backend computes with, for given charges, exclusions and box lattice.
 
-    ``driver.py`` calls them in order.
+    Attributes:
+        lattice: the boxes.
     """
 
     lattice: BoxLattice
 
     @classmethod
     def device(cls) -> str | None:
-        """Model of the device that new stages would use; None for the host."""
+        """Model of the device that a new evaluator would use; None for the host."""
         return None
 
     @abstractmethod
@@ -106,17 +107,21 @@ class Stages(ABC):
         """Replace the charges of the particles, shape (n,) float64."""
 
     def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
-        """Change to another shape of the same boxes if that is cheaper than new stages with these
-        arguments.
+        """Change to another shape of the same boxes if that is cheaper than a new evaluator with
+        these arguments.
 
         Returns:
             whether the shape was adopted; if not, nothing has changed.
         """
         return False
 
+    @abstractmethod
     def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-        """Run all stages in order: :func:`fmm_openmm.driver.evaluate`."""
-        return evaluate(self, positions, width)
+        """Run all stages: see :func:`fmm_openmm.driver.evaluate`."""
+
+
+class Stages(ABC):
+    """The stages of a backend. ``driver.py`` calls them in order."""
 
     @abstractmethod
     def sort(self, positions: np.ndarray, width: float) -> Parts:
@@ -186,6 +191,13 @@ class Stages(ABC):
 
         The potential is ``sum_c w_c Phi_c``, shape (n,), e per box width; the field
         ``sum_c (w_c E_c - grad(w_c) Phi_c)``, shape (n, 3), e per square box width; float64."""
+
+
+class HostStages(Stages, Evaluator):
+    """Stages that compute when they are called."""
+
+    def evaluate(self, positions, width):
+        return evaluate(self, positions, width)
 
 
 class OpenSum(ABC):

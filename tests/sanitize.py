@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.execute.cupy.executor import current_device
+from fmm_openmm.backends.cuda.evaluator import CudaEvaluator
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Interface
-from fmm_openmm.backends.cuda.stages import CudaStages
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
@@ -78,28 +78,29 @@ CASES = {
 }
 
 
-class InOpenMM(CudaStages):
-    """Stages between arrays such as OpenMM's, which hold the particles in another order."""
+class InOpenMM:
+    """A program between arrays such as OpenMM's, which hold the particles in another order."""
 
     def __init__(
         self, interface: Interface, lattice, order, smoothing, charges, pairs, minimum_image, dtype
     ):
-        self.lattice, self._device, self._levels = lattice, cupy.cuda.Device(), 0
-        self._program = build(
-            lattice,
-            order,
-            smoothing,
-            charges,
-            pairs,
-            minimum_image,
-            dtype,
-            current_device(),
-            interface,
+        self.lattice = lattice
+        self.run = Run(
+            build(
+                lattice,
+                order,
+                smoothing,
+                charges,
+                pairs,
+                minimum_image,
+                dtype,
+                current_device(),
+                interface,
+            )
         )
-        self._make()
 
     def evaluate(self, positions, width):
-        buffers, n = self._buffers, len(positions)
+        buffers, n = self.run.buffers, len(positions)
         index = np.random.default_rng(1).permutation(n)
         posq = np.zeros(buffers["posq"].shape)
         posq[:n, :3] = positions[index]
@@ -111,8 +112,7 @@ class InOpenMM(CudaStages):
         if "outside" in buffers:
             buffers["outside"].fill(0)
         buffers["parameters"].set(parameter_block(self.lattice, width))
-        for stage in (SETUP, *STAGES, "export"):
-            self.queue(stage)
+        self.run.queue(SETUP, *STAGES, "export")
         if "outside" in buffers and buffers["outside"].get():
             sys.exit("a particle is said to be outside the boxes")
         forces = np.empty((n, 3))
@@ -161,7 +161,7 @@ def run(case: Case) -> None:
         exact = charges[:, None] * expected * (COULOMB_CONSTANT / width**2)
         agrees(stages.evaluate(position, width), exact, 1e-5 if case.openmm == "double" else 1e-3)
         return
-    stages = CudaStages(lattices[0], *common, charges, *options, case.dtype)
+    stages = CudaEvaluator(lattices[0], *common, charges, *options, case.dtype)
     for cell, lattice in zip(cells, lattices, strict=True):
         if lattice is not lattices[0] and not stages.adopt(lattice, *common, case.dtype):
             sys.exit("another shape was not adopted")

@@ -15,7 +15,7 @@ from fmm_openmm.oracle import ewald_sum
 from tests.systems import SYSTEMS, build, charge_arrays
 
 try:
-    CudaStages = backend_class("cuda")
+    CudaEvaluator = backend_class("cuda")
 except UnsupportedError as reason:
     pytest.skip(f"no GPU to run on: {reason}", allow_module_level=True)
 
@@ -50,7 +50,7 @@ def test_agrees_with_the_reference_backend(cell, dtype, accuracy, smoothing, min
     positions, charges, pairs = random_charges()
     arguments = (lattice, 5, smoothing, charges, pairs, minimum_image)
     expected = evaluate(ReferenceStages(*arguments), positions, width)
-    found = CudaStages(*arguments, dtype).evaluate(positions, width)
+    found = CudaEvaluator(*arguments, dtype).evaluate(positions, width)
     for a, b in zip(found, expected, strict=True):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
 
@@ -71,7 +71,7 @@ def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
     positions, charges, pairs = random_charges()
     arguments = (lattice, 4, 0.0, charges, pairs, False)
     expected = evaluate(ReferenceStages(*arguments), positions, width)
-    found = CudaStages(*arguments, dtype).evaluate(positions, width)
+    found = CudaEvaluator(*arguments, dtype).evaluate(positions, width)
     for a, b in zip(found, expected, strict=True):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
 
@@ -99,7 +99,7 @@ def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype,
         arguments = (lattice, 5, smoothing, charges + 0.2, pairs, False)
         expected = evaluate(ReferenceStages(*arguments, levels=levels), positions, width)
         if scale == 1.0:
-            stages = CudaStages(*arguments, dtype, levels, m2l)
+            stages = CudaEvaluator(*arguments, dtype, levels, m2l)
         else:
             assert stages.adopt(lattice, 5, smoothing, dtype)
         found, again = stages.evaluate(positions, width), stages.evaluate(positions, width)
@@ -146,7 +146,7 @@ def test_repeats_bit_for_bit(dtype):
     vectors, grid = CELLS["skewed"]
     counts = counts_matrix(grid)
     positions, charges, pairs = random_charges()
-    stages = CudaStages(
+    stages = CudaEvaluator(
         BoxLattice.from_cell(vectors, counts, 2.5), 6, 0.05, charges, pairs, False, dtype
     )
     on_device = cupy.asarray(positions)

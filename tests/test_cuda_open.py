@@ -19,7 +19,7 @@ from tests.test_sparse import exact as in_cell
 from tests.test_sparse import wrapped
 
 try:
-    CudaStages = backend_class("cuda")
+    CudaEvaluator = backend_class("cuda")
 except UnsupportedError as reason:
     pytest.skip(f"no GPU to run on: {reason}", allow_module_level=True)
 
@@ -49,7 +49,7 @@ def test_agrees_with_the_reference_backend(span, dtype, accuracy, smoothing):
     lattice = PaddedLattice(np.array(SPANS[span]), 2.0)
     x, q, pairs = filling(SPANS[span])
     expected = evaluate(ReferenceStages(lattice, 5, smoothing, q, pairs, False), x, 1.0)
-    found = CudaStages(lattice, 5, smoothing, q, pairs, False, dtype).evaluate(x, 1.0)
+    found = CudaEvaluator(lattice, 5, smoothing, q, pairs, False, dtype).evaluate(x, 1.0)
     for a, b in zip(found, expected, strict=True):
         assert relative(a, b) <= accuracy
 
@@ -128,7 +128,7 @@ def test_a_bad_particle_is_named_and_nothing_is_lost():
 def test_outside_the_boxes_is_not_a_number(value, smoothing):
     """Nothing is written where it should not be: the next evaluation is as before."""
     x, q, pairs = filling((6, 6, 6))
-    stages = CudaStages(
+    stages = CudaEvaluator(
         PaddedLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32
     )
     before = stages.evaluate(x, 1.0)[1]

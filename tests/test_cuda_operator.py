@@ -10,7 +10,7 @@ from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.lattice import lattice_operator
 
 try:
-    CudaStages = backend_class("cuda")
+    CudaEvaluator = backend_class("cuda")
 except UnsupportedError as reason:
     pytest.skip(f"no GPU to run on: {reason}", allow_module_level=True)
 
@@ -57,12 +57,12 @@ def set_up(lattice, order, dtype):
 
 
 def stages_of(lattice, order, dtype):
-    return CudaStages(lattice, order, 0.0, *NOTHING, dtype)
+    return CudaEvaluator(lattice, order, 0.0, *NOTHING, dtype)
 
 
 def operator_of(stages):
     stages.compute(cupy.asarray([[0.1, 0.2, 0.3], [0.4, 0.6, 0.5]]), 1.0)
-    return stages._buffers["operator"].get().astype(np.float64) * stages.lattice.size
+    return stages.run.buffers["operator"].get().astype(np.float64) * stages.lattice.size
 
 
 def assert_equal(found, lattice, order, accuracy):
@@ -123,7 +123,7 @@ def test_another_shape_is_adopted(name, dtype):
         assert stages.adopt(other, 6, 0.0, dtype)
         assert_equal(operator_of(stages), other, 6, ACCURACY[dtype])
         np.testing.assert_allclose(
-            np.sort(stages._buffers["shifts"].get()[:, :3], 0),
+            np.sort(stages.run.buffers["shifts"].get()[:, :3], 0),
             np.sort(other.near @ other.boxes, 0),
             rtol=0,
             atol=1e-6,

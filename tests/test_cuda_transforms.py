@@ -5,8 +5,9 @@ import pytest
 
 from fmm_openmm import UnsupportedError
 from fmm_openmm.backends import backend_class
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.fft import Fourier
-from fmm_openmm.backends.cuda.program import At, Builder, Device
+from fmm_openmm.backends.cuda.program import At, Device
 from fmm_openmm.box import BoxLattice
 
 try:

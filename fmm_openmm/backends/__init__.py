@@ -10,7 +10,7 @@ from glob import glob
 
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.implementations import SUMS, implementation
-from fmm_openmm.stages import OpenSum, Stages
+from fmm_openmm.stages import Evaluator, OpenSum
 
 BACKENDS = ("auto", "cuda", "cpu", "reference")
 """Names a user may give."""
@@ -22,8 +22,8 @@ _log = logging.getLogger("fmm_openmm")
 _told = False
 
 
-def backend_class(name: str) -> type[Stages]:
-    """The stages of the backend "cuda", "cpu" or "reference".
+def backend_class(name: str) -> type[Evaluator]:
+    """What computes on the backend "cuda", "cpu" or "reference".
 
     Raises:
         UnsupportedError: "cuda" without CuPy or without a usable GPU; the message says which.
@@ -82,15 +82,15 @@ def has_gpu() -> bool:
     return not hidden and any(map(glob, GPU_FILES))
 
 
-def _cuda() -> type[Stages]:
+def _cuda() -> type[Evaluator]:
     try:
         from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable
 
         reason = why_unusable()
         if not reason:
-            from fmm_openmm.backends.cuda.stages import CudaStages
+            from fmm_openmm.backends.cuda.evaluator import CudaEvaluator
 
-            return CudaStages
+            return CudaEvaluator
     except ImportError as error:
         raise UnsupportedError(
             f"`backend='cuda'` needs CuPy ({str(error).splitlines()[0]}): "

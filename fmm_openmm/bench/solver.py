@@ -62,9 +62,9 @@ class Evaluation:
 
     def graph_seconds(self) -> float:
         """Median time of the graph alone on a GPU, else of a call."""
-        return (
-            self._device.median_seconds(self.stages.replay) if self._device else self.call_seconds()
-        )
+        if not self._device:
+            return self.call_seconds()
+        return self._device.median_seconds(self.stages.run.replay)
 
     def stage_seconds(self) -> dict[str, float]:
         """Median time of each stage alone. Stages that only levels need are included if there are
@@ -77,9 +77,7 @@ class Evaluation:
                 }
                 queued |= {"m2m": ["m2m"], **of_levels}
             return {
-                name: self._device.median_seconds(
-                    lambda parts=parts: [self.stages.queue(part) for part in parts]
-                )
+                name: self._device.median_seconds(lambda parts=parts: self.stages.run.queue(*parts))
                 for name, parts in queued.items()
             }
         width = box_width(self._cell, self.solver.parameters.counts)

@@ -145,7 +145,7 @@ class Emulator:
 
 
 class EmulatedStages:
-    """Arguments as for ``CudaStages``, the folder for compiled kernels, OpenMM's arrays if it is
+    """Arguments as for ``CudaEvaluator``, the folder for compiled kernels, OpenMM's arrays if it is
     to run between these, and the device that the program is made for; levels and m2l."""
 
     def __init__(
@@ -171,7 +171,7 @@ class EmulatedStages:
     def evaluate(
         self, positions: np.ndarray, width: float, origin=(0.0, 0.0, 0.0), set_up: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Potentials (n,) and fields (n, 3), as ``Stages.evaluate``; ``origin`` of open boxes."""
+        """Potentials (n,) and fields (n, 3) of ``Evaluator``; ``origin`` of open boxes."""
         self.buffers["positions"][...] = positions
         self.run(width, origin, set_up)
         scale = width / COULOMB_CONSTANT

@@ -182,7 +182,7 @@ def test_costs_are_kept(monkeypatch, tmp_path):
 
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
-from fmm_openmm.backends.cuda.execute.cupy.executor import Run  # noqa: E402
+from fmm_openmm.backends.cuda.execute.cupy.executor import set_up  # noqa: E402
 from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E402
 from fmm_openmm.literature.layouts import measure as bench  # noqa: E402
 
@@ -196,7 +196,7 @@ needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run o
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_on_the_gpu(name, layout, dtype):
     of, xq, expected = case(name)
-    run = Run(program(layout, of, dtype))
+    run = set_up(program(layout, of, dtype))
     run.buffers["xq"].set(xq.astype(dtype))
     run.queue()
     agree(run.buffers["results"].get(), expected, dtype)

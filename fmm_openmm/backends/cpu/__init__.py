@@ -23,10 +23,10 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import check_range, lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
-from fmm_openmm.stages import Stages
+from fmm_openmm.stages import HostStages
 
 
-class CpuStages(Stages):
+class CpuStages(HostStages):
     """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``.
 
     Moments and local expansions have shape (terms, boxes) in FFT order where particles and the root

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice
-
 SETUP = "operator"
 """Comes before all stages: what depends on the shape of the cell. Queued once, and again when
 the shape has changed. The stages follow in the order of :data:`fmm_openmm.stages.STAGES`; inside
@@ -26,9 +24,6 @@ OpenMM "export" comes after them, in place of "gather"."""
 BACKGROUND = 1
 """The stream of lower priority than the others: its work fills what they leave idle, in a CUDA
 graph as well."""
-
-TRACE_SIDE = 2
-"""The stream of the trace term, which needs only the moments."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
@@ -277,36 +272,3 @@ class ProgramBuilder:
 
     def _add(self, kind, *arguments) -> None:
         self.program.steps.append(kind(self._stage, *arguments))
-
-
-class Builder(ProgramBuilder):
-    """What the stage functions of the pipeline are given: the facts of the problem, and ways to add
-    to its program.
-
-    Attributes:
-        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an
-            expansion, of parts at most.
-        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that
-            of the leaves.
-        corners: parts a particle has at most.
-        crowd: number of parts in a box that holds any, on average.
-        real, complex: types of the far and near field.
-    """
-
-    def __init__(
-        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device,
-        levels: int = 0
-    ):  # fmt: skip
-        super().__init__()
-        self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
-        self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
-        self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
-        self.corners = 8 if smoothing > 0 else 1
-        self.parts = n * self.corners
-        self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)
-        self.real = np.dtype(dtype)
-        self.complex = np.result_type(self.real, np.complex64)
-
-    def of_leaves(self, expansions: str) -> str:
-        """The buffer of the leaves' "moments" or "local"."""
-        return f"{expansions}{self.levels}" if self.levels else expansions

@@ -16,10 +16,10 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.lattice import lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
-from fmm_openmm.stages import Stages
+from fmm_openmm.stages import HostStages
 
 
-class ReferenceStages(Stages):
+class ReferenceStages(HostStages):
     """See :class:`fmm_openmm.stages.Stages`.
 
     Args:

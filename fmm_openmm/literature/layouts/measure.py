@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.execute.cupy.executor import Run
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, set_up
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
@@ -57,7 +57,7 @@ def random_boxes(
 def ready(layout: str, of: Neighbourhood, precision: str) -> Run:
     """A layout with random positions and charges, which are the same for all layouts
     in both precisions."""
-    run = Run(program(layout, of, DTYPES[precision]))
+    run = set_up(program(layout, of, DTYPES[precision]))
     xq = run.buffers["xq"]
     xq[...] = cupy.random.default_rng(1).random(xq.shape, np.float32) - np.float32(0.5)
     return run

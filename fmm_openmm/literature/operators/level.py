@@ -19,9 +19,10 @@ from itertools import product
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, groups
-from fmm_openmm.backends.cuda.program import Builder, Device, Program
+from fmm_openmm.backends.cuda.program import Device, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import term_count

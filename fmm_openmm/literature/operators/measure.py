@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends import backend_class
-from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device, set_up
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
 from fmm_openmm.bench.solver import limits
@@ -72,7 +72,7 @@ def multiply_adds(name: str, order: int) -> int:
 
 def ready(name: str, level: Level) -> Run:
     """An operator, to be given moments."""
-    return Run(program(name, level, current_device()))
+    return set_up(program(name, level, current_device()))
 
 
 def compile_all(levels, names) -> None:
@@ -176,7 +176,7 @@ def _fft(level: Level) -> tuple[float, None]:
     charges, no_pairs = rng.normal(size=level.boxes), np.empty((0, 2), np.int64)
     stages = backend_class("cuda")(lattice, level.order, 0.0, charges, no_pairs, False, level.dtype)
     stages.compute(positions, 1.0)
-    return device.median_seconds(lambda: stages.queue("lattice")), None
+    return device.median_seconds(lambda: stages.run.queue("lattice")), None
 
 
 def rows(orders, depths, precisions, names=NAMES, separation: int = 1):

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, groups
-from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.literature.operators.p4 import harmonics_of

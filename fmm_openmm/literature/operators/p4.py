@@ -4,8 +4,8 @@ hoisted out."""
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import CHILDREN, Interactions
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, made_of, parents
-from fmm_openmm.backends.cuda.program import Builder
 
 
 class P4:

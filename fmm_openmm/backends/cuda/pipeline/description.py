@@ -2,26 +2,72 @@
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.gather import gather
 from fmm_openmm.backends.cuda.pipeline.l2l import l2l
 from fmm_openmm.backends.cuda.pipeline.l2p import l2p
-from fmm_openmm.backends.cuda.pipeline.lattice import convolution
+from fmm_openmm.backends.cuda.pipeline.lattice import lattice_m2l
 from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, LevelTables, slots
-from fmm_openmm.backends.cuda.pipeline.m2l import m2l as add_m2l
+from fmm_openmm.backends.cuda.pipeline.m2l import m2l
 from fmm_openmm.backends.cuda.pipeline.m2m import m2m
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
-from fmm_openmm.backends.cuda.pipeline.p2p import p2p
+from fmm_openmm.backends.cuda.pipeline.p2p import exclusions, p2p
 from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
 from fmm_openmm.backends.cuda.pipeline.sort import sort
-from fmm_openmm.backends.cuda.program import Builder, Device, Interface, Program
+from fmm_openmm.backends.cuda.program import Device, Interface, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
+from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.lattice import check_range
+from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
 MOST_PARTICLES = 2**28 - 1
 """Parts of particles have numbers of 32 bits, 8 to a particle."""
+
+
+class Description(Stages):
+    """The stages of the GPU: each appends its steps to a program, and returns names of buffers
+    where others return arrays: of the buffers that are added up for an ``Accumulator``."""
+
+    def __init__(
+        self, builder: Builder, pairs, minimum_image: bool, interface: Interface | None, m2l: str
+    ):
+        self._b, self._pairs = builder, pairs
+        self._minimum_image, self._interface = minimum_image, interface
+        setup_tables(builder)
+        self._tables = LevelTables(builder, m2l) if builder.levels else None
+
+    def sort(self, positions, width):
+        return sort(self._b, self._pairs, self._minimum_image, self._interface)
+
+    def p2m(self, parts):
+        return p2m(self._b, parts)
+
+    def m2m(self, parts, moments):
+        return m2m(self._b, self._tables) if self._tables else [moments]
+
+    def lattice_m2l(self, moments):
+        return lattice_m2l(self._b)
+
+    def l2l(self, local, level):
+        return l2l(self._b, self._tables, local, level)
+
+    def m2l(self, moments, local, level):
+        return m2l(self._b, self._tables, moments, local, level)
+
+    def l2p(self, parts, moments, local):
+        return l2p(self._b, parts, local)
+
+    def exclusions(self, parts, out):
+        return exclusions(self._b, self._pairs)
+
+    def p2p(self, parts, near, out):
+        p2p(self._b, parts, near, out)
+
+    def gather(self, parts, out):
+        return gather(self._b, parts, out, self._interface)
 
 
 def build(
@@ -51,19 +97,7 @@ def build(
     b = Builder(lattice, order, smoothing, len(charges), dtype, device, levels)
     check_range(lattice, order, dtype)
     _shared(b, charges, minimum_image)
-    setup_tables(b)
-    tables = LevelTables(b, m2l) if levels else None
-    ticket = sort(b, pairs, minimum_image, interface)
-    p2m(b)
-    if tables:
-        m2m(b, tables)
-    convolution(b)
-    for level in range(1, levels + 1):
-        l2l(b, tables, level)
-        add_m2l(b, tables, level)
-    l2p(b)
-    p2p(b, pairs)
-    gather(b, ticket, interface)
+    evaluate(Description(b, pairs, minimum_image, interface, m2l), "positions", "parameters")
     return b.program
 
 

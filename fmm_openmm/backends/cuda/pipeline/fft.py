@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import At, Builder
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.program import At
 
 LARGEST_PRIME = 13
 """Of the lengths that ``kernels/common/lines.cuh`` transforms; lengths with larger

@@ -2,21 +2,25 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import At, Builder, Interface, Phase
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.program import At, Interface, Phase
+from fmm_openmm.stages import Parts
 
 GATHER_BLOCK = 256
 
 
-def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
+def gather(
+    b: Builder, parts: Parts, out: list[str], interface: Interface | None
+) -> tuple[str, str]:
     """The results of the parts to those of the particles. Inside OpenMM, where forces are
     wanted, the stage "export" does it, which adds these to OpenMM's."""
-    blocks = -(-b.n // GATHER_BLOCK)
+    blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # which sort zeroes
     b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
     b.buffer("partial", blocks, np.float64)
     b.buffer("energy", 1, np.float64)
     common = (
-        np.int32(b.n), "located", "fraction", "place", "far", "near", "parameters", "charges",
+        np.int32(b.n), parts.box, parts.weight, "place", *out, "parameters", "charges",
         "potentials", "partial", ticket, "energy",
     )  # fmt: skip
     if interface:
@@ -28,3 +32,4 @@ def gather(b: Builder, ticket: At, interface: Interface | None) -> None:
         b.buffer("fields", (b.n, 3), b.real)
         b.buffer("forces", (b.n, 3), b.real)
         b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces")
+    return "potentials", "fields"

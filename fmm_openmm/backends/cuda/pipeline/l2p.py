@@ -1,12 +1,13 @@
 """The stage l2p: from local expansions to the far field at the parts."""
 
-from fmm_openmm.backends.cuda.program import Builder
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.stages import Parts
 
 L2P_SHARED = 24 * 1024
 """Bytes of expansions a block of l2p may hold."""
 
 
-def l2p(b: Builder) -> None:
+def l2p(b: Builder, parts: Parts, local: str) -> list[str]:
     """The far field at the parts."""
     b.stage("l2p", l2p=0)
     b.buffer("far", (b.parts, 4), b.real)
@@ -17,13 +18,7 @@ def l2p(b: Builder) -> None:
         boxes //= 2
     b.macros(L2P_WARPS=warps, L2P_BOXES=boxes)
     b.launch(
-        "l2p",
-        -(-b.boxes // boxes),
-        128 * warps,
-        "start",
-        "xq",
-        "slots",
-        b.of_leaves("local"),
-        "sums",
+        "l2p", -(-b.boxes // boxes), 128 * warps, parts.start, parts.x, "slots", local, "sums",
         "far",
-    )
+    )  # fmt: skip
+    return ["far"]

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.pipeline.fft import Fourier
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shape
-from fmm_openmm.backends.cuda.program import TRACE_SIDE, Builder
 from fmm_openmm.errors import UnsupportedError
 
 CONVOLVE_WARPS = 16
@@ -14,7 +14,7 @@ MIRRORED_WARPS, MIRRORED_TILES = 8, 7
 """A block of convolve_mirrored, and the row tiles of a warp at most."""
 
 
-def convolution(b: Builder) -> None:
+def lattice_m2l(b: Builder) -> str:
     """Local expansions from the moments, and the sums of the trace term."""
     fourier = Fourier.of(b)
     half, shape = fourier.half, fourier.shape
@@ -55,6 +55,7 @@ def convolution(b: Builder) -> None:
     if fourier.sums:
         b.wait("traced")
     fourier.inverse(b)
+    return "local"
 
 
 def _convolve(b: Builder, waves: int) -> None:

@@ -8,7 +8,8 @@ and ``local``, as without levels.
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
-from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.box import index_grid
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.translations import exchange

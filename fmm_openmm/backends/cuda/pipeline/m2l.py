@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from fmm_openmm.backends.cuda.interactions import Interactions
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.level_tables import (
     WARP,
     LevelTables,
@@ -22,7 +23,7 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import (
     half_of,
     made_of,
 )
-from fmm_openmm.backends.cuda.program import At, Builder
+from fmm_openmm.backends.cuda.program import At
 
 M2L_ADD_WARPS = 8
 """A block of m2l_add."""
@@ -60,9 +61,9 @@ SHARE_SOURCES = 400
 the square of the order."""
 
 
-def m2l(b: Builder, tables: LevelTables, level: int) -> None:
+def m2l(b: Builder, tables: LevelTables, moments: str, local: str, level: int) -> str:
     """Add to the local expansions of a level what its interactions contribute."""
-    half, moments, operator = half_of(level), f"moments{level}", tables.operator
+    half, operator = half_of(level), tables.operator
     b.stage(f"m2l{level}", file="m2l_add", m2l_add=0)
     b.macros(M2L_ADD_WARPS=M2L_ADD_WARPS)
     operator.launch(b, half, moments)
@@ -72,8 +73,9 @@ def m2l(b: Builder, tables: LevelTables, level: int) -> None:
         "m2l_add", (groups(b, half), 8), WARP * M2L_ADD_WARPS, np.int32(half),
         np.int32(level == b.levels), np.int32(tables.sources), "interactions", "zero_rows",
         moments, np.int32(operator.shares(b, half)), "level_sums", "sums", "parameters",
-        f"central{level}", f"local{level}",
+        f"central{level}", local,
     )  # fmt: skip
+    return local
 
 
 class ByRotation:

@@ -3,6 +3,7 @@ and the sums of the trace term."""
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.pipeline.level_tables import (
     TRANSLATE_THREADS,
     WARP,
@@ -11,27 +12,27 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import (
     half_of,
     parents,
 )
-from fmm_openmm.backends.cuda.program import TRACE_SIDE, Builder
 
 TRACE_SUMS = 8
 """Of ``kernels/trace_levels.cu``."""
 
 
-def m2m(b: Builder, tables: LevelTables) -> None:
+def m2m(b: Builder, tables: LevelTables) -> list[str]:
     """Moments of all levels above the leaves, and the sums of the trace term."""
+    pyramid = ["moments", *(f"moments{level}" for level in range(1, b.levels + 1))]
     b.stage("m2m", m2m=tables.tile_bytes, m2m_sum=0)
     _trace(b)
     for level in range(b.levels, 0, -1):
         half = half_of(level)
-        above = f"moments{level - 1}" if level > 1 else "moments"
         b.launch(
             "m2m", (-(-parents(b, half) // tables.tile), 8), TRANSLATE_THREADS, np.int32(half),
-            "child_tables", f"moments{level}", "level_sums"
+            "child_tables", pyramid[level], "level_sums"
         )  # fmt: skip
         b.launch(
             "m2m_sum", (groups(b, half), -(-b.terms // 8)), 8 * WARP, np.int32(half),
-            "root_slots", "level_sums", above
+            "root_slots", "level_sums", pyramid[level - 1]
         )  # fmt: skip
+    return pyramid
 
 
 def _trace(b: Builder) -> None:

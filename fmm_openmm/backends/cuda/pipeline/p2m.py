@@ -2,11 +2,13 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import Builder
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.stages import Parts
 
 
-def p2m(b: Builder) -> None:
+def p2m(b: Builder, parts: Parts) -> str:
     """Moments of the boxes, and the parts of each box in order."""
+    moments = f"moments{b.levels}" if b.levels else "moments"
     b.stage("p2m", p2m=0)
     b.buffer("number", b.parts, np.int32)
     b.buffer("start", b.boxes + 1, np.int32)
@@ -20,8 +22,9 @@ def p2m(b: Builder) -> None:
     # regions of one box
     regions = "region_count" if "region_count" in b.program.buffers else "count"
     b.launch(
-        "p2m", blocks, 128, np.int32(b.n), "count", regions, "arrived", "next", "located",
-        "fraction", "slots", "parameters", "number", "start", "sorted", "place", "xq",
-        b.of_leaves("moments"), "square",
+        "p2m", blocks, 128, np.int32(b.n), "count", regions, "arrived", "next", parts.box,
+        parts.weight, "slots", "parameters", "number", parts.start, parts.particle, "place",
+        parts.x, moments, "square",
     )  # fmt: skip
     b.record("sorted")
+    return moments

@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import BACKGROUND, Builder
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.program import BACKGROUND
 from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.stages import NearExclusions, Parts
 
 P2P_BLOCK = 64
 """Threads of a block of p2p, which owns a box: two warps."""
@@ -20,32 +22,38 @@ def nearest_first(lattice: BoxLattice) -> np.ndarray:
     ]
 
 
-def p2p(b: Builder, pairs) -> None:
-    """The near field at the parts, beside the far field: it needs only the sorted parts."""
-    lattice = b.lattice
-    near = nearest_first(lattice)
-    row_of, reach = near_table(near)
+def exclusions(b: Builder, pairs) -> NearExclusions:
+    """The tables of excluded partners. p2p subtracts those that are not near: it has the segments
+    at hand that say where a partner comes up."""
     start, partner = partners(pairs, b.n, itself_first=True)
-    b.stage("p2p", p2p=0)
+    row_of, reach = near_table(nearest_first(b.lattice))
     b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
+    b.table("row_of", row_of.transpose(2, 1, 0), np.int32)
+    b.table("partner_start", start, np.int32)
+    b.table("partner", partner, np.int32)
+    return NearExclusions(start="partner_start", part="partner", offset="row_of")
+
+
+def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
+    """The near field at the parts, beside the far field: it needs only the sorted parts."""
+    stencil = nearest_first(b.lattice)
+    b.stage("p2p", p2p=0)
     # the sources of nearly every box at once, or in equal shares
-    expected = len(lattice.near) * b.crowd
+    expected = len(stencil) * b.crowd
     many, most = (
         expected + 2.5 * expected**0.5,
         min(P2P_SOURCES, P2P_BYTES // (4 * b.real.itemsize)),
     )
     b.macros(WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
-    b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
-    b.table("row_of", row_of.transpose(2, 1, 0), np.int32)
-    b.table("partner_start", start, np.int32)
-    b.table("partner", partner, np.int32)
+    b.table("offsets", np.pad(stencil, ((0, 0), (0, 1))), np.int32)
     b.table("potentials_wanted", [1], np.int32)
     b.buffer("near", (b.parts, 4), b.real)
     b.wait("sorted", BACKGROUND)
     b.launch(
-        "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), "start", "xq", "sorted", "place", "located",
-        "fraction", "offsets", "shifts", "row_of", "partner_start", "partner", "parameters",
-        "potentials_wanted", "near", stream=BACKGROUND,
+        "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), parts.start, parts.x, parts.particle, "place",
+        parts.box, parts.weight, "offsets", "shifts", near.offset, near.start, near.part,
+        "parameters", "potentials_wanted", "near", stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)
     b.wait("near")
+    out.append("near")

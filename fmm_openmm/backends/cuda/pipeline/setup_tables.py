@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
-from fmm_openmm.backends.cuda.program import SETUP, Builder
+from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.free_space import free_space_octant, free_space_operator
 from fmm_openmm.expansions.splitting import truncation_radii

@@ -2,15 +2,17 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import SETUP, At, Builder, Interface, Phase
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.program import SETUP, At, Interface, Phase
 from fmm_openmm.expansions.error import leaders
+from fmm_openmm.stages import Parts
 
 REGIONS = 2048
 """At most so many counts are added up by every block of p2m, to find out where its parts begin."""
 
 
-def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> At:
-    """Parts of particles, listed by box. Returns the ticket of gather, which is zeroed here.
+def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> Parts:
+    """Parts of particles, listed by box; p2m puts them in order.
 
     Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it
     is the executor's.
@@ -52,7 +54,10 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
         regions = -(-b.boxes // region)
         b.buffer("region_count", regions, np.int32)
         b.launch("survey", -(-regions // 4), 128, "count", "region_count")
-    return At("count", b.boxes)
+    return Parts(
+        particle="sorted", x="xq", charge="xq", weight="fraction", slope="fraction", box="located",
+        start="start",
+    )  # fmt: skip
 
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:

@@ -3,8 +3,10 @@
 import cupy
 
 from fmm_openmm.backends.cuda.execute.cupy.faults import out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.graph import Graph
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.program import (
+    BACKGROUND,
     SETUP,
     At,
     Device,
@@ -15,6 +17,9 @@ from fmm_openmm.backends.cuda.program import (
     Step,
     Wait,
 )
+
+FOREMOST = -100
+"""CUDA takes the highest priority it has."""
 
 
 def current_device() -> Device:
@@ -71,33 +76,57 @@ def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: di
 
 
 class Run:
-    """A program of one stream, set up and ready to be run on the current one.
+    """A program on the current device, to be queued on its current stream.
 
     Attributes:
         buffers: by name; what the program reads is to be filled.
+    """
+
+    def __init__(self, program: Program):
+        self.buffers = allocated(program)
+        kernels = compiled(program)
+        self._stream, *self._side = (
+            cupy.cuda.Stream(non_blocking=True, priority=0 if number == BACKGROUND else FOREMOST)
+            for number in range(program.streams)
+        )
+        self._stages: dict[str, list] = {}
+        events: dict[str, cupy.cuda.Event] = {}
+        for step in program.steps:
+            queued = bound(step, program, kernels, self.buffers, events)
+            self._stages.setdefault(step.stage, []).append((step.stream, queued))
+        self._graph: Graph | None = None
+
+    def queue(self, *stages: str) -> None:
+        """Queue these stages or, without names, all but the set-up; each reads what those before
+        it left in the buffers."""
+        caller = cupy.cuda.get_current_stream()
+        for stage in stages or [stage for stage in self._stages if stage != SETUP]:
+            for stream, step in self._stages[stage]:
+                with (caller, *self._side)[stream]:
+                    step()
+
+    def replay(self) -> None:
+        """Queue all stages but the set-up as a CUDA graph, which the first call captures."""
+        if self._graph is None:
+            self.queue()  # compiles, and sets up what must not happen during capture
+            with self._stream:
+                self._stream.begin_capture()
+                self.queue()
+                self._graph = Graph.captured(self._stream)
+        self._graph.launch(cupy.cuda.get_current_stream())
+
+
+def set_up(program: Program) -> Run:
+    """A program whose set-up is queued, and needs nothing that changes.
 
     Raises:
         MemoryError: device memory does not suffice.
     """
-
-    def __init__(self, program: Program):
-        try:
-            self.buffers = allocated(program)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise out_of_memory(
-                error, sum(buffer.nbytes for buffer in program.buffers.values())
-            ) from None
-        kernels = compiled(program)
-        self._steps: dict[str, list] = {}
-        for step in program.steps:
-            self._steps.setdefault(step.stage, []).append(
-                bound(step, program, kernels, self.buffers, {})
-            )
-        for step in self._steps.pop(SETUP, []):
-            step()
-
-    def queue(self, *stages: str) -> None:
-        """Queue these stages or, without names, all."""
-        for stage in stages or self._steps:
-            for step in self._steps[stage]:
-                step()
+    try:
+        run = Run(program)
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        wanted = sum(buffer.nbytes for buffer in program.buffers.values())
+        raise out_of_memory(error, wanted) from None
+    if program.steps_of(SETUP):
+        run.queue(SETUP)
+    return run

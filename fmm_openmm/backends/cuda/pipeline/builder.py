@@ -1,0 +1,37 @@
+"""What every stage's function is given."""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.program import Device, ProgramBuilder
+from fmm_openmm.box import BoxLattice
+
+TRACE_SIDE = 2
+"""The stream of the trace term, which needs only the moments."""
+
+
+class Builder(ProgramBuilder):
+    """The facts of the problem, and ways to add to its program.
+
+    Attributes:
+        n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an
+            expansion, of parts at most.
+        levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that
+            of the leaves.
+        corners: parts a particle has at most.
+        crowd: number of parts in a box that holds any, on average.
+        real, complex: types of the far and near field.
+    """
+
+    def __init__(
+        self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device,
+        levels: int = 0
+    ):  # fmt: skip
+        super().__init__()
+        self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
+        self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
+        self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
+        self.corners = 8 if smoothing > 0 else 1
+        self.parts = n * self.corners
+        self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)
+        self.real = np.dtype(dtype)
+        self.complex = np.result_type(self.real, np.complex64)
