@@ -6,6 +6,6 @@
 extern "C" __attribute__((visibility("default"))) void pair(double square, double x, double y,
                                                             double* found) {
     const Pair pair = pair_at<true>(real(square), {real(x), real(y)});
-    found[0] = pair.force;
+    found[0] = pair.force_over_r;
     found[1] = pair.energy;
 }

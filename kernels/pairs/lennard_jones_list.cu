@@ -1,42 +1,48 @@
-// lennard_jones_list: which sites are near each other, and where they are now.
+// lennard_jones_list: sorts the sites into cells and builds the neighbour list when sites have
+// moved.
 //
-//   begin_sites   once: the sites in the order in which they are given, and what they exclude
-//   fetch_sites   a thread a site: its coordinates in the cell; tells if it has moved by more than
-//                 half of the buffer since the list was made
-//   list_sites    then sorts them anew, by blocks that wait for each other (all are resident):
-//                   count    a thread a site: its cell
-//                   arrange  a warp a row of cells along x: where its cells begin; rows are filled
-//                            up to whole clusters
-//                   sort     a thread a site: its place
-//                 Each cluster searches for its neighbours (search.cuh) when its pairs are
-//                 computed next
-//   search_sites  a warp a cluster does so at once, so that the host learns how long lists are
+//   begin_sites   once: initial order of the sites and their exclusions. A thread per site
+//   fetch_sites   in every evaluation: coordinates wrapped into the cell; invalidates the list if a
+//                 site has moved by more than half of the buffer. A thread per site
+//   list_sites    sorts the sites if the list is invalid, in steps separated by grid-wide barriers
+//                 (all blocks are resident):
+//                   count_sites   a thread per site: its cell
+//                   arrange_rows  a warp per row of cells along x: the first site of each cell;
+//                   rows
+//                                 are padded to whole clusters
+//                   sort_sites    a thread per site: its sorted place
+//                 The neighbours of a cluster are found (search.cuh) when its pairs are computed
+//                 next
+//   search_sites  finds them immediately, so that the host learns the lengths of the lists. A warp
+//                 per cluster
 //
-// Bound by memory, and the last by the candidates of the search, about 600 a cluster in water.
+// The kernels are bound by memory, search_sites by the number of candidates, about 600 per cluster
+// in water.
 #include "search.cuh"
 
 #define THREADS 256
 
-// What a site is listed by.
+// A site's cell, and its rank among the sites of that cell.
 struct Place {
     int cell, rank;
 };
 
-// Sites as they are kept, and sorted by the list under way.
+// The sites in the order of the current list (`home`) and in that of the list being built.
 struct Sites {
-    Home* home;        // (capacity), as the last list has them
-    Home* sorted;      // (capacity), as this one has
-    real4* reference;  // (capacity): coordinates in OpenMM's arrays when the list was made, type
-    real4* position;  // (capacity + 1): coordinates in the cell, type; the last one is far from all
-    int* number;      // (capacity): of the site
-    int* number_before;  // (capacity)
+    Home* home;        // (capacity), in the order of the current list
+    Home* sorted;      // (capacity), in the new order
+    real4* reference;  // (capacity): OpenMM's coordinates when the list was built, type
+    real4*
+        position;  // (capacity + 1): coordinates in the cell, type; the last site is far from all
+    int* number;   // (capacity): original number of the site
+    int* number_before;  // (capacity), in the order of the current list
     Place* place;        // (capacity)
-    int* count;          // (cells) zero between lists
-    int* start;          // (rows + cells): a row's cells, then its end
+    int* count;          // (cells): sites per cell; zero between calls
+    int* start;          // (rows + cells): first site of each cell of a row, then the row's end
 };
 
-// Waits for all blocks; what they wrote before can be read then.
-__device__ __forceinline__ void wait_for_all(State* state) {
+// Grid-wide barrier: afterwards the writes of all blocks are visible.
+__device__ __forceinline__ void grid_barrier(State* state) {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
@@ -48,7 +54,7 @@ __device__ __forceinline__ void wait_for_all(State* state) {
     __syncthreads();
 }
 
-// Coordinates in the cell of a place in OpenMM's arrays.
+// OpenMM's coordinates of a site, translated into the cell.
 __device__ __forceinline__ real4 in_cell(const Posq& at, const Home& home, const double* v) {
 #if PERIODIC
     return real4{real(at.x - (home.a * v[0] + home.b * v[3] + home.c * v[6])),
@@ -58,7 +64,7 @@ __device__ __forceinline__ real4 in_cell(const Posq& at, const Home& home, const
 #endif
 }
 
-// The cell vectors that lie between a place and the cell.
+// Numbers of cell vectors from the cell to a site.
 __device__ __forceinline__ Home home_of(const Posq& at, int slot, const double* v) {
     Home home = {0, 0, 0, slot};
 #if PERIODIC
@@ -70,7 +76,7 @@ __device__ __forceinline__ Home home_of(const Posq& at, int slot, const double* 
     return home;
 }
 
-// Places of sites in their cells, as they come. The sorted ones are none yet.
+// Counts the sites of each cell; ranks are in order of arrival. Clears `sorted`.
 __device__ __forceinline__ void count_sites(int capacity, const Posq* __restrict__ posq,
                                             const Sites& s, const Cell& cell, const Grid& grid) {
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS) {
@@ -119,15 +125,15 @@ __device__ __forceinline__ int first_of_cell(const Sites& s, int cell, const Gri
     return s.start[cell + row];
 }
 
-// The rank of every site among those of its cell, by its slot: a step of its own where the order
-// must not depend on which thread came first.
+// Ranks the sites of each cell by slot, so that the order does not depend on the scheduling of
+// threads.
 __device__ __forceinline__ void rank_sites(int capacity, const Sites& s, const Grid& grid,
                                            State* state) {
-    int* slots = s.number;  // nothing else is there yet
+    int* slots = s.number;  // unused until sort_sites
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS)
         if (s.home[k].slot >= 0)
             slots[first_of_cell(s, s.place[k].cell, grid) + s.place[k].rank] = s.home[k].slot;
-    wait_for_all(state);
+    grid_barrier(state);
     for (int k = blockIdx.x * THREADS + threadIdx.x; k < capacity; k += gridDim.x * THREADS) {
         const int slot = s.home[k].slot;
         if (slot < 0) continue;
@@ -137,7 +143,7 @@ __device__ __forceinline__ void rank_sites(int capacity, const Sites& s, const G
             rank += slots[j] < slot;
         s.place[k].rank = rank;
     }
-    wait_for_all(state);
+    grid_barrier(state);
 }
 
 __device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict__ posq,
@@ -162,7 +168,7 @@ __device__ __forceinline__ void sort_sites(int capacity, const Posq* __restrict_
 }
 
 extern "C" __global__ void begin_sites(
-    int capacity, int sites, const int* __restrict__ slot /* (sites) in OpenMM's arrays */,
+    int capacity, int sites, const int* __restrict__ slot /* (sites): index in OpenMM's arrays */,
     const int* __restrict__ type /* (sites) */, const int* __restrict__ start /* (sites + 1) */,
     const int* __restrict__ partner, Partners* __restrict__ partners /* (sites) */,
     Home* __restrict__ home /* (capacity) */, int* __restrict__ number /* (capacity) */,
@@ -219,12 +225,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, LIST_BLOCKS)
     const Grid grid = shared_grid;
     for (int k = thread; k < capacity; k += threads) number_before[k] = number[k];
     count_sites(capacity, posq, s, cell, grid);
-    wait_for_all(state);
+    grid_barrier(state);
     arrange_rows(s, grid, state);
-    wait_for_all(state);
+    grid_barrier(state);
     if (DETERMINISTIC) rank_sites(capacity, s, grid, state);
     sort_sites(capacity, posq, type, s, cell, grid, state);
-    wait_for_all(state);
+    grid_barrier(state);
     for (int k = thread; k < grid.nx * grid.ny * grid.nz; k += threads) count[k] = 0;
     for (int k = thread; k < capacity; k += threads) {
         home[k] = sorted[k];
@@ -239,10 +245,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                  const Partners* __restrict__ partners, const int* __restrict__ partner,
                  unsigned* entry, uint2* masked, Length* length, int entries, int masks,
                  State* state) {
-    __shared__ Parts parts[THREADS / 32];
+    __shared__ Intervals intervals[THREADS / 32];
     const int warp = threadIdx.x / 32, cluster = blockIdx.x * (THREADS / 32) + warp;
     if (cluster >= state->sorted / CLUSTER || length[cluster].build == state->builds) return;
     search(cluster, {home, position, number, start, capacity},
-           {entry, masked, length, entries, masks}, {partners, partner}, *cell, *grid, parts[warp],
-           state);
+           {entry, masked, length, entries, masks}, {partners, partner}, *cell, *grid,
+           intervals[warp], state);
 }

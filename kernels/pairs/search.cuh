@@ -1,32 +1,32 @@
-// The search for the neighbours of a cluster, by a warp: lane k looks which part of row k of the
-// neighbourhood is near enough, then all lanes go through these parts. Entries of which a site of
-// the cluster must leave out some pair, itself or an excluded one,
-// come in a list of their own, with a mask.
+// Search for the neighbours of a cluster by one warp. Lane k determines the interval of row k of
+// the neighbourhood that may hold neighbours; then all lanes test the sites in these intervals. If
+// a site of the cluster must not interact with a neighbour, because the two are excluded or
+// identical, the entry goes into a second list, with a mask.
 //
-// Cells are half as wide as the list's radius along y and z, so that 5 layers of 5 rows, 6 in a
-// skewed cell, hold all neighbours, and half of that again along x. Where there are no images they
-// repeat, and what lies in the same cell of another period is told apart by its distance. Edges
-// grow where cells would be more than there is room for.
+// The width of a cell is half the list's radius along y and z and a quarter of it along x, so that
+// 5 layers of 5 rows (6 in a skewed cell) hold all neighbours. Without periodic images the grid
+// repeats in space, and the distance test rejects sites that are in the same cell of another
+// period. Cells are wider if there would be more of them than the arrays can hold.
 #pragma once
 #include "sites.cuh"
 
-#define AT_ONCE 2  // candidates of a lane that are fetched together
+#define CANDIDATES_IN_FLIGHT 2  // candidates that a lane loads together
 #define LAYERS 5
-#define ROWS_A_LAYER 6
+#define ROWS_PER_LAYER 6
 
 struct Grid {
     int nx, ny, nz;
-    double x, y, z;  // widths of the whole
+    double x, y, z;  // widths of the grid
     real edge_x, edge_y, edge_z;
 };
 
-// Sites as they are sorted.
+// The sorted sites.
 struct Sorted {
     const Home* home;
-    // coordinates in the cell; the last one, far_away, is far from all
+    // coordinates in the cell; the last one, far_away, is far from all others
     const real4* position;
     const int* number;
-    // (rows + cells): a row's cells, then its end
+    // (rows + cells): first site of each cell of a row, then the end of the row
     const int* start;
     int far_away;
 };
@@ -61,7 +61,7 @@ __device__ __forceinline__ Grid grid_of(const Cell& cell, int rows, int cells) {
     }
     grid.nx = int(fmin(fmax(2 * grid.x / wide, 1.0), double(cells / (grid.ny * grid.nz))));
 #else
-    grid.ny = grid.nz = max(ROWS_A_LAYER, int(fmin(cbrt(0.5 * cells), sqrt(double(rows)))));
+    grid.ny = grid.nz = max(ROWS_PER_LAYER, int(fmin(cbrt(0.5 * cells), sqrt(double(rows)))));
     grid.nx = max(1, cells / (grid.ny * grid.nz));
     grid.x = grid.nx * 0.5 * half;
     grid.y = grid.ny * half;
@@ -73,75 +73,75 @@ __device__ __forceinline__ Grid grid_of(const Cell& cell, int rows, int cells) {
     return grid;
 }
 
-__device__ __forceinline__ double within(double x, double width) {
+__device__ __forceinline__ double wrap_coordinate(double x, double width) {
     return x - floor(x / width) * width;
 }
 
-// A coordinate's cell along an axis: one that exists, also for a coordinate that is not a number.
+// Index along an axis of the cell that holds a coordinate; in range even if the coordinate is NaN.
 __device__ __forceinline__ int cell_along(real x, real edge, int n) {
     return min(max(int(x / edge), 0), n - 1);
 }
 
-// Coordinates by which a site in the cell is put into the grid.
+// Coordinates of a site within the grid.
 __device__ __forceinline__ real4 in_grid(real4 x, const Grid& grid) {
 #if !PERIODIC
-    x.x = real(within(x.x, grid.x));
-    x.y = real(within(x.y, grid.y));
-    x.z = real(within(x.z, grid.z));
+    x.x = real(wrap_coordinate(x.x, grid.x));
+    x.y = real(wrap_coordinate(x.y, grid.y));
+    x.z = real(wrap_coordinate(x.z, grid.z));
 #endif
     return x;
 }
 
-// Parts of rows in which neighbours of a cluster may be, one a lane.
-struct Parts {
-    int end[32];         // candidates of this lane's part and those before
-    int to_site[32];     // from the number of a candidate to its place among the sorted sites
-    unsigned image[32];  // in the bits of an entry
+// The intervals of rows that may hold neighbours of a cluster, one for each lane.
+struct Intervals {
+    int end[32];         // number of candidates in the intervals of this lane and all lower ones
+    int to_site[32];     // sorted index minus candidate number
+    unsigned image[32];  // shifted to its bits of an entry
     real4 shift[32];
 };
 
-// A lane's row of the neighbourhood: which of its cells are near,
-// by their number unwrapped along x.
+// A lane's row of the neighbourhood: the unwrapped indices along x of its first and last near cell,
+// and its image along the other axes.
 struct Row {
     int number, first, last, b, c;
 };
 
-__device__ __forceinline__ Row row_of(int lane, const real4& low, const real4& high,
-                                      const Cell& cell, const Grid& grid) {
+__device__ __forceinline__ Row nearby_row(int lane, const real4& low, const real4& high,
+                                          const Cell& cell, const Grid& grid) {
     Row row = {0, 1, 0, 0, 0};
-    // not if no member's coordinates are numbers
+    // false if all coordinates are NaN
     const bool somewhere = low.x <= high.x && low.y <= high.y && low.z <= high.z;
-    if (lane >= LAYERS * ROWS_A_LAYER || !somewhere) return row;
+    if (lane >= LAYERS * ROWS_PER_LAYER || !somewhere) return row;
     const double* v = cell.vectors;
     const real radius = real(cell.radius);
-    const int z = cell_along(low.z, grid.edge_z, grid.nz) + lane / ROWS_A_LAYER - LAYERS / 2;
+    const int z = cell_along(low.z, grid.edge_z, grid.nz) + lane / ROWS_PER_LAYER - LAYERS / 2;
     const real dz = fmax(fmax(z * grid.edge_z - high.z, low.z - (z + 1) * grid.edge_z), real(0));
-    real left = radius * radius - dz * dz;
-    if (left < 0) return row;
+    real remaining = radius * radius - dz * dz;
+    if (remaining < 0) return row;
     row.c = floor_div(z, grid.nz);
-    const real by_c = PERIODIC ? real(row.c * v[7]) : real(0);
-    const real reach_y = sqrt(left);
-    const int y = int(floor((low.y - reach_y - by_c) / grid.edge_y)) + lane % ROWS_A_LAYER;
-    const real dy =
-        fmax(fmax(y * grid.edge_y + by_c - high.y, low.y - (y + 1) * grid.edge_y - by_c), real(0));
-    left -= dy * dy;
-    if (left < 0 || y * grid.edge_y + by_c > high.y + reach_y) return row;
+    const real shift_y = PERIODIC ? real(row.c * v[7]) : real(0);
+    const real extent_y = sqrt(remaining);
+    const int y = int(floor((low.y - extent_y - shift_y) / grid.edge_y)) + lane % ROWS_PER_LAYER;
+    const real dy = fmax(
+        fmax(y * grid.edge_y + shift_y - high.y, low.y - (y + 1) * grid.edge_y - shift_y), real(0));
+    remaining -= dy * dy;
+    if (remaining < 0 || y * grid.edge_y + shift_y > high.y + extent_y) return row;
     row.b = floor_div(y, grid.ny);
-    const real by_bc = PERIODIC ? real(row.b * v[3] + row.c * v[6]) : real(0);
-    const real reach_x = sqrt(left);
+    const real shift_x = PERIODIC ? real(row.b * v[3] + row.c * v[6]) : real(0);
+    const real extent_x = sqrt(remaining);
     row.number = (z - row.c * grid.nz) * grid.ny + y - row.b * grid.ny;
-    row.first = int(floor((low.x - reach_x - by_bc) / grid.edge_x));
-    row.last = int(floor((high.x + reach_x - by_bc) / grid.edge_x));
+    row.first = int(floor((low.x - extent_x - shift_x) / grid.edge_x));
+    row.last = int(floor((high.x + extent_x - shift_x) / grid.edge_x));
 #if !PERIODIC
     row.last = min(row.last, row.first + grid.nx - 1);
 #endif
     return row;
 }
 
-// Takes the next part of the row, as far as it is of one image. Returns how many candidates there
-// are in all lanes.
-__device__ __forceinline__ int next_parts(Row& row, Parts& parts, int lane, int base,
-                                          const Sorted& s, const Cell& cell, const Grid& grid) {
+// Takes the next interval of each lane's row, up to the end of a periodic image. Returns the number
+// of candidates in all lanes.
+__device__ __forceinline__ int next_intervals(Row& row, Intervals& intervals, int lane, int base,
+                                              const Sorted& s, const Cell& cell, const Grid& grid) {
     int from = 0, length = 0;
     if (row.first <= row.last) {
         const int a = floor_div(row.first, grid.nx), last = min(row.last, (a + 1) * grid.nx - 1);
@@ -152,8 +152,8 @@ __device__ __forceinline__ int next_parts(Row& row, Parts& parts, int lane, int 
         row.first = last + 1;
 #if PERIODIC
         const unsigned image = image_number(a, row.b, row.c);
-        parts.image[lane] = image << SITE_BITS;
-        parts.shift[lane] = translation(image, &cell);
+        intervals.image[lane] = image << SITE_BITS;
+        intervals.shift[lane] = translation(image, &cell);
 #endif
     }
     int end = length;
@@ -162,51 +162,50 @@ __device__ __forceinline__ int next_parts(Row& row, Parts& parts, int lane, int 
         const int other = __shfl_up_sync(FULL, end, d);
         if (lane >= d) end += other;
     }
-    parts.end[lane] = end;
-    parts.to_site[lane] = from - (end - length);
+    intervals.end[lane] = end;
+    intervals.to_site[lane] = from - (end - length);
     return __shfl_sync(FULL, end, 31);
 }
 
-// Goes through the candidates of all parts; their numbers grow from call to call.
+// Maps candidate numbers to sorted sites; the numbers must increase from call to call.
 struct Cursor {
-    int part, end, to_site;
+    int interval, end, to_site;
     unsigned image;
     real4 shift;
 
-    // The place of a candidate, of the number k.
-    __device__ __forceinline__ int at(int k, const Parts& parts) {
+    // Sorted index of candidate k.
+    __device__ __forceinline__ int at(int k, const Intervals& intervals) {
         if (k >= end) {
-            while (k >= parts.end[part]) part++;
-            end = parts.end[part];
-            to_site = parts.to_site[part];
+            while (k >= intervals.end[interval]) interval++;
+            end = intervals.end[interval];
+            to_site = intervals.to_site[interval];
 #if PERIODIC
-            image = parts.image[part];
-            shift = parts.shift[part];
+            image = intervals.image[interval];
+            shift = intervals.shift[interval];
 #endif
         }
         return to_site + k;
     }
 };
 
-// A site that may be near a cluster, in its image.
+// A site, translated to its image, that may be near a cluster.
 struct Candidate {
     real4 x;
     unsigned entry;
     int number;
 };
 
-// Lists the neighbours of a cluster.
+// Builds the list of a cluster.
 __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lists,
                                     const Exclusions excluded, const Cell& cell, const Grid& grid,
-                                    Parts& parts, State* state) {
+                                    Intervals& intervals, State* state) {
     const int lane = threadIdx.x % 32, base = CLUSTER * cluster;
     real4 member[CLUSTER], low, high;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
-        // its first place is never empty
+        // padding repeats the first site, which always exists
         member[m] = s.position[base + (s.home[base + m].slot < 0 ? 0 : m)];
-        // so far away that it could not be brought into the cell: in no pair, as if its coordinates
-        // were no numbers
+        // too far away to be wrapped into the cell: treated like NaN, in no pair
         if (!(fabs(member[m].x) < 4 * grid.x && fabs(member[m].y) < 4 * grid.y &&
               fabs(member[m].z) < 4 * grid.z) &&
             PERIODIC)
@@ -226,23 +225,24 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
     for (int m = 0; m < CLUSTER; m++) site[m] = s.home[base + m].slot < 0 ? -1 : s.number[base + m];
     const ClusterPartners partners = partners_of(site, excluded);
 #endif
-    const real square = real(cell.radius * cell.radius);
+    const real radius2 = real(cell.radius * cell.radius);
     const unsigned before = (1u << lane) - 1;
     unsigned* entry = lists.entry + cluster * (long long)lists.entries;
     uint2* masked = lists.masked + cluster * (long long)lists.masks;
-    Row row = row_of(lane, low, high, cell, grid);
+    Row row = nearby_row(lane, low, high, cell, grid);
     Length length = {0, 0, 0, state->builds};
     bool imaged = false;
     while (__any_sync(FULL, row.first <= row.last)) {
         __syncwarp();
-        const int candidates = next_parts(row, parts, lane, base, s, cell, grid);
+        const int candidates = next_intervals(row, intervals, lane, base, s, cell, grid);
         __syncwarp();
         Cursor cursor = {0, 0, 0, 0, {0, 0, 0, 0}};
-        for (int first = lane; first - lane < candidates; first += 32 * AT_ONCE) {
-            Candidate now[AT_ONCE];
+        for (int first = lane; first - lane < candidates; first += 32 * CANDIDATES_IN_FLIGHT) {
+            Candidate now[CANDIDATES_IN_FLIGHT];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int k = first + 32 * i, j = k < candidates ? cursor.at(k, parts) : s.far_away;
+            for (int i = 0; i < CANDIDATES_IN_FLIGHT; i++) {
+                const int k = first + 32 * i,
+                          j = k < candidates ? cursor.at(k, intervals) : s.far_away;
                 now[i].x = s.position[j];
                 now[i].entry = j;
                 now[i].number = PARTNERS && k < candidates ? s.number[j] : -1;
@@ -254,21 +254,21 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
 #endif
             }
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
+            for (int i = 0; i < CANDIDATES_IN_FLIGHT; i++) {
                 const real4 x = now[i].x;
                 bool near = false;
 #pragma unroll
                 for (int m = 0; m < CLUSTER; m++) {
                     const real dx = member[m].x - x.x, dy = member[m].y - x.y,
                                dz = member[m].z - x.z;
-                    near |= dx * dx + dy * dy + dz * dz < square;
+                    near |= dx * dx + dy * dy + dz * dz < radius2;
                 }
                 unsigned mask = 0;
                 if (unsigned(site_of(now[i].entry) - base) < CLUSTER) {
                     const unsigned image = now[i].entry >> SITE_BITS,
                                    own = 1u << (site_of(now[i].entry) - base);
                     if (HALF)
-                        mask = image ? (is_forward(image) ? 0 : ALL) : ALL & ~(own - 1);
+                        mask = image ? (is_forward(image) ? 0 : ALL_SITES) : ALL_SITES & ~(own - 1);
                     else if (!image)
                         mask = own;
                 }

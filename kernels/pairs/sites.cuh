@@ -1,94 +1,94 @@
-// Sites: the particles with a Lennard-Jones interaction. What their neighbour list and their pairs
-// share. Lengths are in nm.
+// Sites, the particles with a Lennard-Jones interaction: types shared by the kernels of the
+// neighbour list and of the pairs. Lengths are in nm.
 //
-// CLUSTER sites that follow each other in a row of cells are a cluster. Its list holds single
-// sites, each with the periodic image that is near: all of them, so that every pair comes up twice
-// and each cluster adds forces to its own sites only; or, with HALF, those that come after it, so
-// that every pair comes up once and both its sites get their forces.
+// A cluster is CLUSTER consecutive sites in a row of cells. Its list holds single sites, each with
+// the number of the periodic image that is near. A full list holds all neighbours: every pair
+// occurs twice, and a cluster adds forces to its own sites only. With HALF, a list holds the
+// neighbours that are sorted after the cluster: every pair occurs once, and both of its sites
+// receive forces.
 //
 // Macros besides REAL:
 //   POSQ           type of OpenMM's positions
-//   ENERGY_TYPE    of its energies
+//   ENERGY_TYPE    type of OpenMM's energy buffer
 //   LIMITED        whether there is a cutoff, CUTOFF
-//   SWITCHED       whether the interaction is switched off from SWITCHING on
+//   SWITCHED       whether a switching function applies from SWITCHING to CUTOFF
 //   PERIODIC       whether there are periodic images
-//   PARTNERS       whether some pairs of sites are excluded
-//   TYPES          of sites, at most
-//   PAIR_LANES     lanes that share a cluster: 16 or 32
+//   PARTNERS       whether any pairs of sites are excluded
+//   TYPES          maximum number of site types
+//   PAIR_LANES     lanes per cluster: 16 or 32
 //   HALF           whether a list holds every pair once
-//   LIST_BLOCKS    blocks a multiprocessor that sort sites, at most
-//   DETERMINISTIC  whether the order of sums may not depend on which thread comes first
+//   LIST_BLOCKS    maximum blocks per multiprocessor of list_sites
+//   DETERMINISTIC  whether the order of summation must not depend on the scheduling of threads
 #pragma once
 #include "common/real.cuh"
 
 typedef unsigned long long uint64;
 
 #define CLUSTER 4
-#define ALL ((1u << CLUSTER) - 1)  // sites of a cluster, as a mask
+#define ALL_SITES ((1u << CLUSTER) - 1)  // mask of all sites of a cluster
 
-// of an entry of a list: the site's place among the sorted ones, and above it the image
+// an entry of a list: the index of the sorted site in the low bits, the image number above
 #define SITE_BITS 25
 #define SITE_MASK ((1 << SITE_BITS) - 1)
 
-#define TRANSLATIONS 75  // translations by -1 to 1 cells along c, -2 to 2 along b and along a
-#define NO_TRANSLATION (25 + 2 * 5 + 2)  // the place among these of the cell itself
+#define TRANSLATIONS 75                  // -1 to 1 cells along c, -2 to 2 cells along b and along a
+#define NO_TRANSLATION (25 + 2 * 5 + 2)  // index of the zero translation among them
 
 struct __align__(16) Posq {
     POSQ x, y, z, charge;
 };
 
-// By how many cell vectors a site has left the cell, and where OpenMM's arrays hold it; slot -1
-// fills up a row.
+// The numbers of cell vectors from the cell to a site, and the site's index in OpenMM's arrays.
+// Slot -1 marks padding of a row.
 struct __align__(16) Home {
     int a, b, c, slot;
 };
 
-// The periodic cell and what the list needs; set by the host. Edges of the cell are rows of a lower
-// triangular matrix.
+// The periodic cell and the list's parameters, set by the host. Cell vectors are the rows of a
+// lower triangular matrix.
 struct Cell {
     double vectors[9];
-    double radius;  // of the list: cutoff, buffer, and what rounding may add
-    double limit;   // square of the displacement of a site up to which the list holds
+    double radius;  // of the list: cutoff, buffer and a margin for rounding
+    double limit;   // squared displacement of a site up to which the list is valid
 };
 
-// What is left from one evaluation to the next; the host reads it now and then.
+// The state that persists between evaluations; the host reads it occasionally.
 struct State {
-    int built;    // whether the list holds
-    int sorted;   // sites in rows, filled up to whole clusters
-    int builds;   // lists made so far
-    int entries;  // longest list of a cluster so far, and most of it that is masked
+    int built;    // whether the list is valid
+    int sorted;   // sites in rows, padded to whole clusters
+    int builds;   // number of lists built so far
+    int entries;  // most entries without a mask in a cluster's list so far, and most with one
     int masked;
-    int too_long;  // whether there was too little room for one
-    int strayed;   // whether a site was further away than in a cell beside this one when the last
-                   // list was made
-    unsigned arrived;  // blocks at a barrier
+    int too_long;      // whether a list exceeded its capacity
+    int strayed;       // whether a site was beyond the adjacent cells when the last list was built
+    unsigned arrived;  // counter of the grid barrier
 };
 
-// How many entries a cluster has, and how many with masks: those which there would be, also where
-// there is less room. The first are filled up with a site that is far from all.
+// Numbers of a cluster's entries without and with masks, counted beyond the capacity too. Entries
+// without masks are padded with a site that is far from all others.
 struct __align__(16) Length {
     int entries, masked;
-    int imaged;  // whether some entry has an image
-    int build;   // the list's number, of State::builds, that they belong to
+    int imaged;  // whether any entry is a periodic image
+    int build;   // value of State::builds when the list was built
 };
 
-// The number of an image, 0 for the cell itself.
+// Number of an image; 0 for the cell itself.
 __device__ __forceinline__ int image_number(int a, int b, int c) {
     const int number = (c + 1) * 25 + (b + 2) * 5 + a + 2;
     return number == NO_TRANSLATION ? 0 : (number < NO_TRANSLATION ? number + 1 : number);
 }
 
-// Whether an image comes after the cell: one of every two that are opposite.
+// Whether an image follows the cell in order; true for one of every two opposite images.
 __device__ __forceinline__ bool is_forward(unsigned number) {
     return number > NO_TRANSLATION;
 }
 
-// The site of an entry of a list.
+// Index of the sorted site of a list entry.
 __device__ __forceinline__ int site_of(unsigned entry) {
     return PERIODIC ? entry & SITE_MASK : entry;
 }
 
-// The translation of an image.
+// Translation vector of an image.
 __device__ __forceinline__ real4 translation(int number, const Cell* __restrict__ cell) {
     const int plain =
         number == 0 ? NO_TRANSLATION : (number <= NO_TRANSLATION ? number - 1 : number);
@@ -98,7 +98,7 @@ __device__ __forceinline__ real4 translation(int number, const Cell* __restrict_
                  0};
 }
 
-// The type of a site is kept beside its coordinates.
+// The type of a site, stored in the fourth component of its coordinates.
 __device__ __forceinline__ float with_type(int type, float) {
     return __uint_as_float(unsigned(type));
 }
@@ -112,17 +112,17 @@ __device__ __forceinline__ int type_of(double w) {
     return int(w);
 }
 
-// What a site excludes, by the numbers of sites: bit k stands for site lowest + k. Where these are
-// too far apart, the bits are the places among all partners where its own begin and end.
+// The sites that a site excludes. Bit k stands for site number lowest + k. If their range exceeds
+// 64, `bits` holds instead the begin and end of the site's partners in Exclusions::partner.
 struct __align__(16) Partners {
     int lowest;
-    unsigned range;  // from the lowest to the highest
+    unsigned range;  // highest minus lowest
     uint64 bits;
 };
 
 struct Exclusions {
-    const Partners* __restrict__ of;  // (sites)
-    const int* __restrict__ partner;  // of all sites, one after the other, ascending
+    const Partners* __restrict__ by_site;  // (sites)
+    const int* __restrict__ partner;       // of all sites, concatenated; ascending for each site
 };
 
 __device__ __forceinline__ Partners partners_of(int site, const int* __restrict__ start,
@@ -139,22 +139,22 @@ __device__ __forceinline__ Partners partners_of(int site, const int* __restrict_
     return found;
 }
 
-// What the sites of a cluster exclude.
+// The exclusions of the sites of a cluster.
 struct ClusterPartners {
-    Partners of[CLUSTER];
+    Partners by_member[CLUSTER];
 };
 
-// Of sites by number, -1: none.
+// From the numbers of the cluster's sites; -1: no site.
 __device__ __forceinline__ ClusterPartners partners_of(const int* site,
                                                        const Exclusions& excluded) {
     ClusterPartners found;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++)
-        found.of[m] = site[m] < 0 ? Partners{0, 0, 0} : excluded.of[site[m]];
+        found.by_member[m] = site[m] < 0 ? Partners{0, 0, 0} : excluded.by_site[site[m]];
     return found;
 }
 
-// Whether a site with such partners excludes another.
+// Whether `other` is among a site's partners.
 __device__ __forceinline__ bool excludes(const Partners& partners, int other,
                                          const int* __restrict__ partner) {
     const unsigned bit = other - partners.lowest;
@@ -167,12 +167,12 @@ __device__ __forceinline__ bool excludes(const Partners& partners, int other,
     return found;
 }
 
-// A bit for every site of the cluster that excludes a site.
+// A set bit for every site of the cluster that excludes `site`.
 __device__ __forceinline__ unsigned mask_of(int site, const ClusterPartners& cluster,
                                             const Exclusions& excluded) {
     unsigned mask = 0;
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++)
-        mask |= unsigned(excludes(cluster.of[m], site, excluded.partner)) << m;
+        mask |= unsigned(excludes(cluster.by_member[m], site, excluded.partner)) << m;
     return mask;
 }

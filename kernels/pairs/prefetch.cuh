@@ -1,5 +1,4 @@
-// Loads that stay where they are written: the compiler would put off what is fetched ahead of its
-// use until it is needed.
+// Loads that the compiler does not move: it would delay a prefetch until the value is used.
 #pragma once
 #include "common/real.cuh"
 
@@ -13,7 +12,7 @@ __device__ __forceinline__ unsigned load_now(const unsigned* from) {
 #endif
 }
 
-// Of what the kernel does not write.
+// From memory that the kernel does not write.
 template <class Real4>
 __device__ __forceinline__ Real4 load_now(const Real4* __restrict__ from) {
 #ifdef __CUDA_ARCH__
