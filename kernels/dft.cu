@@ -4,9 +4,10 @@
 //     forward   X_k = sum_n x_n e^(-2 pi i n.k / D)
 //     inverse   x_n = sum_k X_k e^(+2 pi i n.k / D)     (unnormalised)
 //
-// A block owns a grid of D0 x D1 x D2 points: pairs of planes along the last two axes, then the
-// half that is not the conjugate of the other along the first, and backwards. Bound by latency.
-#include "common/planes.cuh"
+// A block owns one grid of D0 x D1 x D2 points. It transforms pairs of planes along the last two
+// axes, then the independent half of the spectrum along the first axis; the inverse reverses these
+// steps. Bound by latency.
+#include "common/dft_plane_pairs.cuh"
 
 #define PAIRS ((D0 + 1) / 2)
 #define COLUMNS (D1 * HALF)

@@ -1,14 +1,14 @@
-// dft_columns: complex Fourier transforms along the first axis (forward0, inverse0) and the second
-// (forward1, inverse1) of the spectra of real grids, in place. Part of the stage lattice;
+// dft_columns: complex Fourier transforms, in place, of the spectra of real grids along the first
+// axis (forward0, inverse0) and the second axis (forward1, inverse1). Part of the stage lattice;
 // conventions as in dft.cu.
 //
-// A block owns DFT_COLUMNS0 or DFT_COLUMNS1 neighbouring columns; 0 if there is none to transform.
-// Bound by memory.
-#include "common/lines.cuh"
+// A block owns DFT_COLUMNS0 or DFT_COLUMNS1 neighbouring columns; 0 means that this axis is not
+// transformed here. Bound by memory.
+#include "common/dft_lines.cuh"
 
 extern __shared__ char memory[];
 
-// Columns of D values INNER apart, COUNT a block.
+// Columns of D values with stride INNER, COUNT per block.
 template <int D, int INNER, int COUNT, int SIGN>
 __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* spectra) {
     real2* tile = reinterpret_cast<real2*>(memory);  // (D, COUNT)

@@ -1,15 +1,15 @@
-// dft_planes: real Fourier transforms along the last two axes of grids (ROWS = D1), or along the
-// last alone (ROWS = 1). Part of the stage lattice; conventions as in dft.cu.
+// dft_planes: real Fourier transforms of grids along the last two axes (ROWS = D1) or along the
+// last axis only (ROWS = 1). Part of the stage lattice; conventions as in dft.cu.
 //
 // A block owns DFT_PAIRS pairs of neighbouring planes of a grid, in shared memory. Bound by memory.
-#include "common/planes.cuh"
+#include "common/dft_plane_pairs.cuh"
 
 #define PLANES (D0 * D1 / ROWS)
 #define PAIRS ((PLANES + 1) / 2)
 
 extern __shared__ char memory[];
 
-// Pair number q of all: its term, its first plane, and whether it has a second one.
+// Pair q of all: its term, its first plane, and whether it has a second plane.
 struct Pair {
     long long term;
     int plane;

@@ -1,18 +1,19 @@
-// dft_sums: Fourier transforms by plain sums, for lengths that have prime factors above 13 or are
-// too long for shared memory. Part of the stage lattice; conventions as in dft.cu.
+// dft_sums: Fourier transforms by direct summation, for lengths that have prime factors above 13 or
+// do not fit into shared memory. Part of the stage lattice; conventions as in dft.cu.
 //
-// A thread owns a value of the result. Bound by the sums, one term for each value along the axis.
+// A thread owns one value of the result. Bound by the sums, which have one term per value along the
+// axis.
 #include "common/types.cuh"
 
 #define HALF (D2 / 2 + 1)
 
-// The power of e^(2 pi i / length) of the next term.
+// The exponent of e^(2 pi i / length) in the next term.
 __device__ __forceinline__ int next(int power, int k, int length) {
     power += k;
     return power < length ? power : power - length;
 }
 
-// Complex, along an axis whose values lie `inner` apart.
+// Complex transform along an axis of stride `inner`.
 extern "C" __global__ void sums(int length, int inner, int sign,
                                 const real2* __restrict__ roots /* (length) */,
                                 const real2* __restrict__ from /* (TERMS, D0, D1, HALF) */,
@@ -32,7 +33,7 @@ extern "C" __global__ void sums(int length, int inner, int sign,
     to[i] = sum;
 }
 
-// Real, along the last axis.
+// Real transform along the last axis.
 extern "C" __global__ void sums_forward(const real2* __restrict__ roots /* (D2) */,
                                         const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
                                         real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
@@ -58,9 +59,9 @@ extern "C" __global__ void sums_inverse(
     const real2* x = spectra + i / D2 * HALF;
     real sum = x[0].x;
     for (int k = 1, power = n; k < HALF; k++, power = next(power, n, D2)) {
-        // of a value and its conjugate, where they are two
-        const real both = 2 * k == D2 ? 1 : 2;
-        sum += both * (x[k].x * roots[power].x - x[k].y * roots[power].y);
+        // a value and its conjugate, unless they are the same
+        const real weight = 2 * k == D2 ? 1 : 2;
+        sum += weight * (x[k].x * roots[power].x - x[k].y * roots[power].y);
     }
     grids[i] = sum;
 }

@@ -1,19 +1,21 @@
-// gather: parts to particles, in OpenMM units: sum w Phi, sum (w E - Phi grad w), and the energy.
+// gather: sums the results of each particle's parts and converts them to OpenMM's units,
 //
-//   gather         a thread a particle: potentials, fields, forces
-//   gather_atoms   a thread an atom of OpenMM's, whose order is another: atom k is particle
-//                  atom_index[k]. Potentials and energy, and forces, each if they are wanted; these
-//                  are added to OpenMM's as 64-bit fixed-point numbers, by atomics, since kernels
-//                  on other streams may add at the same time
+//     Phi = sum w Phi_part     E = sum (w E_part - Phi_part grad w)     energy = 1/2 sum q Phi
 //
-// The energy is added up in float64 in a fixed order: blocks write partial sums, the block that
-// finishes last adds these. Bound by memory.
+//   gather         potentials, fields and forces. A thread per particle
+//   gather_atoms   for OpenMM, whose order of atoms differs: atom k is particle atom_index[k].
+//                  Computes forces, and potentials and the energy, as requested. Forces are added
+//                  to OpenMM's as 64-bit fixed-point numbers, by atomics because kernels on other
+//                  streams may add to them at the same time. A thread per atom
+//
+// The energy is summed in float64 in a fixed order: blocks write partial sums, and the last block
+// to finish adds them. Bound by memory.
 #include "common/fixed_point.cuh"
 #include "common/parts.cuh"
 
 #define BLOCK 256
 
-// The sum over the block, in a fixed order; valid in thread 0.
+// Sum over the block in a fixed order; valid in thread 0.
 __device__ __forceinline__ double block_sum(double value) {
     __shared__ double sum[BLOCK / 32];
 #pragma unroll
@@ -25,8 +27,8 @@ __device__ __forceinline__ double block_sum(double value) {
     return total;
 }
 
-// Where results of parts are, and what makes those of particles of them.
-struct Parted {
+// The results of the parts, and the arrays that assign them to particles.
+struct PartResults {
     int n;
     const Located* __restrict__ located;
     const real4* __restrict__ fraction;
@@ -37,15 +39,15 @@ struct Parted {
 };
 
 // Potential and field at particle i.
-__device__ __forceinline__ real4 result_of(int i, const Parted& parted) {
-    const Located at = parted.located[i];
+__device__ __forceinline__ real4 result_of(int i, const PartResults& parts) {
+    const Located at = parts.located[i];
     real phi = 0, ex = 0, ey = 0, ez = 0;
     for_each_corner(at, [&](int corner) {
-        const int k = parted.place[entry_of(8 * i + corner, parted.n)];
-        const real4 a = parted.far[k], b = parted.near[k];
+        const int k = parts.place[entry_of(8 * i + corner, parts.n)];
+        const real4 a = parts.far[k], b = parts.near[k];
         const real p = a.x + b.x, fx = a.y + b.y, fy = a.z + b.z, fz = a.w + b.w;
 #if SMOOTHED
-        const Part part = part_of(at, parted.fraction[i], corner, parted.parameters);
+        const Part part = part_of(at, parts.fraction[i], corner, parts.parameters);
         phi += part.weight * p;
         ex += part.weight * fx - part.slope_x * p;
         ey += part.weight * fy - part.slope_y * p;
@@ -54,15 +56,15 @@ __device__ __forceinline__ real4 result_of(int i, const Parted& parted) {
         phi = p; ex = fx; ey = fy; ez = fz;
 #endif
     });
-    const real scale = real(parted.parameters->field);
-    return {phi * real(parted.parameters->potential), ex * scale, ey * scale, ez * scale};
+    const real scale = real(parts.parameters->field);
+    return {phi * real(parts.parameters->potential), ex * scale, ey * scale, ez * scale};
 }
 
-// Adds up the threads' shares of the energy.
-__device__ __forceinline__ void add_energy(double mine, double* partial, int* ticket,
+// Sums the threads' contributions to the energy.
+__device__ __forceinline__ void add_energy(double own, double* partial, int* ticket,
                                            double* __restrict__ energy) {
     __shared__ bool last;
-    const double block = block_sum(mine);
+    const double block = block_sum(own);
     if (threadIdx.x == 0) {
         partial[blockIdx.x] = block;
         __threadfence();
@@ -70,10 +72,10 @@ __device__ __forceinline__ void add_energy(double mine, double* partial, int* ti
     }
     __syncthreads();
     if (!last) return;
-    mine = 0;
+    own = 0;
     for (int b = threadIdx.x; b < gridDim.x; b += BLOCK)
-        mine += reinterpret_cast<volatile double*>(partial)[b];
-    const double total = block_sum(mine);
+        own += reinterpret_cast<volatile double*>(partial)[b];
+    const double total = block_sum(own);
     if (threadIdx.x == 0) *energy = total;
 }
 
@@ -86,20 +88,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
            double* __restrict__ energy /* (1) */, real* __restrict__ fields /* (n, 3) */,
            real* __restrict__ forces /* (n, 3) */) {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
-    double mine = 0;
+    double own = 0;
     if (i < n) {
-        const real4 found = result_of(i, {n, located, fraction, place, far, near, parameters});
+        const real4 result = result_of(i, {n, located, fraction, place, far, near, parameters});
         const real q = charges[i];
-        potentials[i] = found.x;
-        fields[3 * i] = found.y;
-        fields[3 * i + 1] = found.z;
-        fields[3 * i + 2] = found.w;
-        forces[3 * i] = q * found.y;
-        forces[3 * i + 1] = q * found.z;
-        forces[3 * i + 2] = q * found.w;
-        mine = 0.5 * double(q) * double(found.x);
+        potentials[i] = result.x;
+        fields[3 * i] = result.y;
+        fields[3 * i + 1] = result.z;
+        fields[3 * i + 2] = result.w;
+        forces[3 * i] = q * result.y;
+        forces[3 * i + 1] = q * result.z;
+        forces[3 * i + 2] = q * result.w;
+        own = 0.5 * double(q) * double(result.x);
     }
-    add_energy(mine, partial, ticket, energy);
+    add_energy(own, partial, ticket, energy);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -111,21 +113,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                  double* __restrict__ energy /* (1) */,
                  const int* __restrict__ atom_index /* (padded) */,
                  uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
-                 const int* __restrict__ potentials_wanted /* (1): more than forces */) {
+                 const int* __restrict__ potentials_wanted /* (1): not only forces */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
-    const bool more = *potentials_wanted;
-    double mine = 0;
+    const bool with_potentials = *potentials_wanted;
+    double own = 0;
     if (k < n) {
         const int i = atom_index[k];
-        const real4 found = result_of(i, {n, located, fraction, place, far, near, parameters});
+        const real4 result = result_of(i, {n, located, fraction, place, far, near, parameters});
         const real q = charges[i];
-        if (more) potentials[i] = found.x;
+        if (with_potentials) potentials[i] = result.x;
         if (forces) {
-            atomicAdd(&force_buffer[k], fixed_point(q * found.y));
-            atomicAdd(&force_buffer[k + padded], fixed_point(q * found.z));
-            atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * found.w));
+            atomicAdd(&force_buffer[k], fixed_point(q * result.y));
+            atomicAdd(&force_buffer[k + padded], fixed_point(q * result.z));
+            atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * result.w));
         }
-        mine = 0.5 * double(q) * double(found.x);
+        own = 0.5 * double(q) * double(result.x);
     }
-    if (more) add_energy(mine, partial, ticket, energy);
+    if (with_potentials) add_energy(own, partial, ticket, energy);
 }

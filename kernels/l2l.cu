@@ -1,21 +1,24 @@
-// l2l: local expansions of a level's boxes from their parents', L' = E(shift)^T (2^-(l + 1) L_lm).
+// l2l: local expansions of the boxes of a level from those of their parents,
 //
-// The term of degree 0 is computed, and kept apart, in float64: neighbours that have it from
-// different parents and by m2l from different sources must agree in it to rounding, as with
-// smoothing its differences make forces, over the transition's width.
+//     L'_lm = (E(shift)^T (2^-(l + 1) L))_lm
 //
-// A block owns the children at one position of TRANSLATE_BOXES boxes. Bound by shared-memory reads,
-// and by latency on coarse levels.
+// A block owns the children at one position of TRANSLATE_BOXES boxes. Bound by reads of shared
+// memory; on coarse levels by latency.
+//
+// The term of degree 0 is computed in float64 and stored separately. Neighbouring boxes obtain it
+// from different parents and, by m2l, from different sources; with smoothing, its differences
+// divided by the transition width become forces, so that it must agree to rounding.
 #include "common/children.cuh"
 #include "common/types.cuh"
 
-extern "C" __global__ void __launch_bounds__(TRANSLATE_THREADS) l2l(
-    int half, const int* __restrict__ root_slots, const real* __restrict__ tables /* (8, TABLE) */,
-    const double* __restrict__ shifts /* (8, TERMS): R_a(shift) */,
-    const real* __restrict__ parents /* slabs, or where half is 1 (TERMS, POINTS) in FFT order */,
-    const double* __restrict__ parent_central /* slabs of one term; not used where half is 1 */,
-    real* __restrict__ local /* slabs; degree 0 is left out */,
-    double* __restrict__ central /* slabs of one term */) {
+extern "C" __global__ void __launch_bounds__(TRANSLATE_THREADS)
+    l2l(int half, const int* __restrict__ root_slots,
+        const real* __restrict__ tables /* (8, TABLE) */,
+        const double* __restrict__ shifts /* (8, TERMS): R_a(shift) */,
+        const real* __restrict__ parents /* slabs, or (TERMS, POINTS) in FFT order if half is 1 */,
+        const double* __restrict__ parent_central /* slabs of one term; unused if half is 1 */,
+        real* __restrict__ local /* slabs; without degree 0 */,
+        double* __restrict__ central /* slabs of one term */) {
     extern __shared__ char memory[];
     const int box = blockIdx.x * TRANSLATE_BOXES + threadIdx.x % TRANSLATE_BOXES,
               child = blockIdx.y;

@@ -1,17 +1,18 @@
-// l2p: local expansions and the trace term to potentials and fields at the parts.
+// l2p: evaluates local expansions and the trace term at the parts, potentials and fields,
 //
-//     Phi = sum_a L_a R_a(x) + trace     E = -grad Phi
-//     with the derivatives of fmm_openmm/expansions/harmonics.py:
-//     d R_lm / dz = R_l-1,m,   (d/dx - i d/dy) R_lm = R_l-1,m-1,
-//     (d/dx + i d/dy) R_lm = -R_l-1,m+1
+//     Phi = sum_a L_a R_a(x) + trace term     E = -grad Phi
+//     d R_lm / dz = R_l-1,m      (d/dx - i d/dy) R_lm = R_l-1,m-1
+//                                (d/dx + i d/dy) R_lm = -R_l-1,m+1
 //
-// A block owns L2P_BOXES boxes, whose expansions lie in shared memory; a thread owns a part and
+// in the conventions of fmm_openmm/expansions/harmonics.py.
+//
+// A block owns L2P_BOXES boxes, whose expansions are in shared memory. A thread owns a part and
 // uses each term for potential and gradient at once. In small systems L2P_WARPS warps share the
-// orders m of 32 parts. Bound by instruction issue, by latency there.
+// orders m of the same parts. Bound by instruction issue; in small systems by latency.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
-#define PARTS 128  // of a block at a time
+#define PARTS 128  // parts that a block handles at once
 #define THREADS (PARTS * L2P_WARPS)
 
 struct Shared {
@@ -22,9 +23,9 @@ struct Shared {
 #endif
 };
 
-// What the expansion's orders FIRST <= m < LAST contribute: potential, twice its derivatives along
-// x and y, its derivative along z. Order by order, terms are added up with the real factors of the
-// harmonics of the three orders they meet.
+// Contribution of the orders FIRST <= m < LAST: potential, twice its derivatives along x and y, its
+// derivative along z. For each order the terms are first summed with the real factors Q_lm of the
+// harmonics of the orders m - 1, m and m + 1, then multiplied by the powers R_mm.
 template <int FIRST, int LAST>
 __device__ __forceinline__ real4 evaluate(const real4& part, const real* expansion) {
     const real x = part.x, y = part.y, z = part.z, r2 = x * x + y * y + z * z;
@@ -138,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             default:
                 sum = evaluate_share<3>(part, expansion);
         }
-        // the shares of the parts before these have been added up
+        // wait until the shares of the previous parts have been summed
         if (from > begin) __syncthreads();
         if (share > 0) s.share[share - 1][lane] = sum;
         __syncthreads();

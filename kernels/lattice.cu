@@ -1,32 +1,32 @@
-// lattice: the convolution of the moments with the lattice operator, between a forward and an
-// inverse FFT of each term.
+// lattice: convolution of the moments with the lattice operator, between a forward and an inverse
+// FFT of each term.
 //
-// For every wave vector (i^-l Lambda)_a = sum_b matrix_ab (i^j M)_b with a real symmetric matrix of
-// operator terms T. With the complex rules of fmm_openmm/expansions/harmonics.py, the entries
+// For every wave vector, (i^-l L)_a = sum_b A_ab (i^j M)_b with a real symmetric matrix A of
+// operator terms T. With the complex relations of fmm_openmm/expansions/harmonics.py, the entries
 // between the real (c) and imaginary (s) parts of the target's order m and the source's order k
 // share four operator terms of degree l + j:
 //
 //     cc = Tc_m+k + Q    cs = Ts_m+k - W    sc = Ts_m+k + W    ss = Q - Tc_m+k
-//     with Q, W = (-1)^k (Tc, Ts)_m-k,    m > 0: twice
+//     with Q, W = (-1)^k (Tc, Ts)_m-k, and a factor of 2 for m > 0
 //
-// A block owns WAVES wave vectors, one a lane; a warp takes one (l, m) after the other. Moments,
-// and the operator if it fits, lie in shared memory. Bound by shared-memory reads, six for four
-// entries. In rectangular cells mirrored.cu takes its place.
+// A block owns WAVES wave vectors, one per lane; its warps take the pairs (l, m) in turn. Moments,
+// and the operator if it fits, are in shared memory. Bound by reads of shared memory, six for four
+// entries. For rectangular cells mirrored.cu is used instead.
 #include "common/types.cuh"
 
 #define WAVES 32
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 
-// i^turn z
-__device__ __forceinline__ real2 turned(real2 z, int turn) {
-    turn &= 3;
-    if (turn == 1) return real2{-z.y, z.x};
-    if (turn == 2) return real2{-z.x, -z.y};
-    if (turn == 3) return real2{z.y, -z.x};
+// i^power z
+__device__ __forceinline__ real2 times_power_of_i(real2 z, int power) {
+    power &= 3;
+    if (power == 1) return real2{-z.y, z.x};
+    if (power == 2) return real2{-z.x, -z.y};
+    if (power == 3) return real2{z.y, -z.x};
     return z;
 }
 
-// Row (l, MU) of the matrix times the moments m (TERMS, WAVES), with the operator's terms op
+// Row (l, MU) of the matrix times the moments m (TERMS, WAVES); `op` holds the operator terms
 // (terms, stride).
 template <int MU>
 __device__ __forceinline__ void multiply(int l, const real2* m, const real* op, long long stride,
@@ -67,7 +67,7 @@ __device__ __forceinline__ void multiply(int l, const real2* m, const real* op, 
     }
 }
 
-// The same for the order mu: an instance of its own for each.
+// Dispatches the order mu to its instance.
 template <int MU = ORDER>
 __device__ __forceinline__ void multiply(int mu, int l, const real2* m, const real* op,
                                          long long stride, real2& c, real2& s) {
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
     for (int a = warp; a < TERMS; a += CONVOLVE_WARPS) {
         real2 z = {0, 0};
         if (used) z = moments[a * (long long)waves + wave];
-        m[a * WAVES + lane] = turned(z, int(sqrtf(float(a) + 0.5f)));
+        m[a * WAVES + lane] = times_power_of_i(z, int(sqrtf(float(a) + 0.5f)));
     }
 #if STAGED
     real* staged = reinterpret_cast<real*>(m + TERMS * WAVES);  // ((2 ORDER + 1)^2, WAVES)
@@ -114,9 +114,9 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
         if (!used) continue;
         const real factor = mu == 0 ? 1 : 2;
         local[(l * l + l + mu) * (long long)waves + wave] =
-            turned(real2{factor * c.x, factor * c.y}, -l);
+            times_power_of_i(real2{factor * c.x, factor * c.y}, -l);
         if (mu > 0)
             local[(l * l + l - mu) * (long long)waves + wave] =
-                turned(real2{factor * s.x, factor * s.y}, -l);
+                times_power_of_i(real2{factor * s.x, factor * s.y}, -l);
     }
 }

@@ -1,15 +1,17 @@
-// m2l_add: adds to the local expansions of a level what its m2l has found, the sums over shares of
-// the interaction lists, and on the leaves what the trace term lacks
-// (fmm_openmm/backends/trace.py).
+// m2l_add: adds the results of m2l, one sum for each share of the interaction lists, to the local
+// expansions of a level; on the leaves also the part of the trace term that the root grid does not
+// contain (fmm_openmm/backends/trace.py).
 //
-// APART, with smoothing in float32: the term of degree 0 is summed up here in float64 instead (see
-// l2l.cu), from moments that need no more digits than they have. A block owns 32 targets of one
-// child position, a warp a share of their sources and of their terms. Bound by reading moments.
+// A block owns 32 targets at one child position; its warps share their sources and their terms.
+// Bound by reading moments.
+//
+// APART (with smoothing in float32): the term of degree 0 is summed here in float64 instead of by
+// m2l, see l2l.cu; for this, float32 moments are accurate enough.
 #include "common/from_root.cuh"
 
 #define WARPS M2L_ADD_WARPS
 
-// The term of degree 0, by the block's first warp; other warps get what nobody uses.
+// The term of degree 0; valid in the first warp of the block.
 __device__ __forceinline__ double degree_zero(const Target& target, int count,
                                               const int4* __restrict__ list,
                                               const double2* __restrict__ rows,
@@ -46,32 +48,32 @@ extern "C" __global__ void __launch_bounds__(WARP* WARPS)
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, groups = groups_of(half),
               child = blockIdx.y;
     const Target target(blockIdx.x * WARP + lane, half);
-    const double found =
+    const double precise =
         APART ? degree_zero(target, count, list + child * count, rows, moments) : 0;
     if (blockIdx.x * WARP + lane >= parents_of(half)) return;
     const long long length = 8LL * groups * (TERMS * WARP), own = child * groups + blockIdx.x;
     local += own * (TERMS * WARP) + lane;
     sums += own * (TERMS * WARP) + lane;
     const double background = is_leaf && !OPEN ? 2 * 3.14159265358979323846 / 3 / BOXES : 0;
-    const double *moved = trace + 5, charge = trace[0];
+    const double *shifted = trace + 5, charge = trace[0];
     const FromRoot at(target, child, parameters);
     for (int a = warp; a < TERMS; a += WARPS) {
         real total = 0;
         if (a > 0 || !APART)
             for (int n = 0; n < shares; n++) total += sums[n * length + a * WARP];
         if (a == 0) {
-            double potential = central[own * WARP + lane] + (APART ? found : total);
-            const double dipole = at.x * (trace[1] + moved[0]) + at.y * (trace[2] + moved[1]) +
-                                  at.z * (trace[3] + moved[2]);
+            double potential = central[own * WARP + lane] + (APART ? precise : total);
+            const double dipole = at.x * (trace[1] + shifted[0]) + at.y * (trace[2] + shifted[1]) +
+                                  at.z * (trace[3] + shifted[2]);
             potential += background * (charge * at.square() - 2 * dipole + trace[8]);
             central[own * WARP + lane] = potential;
             local[0] = real(potential);
             continue;
         }
-        // the terms y / 2, z and x / 2
-        if (a == 1) total += real(4 * background * (charge * at.y - moved[1]));
-        if (a == 2) total += real(2 * background * (charge * at.z - moved[2]));
-        if (a == 3) total += real(4 * background * (charge * at.x - moved[0]));
+        // the harmonics y / 2, z and x / 2
+        if (a == 1) total += real(4 * background * (charge * at.y - shifted[1]));
+        if (a == 2) total += real(2 * background * (charge * at.z - shifted[2]));
+        if (a == 3) total += real(4 * background * (charge * at.x - shifted[0]));
         local[a * WARP] += total;
     }
 }

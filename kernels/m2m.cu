@@ -1,10 +1,11 @@
-// m2m: moments of the boxes of a level from those of their children, M'_lm = 2^-l sum over the
-// children of (E(shift) M)_lm.
+// m2m: moments of the boxes of a level from those of their children,
 //
-//   m2m      a block owns TRANSLATE_BOXES boxes and their children at one position, which are next
-//            to each other: E M of these.
-//            Bound by shared-memory reads, and by latency on coarse levels
-//   m2m_sum  the sums, a thread a box and term
+//     M'_lm = 2^-l sum_children (E(shift) M)_lm
+//
+//   m2m      E M of the children. A block owns the children at one position of TRANSLATE_BOXES
+//   boxes,
+//            which are contiguous. Bound by reads of shared memory; on coarse levels by latency
+//   m2m_sum  the sums over children. A thread per box and term
 #include "common/children.cuh"
 #include "common/types.cuh"
 
@@ -27,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(TRANSLATE_THREADS)
 
 extern "C" __global__ void m2m_sum(
     int half, const int* __restrict__ root_slots, const real* __restrict__ translated /* slabs */,
-    real* __restrict__ moments /* slabs, or where half is 1 (TERMS, POINTS) in FFT order */) {
+    real* __restrict__ moments /* slabs, or (TERMS, POINTS) in FFT order if half is 1 */) {
     const int box = blockIdx.x * WARP + threadIdx.x % WARP,
               a = blockIdx.y * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (box >= parents_of(half) || a >= TERMS) return;

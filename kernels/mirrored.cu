@@ -1,40 +1,40 @@
-// mirrored: the convolution of lattice.cu in rectangular cells, where wave vectors mirrored in y
-// and z share one matrix.
+// mirrored: the convolution of lattice.cu for rectangular cells, where wave vectors that are mirror
+// images in y and z share one matrix.
 //
-// Mirroring a wave vector multiplies term (l, m) of the operator, of the moments and of
-// the local expansions by
+// Mirroring a wave vector multiplies term (l, m) of the operator, of the moments and of the local
+// expansions by
 //
-//     y: 1, -1 for imaginary parts          z: (-1)^(l + m)
+//     y: 1 for real parts, -1 for imaginary parts          z: (-1)^(l + m)
 //
-// With these signs put on the moments and on the results, (k0, k1, k2), (k0, -k1, k2), (-k0, k1,
-// k2) and (-k0, -k1, k2) are four right-hand sides of one real symmetric matrix: eight real
-// columns, as many as a product of tensor cores has. The operator is stored for one octant of wave
-// vectors, D0 / 2 + 1, D1 / 2 + 1, D2 / 2 + 1 of them along the axes.
+// With these signs applied to moments and results, (k0, k1, k2), (k0, -k1, k2), (-k0, k1, k2) and
+// (-k0, -k1, k2) are four complex right-hand sides of one real symmetric matrix: eight real
+// columns, the width of a tensor core product. The operator is stored for one octant of wave
+// vectors, D0 / 2 + 1, D1 / 2 + 1 and D2 / 2 + 1 of them along the axes.
 //
-// Rows and columns are ordered by pairs (l, m), each the real and the imaginary part. With negative
-// orders stored too, T_l,-m = (-1)^m conj(T_lm), the four entries between two pairs need two
-// complex terms of degree l + j,
+// Rows and columns are ordered by pairs (l, m), the real part before the imaginary part. With
+// negative orders stored too, T_l,-m = (-1)^m conj(T_lm), the four entries between two pairs need
+// two complex terms of degree l + j:
 //
 //     cc = Re P + Re Q    cs = Im P - Im Q    sc = Im P + Im Q    ss = Re Q - Re P
 //     with P = T_m+k, Q = (-1)^k T_m-k
 //
-// A block owns MIRRORED_WAVES wave vectors of the octant, a warp a share of the row tiles of one.
-// Operator, moments and then results lie in shared memory. A lane makes the four entries between
-// one pair of rows and one of columns, its part of a 16 x 8 tile, and multiplies tiles by columns
-// on tensor cores: doubles as they are, floats as three products of TF32 numbers. Bound by making
-// the tiles, and by latency between its three phases.
+// A block owns MIRRORED_WAVES wave vectors of the octant; a warp owns some row tiles of one of
+// them. Shared memory holds the operator and the moments, then the results. A lane computes the
+// four entries between one pair of rows and one pair of columns, its part of a 16 x 8 tile. Tensor
+// cores multiply tiles and columns: doubles directly, floats as three products of TF32 numbers.
+// Bound by computing the tiles and by latency between the three phases.
 #include "common/tensor.cuh"
 #include "common/types.cuh"
 
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 #define ROW_TILES ((PAIRS + 7) / 8)
-#define PADDED_PAIRS (8 * ROW_TILES)             // in whole tiles
-#define SHARE (MIRRORED_WARPS / MIRRORED_WAVES)  // warps a wave vector
-#define TILES ((ROW_TILES + SHARE - 1) / SHARE)  // row tiles a warp
-#define SPAN (3 * ORDER + 1)                     // orders -ORDER .. 2 ORDER of a degree
+#define PADDED_PAIRS (8 * ROW_TILES)             // padded to whole tiles
+#define SHARE (MIRRORED_WARPS / MIRRORED_WAVES)  // warps per wave vector
+#define TILES ((ROW_TILES + SHARE - 1) / SHARE)  // row tiles per warp
+#define SPAN (3 * ORDER + 1)                     // orders -ORDER to 2 ORDER of a degree
 #define OPERATOR_PAIRS ((2 * ORDER + 1) * (ORDER + 1))
 #define OPERATOR_SIZE ((2 * ORDER + 1) * SPAN)
-#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)  // 2: other banks for the next wave vector
+#define COLUMNS_SIZE (8 * PADDED_PAIRS + 2)  // + 2: the next wave vector uses other banks
 #define ROUNDS(items, workers) (((items) + (workers) - 1) / (workers))
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
@@ -42,22 +42,22 @@
 #define STORED (H0 * H1 * H2)
 #define HALF ((long long)D0 * D1 * H2)
 
-// x, or -x where the sign bit of `sign` is set
-__device__ __forceinline__ float flipped(float x, unsigned sign) {
+// x, or -x if the sign bit of `sign` is set
+__device__ __forceinline__ float with_sign(float x, unsigned sign) {
     return __uint_as_float(__float_as_uint(x) ^ (sign & 0x80000000u));
 }
 
-__device__ __forceinline__ double flipped(double x, unsigned sign) {
+__device__ __forceinline__ double with_sign(double x, unsigned sign) {
     return __hiloint2double(__double2hiint(x) ^ int(sign & 0x80000000u), __double2loint(x));
 }
 
-// i^turn z
-__device__ __forceinline__ real2 turned(real2 z, int turn) {
-    return {flipped(turn & 1 ? z.y : z.x, unsigned(turn + 1) << 30),
-            flipped(turn & 1 ? z.x : z.y, unsigned(turn) << 30)};
+// i^power z
+__device__ __forceinline__ real2 times_power_of_i(real2 z, int power) {
+    return {with_sign(power & 1 ? z.y : z.x, unsigned(power + 1) << 30),
+            with_sign(power & 1 ? z.x : z.y, unsigned(power) << 30)};
 }
 
-// Degree and order of the pairs, as l << 8 | m.
+// Degrees and orders of all pairs, as l << 8 | m.
 struct Pairs {
     int packed[OPERATOR_PAIRS] = {};
     __device__ constexpr Pairs() {
@@ -75,36 +75,37 @@ struct Pair {
     __device__ int imaginary_part() const { return l * l + l - m; }
 };
 
-// A mirror image of a stored wave vector: bit 0 of its number mirrors y, bit 1 z.
+// A mirror image of a stored wave vector: bit 0 of its number mirrors y, bit 1 mirrors z.
 struct Image {
     int number;
-    bool distinct;    // from the images of lower numbers
-    long long place;  // in the half grid
+    bool distinct;    // whether it differs from the images of lower numbers
+    long long place;  // index in the half grid
     __device__ Image(int wave, int number) : number(number) {
         const int k0 = wave / (H1 * H2), k1 = wave / H2 % H1;
         const bool y = number & 1 && k1 > 0 && 2 * k1 < D1, z = number & 2 && k0 > 0 && 2 * k0 < D0;
         distinct = number == y + 2 * z;
         place = ((z ? D0 - k0 : k0) * D1 + (y ? D1 - k1 : k1)) * (long long)H2 + wave % H2;
     }
-    // mirroring multiplies the real and the imaginary part of a pair by powers of i^2
-    __device__ int turn(const Pair& pair) const { return number & (pair.l + pair.m) << 1; }
-    __device__ int turn_imaginary() const { return (number & 1) << 1; }
+    // mirroring multiplies the real and the imaginary part of a pair by these powers of i, 0 or 2
+    __device__ int power(const Pair& pair) const { return number & (pair.l + pair.m) << 1; }
+    __device__ int power_imaginary() const { return (number & 1) << 1; }
 };
 
-// sum += a b + c d. Tensor cores round down, so sums of many products of floats
-// are made outside of them.
+// sum += a b + c d. Tensor cores round towards zero, so that sums of many float products are
+// accumulated outside of them.
 __device__ __forceinline__ void multiply_add(real (&sum)[4], const real (&a)[4], const real (&b)[2],
                                              const real (&c)[4], const real (&d)[2]) {
     real part[4] = {};
     real(&result)[4] = Factor<4>::SPLIT ? part : sum;
-    const Factor<2> right[2] = {split(b), split(d)};  // before the others: fewer registers
+    const Factor<2> right[2] = {split(b), split(d)};  // first, which takes fewer registers
     multiply_add(result, split(a), right[0]);
     multiply_add(result, split(c), right[1]);
 #pragma unroll
     for (int i = 0; i < 4 && Factor<4>::SPLIT; i++) sum[i] += part[i];
 }
 
-// A lane's part of the columns of a tile, b, and what makes its part of the matrix.
+// A lane's part b of the columns of a tile, and the pointers from which it computes its entries of
+// the matrix.
 struct Column {
     const char *sum, *difference;  // P and Q of row 0
     real parity, b[2];
@@ -130,14 +131,14 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
     convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
                       const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
                       real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
-    constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;  // threads a wave vector
+    constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;  // threads per wave vector
     extern __shared__ char memory[];
     // (MIRRORED_WAVES, OPERATOR_SIZE)
     real2* const terms = reinterpret_cast<real2*>(memory);
     // (MIRRORED_WAVES, COLUMNS_SIZE)
     real2* const columns = terms + MIRRORED_WAVES * OPERATOR_SIZE;
 
-    // what this thread copies: the operator, and one image of the moments, of one wave vector
+    // this thread copies the operator and one image of the moments of one wave vector
     const int own = threadIdx.x % MIRRORED_WAVES, part = threadIdx.x / MIRRORED_WAVES;
     const int wave = blockIdx.x * MIRRORED_WAVES + own;
     const Image image(min(wave, STORED - 1), part % 4);
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
     operator_terms += min(wave, STORED - 1);
     constexpr int COLUMN_ROUNDS = ROUNDS(PADDED_PAIRS, PARTS / 4),
                   OPERATOR_ROUNDS = ROUNDS(OPERATOR_PAIRS, PARTS);
-    // all on their way before the first is used
+    // all loads are issued before the first is used
     real2 column[COLUMN_ROUNDS][2], term[OPERATOR_ROUNDS];
 #pragma unroll
     for (int i = 0; i < COLUMN_ROUNDS; i++) {
@@ -166,10 +167,10 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
     for (int i = 0; i < COLUMN_ROUNDS; i++) {
         const int number = part / 4 + i * (PARTS / 4);
         const Pair pair(min(number, PAIRS - 1));
-        const int turn = pair.l + image.turn(pair);
-        const real2 c = turned(column[i][0], turn),
-                    s = turned(column[i][1], turn + image.turn_imaginary());
-        // P + Q counts order 0 twice
+        const int power = pair.l + image.power(pair);
+        const real2 c = times_power_of_i(column[i][0], power),
+                    s = times_power_of_i(column[i][1], power + image.power_imaginary());
+        // P + Q contains order 0 twice
         const real once = number < PAIRS ? 1 : 0, half = pair.m > 0 ? once : once / 2;
         const bool used = i < PADDED_PAIRS / (PARTS / 4) || number < PADDED_PAIRS;
         if (used) copy[8 * number] = {half * c.x, half * c.y};
@@ -184,16 +185,16 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
         real2* const order_0 = terms + own * OPERATOR_SIZE + pair.l * SPAN + ORDER;
         if (used) order_0[pair.m] = {c, s};
         if (used && pair.m > 0 && pair.m <= ORDER)
-            order_0[-pair.m] = {flipped(c, pair.m << 31), flipped(s, ~pair.m << 31)};
+            order_0[-pair.m] = {with_sign(c, pair.m << 31), with_sign(s, ~pair.m << 31)};
     }
     __syncthreads();
 
-    // what this warp computes: row tiles of one wave vector
+    // this warp computes row tiles of one wave vector
     const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4, warp = threadIdx.x / 32;
     const int first = warp % SHARE * TILES;
     const real2* const order_0 = terms + warp / SHARE * OPERATOR_SIZE + ORDER;
     real2* const own_columns = columns + warp / SHARE * COLUMNS_SIZE;
-    int row[TILES];  // places in bytes
+    int row[TILES];  // byte offsets
     real sum[TILES][4] = {};
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
@@ -227,11 +228,12 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
         const int number = part / 4 + i * (PARTS / 4);
         if (i == ROUNDS(PAIRS, PARTS / 4) - 1 && number >= PAIRS) break;
         const Pair pair(number);
-        const int turn = image.turn(pair) - pair.l;
+        const int power = image.power(pair) - pair.l;
         const real2 c = copy[8 * number], s = copy[8 * number + 4];
         const real half = pair.m > 0 ? real(1) : real(0.5);
-        local[pair.real_part() * HALF] = turned(real2{half * c.x, half * c.y}, turn);
+        local[pair.real_part() * HALF] = times_power_of_i(real2{half * c.x, half * c.y}, power);
         if (pair.m > 0)
-            local[pair.imaginary_part() * HALF] = turned(s, turn + image.turn_imaginary());
+            local[pair.imaginary_part() * HALF] =
+                times_power_of_i(s, power + image.power_imaginary());
     }
 }

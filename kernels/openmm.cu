@@ -1,11 +1,13 @@
-// openmm: from OpenMM's positions to the solver's. OpenMM keeps particles in an order of its own:
-// atom i of its arrays, padded to whole blocks of 32, is particle atom_index[i].
+// openmm: reads OpenMM's positions. OpenMM reorders particles: atom i of its arrays, which are
+// padded to multiples of 32, is particle atom_index[i].
 //
-//   locate_atoms      as locate in sort.cu, from OpenMM's positions
-//   bring_positions   a thread an atom: these in the solver's order, for locate_inside there
+//   locate_atoms      locate of sort.cu, from OpenMM's positions. A thread per atom
+//   bring_positions   positions in the order of the particles, for locate_inside of sort.cu. A
+//   thread
+//                     per atom
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
-// CORRECTED, whether the low-order part of the positions is stored apart (mixed precision).
+// CORRECTED, whether their low-order parts are stored separately (mixed precision).
 #include "common/parts.cuh"
 
 struct __align__(16) Posq {

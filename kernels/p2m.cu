@@ -1,27 +1,31 @@
-// p2m: the parts of each box in order of their numbers, and the moments M_a
-// = sum Q R_a(x) of the box.
+// p2m: sorts the parts of each box by number and computes the moments of the box,
 //
-// A block owns GROUP boxes. Its threads put the boxes' parts in order, which makes all later sums
-// repeatable. Then P2M_LANES lanes own a box: each warp sums up its share of the orders m in
-// registers, over the parts of all its boxes at once, from shared memory. Bound by instruction
-// issue and latency alike, while boxes wait for the fullest; in small systems by latency.
+//     M_a = sum_j Q_j R_a(x_j)
+//
+// with x_j relative to the box's centre.
+//
+// A block owns GROUP boxes. Its threads first sort the parts, which makes all later sums
+// reproducible. Then P2M_LANES lanes own a box: each warp accumulates its share of the orders m in
+// registers, over the parts of all boxes of the block, which it reads from shared memory. Bound
+// equally by instruction issue and by latency, because boxes wait for the fullest one; by latency
+// alone in small systems.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
 #define WARPS 4
 #define THREADS (32 * WARPS)
 #define GROUP (32 / P2M_LANES)
-#define DEPTH (LISTED < 48 ? LISTED : 48)  // parts of a box that shared memory holds
-#define ITEMS 2                            // parts of a thread at a time
+#define SHARED_PARTS (LISTED < 48 ? LISTED : 48)  // parts per box in shared memory
+#define ITEMS 2                                   // parts that a thread handles at once
 
 struct Shared {
-    real4 part[DEPTH][GROUP];  // the first parts of each box, in order
-    int list[GROUP][DEPTH +
-                    4];  // numbers of each box's parts as they arrived, filled up with a larger one
-    unsigned short entry[GROUP * DEPTH];  // where in the lists each part of the block is
-    int begin[GROUP + 1];                 // number of the block's parts before those of a box
-    int before[WARPS];  // number of parts in boxes before the block's, shares of the warps
-    bool crowded;       // whether a box has more than DEPTH parts
+    real4 part[SHARED_PARTS][GROUP];    // the first parts of each box, in order
+    int list[GROUP][SHARED_PARTS + 4];  // part numbers of each box in order of arrival, padded with
+                                        // a larger number
+    unsigned short entry[GROUP * SHARED_PARTS];  // position in the lists of each part of the block
+    int begin[GROUP + 1];                        // number of the block's parts before each box
+    int before[WARPS];  // each warp's share of the number of parts before the block's
+    bool crowded;       // whether any box has more than SHARED_PARTS parts
 };
 
 template <class Value>
@@ -31,8 +35,8 @@ __device__ __forceinline__ Value warp_sum(Value value) {
     return value;
 }
 
-// Where the parts of each box of the block begin; returns the number of parts in all
-// boxes before the block's.
+// Computes the first part of each box of the block. Returns the number of parts in all boxes before
+// the block's.
 __device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ count,
                                            const int* __restrict__ region_count) {
     const int first = blockIdx.x * GROUP, region = first / REGION, lane = threadIdx.x % 32;
@@ -45,7 +49,7 @@ __device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ co
     if (lane == 0) s.before[threadIdx.x / 32] = before;
     if (threadIdx.x < 32) {
         int inclusive = lane < GROUP && first + lane < BOXES ? count[first + lane] : 0;
-        const bool crowded = __any_sync(FULL, inclusive > DEPTH);
+        const bool crowded = __any_sync(FULL, inclusive > SHARED_PARTS);
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
             const int other = __shfl_up_sync(FULL, inclusive, d);
@@ -64,7 +68,7 @@ __device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ co
     return before;
 }
 
-// Box of the block to which its part t belongs.
+// Box, within the block, of the block's part t.
 __device__ __forceinline__ int owner(const Shared& s, int t) {
     int b = 0;
 #pragma unroll
@@ -72,12 +76,12 @@ __device__ __forceinline__ int owner(const Shared& s, int t) {
     return b;
 }
 
-// Copies the lists of boxes that are not crowded.
+// Copies the lists of all boxes of a block that is not crowded to shared memory.
 __device__ __forceinline__ void copy_lists(Shared& s, const int* __restrict__ arrived) {
 #pragma unroll
-    for (int from = 0; from < GROUP * DEPTH; from += THREADS) {
-        const int e = from + threadIdx.x, b = e / DEPTH, k = e % DEPTH;
-        if (e >= GROUP * DEPTH) break;
+    for (int from = 0; from < GROUP * SHARED_PARTS; from += THREADS) {
+        const int e = from + threadIdx.x, b = e / SHARED_PARTS, k = e % SHARED_PARTS;
+        if (e >= GROUP * SHARED_PARTS) break;
         const int begin = s.begin[b];
         const bool used = begin + k < s.begin[b + 1];
         s.list[b][k] =
@@ -86,7 +90,7 @@ __device__ __forceinline__ void copy_lists(Shared& s, const int* __restrict__ ar
     }
 }
 
-// How many numbers of a box's list are below `own`.
+// The number of entries of a box's list that are less than `own`.
 __device__ __forceinline__ int rank_in(const int* list, int count, int own) {
     int rank = 0;
 #pragma unroll 2
@@ -97,8 +101,8 @@ __device__ __forceinline__ int rank_in(const int* list, int count, int own) {
     return rank;
 }
 
-// The same for lists of any length: writes the numbers of the block's parts box
-// by box as they arrived.
+// For crowded blocks: writes the numbers of the block's parts to memory, box by box in order of
+// arrival.
 __device__ __forceinline__ void copy_long_lists(const Shared& s, int n,
                                                 const int* __restrict__ arrived,
                                                 const int* __restrict__ next, int* number) {
@@ -113,8 +117,8 @@ __device__ __forceinline__ void copy_long_lists(const Shared& s, int n,
     }
 }
 
-// Sums over the lanes of a box: lane i gets those of the values i, i + P2M_LANES, ...,
-// in the first places.
+// Sums over the lanes of a box. Lane i receives the sums of the values i, i + P2M_LANES, ... in its
+// first elements.
 template <int SIZE>
 __device__ __forceinline__ void sum_over_lanes(real (&value)[SIZE], int lane) {
 #pragma unroll
@@ -129,14 +133,14 @@ __device__ __forceinline__ void sum_over_lanes(real (&value)[SIZE], int lane) {
     }
 }
 
-// Number of terms of the orders first <= m < last.
+// Number of terms of the orders first <= m < last, real and imaginary.
 __host__ __device__ constexpr int terms_of(int first, int last) {
     return first == last ? 0
                          : (first > 0 ? 2 : 1) * (ORDER + 1 - first) + terms_of(first + 1, last);
 }
 
-// Calls visit(k, l, m) for the terms of the orders FIRST <= m < LAST, k = 0, 1, ...; m < 0 for
-// imaginary parts.
+// Calls visit(k, l, m) for the terms of the orders FIRST <= m < LAST with k = 0, 1, ...; m < 0
+// denotes imaginary parts.
 template <int FIRST, int LAST, class Visit>
 __device__ __forceinline__ void for_each_term(Visit visit) {
     int k = 0;
@@ -149,19 +153,19 @@ __device__ __forceinline__ void for_each_term(Visit visit) {
         }
 }
 
-// Moments of a box, terms of the orders of warp WARP; each of its lanes takes every P2M_LANES-th
-// part. Returns the lane's share of sum Q |x|^2.
+// Computes the moments of a box for the orders of warp WARP; each lane of the box takes every
+// P2M_LANES-th part. Returns the lane's share of sum Q |x|^2.
 template <int WARP>
 __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count,
                                              const real4* xq, real* __restrict__ moments) {
     constexpr int FIRST = first_order(WARP, WARPS), LAST = first_order(WARP + 1, WARPS);
-    // low orders leave warps without work
+    // for low expansion orders some warps have no work
     constexpr int COUNT = FIRST < LAST ? terms_of(FIRST, LAST) : 1;
     real sum[(COUNT + P2M_LANES - 1) / P2M_LANES * P2M_LANES] = {};
     double second = 0;
 #pragma unroll 1
     for (int k = lane; k < count; k += P2M_LANES) {
-        const real4 part = k < DEPTH ? s.part[k][box] : xq[k];
+        const real4 part = k < SHARED_PARTS ? s.part[k][box] : xq[k];
         const real r2 = part.x * part.x + part.y * part.y + part.z * part.z;
         if (WARP == WARPS - 1) second += double(part.w) * double(r2);
         real2 power[LAST + 1];
@@ -189,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int* __restrict__ next /* (CORNERS, n) */, const Located* __restrict__ located,
         const real4* __restrict__ fraction, const int* __restrict__ slot /* (BOXES) */,
         const Parameters* __restrict__ parameters,
-        int* number /* (parts): lists of crowded blocks */,
+        int* number /* (parts): lists of crowded blocks, in order of arrival */,
         int* __restrict__ start /* (BOXES + 1) */, int* __restrict__ sorted /* (parts): numbers */,
         int* __restrict__ place /* (CORNERS, n): inverse of sorted */,
         real4* xq /* (parts + 1): x, y, z, charge */,
@@ -197,14 +201,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
     __shared__ Shared s;
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];
-    const auto settle = [&](int b, int rank, int own, const Located& at, const real4& u) {
+    const auto store_part = [&](int b, int rank, int own, const Located& at, const real4& u) {
         const Part part = part_of(at, u, SMOOTHED ? own & 7 : 0, parameters);
         const real4 value = {part.x, part.y, part.z, u.w * part.weight};
         const int k = first + s.begin[b] + rank;
         sorted[k] = own;
         place[entry_of(own, n)] = k;
         xq[k] = value;
-        if (rank < DEPTH) s.part[rank][b] = value;
+        if (rank < SHARED_PARTS) s.part[rank][b] = value;
     };
     if (!s.crowded) {
         copy_lists(s, arrived);
@@ -216,8 +220,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int k = 0; k < ITEMS; k++) {
                 const int e = s.entry[min(from + k * THREADS, parts - 1)];
-                box[k] = e / DEPTH;
-                own[k] = s.list[box[k]][e % DEPTH];
+                box[k] = e / SHARED_PARTS;
+                own[k] = s.list[box[k]][e % SHARED_PARTS];
                 at[k] = located[own[k] >> 3];
                 u[k] = fraction[own[k] >> 3];
             }
@@ -225,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int k = 0; k < ITEMS; k++) {
                 if (from + k * THREADS >= parts) break;
                 const int many = s.begin[box[k] + 1] - s.begin[box[k]];
-                settle(box[k], rank_in(s.list[box[k]], many, own[k]), own[k], at[k], u[k]);
+                store_part(box[k], rank_in(s.list[box[k]], many, own[k]), own[k], at[k], u[k]);
             }
         }
     } else {
@@ -235,14 +239,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int b = owner(s, t), own = number[first + t], last = s.begin[b + 1];
             int rank = 0;
             for (int j = s.begin[b]; j < last; j++) rank += number[first + j] < own;
-            settle(b, rank, own, located[own >> 3], fraction[own >> 3]);
+            store_part(b, rank, own, located[own >> 3], fraction[own >> 3]);
         }
     }
     if (threadIdx.x < GROUP && blockIdx.x * GROUP + threadIdx.x < BOXES)
         start[blockIdx.x * GROUP + threadIdx.x] = first + s.begin[threadIdx.x];
     if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
         start[BOXES] = first + parts;
-        xq[first + parts] = real4{real(1e6), real(1e6), real(1e6), 0};  // fills up lists in p2p
+        xq[first + parts] = real4{real(1e6), real(1e6), real(1e6), 0};  // padding for p2p
     }
     __syncthreads();
 

@@ -1,16 +1,17 @@
-// sort: particles to parts, listed by box.
+// sort: splits the particles into parts and lists the parts of each box.
 //
-//   locate         a thread a particle: home box, coordinates in it, sides on which it is split;
-//                  its parts, numbered 8 * particle + corner, go into their boxes' lists as they
-//                  arrive, and are counted
-//   locate_inside  the same where boxes cover the particles only (OPEN): a molecule goes by cell
-//                  vectors to where the boxes are, as gathered() in fmm_openmm/region.py moves it;
-//                  tells if a particle has no box
-//   survey         a warp a region: counts the parts of REGION boxes together, if boxes are too
-//                  many for p2m to add up
+//   locate         home box of a particle, its coordinates in the box and the sides on which it is
+//                  split. Its parts, numbered 8 * particle + corner, are counted and appended to
+//                  the lists of their boxes in order of arrival. A thread per particle
+//   locate_inside  the same if boxes cover only the particles (OPEN): every molecule is first moved
+//   by
+//                  cell vectors to the image that lies in the boxes; sets a flag if a particle is
+//                  outside all boxes
+//   survey         counts the parts of REGION boxes together if there are too many boxes for p2m to
+//                  sum. A warp per region
 //
-// p2m puts each box's parts in order of their numbers. Bound by memory latency: positions, then an
-// atomic whose answer is needed, one for all parts of a warp that go into the same box.
+// p2m sorts the parts of each box by number. The kernels are bound by memory latency: the loads of
+// positions, then an atomic that returns a value, one for all parts of a warp in the same box.
 #include "common/types.cuh"
 #include "common/parts.cuh"
 
@@ -32,7 +33,7 @@ extern "C" __global__ void locate(int n, const POSITION* __restrict__ positions 
 
 extern "C" __global__ void locate_inside(
     int n, const POSITION* __restrict__ positions /* (n, 3) nm */,
-    const int* __restrict__ leaders /* (n): with which particle each one moves */,
+    const int* __restrict__ leaders /* (n): particle whose image each one follows */,
     const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
     Located* __restrict__ located, real4* __restrict__ fraction, int* __restrict__ count,
     int* __restrict__ arrived, int* __restrict__ next, int* outside /* (1), zeroed */) {

@@ -1,7 +1,7 @@
-// trace: the sums Q, D, S of the trace term (docs/explanation/method.md), times the boxes' share
-// of the cell. Q and D are the moments at k = 0, S is summed over blocks of p2m.
+// trace: the sums Q, D, S of the trace term (docs/explanation/method.md), times `share`, one box's
+// share of the cell. Q and D are the moments at k = 0; S is summed over the blocks of p2m.
 //
-// One block; bound by latency, and beside the convolution.
+// One block. Bound by latency, and concurrent with the convolution.
 #include "common/types.cuh"
 
 extern "C" __global__ void trace(

@@ -1,12 +1,15 @@
-// trace_levels: the sums of the trace term with levels, fmm_openmm/backends/trace.py: Q, D, S
-// relative to the leaves, and what D and S change by relative to the boxes of the root grid. In
-// float64; a block adds up some leaves, the last kernel the blocks.
+// trace_levels: the sums of the trace term with levels (fmm_openmm/backends/trace.py): Q, D, S
+// about the centres of the leaves, and the changes D' - D, S' - S of D and S if they are taken
+// about the centres of the boxes of the root grid instead. All in float64.
+//
+//   trace_leaves  partial sums. A block sums some leaves
+//   trace_sums    the sum over blocks. One block
 #include "common/from_root.cuh"
 
 #define SUMS 8  // Q, D, D' - D, S' - S
 #define THREADS 256
 
-// The sum of a value over the threads of a block, in thread 0.
+// Sum over the threads of a block; valid in thread 0.
 __device__ __forceinline__ double block_sum(double value) {
     __shared__ double shared[THREADS];
     __syncthreads();

@@ -1,9 +1,9 @@
-// Fourier transforms of a few values in registers, all constants known when compiling:
+// Fourier transforms of a few values in registers; all constants are known at compile time:
 //
 //     X_k = sum_n x_n e^(SIGN 2 pi i n k / R)
 //
-// A composite R splits into P * Q, n = p Q + q, k = k1 + P k2 (Cooley and Tukey,
-// doi:10.1090/S0025-5718-1965-0178586-1); a prime one pairs terms n and R - n.
+// A composite R is split into P * Q with n = p Q + q, k = k1 + P k2 (Cooley and Tukey,
+// doi:10.1090/S0025-5718-1965-0178586-1). For a prime R, terms n and R - n are combined.
 #pragma once
 #include "common/types.cuh"
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ real2 operator-(real2 a, real2 b) {
     return real2{a.x - b.x, a.y - b.y};
 }
 
-// a b, or a times the conjugate of b for SIGN < 0.
+// a b, or a conj(b) for SIGN < 0.
 template <int SIGN>
 __device__ __forceinline__ real2 times(real2 a, real2 b) {
     return real2{a.x * b.x - SIGN * a.y * b.y, a.y * b.x + SIGN * a.x * b.y};
@@ -46,7 +46,7 @@ struct Circle {
     }
 };
 
-// The smallest factor of r above 1, but 4 where that divides r and something is left.
+// The smallest factor of r above 1; but 4 if it is a proper divisor of r.
 __host__ __device__ constexpr int first_factor(int r) {
     if (r % 4 == 0 && r > 4) return 4;
     for (int p = 2; p * p <= r; p++)
@@ -54,7 +54,7 @@ __host__ __device__ constexpr int first_factor(int r) {
     return r;
 }
 
-// z e^(SIGN 2 pi i k / R), without products where the factor is 1, -1, i or -i.
+// z e^(SIGN 2 pi i k / R), without multiplication if the factor is 1, -1, i or -i.
 template <int R, int SIGN>
 __device__ __forceinline__ real2 rotated(real2 z, int k) {
     constexpr Circle<R> circle;

@@ -18,7 +18,7 @@
 //
 // Bound by instruction issue.
 #include "common/harmonics.cuh"
-#include "common/open.cuh"
+#include "common/free_space.cuh"
 
 #define STACK 192  // 7 waiting cells a level at most
 

@@ -11,7 +11,7 @@ from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.program import At
 
 LARGEST_PRIME = 13
-"""Of the lengths that ``kernels/common/lines.cuh`` transforms; lengths with larger
+"""Of the lengths that ``kernels/common/dft_lines.cuh`` transforms; lengths with larger
 ones are left to sums."""
 
 WHOLE_BYTES = 110_000
@@ -88,7 +88,7 @@ class Fourier:
 
     @property
     def pitch(self) -> int:
-        """Values that a row takes in shared memory, see ``kernels/common/planes.cuh``."""
+        """Values that a row takes in shared memory, see ``kernels/common/dft_plane_pairs.cuh``."""
         length = self.shape[2]
         return (length + length // 16 if length % 32 == 0 else length) | 1
 

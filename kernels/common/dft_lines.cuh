@@ -1,15 +1,15 @@
-// Fourier transforms of lines in shared memory, by decimation in frequency and in place.
+// Fourier transforms of lines in shared memory, in place, by decimation in frequency.
 //
-// A line of N = R M values takes a pass of M butterflies of R values M apart, each held by a
-// thread, times powers of e^(2 pi i / N); R lines of M values are left. Value k of the result then
-// lies at place<N>(k).
+// A pass over a line of N = R M values computes M butterflies of R values that are M apart, one
+// butterfly per thread, and multiplies by powers of e^(2 pi i / N); R lines of M values remain.
+// Value k of the result is then at place<N>(k).
 #pragma once
 #include "common/butterfly.cuh"
 
 #define HALF (D2 / 2 + 1)
-#define LARGEST_RADIX 16  // with it, lengths without prime factors above 13 are covered
+#define LARGEST_RADIX 16  // which covers all lengths without prime factors above 13
 
-// Fewest passes of radices up to the largest.
+// Minimum number of passes with radices up to LARGEST_RADIX.
 __host__ __device__ constexpr int passes(int n) {
     if (n <= LARGEST_RADIX) return 1;
     int fewest = 100;
@@ -18,7 +18,7 @@ __host__ __device__ constexpr int passes(int n) {
     return fewest;
 }
 
-// Radix of the first pass of a line: the largest that is not above those of the others.
+// Radix of the first pass: the largest that does not exceed those of the other passes.
 __host__ __device__ constexpr int radix(int n) {
     const int count = passes(n);
     int largest = n;
@@ -30,7 +30,7 @@ __host__ __device__ constexpr int radix(int n) {
     return largest;
 }
 
-// Where value k of a transformed line lies.
+// Position of value k in a transformed line.
 template <int N>
 __device__ __forceinline__ int place(int k) {
     constexpr int R = radix(N), M = N / R;
@@ -40,7 +40,7 @@ __device__ __forceinline__ int place(int k) {
         return k % R * M + place<M>(k / R);
 }
 
-// Which value lies there.
+// The inverse: the value at a position.
 template <int N>
 __device__ __forceinline__ int value_at(int place) {
     constexpr int R = radix(N), M = N / R;
@@ -50,9 +50,10 @@ __device__ __forceinline__ int value_at(int place) {
         return place / M + R * value_at<M>(place % M);
 }
 
-// All passes over LINES lines of LENGTH values; N is what is left of LENGTH. The first pass reads
-// load(line, n), the last writes store(line, place, k, value), which may be tile(line, place):
-// where the values lie in between. roots: powers of e^(2 pi i / LENGTH).
+// All passes over LINES lines of LENGTH values; N values remain to be transformed. The first pass
+// reads load(line, n), the last writes store(line, place, k, value). In between, values are at
+// tile(line, place), which load and store may refer to. `roots` holds the powers of e^(2 pi i /
+// LENGTH).
 template <int LENGTH, int LINES, int SIGN, int N = LENGTH, class Load, class Tile, class Store>
 __device__ __forceinline__ void transform(const real2* __restrict__ roots, Load load, Tile tile,
                                           Store store) {

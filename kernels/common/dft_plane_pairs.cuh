@@ -1,19 +1,19 @@
-// Fourier transforms of pairs of real planes A, B, each (ROWS, D2): those of complex planes Z = A +
-// iB in shared memory,
+// Fourier transforms of pairs of real planes A, B, each (ROWS, D2), as those of the complex planes
+// Z = A + iB in shared memory:
 //
 //     A_k = (Z_k + conj Z_-k) / 2        B_k = (Z_k - conj Z_-k) / 2i
 //
-// first along the columns, then along the rows, so that neighbouring threads read neighbouring
-// values of A and B.
+// Columns are transformed first, then rows, so that neighbouring threads read neighbouring values
+// of A and B.
 #pragma once
-#include "common/lines.cuh"
+#include "common/dft_lines.cuh"
 
 #define ROWS DFT_ROWS
 #define PITCH DFT_PITCH
 
-// Value p of a row in a tile of planes (.., ROWS, PITCH). The pitch is odd, so that a column's
-// values lie in different banks; with a gap after 16 values, where there is room, so do those of a
-// row that are a multiple of 16 apart.
+// Value p of a row in a tile of planes (.., ROWS, PITCH). The pitch is odd, so that the values of a
+// column are in different banks. If there is room, a gap after every 16 values does the same for
+// values of a row at multiples of 16.
 __device__ __forceinline__ real2& at(real2* tile, int row, int p) {
     return tile[row * PITCH + (PITCH > D2 + 1 ? p + p / 16 : p)];
 }
@@ -22,8 +22,8 @@ __device__ __forceinline__ int opposite(int k, int length) {
     return k == 0 ? 0 : length - k;
 }
 
-// Z of COUNT pairs of planes in a tile, from load(pair, row, column) = A + iB. roots:
-// of ROWS, then of D2.
+// Transforms COUNT pairs of planes load(pair, row, column) = A + iB to Z in a tile. `roots` holds
+// those of ROWS, then those of D2.
 template <int COUNT, class Load>
 __device__ __forceinline__ void planes_forward(const real2* __restrict__ roots, real2* tile,
                                                Load load) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void planes_forward(const real2* __restrict__ roots, 
                                     [&](int line, int p, int, real2 z) { row(line, p) = z; });
 }
 
-// A_k and B_k of a pair that planes_forward has left.
+// A_k and B_k of a pair from the result of planes_forward.
 __device__ __forceinline__ void separate(real2* tile, int pair, int k1, int k2, real2& a,
                                          real2& b) {
     const real2 z = at(tile, pair * ROWS + place<ROWS>(k1), place<D2>(k2));
@@ -49,8 +49,8 @@ __device__ __forceinline__ void separate(real2* tile, int pair, int k1, int k2, 
     b = real2{real(0.5) * (z.y + w.y), real(0.5) * (w.x - z.x)};
 }
 
-// A + iB = store(pair, row, column, value) of COUNT pairs, from
-// load(pair, k1, k2, A_k, B_k) for k2 < HALF.
+// The inverse: calls store(pair, row, column, A + iB) for COUNT pairs, from load(pair, k1, k2, A_k,
+// B_k) for k2 < HALF.
 template <int COUNT, class Load, class Store>
 __device__ __forceinline__ void planes_inverse(const real2* __restrict__ roots, real2* tile,
                                                Load load, Store store) {

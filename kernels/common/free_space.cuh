@@ -1,14 +1,14 @@
-// Charges in empty space, anywhere: a coordinate is a sum of two reals, so that float32 tells near
-// particles apart at any distance from the origin.
+// Charges in free space. A coordinate is a sum of two reals, so that float32 resolves small
+// separations at any distance from the origin.
 #pragma once
 #include "real.cuh"
 
-// A particle: its coordinates, rounded, and its charge; what rounding took off.
+// A particle: rounded coordinates and charge, and the rounding errors of the coordinates.
 struct Charge {
     real4 high, low;
 };
 
-// Potential and field of all sources met so far: a few in REAL, more in float64.
+// Sum of potential and field: over a few sources in REAL, over many in float64 (Sum).
 struct Field {
     real phi, x, y, z;
 };
@@ -29,7 +29,7 @@ __device__ __forceinline__ real difference(real high, real low, real other_high,
     return (high - other_high) + (low - other_low);
 }
 
-// Adds what a source contributes at a target: q / r and q d / r^3.
+// Adds the contribution of a source at a target, q / r and q d / r^3.
 __device__ __forceinline__ void interact(const Charge& target, const real4& high, const real4& low,
                                          Field& sum) {
     const real dx = difference(target.high.x, target.low.x, high.x, low.x);
