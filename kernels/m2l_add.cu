@@ -7,7 +7,7 @@
 //
 // APART (with smoothing in float32): the term of degree 0 is summed here in float64 instead of by
 // m2l, see l2l.cu; for this, float32 moments are accurate enough.
-#include "common/from_root.cuh"
+#include "common/leaf_offset.cuh"
 
 #define WARPS M2L_ADD_WARPS
 
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(WARP* WARPS)
     sums += own * (TERMS * WARP) + lane;
     const double background = is_leaf && !OPEN ? 2 * 3.14159265358979323846 / 3 / BOXES : 0;
     const double *shifted = trace + 5, charge = trace[0];
-    const FromRoot at(target, child, parameters);
+    const LeafOffset at(target, child, parameters);
     for (int a = warp; a < TERMS; a += WARPS) {
         real total = 0;
         if (a > 0 || !APART)

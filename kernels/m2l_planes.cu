@@ -1,38 +1,39 @@
-// m2l_planes: moments turned into the planes of m2l by rotation, and local expansions turned back,
-// see common/rotation.cuh. A block, of one warp, a degree of a group of 32 boxes: blockIdx.y is by
-// how much it is lower than the order.
+// m2l_planes: rotates moments into the planes of m2l by rotation, and local expansions back, see
+// common/rotation.cuh. A block of one warp owns one degree, ORDER - blockIdx.y, of a group of 32
+// boxes.
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
-//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, each the sum of its shares and parts; added
-//                  to what is there, or at first instead
+//   from_planes    F^T sum_planes Z(alpha) F^T L_plane, where L_plane is summed over its shares and
+//   parts.
+//                  Overwrites the local expansions if `initial`, else adds to them
 #include "common/rotation.cuh"
 
-// Blocks of a multiprocessor, at least; as the compiler chooses for floats,
-// which for doubles would spill.
-#define RESIDENT (sizeof(real) == 4 ? 0 : (ORDER > 16 ? 8 : 12))
+// Minimum blocks per multiprocessor. 0 leaves the choice to the compiler, which would spill
+// registers for doubles.
+#define BLOCKS_PER_MULTIPROCESSOR (sizeof(real) == 4 ? 0 : (ORDER > 16 ? 8 : 12))
 
-// F, or F^T.
+// y = F x, or F^T x.
 template <int L, bool TRANSPOSED = false>
-__device__ __forceinline__ void flip(const Degree<L>& x, Degree<L>& y) {
+__device__ __forceinline__ void swap_xz(const Degree<L>& x, Degree<L>& y) {
 #pragma unroll
     for (int m = 0; m <= L; m++) {
         real c = 0, s = 0;
 #pragma unroll
         for (int k = 0; k <= L; k++) {
             if ((L + m + k) % 2 == 0)
-                c +=
-                    real(TRANSPOSED ? FLIP.real_part[L][k][m] : FLIP.real_part[L][m][k]) * x[L + k];
+                c += real(TRANSPOSED ? SWAP_XZ.real_part[L][k][m] : SWAP_XZ.real_part[L][m][k]) *
+                     x[L + k];
             if ((L + m + k) % 2 == 1 && m > 0 && k > 0)
-                s +=
-                    real(TRANSPOSED ? FLIP.imaginary_part[L][k][m] : FLIP.imaginary_part[L][m][k]) *
-                    x[L - k];
+                s += real(TRANSPOSED ? SWAP_XZ.imaginary_part[L][k][m]
+                                     : SWAP_XZ.imaginary_part[L][m][k]) *
+                     x[L - k];
         }
         y[L + m] = c;
         if (m > 0) y[L - m] = s;
     }
 }
 
-// Calls visit.degree<L>() for the degree of the block.
+// Calls visit.degree<L>() for the block's degree L.
 template <int L = ORDER, class Visit>
 __device__ __forceinline__ void for_degree(const Visit& visit) {
     if (blockIdx.y == ORDER - L) visit.template degree<L>();
@@ -41,23 +42,23 @@ __device__ __forceinline__ void for_degree(const Visit& visit) {
 
 struct ToPlanes {
     int planes;
-    const Turn* __restrict__ turns;
+    const Rotation* __restrict__ turns;
     const real* __restrict__ from;
     real* __restrict__ to;
-    long long length;  // of the slabs of a plane
+    long long length;  // of a plane's slabs
 
     template <int L>
     __device__ __forceinline__ void degree() const {
         Degree<L> moments, x, y;
 #pragma unroll
         for (int k = 0; k <= 2 * L; k++) y[k] = from[(L * L + k) * WARP];
-        flip<L>(y, moments);
+        swap_xz<L>(y, moments);
 #pragma unroll 1
         for (int plane = 0; plane < planes; plane++) {
 #pragma unroll
             for (int k = 0; k <= 2 * L; k++) x[k] = moments[k];
-            turn<L, 1>(x, turns[plane].phase);
-            flip<L>(x, y);
+            rotate_z<L, 1>(x, turns[plane].phase);
+            swap_xz<L>(x, y);
 #pragma unroll
             for (int k = 0; k <= 2 * L; k++)
                 to[plane * length + (L * L + k) * WARP] = L % 2 == 1 ? -y[k] : y[k];
@@ -65,11 +66,11 @@ struct ToPlanes {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
-    to_planes(int half, int planes, const Turn* __restrict__ turns /* (planes) */,
+extern "C" __global__ void __launch_bounds__(WARP, BLOCKS_PER_MULTIPROCESSOR)
+    to_planes(int half, int planes, const Rotation* __restrict__ turns /* (planes) */,
               const real* __restrict__ moments /* slabs */,
               real* __restrict__ turned /* (planes) slabs */) {
-    // beyond the last parent
+    // lanes beyond the last parent
     if (int(blockIdx.x % groups_of(half) * WARP + threadIdx.x) >= parents_of(half)) return;
     const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;
     for_degree(
@@ -79,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
 struct FromPlanes {
     bool initial;
     int planes, shares;
-    const Turn* __restrict__ turns;
+    const Rotation* __restrict__ turns;
     const real* __restrict__ from;
     real* __restrict__ to;
     long long length;
@@ -99,18 +100,18 @@ struct FromPlanes {
                 for (int part = 0; part < PARTS_ODD; part++)
                     add<L, 1>((part * planes + plane) * shares + share, x);
             }
-            flip<L, true>(x, y);
-            turn<L, -1>(y, turns[plane].phase);
+            swap_xz<L, true>(x, y);
+            rotate_z<L, -1>(y, turns[plane].phase);
 #pragma unroll
             for (int k = 0; k <= 2 * L; k++) sum[k] += y[k];
         }
-        flip<L, true>(sum, y);
+        swap_xz<L, true>(sum, y);
 #pragma unroll
         for (int k = 0; k <= 2 * L; k++)
             to[(L * L + k) * WARP] = initial ? y[k] : to[(L * L + k) * WARP] + y[k];
     }
 
-    // Adds the terms of a parity in the n-th slabs.
+    // Adds the terms of one parity in the n-th slabs to x.
     template <int L, int PARITY>
     __device__ __forceinline__ void add(int n, Degree<L>& x) const {
 #pragma unroll
@@ -121,8 +122,9 @@ struct FromPlanes {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(WARP, RESIDENT)
-    from_planes(int initial, int planes, int shares, const Turn* __restrict__ turns /* (planes) */,
+extern "C" __global__ void __launch_bounds__(WARP, BLOCKS_PER_MULTIPROCESSOR)
+    from_planes(int initial, int planes, int shares,
+                const Rotation* __restrict__ turns /* (planes) */,
                 const real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */,
                 real* __restrict__ local /* slabs */) {
     const long long at = blockIdx.x * (long long)(TERMS * WARP) + threadIdx.x;

@@ -1,28 +1,29 @@
-// m2l_rotation: M2L of a level of an octree by rotation, see common/rotation.cuh, between the
-// kernels of m2l_planes.cu; a lane a target.
+// m2l_rotation: M2L of a level of an octree by rotation (common/rotation.cuh), between the two
+// kernels of m2l_planes.cu. A lane owns a target.
 //
-// A block has up to 32 M2L_WARPS targets of one child position, so that its lanes share r, and goes
-// through their sources in one plane, or a share of these, for terms of one parity. Its warps meet
-// at every source, so that they share the instructions they fetch. Loops are unrolled, entries of F
-// are immediates. M' and L'' are in registers, as far as they hold them, and moments of the next
-// source take over as L'' is used up; sums are in registers or in shared memory, a column a lane.
+// A block has up to 32 M2L_WARPS targets of one child position, so that all lanes share the vector
+// r. It loops over their sources in one plane, or a share of these, for terms of one parity. The
+// warps synchronise at every source, which lets them share instruction fetches. Loops are unrolled,
+// and entries of F are immediate operands. M' and L'' are in registers as far as possible; the
+// moments of the next source replace L'' as it is consumed. Sums are in registers or in shared
+// memory, one column per lane.
 //
-// Where registers do not hold M', or the instruction cache not the code, a block is for the real or
-// the imaginary parts only of what M' has of its parity.
+// If registers cannot hold M', or the code exceeds the instruction cache, a block computes only the
+// real or only the imaginary parts of M' of its parity.
 //
-//   M2L_WARPS   warps a block at most      BLOCKS  of a multiprocessor, at least
-//   FRAME_HELD  numbers of M' in registers, of the lowest degrees; the others are in shared memory
-//   SUMS_HELD   sums in registers, of the lowest degrees
+//   M2L_WARPS   maximum warps per block      BLOCKS  minimum blocks per multiprocessor
+//   FRAME_HELD  numbers of M' in registers, lowest degrees first; the others are in shared memory
+//   SUMS_HELD   sums in registers, lowest degrees first
 #include "common/rotation.cuh"
 
-#define TURN_LENGTH (4 * (ORDER + 1))
-#define HALF_TERMS ((ORDER + 1) * (ORDER + 2) / 2)  // of one parity, at most
-#define AHEAD 2  // degrees of which moments are on their way, where they do not find room in M'
+#define ROTATION_LENGTH (4 * (ORDER + 1))
+#define HALF_TERMS ((ORDER + 1) * (ORDER + 2) / 2)  // maximum number of terms of one parity
+#define PREFETCH_DEGREES 2  // degrees of moments loaded in advance if M' cannot hold them
 
-// Copies of numbers to shared memory have arrived, at the thread that asked for them, when
-// `arrived` returns.
+// Asynchronous copies to shared memory. wait_for_copies waits for those that the same thread
+// issued.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void ask(real* to, const real* __restrict__ from) {
+__device__ __forceinline__ void copy_async(real* to, const real* __restrict__ from) {
     const unsigned int address = __cvta_generic_to_shared(to);
     if (sizeof(real) == 4)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from)
@@ -31,62 +32,63 @@ __device__ __forceinline__ void ask(real* to, const real* __restrict__ from) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from)
                      : "memory");
 }
-__device__ __forceinline__ void arrived() {
+__device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 #else
-__device__ __forceinline__ void ask(real* to, const real* __restrict__ from) {
+__device__ __forceinline__ void copy_async(real* to, const real* __restrict__ from) {
     *to = *from;
 }
-__device__ __forceinline__ void arrived() {}
+__device__ __forceinline__ void wait_for_copies() {}
 #endif
 
-// In w of an entry of a list: child, translation.
-__device__ __forceinline__ int turn_of(const int4& entry) {
+// Number of the translation of a list entry; w holds it above the child position.
+__device__ __forceinline__ int translation_of(const int4& entry) {
     return entry.w >> 3;
 }
 
-// Keeps loads and stores on their side, where else they would be moved far ahead and take
-// registers: but not loads of what is said to be read-only.
-__device__ __forceinline__ void separate() {
+// Prevents the compiler from moving loads and stores across this point, which would take registers.
+// Loads from read-only memory are not affected.
+__device__ __forceinline__ void scheduling_fence() {
     __syncwarp();
 }
 
-// Where the cosine term of degree l and order k is among the terms of a parity;
-// before it comes the sine term.
+// Index of the real term of degree l and order k among the terms of a parity. The imaginary term is
+// just before it.
 template <int PARITY>
 __device__ __forceinline__ constexpr int cosine(int l, int k) {
     return l * (l + 1) / 2 - PARITY * l + k;
 }
 
-// Numbers of a lane, the first ones in registers, the others in a column of shared memory.
+// An array of a lane; the first HELD numbers are in registers, the others in a column of shared
+// memory.
 template <int COUNT, int HELD>
 struct Numbers {
-    static constexpr int BESIDE = COUNT > HELD ? COUNT - HELD : 0;
+    static constexpr int IN_SHARED_MEMORY = COUNT > HELD ? COUNT - HELD : 0;
     real held[HELD + 1], *column;
 
     __device__ __forceinline__ explicit Numbers(real* column) : column(column) {}
     __device__ __forceinline__ real& operator[](int i) {
         return i < HELD ? held[i] : column[(i - HELD) * WARP];
     }
-    // in shared memory it has only arrived after `arrived`
+    // a number in shared memory may be read after wait_for_copies
     __device__ __forceinline__ void read(int i, const real* from) {
         if (i < HELD)
             held[i] = *from;
         else
-            ask(&column[(i - HELD) * WARP], from);
+            copy_async(&column[(i - HELD) * WARP], from);
     }
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int i = 0; i < HELD; i++) held[i] = 0;
 #pragma unroll 4
-        for (int i = 0; i < BESIDE; i++) column[i * WARP] = 0;
+        for (int i = 0; i < IN_SHARED_MEMORY; i++) column[i * WARP] = 0;
     }
 };
 
 using Sums = Numbers<HALF_TERMS, SUMS_HELD>;
 
-// Degree L of the sums to an expansion in global memory, and on to the next.
+// Writes the sums of degrees L to 0 to an expansion in global memory.
 template <int PARITY, int L = ORDER>
 __device__ __forceinline__ void store(Sums& sums, real* __restrict__ local) {
 #pragma unroll
@@ -97,9 +99,9 @@ __device__ __forceinline__ void store(Sums& sums, real* __restrict__ local) {
     if constexpr (L > 0) store<PARITY, L - 1>(sums, local);
 }
 
-// What is done with terms of one parity at orders FROM, FROM + STEP, .. of the frame g. There M'
-// and L'' have one number for each degree and order: a real part if order and parity are both even
-// or both odd, else an imaginary part.
+// Operations on the terms of one parity at the orders FROM, FROM + STEP, .. of the frame g. In this
+// frame M' and L'' have one number for each degree and order: a real part if order and parity are
+// both even or both odd, else an imaginary part.
 template <int PARITY, int FROM>
 struct Part {
     static constexpr int STEP = PARITY == 0 ? PARTS_EVEN : PARTS_ODD;
@@ -111,7 +113,7 @@ struct Part {
     static constexpr bool REAL_PART = STEP == 1 || !imaginary(FROM),
                           IMAGINARY_PART = STEP == 1 || imaginary(FROM);
 
-    // Where the number of degree l and order m is in a frame.
+    // Index of the number of degree l and order m in a frame.
     static __host__ __device__ constexpr int place(int l, int m) {
         const int d = l - FIRST;
         return (STEP == 1 ? d * (d + 1) / 2 : (d + 1) * (d + 1) / 4) + (m - FIRST) / STEP;
@@ -120,13 +122,13 @@ struct Part {
     using Frame = Numbers<COUNT, FRAME_HELD>;
     using InRegisters = Numbers<COUNT, COUNT>;
 
-    // Which term of the degree, about the plane, has that place before: there are as many.
+    // The term of M_plane that is loaded to that index; both have the same number of terms.
     static __host__ __device__ constexpr int term(int l, int m) {
         const int k = PARITY == 0 ? m + (m + l) % 2 : m - (m + l + 1) % 2;
         return imaginary(m) ? l - k : l + k;
     }
 
-    // Degree L of moments, and on down to degree LEAST.
+    // Loads moments of degrees L down to LEAST.
     template <int LEAST, int L, class To>
     static __device__ __forceinline__ void load(const real* moments, To& to) {
 #pragma unroll
@@ -135,16 +137,16 @@ struct Part {
         if constexpr (L > LEAST) load<LEAST, L - 1>(moments, to);
     }
 
-    // Degree L of the moments, turned by theta, to M'; and on to the next. `other`: those that have
-    // no place in the frame.
+    // Rotates moments of degrees L down to 0 by theta, M_plane to M'. `other` holds the moments
+    // that have no place in the frame.
     template <int L = ORDER>
     static __device__ __forceinline__ void forward(const real* moments, const real2* theta,
                                                    Frame& frame,
                                                    typename Other::InRegisters& other) {
         Degree<L> x;
         real y[L + 1] = {};
-        if constexpr (STEP == 2 && L >= AHEAD)
-            Other::template load<L - AHEAD, L - AHEAD>(moments, other);
+        if constexpr (STEP == 2 && L >= PREFETCH_DEGREES)
+            Other::template load<L - PREFETCH_DEGREES, L - PREFETCH_DEGREES>(moments, other);
 #pragma unroll
         for (int m = FIRST; m <= L; m += STEP) x[term(L, m)] = frame[place(L, m)];
         if constexpr (STEP == 2) {
@@ -152,22 +154,22 @@ struct Part {
             for (int m = Other::FIRST; m <= L; m += STEP)
                 x[Other::term(L, m)] = other[Other::place(L, m)];
         }
-        turn<L, 1, (L + PARITY) % 2, 2>(x, theta);
+        rotate_z<L, 1, (L + PARITY) % 2, 2>(x, theta);
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2)
 #pragma unroll
             for (int m = FIRST; m <= L; m += STEP)
                 if (!imaginary(m))
-                    y[m] += real(FLIP.real_part[L][m][k]) * x[L + k];
+                    y[m] += real(SWAP_XZ.real_part[L][m][k]) * x[L + k];
                 else if (k > 0)
-                    y[m] += real(FLIP.imaginary_part[L][m][k]) * x[L - k];
+                    y[m] += real(SWAP_XZ.imaginary_part[L][m][k]) * x[L - k];
 #pragma unroll
         for (int m = FIRST; m <= L; m += STEP) frame[place(L, m)] = y[m];
-        separate();
+        scheduling_fence();
         if constexpr (L > 0) forward<L - 1>(moments, theta, frame, other);
     }
 
-    // Along z: the column of order M of M' to that of L'', and on to the next.
+    // Translates along z, M' to L'', for the orders M, M + STEP, ..
     template <int M = FIRST>
     static __device__ __forceinline__ void translate(const real (&power)[2 * ORDER + 1],
                                                      Frame& frame) {
@@ -178,33 +180,33 @@ struct Part {
             for (int l = M; l <= ORDER; l++) y[l] += power[l + j] * frame[place(j, M)];
 #pragma unroll
         for (int l = M; l <= ORDER; l++) frame[place(l, M)] = y[l];
-        separate();
+        scheduling_fence();
         if constexpr (M + STEP <= ORDER) translate<M + STEP>(power, frame);
     }
 
-    // Degree L of S L'', turned back and added to the sums; moments of the next source, if any,
-    // take its place; and on to the next.
+    // Rotates S L'' back and adds it to the sums, for degrees L down to 0; the moments of the next
+    // source, if any, replace L''.
     template <int L = ORDER>
     static __device__ __forceinline__ void back(Frame& frame, const real2* theta, Sums& sums,
                                                 const real* next) {
-        // of multiply-adds for each term: of doubles they take longer
+        // independent chains of multiply-adds per term, two for doubles because of their latency
         constexpr int CHAINS = sizeof(real) / 4;
         Degree<L> x[2] = {}, sum;
 #pragma unroll
         for (int m = FIRST; m <= L; m += STEP) {
-            // S, but for what comes with moments and powers
+            // S without the signs included in moments and powers
             const double s = m == 0 ? 0.5 : (m % 2 == 0 ? 1 : -1);
 #pragma unroll
             for (int k = (L + PARITY) % 2; k <= L; k += 2)
                 if (!imaginary(m))
                     x[m / 2 % CHAINS][L + k] +=
-                        real(s * FLIP.real_part[L][m][k]) * frame[place(L, m)];
+                        real(s * SWAP_XZ.real_part[L][m][k]) * frame[place(L, m)];
                 else if (k > 0)
                     x[m / 2 % CHAINS][L - k] +=
-                        real(s * FLIP.imaginary_part[L][m][k]) * frame[place(L, m)];
+                        real(s * SWAP_XZ.imaginary_part[L][m][k]) * frame[place(L, m)];
         }
         if (next) load<L, L>(next, frame);
-        // loads before stores, so that they need not wait for these
+        // all loads before all stores, which they would otherwise wait for
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2) {
             if (k > 0) sum[L - k] = sums[cosine<PARITY>(L, k) - 1];
@@ -224,52 +226,54 @@ struct Part {
             if (k > 0) sums[cosine<PARITY>(L, k) - 1] = sum[L - k];
             if (k > 0 || REAL_PART) sums[cosine<PARITY>(L, k)] = sum[L + k];
         }
-        separate();
+        scheduling_fence();
         if constexpr (L > 0) back<L - 1>(frame, theta, sums, next);
     }
 
-    // The sum over a list of sources to `local`.
+    // Sums over a list of sources and writes to `local`.
     static __device__ __forceinline__ void add(const Target& target, const int4* __restrict__ list,
-                                               int count, const Turn* __restrict__ turns,
-                                               const real* moments, Turn* along, real* column,
-                                               real* __restrict__ local) {
+                                               int count, const Rotation* __restrict__ turns,
+                                               const real* moments, Rotation* rotations,
+                                               real* column, real* __restrict__ local) {
         Sums sums(column);
         sums.clear();
         if (count > 0) {
-            Frame frame(column + Sums::BESIDE * WARP);
+            Frame frame(column + Sums::IN_SHARED_MEMORY * WARP);
             const real* next = nullptr;
             int4 source = list[0];
-            // of entry i, which is known; then of the next, so that it is in time
-            auto look_up = [&](int i) {
-                const real* from = reinterpret_cast<const real*>(turns + turn_of(source));
-                real* to = reinterpret_cast<real*>(along + i % 2);
+            // prefetches the rotation and the moments of entry i, and the entry after it
+            auto prefetch = [&](int i) {
+                const real* from = reinterpret_cast<const real*>(turns + translation_of(source));
+                real* to = reinterpret_cast<real*>(rotations + i % 2);
                 next = moments + target.source(source);
                 if (threadIdx.x < WARP)
-                    for (int k = threadIdx.x; k < TURN_LENGTH; k += WARP) ask(to + k, from + k);
+                    for (int k = threadIdx.x; k < ROTATION_LENGTH; k += WARP)
+                        copy_async(to + k, from + k);
                 source = list[min(i + 1, count - 1)];
             };
-            look_up(0);
+            prefetch(0);
             load<0, ORDER>(next, frame);
 #pragma unroll 1
             for (int i = 0; i < count; i++) {
-                const Turn& turn = along[i % 2];
-                const real* own = next;
+                const Rotation& rotation = rotations[i % 2];
+                const real* current = next;
                 typename Other::InRegisters other(nullptr);
                 real power[2 * ORDER + 1];
                 if constexpr (STEP == 2)
-                    Other::template load<(ORDER < AHEAD ? 0 : ORDER + 1 - AHEAD), ORDER>(own,
-                                                                                         other);
-                arrived();
+                    Other::template load<
+                        (ORDER < PREFETCH_DEGREES ? 0 : ORDER + 1 - PREFETCH_DEGREES), ORDER>(
+                        current, other);
+                wait_for_copies();
                 __syncthreads();
                 if (i + 1 < count)
-                    look_up(i + 1);
+                    prefetch(i + 1);
                 else
                     next = nullptr;
-                forward(own, turn.phase, frame, other);
+                forward(current, rotation.phase, frame, other);
 #pragma unroll
-                for (int n = 0; n <= 2 * ORDER; n++) power[n] = turn.power[n];
+                for (int n = 0; n <= 2 * ORDER; n++) power[n] = rotation.power[n];
                 translate(power, frame);
-                back(frame, turn.phase, sums, next);
+                back(frame, rotation.phase, sums, next);
             }
         }
         store<PARITY>(sums, local);
@@ -278,13 +282,14 @@ struct Part {
 
 extern "C" __global__ void __launch_bounds__(WARP* M2L_WARPS, BLOCKS)
     m2l_rotation(int half, int shares, const int* __restrict__ start /* (8 planes shares + 1) */,
-                 const int4* __restrict__ list, const Turn* __restrict__ turns /* (translations) */,
+                 const int4* __restrict__ list,
+                 const Rotation* __restrict__ turns /* (translations) */,
                  const real* turned /* (planes) slabs */,
                  real* __restrict__ sums /* (PARTS_EVEN planes shares) slabs */) {
-    extern __shared__ char memory[];  // for each warp what registers do not hold, (.., WARP)
-    __shared__ Turn along[2];
-    constexpr int EVEN = Part<0, 0>::Frame::BESIDE, ODD = Part<1, 0>::Frame::BESIDE,
-                  PARTS = PARTS_EVEN + PARTS_ODD;
+    extern __shared__ char memory[];  // per warp, the numbers that are not in registers, (.., WARP)
+    __shared__ Rotation rotations[2];
+    constexpr int EVEN = Part<0, 0>::Frame::IN_SHARED_MEMORY,
+                  ODD = Part<1, 0>::Frame::IN_SHARED_MEMORY, PARTS = PARTS_EVEN + PARTS_ODD;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, child = blockIdx.y;
     const int groups = groups_of(half), group = blockIdx.x * (blockDim.x / WARP) + warp;
     const int lists = gridDim.z / PARTS, part = blockIdx.z / lists, nth = blockIdx.z % lists;
@@ -292,14 +297,16 @@ extern "C" __global__ void __launch_bounds__(WARP* M2L_WARPS, BLOCKS)
     const Target target(group * WARP + lane, half);
     const real* moments = turned + nth / shares * plane_length(half);
     real* column = reinterpret_cast<real*>(memory) +
-                   warp * ((Sums::BESIDE + (EVEN > ODD ? EVEN : ODD)) * WARP) + lane;
+                   warp * ((Sums::IN_SHARED_MEMORY + (EVEN > ODD ? EVEN : ODD)) * WARP) + lane;
     real* local = sums + slab_of(part / 2 * lists + nth, child, group, half) + lane;
     const int from = start[child * lists + nth], count = start[child * lists + nth + 1] - from;
     list += from;
-    if (part == 0) Part<0, 0>::add(target, list, count, turns, moments, along, column, local);
-    if (part == 1) Part<1, 0>::add(target, list, count, turns, moments, along, column, local);
+    if (part == 0) Part<0, 0>::add(target, list, count, turns, moments, rotations, column, local);
+    if (part == 1) Part<1, 0>::add(target, list, count, turns, moments, rotations, column, local);
     if constexpr (PARTS_EVEN == 2)
-        if (part == 2) Part<0, 1>::add(target, list, count, turns, moments, along, column, local);
+        if (part == 2)
+            Part<0, 1>::add(target, list, count, turns, moments, rotations, column, local);
     if constexpr (PARTS_ODD == 2)
-        if (part == 3) Part<1, 1>::add(target, list, count, turns, moments, along, column, local);
+        if (part == 3)
+            Part<1, 1>::add(target, list, count, turns, moments, rotations, column, local);
 }

@@ -4,7 +4,7 @@
 //
 //   trace_leaves  partial sums. A block sums some leaves
 //   trace_sums    the sum over blocks. One block
-#include "common/from_root.cuh"
+#include "common/leaf_offset.cuh"
 
 #define SUMS 8  // Q, D, D' - D, S' - S
 #define THREADS 256
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const real* own = moments + parent.source(make_int4(0, 0, 0, child));
         const double q = own[0], dx = 2 * double(own[3 * WARP]), dy = 2 * double(own[WARP]),
                      dz = own[2 * WARP];
-        const FromRoot a(parent, child, parameters);
+        const LeafOffset a(parent, child, parameters);
         sum[0] += q;
         sum[1] += dx;
         sum[2] += dy;

@@ -1,32 +1,32 @@
 // Translations between a parent and its eight children: E of fmm_openmm/expansions/translations.py,
-// from the tables that children.cu makes, for expansions in shared memory, (TERMS,
-// TRANSLATE_BOXES). A thread owns a box and every so many-th term.
+// from the tables of setup/children.cu, for expansions in shared memory, (TERMS, TRANSLATE_BOXES).
+// A thread owns a box and every ROWS-th term.
 //
-//   ROTATED            by rotation, B^-1 E(r z) B, or by dense matrices
-//   TRANSLATE_BOXES    boxes a block      TRANSLATE_THREADS  of a block
+//   ROTATED            whether translations are B^-1 E(r z) B, with a rotation B, or dense matrices
+//   TRANSLATE_BOXES    boxes per block      TRANSLATE_THREADS  threads per block
 #pragma once
 #include "common/levels.cuh"
 
-#define ROWS (TRANSLATE_THREADS / TRANSLATE_BOXES)  // threads of a box
-#define TURN_ENTRIES ((ORDER + 1) * (2 * ORDER + 1) * (2 * ORDER + 3) / 3)
-// entries a child: B, B^-1, r^n / n!; or E
-#define TABLE (ROTATED ? 2 * TURN_ENTRIES + ORDER + 1 : TERMS * TERMS)
+#define ROWS (TRANSLATE_THREADS / TRANSLATE_BOXES)  // threads per box
+#define ROTATION_ENTRIES ((ORDER + 1) * (2 * ORDER + 1) * (2 * ORDER + 3) / 3)
+// entries per child: B, B^-1 and r^n / n!; or E
+#define TABLE (ROTATED ? 2 * ROTATION_ENTRIES + ORDER + 1 : TERMS * TERMS)
 
-// Where the rows of degree l begin in a matrix of which only blocks of one degree are not zero.
+// First entry of degree l in a block-diagonal matrix, of which only the blocks are stored.
 __host__ __device__ constexpr int block_of(int l) {
     return l * (4 * l * l - 1) / 3;
 }
 
-// Calls visit(a) for the thread's terms.
+// Calls visit(a) for the terms that the thread owns.
 template <class Visit>
 __device__ __forceinline__ void for_each_term(Visit visit) {
     for (int a = threadIdx.x / TRANSLATE_BOXES; a < TERMS; a += ROWS) visit(a);
 }
 
 #if ROTATED
-// Row a of a matrix of blocks, or of its transpose, times x.
-__device__ __forceinline__ real turned(const real* __restrict__ blocks, bool transposed,
-                                       const real* x, int a) {
+// Row a of a block-diagonal matrix, or of its transpose, times x.
+__device__ __forceinline__ real rotated_row(const real* __restrict__ blocks, bool transposed,
+                                            const real* x, int a) {
     const int l = degree_of(a), n = 2 * l + 1, row = a - l * l;
     const real* entry = blocks + block_of(l) + (transposed ? row : row * n);
     real sum = 0;
@@ -36,8 +36,8 @@ __device__ __forceinline__ real turned(const real* __restrict__ blocks, bool tra
 }
 
 // Row a of E(r z), or of its transpose, times x.
-__device__ __forceinline__ real along_z(const real* __restrict__ powers, bool transposed,
-                                        const real* x, int a) {
+__device__ __forceinline__ real translated_row(const real* __restrict__ powers, bool transposed,
+                                               const real* x, int a) {
     const int l = degree_of(a), m = a - l * l - l;
     real sum = 0;
     if (transposed)
@@ -50,26 +50,27 @@ __device__ __forceinline__ real along_z(const real* __restrict__ powers, bool tr
 }
 #endif
 
-// Calls store(a, value) with the thread's terms of E x, or of E^T x. Uses y and overwrites x, whose
-// values all threads have written; both are of the thread's box.
+// Calls store(a, value) for the thread's terms of E x or E^T x. x and y belong to the thread's box;
+// x must have been written by all threads and is overwritten, y is workspace.
 template <class Store>
 __device__ __forceinline__ void translate(const real* __restrict__ table, bool transposed, real* x,
                                           real* y, Store store) {
     __syncthreads();
 #if ROTATED
-    const real *turns = table, *back = table + TURN_ENTRIES;
+    const real *forth = table, *back = table + ROTATION_ENTRIES;
     for_each_term([&](int a) {
-        y[a * TRANSLATE_BOXES] = turned(transposed ? back : turns, transposed, x, a);
+        y[a * TRANSLATE_BOXES] = rotated_row(transposed ? back : forth, transposed, x, a);
     });
     __syncthreads();
     for_each_term([&](int a) {
-        x[a * TRANSLATE_BOXES] = along_z(table + 2 * TURN_ENTRIES, transposed, y, a);
+        x[a * TRANSLATE_BOXES] = translated_row(table + 2 * ROTATION_ENTRIES, transposed, y, a);
     });
     __syncthreads();
-    for_each_term([&](int a) { store(a, turned(transposed ? turns : back, transposed, x, a)); });
+    for_each_term(
+        [&](int a) { store(a, rotated_row(transposed ? forth : back, transposed, x, a)); });
 #else
     for_each_term([&](int a) {
-        const int l = degree_of(a);  // rows have lower degrees only, columns higher ones
+        const int l = degree_of(a);  // E is lower triangular in degrees
         real sum = 0;
         if (transposed)
             for (int b = l * l; b < TERMS; b++)

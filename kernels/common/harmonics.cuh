@@ -1,15 +1,14 @@
-// Regular solid harmonics R_a, conventions of fmm_openmm/expansions/harmonics.py: term (l, m) at
-// l^2 + l + m, m >= 0 the real part, m < 0 the imaginary part of order -m. They are products
+// Regular solid harmonics R_a in the conventions of fmm_openmm/expansions/harmonics.py: term (l, m)
+// has index l^2 + l + m; m >= 0 denotes the real part, m < 0 the imaginary part of order -m. They
+// are products of a real factor, shared by both parts, and a power:
 //
 //     R_lm = Q_lm(z, r^2) R_mm,   R_mm = (x + i y)^m / (2^m m!)
 //     Q_mm = 1,   (l^2 - m^2) Q_lm = (2 l - 1) z Q_l-1,m - r^2 Q_l-2,m
-//
-// of a real factor, which both parts share, and a power.
 #pragma once
 #include "real.cuh"
 
-// Q_lm of the order m for the degrees m <= l <= LAST. To be inlined where m is a constant,
-// as all loops here.
+// Computes Q_lm of order m for the degrees m <= l <= LAST. Like all loops here, to be inlined with
+// constant m.
 template <int LAST, int SIZE>
 __device__ __forceinline__ void degree_factors(int m, real z, real r2, real (&q)[SIZE]) {
     static_assert(LAST < SIZE, "a factor for each degree");
@@ -32,7 +31,8 @@ __device__ __forceinline__ real2 next_power(int m, real x, real y, const real2& 
     return real2{(x * power.x - y * power.y) * scale, (x * power.y + y * power.x) * scale};
 }
 
-// Calls visit(l, m, Re R_lm, Im R_lm) for all terms up to ORDER; l and m are constants in it.
+// Calls visit(l, m, Re R_lm, Im R_lm) for all terms up to ORDER; l and m are compile-time constants
+// in it.
 template <class Visit>
 __device__ __forceinline__ void regular_harmonics(real x, real y, real z, Visit visit) {
     const real r2 = x * x + y * y + z * z;
@@ -51,8 +51,8 @@ __host__ __device__ constexpr int term(int l, int m) {
     return l * l + l + m;
 }
 
-// First order m of share `share` of `shares`: the orders are dealt out in nearly equal numbers of
-// terms, low orders first.
+// First order m of share number `share`: the orders are divided into `shares` ranges with nearly
+// equal numbers of terms, low orders first.
 __host__ __device__ constexpr int first_order(int share, int shares) {
     int m = 0;
     for (int before = 0; m <= ORDER; m++) {

@@ -1,20 +1,20 @@
-// Boxes of one level of an octree, whose parents' grid has `half` times as many boxes along each
-// axis as the root grid.
+// Boxes of one level of an octree. The grid of their parents has `half` times as many boxes along
+// each axis as the root grid.
 //
-// Expansions of a level are kept in slabs: the boxes with child position c (x + 2 y + 4 z of their
-// parities), one of every parent, parents' x fastest, 32 together,
-// these with one term after the other:
+// Expansions of a level are stored in slabs. The boxes with child position c (x + 2 y + 4 z of
+// their parities), one for each parent, are divided into groups of 32 in the order of the parents,
+// x fastest; a group stores its terms one after the other:
 //
 //     (8 children, groups of 32 parents, TERMS, 32)
 //
-// So the lanes of a warp share their interaction list, the sources at one relative translation are
-// next to each other again, and terms are at constant distances. Lanes beyond the last parent
-// repeat it. OPEN: behind them a slab of zeros, which stands for the boxes outside.
+// Thus the lanes of a warp share an interaction list, the sources at one relative translation are
+// contiguous as well, and the distance between terms is constant. Lanes beyond the last parent
+// repeat it. With OPEN a slab of zeros follows, which stands for boxes outside the grid.
 //
-//   M2L_WARPS      warps a block
+//   M2L_WARPS      warps per block
 //   ROOT0 ..       boxes of the root grid along each axis
 //   ROOT10, ROOT20, ROOT21
-//                  the lower triangle of its counts matrix
+//                  lower triangle of its counts matrix
 //   OPEN           whether there are no periodic images
 #pragma once
 #include "common/real.cuh"
@@ -33,14 +33,14 @@ __device__ __forceinline__ int groups_of(int half) {
     return (parents_of(half) + WARP - 1) / WARP;
 }
 
-// Where the expansion of a box begins in slabs.
+// Index of a box's first term in slabs.
 __device__ __forceinline__ long long slab(int child, unsigned int parent, int half) {
     return (child * groups_of(half) + parent / WARP) * (long long)(TERMS * WARP) + parent % WARP;
 }
 
-// A target in the grid of parents. An entry of an interaction list holds the source's parent
-// relative to the target's in x, y and z, and in w the source's child position in the lowest three
-// bits, what describes the translation above them.
+// A target's parent, in the grid of parents. An entry of an interaction list holds in x, y and z
+// the source's parent relative to the target's, and in w the source's child position in the lowest
+// three bits and the number of the translation above them.
 struct Target {
     int half, x, y, z;
 
@@ -50,7 +50,8 @@ struct Target {
         y = parent / nx % ny;
         z = parent / (nx * ny);
     }
-    // Where the expansion of a source begins. At most a few grids away: no division.
+    // Index of a source's first term. Sources are at most a few periods away, so that loops replace
+    // divisions.
     __device__ __forceinline__ long long source(int4 entry) const {
         int sx = x + entry.x, sy = y + entry.y, sz = z + entry.z;
         const int nx = ROOT0 * half, ny = ROOT1 * half, nz = ROOT2 * half;
@@ -75,8 +76,8 @@ struct Target {
     }
 };
 
-// Where the expansion of this box begins among those of its own level, whose parents' grid has half
-// / 2 boxes for one of the root.
+// Index of a box's first term in the slabs of its own level, whose parents' grid has half / 2 boxes
+// for each box of the root grid.
 __device__ __forceinline__ long long own_slab(const Target& box) {
     const int nx = ROOT0 * box.half / 2, ny = ROOT1 * box.half / 2;
     const int child = (box.x & 1) + 2 * (box.y & 1) + 4 * (box.z & 1);

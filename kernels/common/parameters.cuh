@@ -1,14 +1,14 @@
 // The parameter block of the pipeline.
 #pragma once
 
-// What changes from call to call without a new graph. Rows of boxes and columns of
-// inverse as in BoxLattice.
+// Values that may change between evaluations without rebuilding the graph. Matrices are stored row
+// by row, box and cell vectors as rows, as in BoxLattice.
 struct Parameters {
-    double inverse[9];  // positions in nm to box coordinates: row vector times matrix
+    double inverse[9];  // positions in nm times this matrix are box coordinates
     double boxes[9];    // box vectors, mean box widths
     double slope[9];    // inverse of boxes
-    double potential;   // Coulomb constant / width: potentials to kJ/mol/e
-    double field;       // Coulomb constant / width^2
+    double potential;   // Coulomb constant / box width: converts potentials to kJ/mol/e
+    double field;       // Coulomb constant / box width^2: converts fields
     double cell[9];     // cell vectors, mean box widths
-    double origin[3];   // nm, where boxes cover the particles only; else 0
+    double origin[3];   // nm, if boxes cover only the particles; else 0
 };

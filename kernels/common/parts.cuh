@@ -1,21 +1,21 @@
-// Parts of a particle: with smoothing it belongs to up to eight boxes, see
-// fmm_openmm/backends/reference/sort.py.
+// Parts: with smoothing, a particle is split into up to eight charges in neighbouring boxes, see
+// fmm_openmm/backends/reference/sort.py. Without smoothing it has one part.
 #pragma once
 #include "types.cuh"
 
-// A corner's bits tell along which axes the part lies in the neighbouring box
-// instead of the home box.
+// Box offset along an axis of a part. The bits of `corner` select the axes along which the part is
+// in the neighbouring box instead of the home box.
 __device__ __forceinline__ int step_of(const Located& at, int corner, int axis) {
     return SMOOTHED ? (corner >> axis & 1) * side_of(at.sides, axis) : 0;
 }
 
-// Whether a particle has several parts.
+// Whether a particle has more than one part.
 __device__ __forceinline__ bool is_split(const Located& at) {
     return SMOOTHED && at.sides != 0x15;
 }
 
-// Calls visit(corner) for the corners that have a part: the subsets of the axes along which the
-// particle is split.
+// Calls visit(corner) for each part: corners are the subsets of the axes along which the particle
+// is split.
 template <class Visit>
 __device__ __forceinline__ void for_each_corner(const Located& at, Visit visit) {
     int split = 0;
@@ -29,14 +29,14 @@ __device__ __forceinline__ void for_each_corner(const Located& at, Visit visit) 
     } while (corner != 0);
 }
 
-// Number of the box in which a part lies.
+// Number of the box that contains a part.
 __device__ __forceinline__ int box_of(const Located& at, int corner) {
     return box_number(at.box[0] + step_of(at, corner, 0), at.box[1] + step_of(at, corner, 1),
                       at.box[2] + step_of(at, corner, 2));
 }
 
-// Position of a part relative to its box's centre; its share of the particle, and that share's
-// gradient per box width.
+// Position of a part relative to its box's centre, its fraction of the particle's charge, and the
+// gradient of that fraction per box width.
 struct Part {
     real x, y, z, weight, slope_x, slope_y, slope_z;
 };
@@ -72,7 +72,7 @@ __device__ __forceinline__ Part part_of(const Located& at, const real4& fraction
     return part;
 }
 
-// Where a part has its entry in arrays (CORNERS, n).
+// Index of a part in arrays (CORNERS, n).
 __device__ __forceinline__ int entry_of(int particle, int corner, int n) {
     return SMOOTHED ? corner * n + particle : particle;
 }
@@ -81,8 +81,8 @@ __device__ __forceinline__ int entry_of(int part, int n) {
     return entry_of(part >> 3, part & 7, n);
 }
 
-// The parts of each box, in no particular order. The last of the LISTED entries of a box heads the
-// list of those that found no other: `next` holds the number of the part before a part.
+// The parts of each box, in order of arrival. The first LISTED - 1 parts are in `arrived`; the last
+// entry of a box heads a linked list of the others, in which `next` holds the part before a part.
 struct Lists {
     int n;
     int* count;    // (BOXES)
@@ -90,7 +90,7 @@ struct Lists {
     int* next;     // (CORNERS, n) part numbers
 };
 
-// The lanes of a warp whose parts go into the same box share an atomic.
+// Appends a part to the list of a box. Lanes with the same box share one atomic.
 __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
     const unsigned peers = __match_any_sync(__activemask(), box), lane = threadIdx.x % 32,
                    leader = __ffs(peers) - 1;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
         lists.next[entry_of(part, lists.n)] = atomicExch(&list[LISTED - 1], part);
 }
 
-// Coordinates in boxes of a place in nm.
+// Converts a position in nm to box coordinates.
 __device__ __forceinline__ double3 in_boxes(double x, double y, double z,
                                             const Parameters* __restrict__ parameters) {
     const double* inverse = parameters->inverse;
@@ -120,8 +120,8 @@ __device__ __forceinline__ double3 in_boxes(double x, double y, double z,
     return s;
 }
 
-// Where particle i is, by its coordinates in boxes: its home box and coordinates in it; its parts
-// go into their boxes' lists. Returns whether there is a box for it.
+// Locates particle i from its box coordinates and appends its parts to the lists of their boxes.
+// Returns whether the particle is inside the boxes.
 __device__ __forceinline__ bool place_particle(int i, const double3& x, real charge,
                                                Located* __restrict__ located,
                                                real4* __restrict__ fraction, const Lists& lists) {
@@ -134,8 +134,8 @@ __device__ __forceinline__ bool place_particle(int i, const double3& x, real cha
 #pragma unroll
     for (int axis = 0; axis < 3; axis++) {
         const double s = coordinate[axis], cell = floor(s);
-        // not finite, absurdly far or outside the boxes: all such particles go to one box, and
-        // their result is NaN
+        // particles with non-finite or huge coordinates or outside all boxes are put into one box,
+        // and their results are NaN
         const bool found = OPEN ? s >= SMOOTHING && s < last[axis] - SMOOTHING : fabs(cell) < 1e9;
         inside = inside && found;
         u[axis] = found ? real(s - cell) : real(nan(""));

@@ -1,4 +1,4 @@
-// Numbers: REAL is float or double. ORDER is that of the expansions, where there are any.
+// Number types. REAL is float or double; ORDER is the expansion order, if there are expansions.
 #pragma once
 
 typedef REAL real;
@@ -14,8 +14,8 @@ struct __align__(4 * sizeof(real)) real4 {
 #define TERMS ((ORDER + 1) * (ORDER + 1))
 #define FULL 0xffffffffu
 
-// 1 / sqrt(x) for normal x. In float64 the hardware's estimate and a step of third order: no branch
-// for special numbers.
+// 1 / sqrt(x) for normal x. In float64 this refines the hardware's estimate by one step of third
+// order, without branches for special values.
 __device__ __forceinline__ float inverse_root(float x) {
     return rsqrtf(x);
 }

@@ -2,8 +2,8 @@
 #pragma once
 #include "real.cuh"
 
-// Sums over groups of COUNT lanes of COUNT values a lane, COUNT a power of two: afterwards lane i
-// holds the sum of value i % COUNT.
+// Sums of COUNT values per lane over groups of COUNT lanes, where COUNT is a power of two. Lane i
+// returns the sum of value i % COUNT.
 template <int COUNT>
 __device__ __forceinline__ real transposed_sum(real (&v)[COUNT], unsigned lane) {
     if constexpr (COUNT > 1) {

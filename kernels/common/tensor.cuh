@@ -1,4 +1,4 @@
-// Products of small matrices on tensor cores, where there are any.
+// Products of small matrices on tensor cores, if the device has them.
 #pragma once
 #include "common/real.cuh"
 
@@ -8,11 +8,12 @@
 #define ARCHITECTURE 0
 #endif
 
-// d += a b, a 16 x 8, b 8 x 8, in the tensor cores' layout: with lane = 4 g + t, a holds (g, t), (g
-// + 8, t), (g, t + 4), (g + 8, t + 4), b (t, g), (t + 4, g), and d (g, 2 t), (g, 2 t + 1), (g + 8,
-// 2 t), (g + 8, 2 t + 1).
+// d += a b with a 16 x 8 and b 8 x 8, in the layout of tensor cores. Lane 4 g + t holds the entries
+// (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of a, (t, g), (t + 4, g) of b, and (g, 2 t), (g, 2
+// t + 1), (g + 8, 2 t), (g + 8, 2 t + 1) of d.
 template <class T>
-__device__ __forceinline__ void multiply_plainly(T (&d)[4], const T (&a)[4], const T (&b)[2]) {
+__device__ __forceinline__ void multiply_without_tensor_cores(T (&d)[4], const T (&a)[4],
+                                                              const T (&b)[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int k = 0; k < 8; k++) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const float (&a)[4],
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
 #else
-    multiply_plainly(d, a, b);
+    multiply_without_tensor_cores(d, a, b);
 #endif
 }
 
@@ -55,17 +56,17 @@ __device__ __forceinline__ void multiply_add(double (&d)[4], const double (&a)[4
             : "+d"(d[k % 2 * 2]), "+d"(d[k % 2 * 2 + 1])
             : "d"(a[k]), "d"(b[k / 2]));
 #else
-    multiply_plainly(d, a, b);
+    multiply_without_tensor_cores(d, a, b);
 #endif
 }
 
-// What a TF32 number holds of x.
-__device__ __forceinline__ float leading(float x) {
+// x truncated to the precision of TF32.
+__device__ __forceinline__ float truncate_to_tf32(float x) {
     return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
 }
 
-// A lane's part of a factor, a (N = 4) or b (N = 2): doubles as they are, floats as sums of two
-// TF32 numbers (H. Ootomo and R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022),
+// A lane's entries of a factor, a (N = 4) or b (N = 2). Floats are split into sums of two TF32
+// numbers (H. Ootomo and R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022),
 // doi:10.1177/10943420221090256).
 template <int N>
 struct Factor {
@@ -73,20 +74,22 @@ struct Factor {
     real first[N], second[N];
 };
 
-// The first numbers of b are rounded to nearest, so that what is left out has any sign.
+// The first numbers of b are rounded to nearest, so that the error of the omitted product is
+// unbiased.
 template <int N>
 __device__ __forceinline__ Factor<N> split(const real (&x)[N]) {
     Factor<N> parts;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const real rounded = Factor<N>::SPLIT && N == 2 ? x[i] + (x[i] - leading(x[i])) : x[i];
-        parts.first[i] = Factor<N>::SPLIT ? leading(rounded) : x[i];
+        const real rounded =
+            Factor<N>::SPLIT && N == 2 ? x[i] + (x[i] - truncate_to_tf32(x[i])) : x[i];
+        parts.first[i] = Factor<N>::SPLIT ? truncate_to_tf32(rounded) : x[i];
         parts.second[i] = x[i] - parts.first[i];
     }
     return parts;
 }
 
-// d += a b, all but the product of both second parts.
+// d += a b, without the product of the second parts.
 __device__ __forceinline__ void multiply_add(real (&d)[4], const Factor<4>& a, const Factor<2>& b) {
     if (Factor<4>::SPLIT) {
         multiply_add(d, a.first, b.second);

@@ -1,37 +1,34 @@
-// Types and constants shared by all kernels of particles and boxes. Lengths are in mean box widths.
+// Types and constants of the kernels for particles and boxes. Lengths are in mean box widths.
 //
 // Macros set by the loader:
 //   REAL             float or double
 //   ORDER            expansion order p
 //   SMOOTHED         whether particles are split into parts
-//   SMOOTHING        transition width, box widths
-//   CONVOLVE_WARPS   warps a block of convolve
-//   LISTED           parts that a box's list holds
-//   REGION           boxes that are also counted together
-//   MIRRORED_WARPS, MIRRORED_WAVES
-//                    warps and wave vectors a block of convolve_mirrored
-//   P2M_LANES        lanes a box in p2m
-//   L2P_WARPS        warps (1 or 4) that share a part's terms in l2p
-//   L2P_BOXES        boxes a block of l2p
-//   ORDERED          whether every box's slot is its number
-//   DFT_THREADS      threads a block of dft at most
-//   D0, D1, D2       lengths of the Fourier transforms
-//   DFT_ROWS         rows of a plane there: D1, or 1
-//   DFT_PITCH        values a row takes in shared memory
-//   DFT_PAIRS        pairs of planes a block of dft_planes
-//   DFT_COLUMNS0 ..  columns along an axis a block of dft_columns
-//   WINDOW           sources a box holds at a time in p2p
-//   NEAR             number of boxes of the near stencil
-//   POSITION         type of the positions given
-//   ORIGIN           where the origin lies in its box
-//   REACH0 ..        largest offsets in it along each axis
-//   STAGED           whether convolve keeps the operator in shared memory
-//   N0, N1, N2       diagonal of the counts matrix, C10, C20, C21 its lower triangle
-//   STRIDE           from one term of a box's expansion to the next: POINTS, with levels below the
-//                    root grid 32
-//   OPEN             whether boxes cover the particles only: then N0, N1, N2 boxes lie in a corner
-//                    of a larger Fourier grid
+//   SMOOTHING        half of the transition width between boxes
+//   POSITION         type of the positions
+//   ORIGIN           position of the origin in its box
 //   IMAGES           whether the particles have periodic images
+//   N0, N1, N2       diagonal of the counts matrix; C10, C20, C21: its lower triangle
+//   OPEN             whether boxes cover only the particles: N0 x N1 x N2 boxes in a corner of a
+//   larger,
+//                    zero-padded Fourier grid
+//   ORDERED          whether the slot of every box is its number
+//   STRIDE           distance between successive terms of a box's expansion: POINTS, or 32 with
+//   levels LISTED           capacity of the list of a box's parts REGION           boxes whose
+//   parts are counted together P2M_LANES        lanes per box in p2m L2P_WARPS        warps (1 or
+//   4) that share the terms of a part in l2p L2P_BOXES        boxes per block of l2p NEAR number of
+//   boxes in the near stencil REACH0 ..        largest offset in the near stencil along each axis
+//   WINDOW           sources that p2p holds in shared memory at a time
+//   CONVOLVE_WARPS   warps per block of convolve
+//   STAGED           whether convolve copies the operator to shared memory
+//   MIRRORED_WARPS, MIRRORED_WAVES
+//                    warps and wave vectors per block of convolve_mirrored
+//   D0, D1, D2       lengths of the Fourier transforms
+//   DFT_THREADS      maximum threads per block of dft
+//   DFT_ROWS         rows of a plane in dft: D1 or 1
+//   DFT_PITCH        values per row in shared memory
+//   DFT_PAIRS        pairs of planes per block of dft_planes
+//   DFT_COLUMNS0 ..  columns along an axis per block of dft_columns
 #pragma once
 #include "parameters.cuh"
 #include "real.cuh"
@@ -39,22 +36,22 @@
 typedef unsigned long long uint64;
 
 #define BOXES (N0 * N1 * N2)
-#define POINTS (D0 * D1 * D2)  // points of a Fourier grid, at least one for each box
+#define POINTS (D0 * D1 * D2)  // points of the Fourier grid, at least one per box
 #define CORNERS (SMOOTHED ? 8 : 1)
 
-// Where a particle is: its home box (unwrapped), and along each axis the side on
-// which it is split, packed.
+// Location of a particle: its home box (unwrapped), and the side on which it is split along each
+// axis.
 struct __align__(16) Located {
     int box[3];
-    int sides;  // (side + 1) in base 4 for the three axes
+    int sides;  // side + 1 for each of the three axes, in base 4
 };
 
 __device__ __forceinline__ int side_of(int sides, int axis) {
     return ((sides >> (2 * axis)) & 3) - 1;
 }
 
-// Box number in memory order of a box index: first axis fastest. The index is unwrapped, or without
-// images within its range.
+// Box number, in memory order with the first axis fastest, of a box index. The index may be
+// unwrapped; without periodic images it must be in range.
 __device__ __forceinline__ int floor_div(int a, int b) {
     int q = a / b;
     return q - (a - q * b < 0);

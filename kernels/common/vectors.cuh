@@ -1,4 +1,5 @@
-// Vectors between the centres of boxes, in mean box widths, from the parameter block.
+// Vectors between the centres of boxes, in mean box widths, from box offsets and the parameter
+// block.
 #pragma once
 #include "common/parameters.cuh"
 #include "common/real.cuh"

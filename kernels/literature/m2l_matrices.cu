@@ -1,5 +1,5 @@
-// matrices: those of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms,
-// a thread an entry.
+// matrices: the matrices of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms. A thread
+// per entry.
 #include "tiles.cuh"
 
 extern "C" __global__ void matrices(
@@ -7,7 +7,7 @@ extern "C" __global__ void matrices(
     real* __restrict__ matrix /* (vectors, TERMS, TILES, ROWS): source term, target term */) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
     if (row >= TILES * ROWS) return;
-    const int a = OF.term[row / ROWS][row % ROWS];
+    const int a = TERM_TILES.term[row / ROWS][row % ROWS];
     const real value = a < 0 ? real(0) : matrix_entry(harmonics + blockIdx.z * HARMONICS, a, b);
     matrix[(blockIdx.z * (long long)TERMS + b) * (TILES * ROWS) + row] = value;
 }

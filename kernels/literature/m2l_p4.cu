@@ -1,10 +1,10 @@
-// m2l_p4: M2L of a level of an octree, O(p^4) for each pair of boxes, its loops mapped to threads
-// as they stand.
+// m2l_p4: M2L of a level of an octree, O(p^4) per pair of boxes, with a direct mapping of loops to
+// threads,
 //
-//     L_lm = sum over the list, j and k of T_l+j,m+k M_jk    (in real terms: common/irregular.cuh)
+//     L_lm = sum over the list, j and k of T_l+j,m+k M_jk    (for real terms: irregular.cuh)
 //
-// A block owns a target, a thread one (l, m) of it. All operands come from memory, four harmonics
-// and two moments for eight multiply-adds: bound by the caches.
+// A block owns a target, a thread one pair (l, m). All operands are read from memory, four
+// harmonics and two moments for eight multiply-adds: bound by the caches.
 #include "irregular.cuh"
 
 extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP)
@@ -21,20 +21,20 @@ extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP)
         const int4 entry = list[child * count + i];
         const real* t = harmonics + (entry.w >> 3) * HARMONICS;
         const real* source = moments + target.source(entry);
-        real of_c = 0, of_s = 0;  // of this source: the sum over all has less to round
+        real source_c = 0, source_s = 0;  // summed per source, to reduce rounding errors
         for (int j = 0; j <= ORDER; j++)
             for (int k = 0; k <= j; k++) {
                 const Entries e = entries(t + (l + j) * (l + j) + l + j, m, k);
                 const real mc = source[(j * j + j + k) * WARP];
-                of_c += e.cc * mc;
-                of_s += e.sc * mc;
+                source_c += e.cc * mc;
+                source_s += e.sc * mc;
                 if (k == 0) continue;
                 const real ms = source[(j * j + j - k) * WARP];
-                of_c += e.cs * ms;
-                of_s += e.ss * ms;
+                source_c += e.cs * ms;
+                source_s += e.ss * ms;
             }
-        c += of_c;
-        s += of_s;
+        c += source_c;
+        s += source_s;
     }
     real* local = sums + slab(child, blockIdx.x, half);
     local[(l * l + l + m) * WARP] = row_factor(l, m) * c;

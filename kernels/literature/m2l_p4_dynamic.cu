@@ -1,19 +1,17 @@
-// m2l_p4_dynamic: M2L of a level of an octree, O(p^4), one block of work a parent box.
+// m2l_p4_dynamic: M2L of a level of an octree, O(p^4), one block per parent box.
 //
-// The hierarchy of CUDA dynamic parallelism without its launches from the device: a block owns the
-// eight children of a parent, walks the near parents, then their children, and only inside runs the
-// loops over terms. Whatever depends on boxes alone is computed once a parent or source; a source's
-// moments lie in shared memory for all eight targets. A thread owns one (l, m) of all of them.
-// Bound by reading harmonics, four for eight multiply-adds. (B. Kohnke et al., Int. J. High
-// Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
+// The kernel has the loop hierarchy of CUDA dynamic parallelism without launches from the device. A
+// block owns the eight children of a parent, loops over the near parents and their children, and
+// only inside over terms. Quantities that depend only on boxes are computed once per parent or
+// source; a source's moments are in shared memory for all eight targets. A thread owns one pair (l,
+// m) of all targets. Bound by reading harmonics, four for eight multiply-adds. (B. Kohnke et al.,
+// Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
 #include "irregular.cuh"
 
 extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP, 1)
     m2l_p4_dynamic(int half, int near,
                    const int4* __restrict__ parents /* (near): offsets of near boxes */,
-                   const int* __restrict__ number /* (near, 8, 8): translation from their children
-                                                     to the target's, -1 if these are near */
-                   ,
+                   const int* __restrict__ number /* (near, 8, 8): translation, -1 if near */,
                    const real* __restrict__ harmonics /* (translations, HARMONICS) */,
                    const real* __restrict__ moments /* slabs */,
                    real* __restrict__ sums /* slabs */) {
@@ -35,19 +33,19 @@ extern "C" __global__ void __launch_bounds__((PAIRS + WARP - 1) / WARP * WARP, 1
                 const int translation = number[(n * 8 + child) * 8 + to];
                 if (translation < 0) continue;
                 const real* t = harmonics + translation * HARMONICS;
-                real of_c = 0, of_s = 0;  // of this source: the sum over all has less to round
+                real source_c = 0, source_s = 0;  // summed per source, to reduce rounding errors
                 for (int j = 0; j <= ORDER; j++)
                     for (int k = 0; k <= j; k++) {
                         const Entries e = entries(t + (l + j) * (l + j) + l + j, m, k);
                         const real mc = source[j * j + j + k],
                                    ms = k == 0 ? real(0) : source[j * j + j - k];
-                        of_c += e.cc * mc;
-                        of_c += e.cs * ms;
-                        of_s += e.sc * mc;
-                        of_s += e.ss * ms;
+                        source_c += e.cc * mc;
+                        source_c += e.cs * ms;
+                        source_s += e.sc * mc;
+                        source_s += e.ss * ms;
                     }
-                c[to] += of_c;
-                s[to] += of_s;
+                c[to] += source_c;
+                s[to] += source_s;
             }
         }
     }

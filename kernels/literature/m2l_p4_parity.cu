@@ -1,18 +1,18 @@
 // m2l_p4_parity: M2L of a level of an octree, O(p^4), with matrices shared by mirror images
-// (common/mirrors.cuh), and sums of moments.
+// (mirrors.cuh) and sums over mirror images.
 //
-// Target terms of the same signs under mirrors share sums over the group, which take one product
-// with the matrix:
+// Target terms of the same parity share sums over the group, which need one product with the
+// matrix:
 //
 //     L_a = sum_b B_ab N_b(parity of a)      N_b(q) = sum_g (-1)^(q . g) s_b(g) M_b(g)
 //
-// N is a transform of M over g in as many steps as there are axes to mirror. ROWS multiply-adds for
-// a source term of a group, ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform.
+// N is a transform of M over g with one step per axis in MIRRORS. A source term of a group takes
+// ROWS multiply-adds and ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform.
 // Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857, without the sums N.)
 #include "mirrors.cuh"
 
 template <int MIRRORS>
-__device__ __forceinline__ void turn(const real4& signs, real (&m)[8]) {
+__device__ __forceinline__ void transform(const real4& signs, real (&m)[8]) {
 #pragma unroll
     for (int axis = 0; axis < 3; axis++) {
         const int bit = 1 << axis;
@@ -32,10 +32,10 @@ __device__ __forceinline__ void add(const real4* matrix, const real (&m)[8], rea
 #pragma unroll
     for (int o = 0; o < ROWS; o += 4) {
         const real4 e = matrix[o / 4];
-        local[o] += e.x * m[OF.parity[o] & MIRRORS];
-        local[o + 1] += e.y * m[OF.parity[o + 1] & MIRRORS];
-        local[o + 2] += e.z * m[OF.parity[o + 2] & MIRRORS];
-        local[o + 3] += e.w * m[OF.parity[o + 3] & MIRRORS];
+        local[o] += e.x * m[TERM_TILES.parity[o] & MIRRORS];
+        local[o + 1] += e.y * m[TERM_TILES.parity[o + 1] & MIRRORS];
+        local[o + 2] += e.z * m[TERM_TILES.parity[o + 2] & MIRRORS];
+        local[o + 3] += e.w * m[TERM_TILES.parity[o + 3] & MIRRORS];
     }
 }
 

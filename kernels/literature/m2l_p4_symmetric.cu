@@ -1,13 +1,13 @@
-// m2l_p4_symmetric: M2L of a level of an octree, O(p^4), with matrices shared by mirror
-// images (common/mirrors.cuh).
+// m2l_p4_symmetric: M2L of a level of an octree, O(p^4), with matrices shared by mirror images
+// (mirrors.cuh).
 //
-// Every entry that is read is multiplied with the moments of all sources of the group: ROWS times
-// their number of multiply-adds for a source term, ROWS / 4 reads of the matrix. (B. Kohnke et al.,
-// Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
+// Every entry of the matrix that is read is multiplied by the moments of all sources of the group.
+// A source term takes ROWS multiply-adds per source and ROWS / 4 reads of the matrix. (B. Kohnke et
+// al., Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
 #include "mirrors.cuh"
 
 template <int MIRRORS>
-__device__ __forceinline__ void turn(const real4& signs, real (&m)[8]) {
+__device__ __forceinline__ void transform(const real4& signs, real (&m)[8]) {
     const real yz = signs.y * signs.z;
     m[1] *= signs.x;
     m[2] *= signs.y;
@@ -26,10 +26,10 @@ __device__ __forceinline__ void add(const real4* matrix, const real (&m)[8], rea
 #pragma unroll
         for (int g = 0; g < 8; g++)
             if ((g & MIRRORS) == g) {
-                local[o] += (odd(OF.parity[o], g) ? -e.x : e.x) * m[g];
-                local[o + 1] += (odd(OF.parity[o + 1], g) ? -e.y : e.y) * m[g];
-                local[o + 2] += (odd(OF.parity[o + 2], g) ? -e.z : e.z) * m[g];
-                local[o + 3] += (odd(OF.parity[o + 3], g) ? -e.w : e.w) * m[g];
+                local[o] += (odd(TERM_TILES.parity[o], g) ? -e.x : e.x) * m[g];
+                local[o + 1] += (odd(TERM_TILES.parity[o + 1], g) ? -e.y : e.y) * m[g];
+                local[o + 2] += (odd(TERM_TILES.parity[o + 2], g) ? -e.z : e.z) * m[g];
+                local[o + 3] += (odd(TERM_TILES.parity[o + 3], g) ? -e.w : e.w) * m[g];
             }
     }
 }

@@ -1,34 +1,36 @@
 // M2L of a level of an octree, O(p^4), with matrices shared by the translations (+-x, +-y, +-z).
 //
-// A mirror of x, y or z multiplies every term by a sign. With s(g) those of g, some of the three
-// mirrors one after the other, and with the matrix A of (|x|, |y|, |z|), the sources of a group,
-// whose translations are g h (|x|, |y|, |z|) for all g of the axes MIRRORS and one h, add up to
+// Mirroring x, y or z multiplies every term by a sign. Let g be a product of some of the three
+// mirrors, s_a(g) its sign for term a, and A the matrix of the translation (|x|, |y|, |z|). The
+// sources of a group have the translations g h (|x|, |y|, |z|) for one h and all products g of the
+// mirrors in MIRRORS. Their sum is
 //
 //     L_a = sum_b B_ab sum_g s_a(g) s_b(g) M_b(g)        B_ab = s_a(h) A_ab s_b(h)
 //
-// A lane owns a target, a warp a tile of the terms of 32 targets, the same number of each parity in
-// every tile (tiles.cuh), so that s_a(g) is known when the code is compiled. Registers hold the
-// sums. Moments come from the caches, AHEAD of them on their way for each lane; B passes through
-// shared memory, for all warps of a block. A kernel file says by `turn` and `add` how it adds a
-// term b.
+// A lane owns a target, a warp one tile of the terms of 32 targets. Every tile has the same number
+// of terms of each parity (tiles.cuh), so that s_a(g) is known at compile time. Sums are in
+// registers. Moments are read through the caches, AHEAD of them in flight per lane; B is in shared
+// memory, for all warps of a block. The kernel files define how a term b is added, in `transform`
+// and `add`.
 //
-//   ABREAST       tiles a block, a divisor of TILES
-//   M2L_WARPS     a block at most, ABREAST for every 32 targets      BLOCKS  of a multiprocessor
-//   AHEAD         moments that are read ahead, a power of 2
+//   ABREAST       tiles per block, a divisor of TILES
+//   M2L_WARPS     maximum warps per block, ABREAST for every 32 targets
+//   BLOCKS        blocks per multiprocessor
+//   AHEAD         moments that are loaded in advance, a power of 2
 #pragma once
 #include "tiles.cuh"
 
 #define CHUNK_TERMS (16384 / int(sizeof(real)) / (ABREAST * ROWS) / AHEAD * AHEAD)
 #define SIGNS ((TERMS + AHEAD - 1) / AHEAD * AHEAD)
-// source terms whose part of the matrix is in shared memory at a time
+// source terms whose rows of the matrix are in shared memory at a time
 #define CHUNK (CHUNK_TERMS < TERMS ? CHUNK_TERMS : TERMS)
 
-// Whether some mirrors change the sign of a term.
+// Whether a product of mirrors changes the sign of a term.
 __host__ __device__ constexpr bool odd(int parity, int mirrors) {
     return ((parity & mirrors) ^ (parity & mirrors) >> 1 ^ (parity & mirrors) >> 2) & 1;
 }
 
-// Sources of a group.
+// Number of sources in a group.
 __host__ __device__ constexpr int size_of(int mirrors) {
     return 1 << ((mirrors & 1) + (mirrors >> 1 & 1) + (mirrors >> 2));
 }
@@ -39,16 +41,16 @@ __device__ __forceinline__ real sign_of(int parity, int mirrors) {
 
 struct Shared {
     real4 matrix[CHUNK][ABREAST * ROWS / 4];
-    real4 rows[ROWS / 4];  // signs of the terms of a tile under h
-    real4 signs[SIGNS];    // of the source terms: under the mirrors of x, of y, of z; under h
-    unsigned int begins[8 * WARP * M2L_WARPS];  // of the sources of a group, for each thread
+    real4 rows[ROWS / 4];  // signs under h of the terms of a tile
+    real4 signs[SIGNS];    // signs of the source terms under the mirrors of x, y, z and under h
+    unsigned int begins[8 * WARP * M2L_WARPS];  // first terms of the sources of a group, per thread
 };
 
-// The moments M_b(g) of a source term, of g among MIRRORS, as `add` wants them.
+// Replaces the moments M_b(g) of a source term, for g in MIRRORS, by the form that `add` expects.
 template <int MIRRORS>
-__device__ __forceinline__ void turn(const real4& signs, real (&m)[8]);
+__device__ __forceinline__ void transform(const real4& signs, real (&m)[8]);
 
-// The part of a source term in the sums of a tile.
+// Adds the contribution of a source term to the sums of a tile.
 template <int MIRRORS>
 __device__ __forceinline__ void add(const real4* matrix /* (ROWS / 4) */, const real (&m)[8],
                                     real (&local)[ROWS]);
@@ -60,7 +62,7 @@ __device__ __forceinline__ void add_group(
     const real4* __restrict__ matrix /* (TERMS, TILES ROWS / 4) */, int tile, real (&local)[ROWS]) {
     constexpr int SIZE = size_of(MIRRORS), STEP = SIZE < AHEAD ? AHEAD / SIZE : 1,
                   WIDTH = ABREAST * ROWS / 4;
-    unsigned int source[8];  // of 32 bits: registers are scarce
+    unsigned int source[8];  // 32-bit offsets, to save registers
     real m[STEP][8], next[STEP][8] = {};
     unsigned int* begins = shared.begins + threadIdx.x;
 #pragma unroll 1
@@ -93,7 +95,7 @@ __device__ __forceinline__ void add_group(
             for (int k = 0; k < STEP; k++) {
 #pragma unroll
                 for (int g = 0; g < 8; g++) m[k][g] = next[k][g];
-                turn<MIRRORS>(shared.signs[first + b + k], m[k]);
+                transform<MIRRORS>(shared.signs[first + b + k], m[k]);
             }
             const int left = TERMS - first - b - STEP;
 #pragma unroll
@@ -113,14 +115,14 @@ __device__ __forceinline__ void add_group(
     }
 }
 
-// B = A of a mirror h: signs of the terms.
+// Sets the signs of all terms for the mirror h in B = s(h) A s(h).
 __device__ __forceinline__ void mirror_all(Shared& shared, int h) {
     for (int b = threadIdx.x; b < SIGNS; b += blockDim.x) {
         const int l = degree_of(b), q = parity(l, b - l * l - l);
         shared.signs[b] = real4{sign_of(q, 1), sign_of(q, 2), sign_of(q, 4), sign_of(q, h)};
     }
     for (int row = threadIdx.x; row < ROWS; row += blockDim.x)
-        reinterpret_cast<real*>(shared.rows)[row] = sign_of(OF.parity[row], h);
+        reinterpret_cast<real*>(shared.rows)[row] = sign_of(TERM_TILES.parity[row], h);
 }
 
 __device__ __forceinline__ void add_all(
@@ -144,7 +146,7 @@ __device__ __forceinline__ void add_all(
         const int4* sources = list + child * count + which.x;
         const real4* own = reinterpret_cast<const real4*>(
             matrix + (which.y >> 6) * (long long)(TERMS * TILES * ROWS) + part * (ABREAST * ROWS));
-        if (h != (which.y >> 3 & 7)) {  // of cubes the same for all groups
+        if (h != (which.y >> 3 & 7)) {  // constant for cubic boxes
             h = which.y >> 3 & 7;
             __syncthreads();
             mirror_all(shared, h);
@@ -180,7 +182,7 @@ __device__ __forceinline__ void add_all(
             lane;
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
-        const int a = OF.term[part * ABREAST + tile][row];
+        const int a = TERM_TILES.term[part * ABREAST + tile][row];
         if (a >= 0) sums[a * WARP] = local[row];
     }
 }

@@ -1,26 +1,29 @@
-// p2p_replicated: P2P whose sources are first copied, for every box, into one contiguous stream.
+// p2p_replicated: P2P with sources that are first copied, for every box, into one contiguous
+// stream.
 //
-//   replicate        the parts of all near boxes of a box, shifted to its centre, its own first,
-//                    one after the other. A block has `group` boxes: it lists where the sources of
-//                    each near box go, takes room for all in one atomic, and then finds each source
-//                    by bisection of the list. Bound by writing the streams.
-//   p2p_replicated   goes through the streams. Bound, in boxes of few parts, by reading them; in
-//                    full ones by instruction issue.
+//   replicate        copies the parts of all near boxes of a box, shifted to its centre, its own
+//   first. A
+//                    block has `group` boxes. It lists the destination of each near box, reserves
+//                    space for all streams with one atomic, and finds each source by bisection of
+//                    the list. Bound by writing the streams
+//   p2p_replicated   sums over the streams. Bound by reading them if boxes have few parts, by
+//   instruction
+//                    issue if they have many
 //
-// Streams lie in the order in which blocks took their room, on which no result depends.
+// The order of the streams in memory depends on the scheduling of blocks; results do not.
 //
-//   COPY_WARPS  warps a block of replicate               COPY_BOXES  most boxes of one
+//   COPY_WARPS  warps per block of replicate               COPY_BOXES  its maximum boxes per block
 #include "targets.cuh"
 
 struct List {
-    int begin[NEAR + 1];  // number of sources before those of a near box
-    int from[NEAR];       // what to add to a source's number for that of its part
+    int begin[NEAR + 1];  // number of sources before each near box
+    int from[NEAR];       // part number minus source number
 };
 
 static_assert(COPY_BOXES * (sizeof(List) + sizeof(long long)) <= 48 * 1024,
               "lists fit into shared memory");
 
-// Done by one warp.
+// Lists the sources of a box. Called by one warp.
 __device__ __forceinline__ void fill(List& list, int lane, const int* __restrict__ start,
                                      const int* __restrict__ row) {
     int sources = 0;
@@ -47,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(32 * COPY_WARPS)
               const int* __restrict__ near /* (boxes, NEAR) */,
               const real4* __restrict__ shift /* (NEAR) */,
               const real4* __restrict__ xq /* (parts) */,
-              unsigned long long* __restrict__ taken /* (1): length of all streams so far */,
+              unsigned long long* __restrict__ taken /* (1): total length of the streams so far */,
               long long* __restrict__ begin /* (boxes): of each stream */,
               int* __restrict__ length /* (boxes) */, real4* __restrict__ stream) {
     __shared__ List lists[COPY_BOXES];
@@ -63,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(32 * COPY_WARPS)
             begins[b] = total;
             total += lists[b].begin[NEAR];
         }
-        const long long room = atomicAdd(taken, (unsigned long long)total);
-        for (int b = 0; b < count; b++) begins[b] += room;
+        const long long base = atomicAdd(taken, (unsigned long long)total);
+        for (int b = 0; b < count; b++) begins[b] += base;
     }
     __syncthreads();
     if (threadIdx.x < count) {
@@ -85,25 +88,25 @@ extern "C" __global__ void __launch_bounds__(32 * COPY_WARPS)
                     high = middle;
             }
             real4 source = xq[k + list.from[low]];
-            const real4 by = shift[low];
-            source.x += by.x;
-            source.y += by.y;
-            source.z += by.z;
+            const real4 translation = shift[low];
+            source.x += translation.x;
+            source.y += translation.y;
+            source.z += translation.z;
             to[k] = source;
         }
     }
 }
 
 struct Sources {
-    // of the lane; first part and number of parts of the targets' box; length of the stream
-    int lane, own, count, all;
+    // lane number; first part and number of parts of the targets' box; length of the stream
+    int lane, own, count, length;
     const real4* __restrict__ stream;
 
     template <class T>
     __device__ __forceinline__ void operator()(T& targets) const {
-        const int steps = (count + 31) / 32 * 32;  // with the box's own parts among them
-        for (int k = lane; k < min(steps, all); k += 32) targets.meet_own(stream[k], own + k);
-        for (int k = steps + lane; k < all; k += 32) targets.meet(stream[k]);
+        const int steps = (count + 31) / 32 * 32;  // which include the box's own parts
+        for (int k = lane; k < min(steps, length); k += 32) targets.add_own(stream[k], own + k);
+        for (int k = steps + lane; k < length; k += 32) targets.add(stream[k]);
     }
 };
 

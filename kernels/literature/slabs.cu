@@ -1,12 +1,13 @@
-// slabs: the order of the boxes of a level that the compared M2L operators share.
+// slabs: conversion between memory order of the boxes of a level (x fastest) and the slabs of
+// common/levels.cuh, for the comparison of M2L operators.
 //
-//   to_slabs    moments in memory order of the boxes (x fastest) to slabs, terms of degree l times
-//               UNIT^l
+//   to_slabs    moments in memory order to slabs, terms of degree l times UNIT^l
 //   from_slabs  the sum over shares in slabs to local expansions in memory order, terms of degree l
-//               times UNIT^(l+1)
+//   times
+//               UNIT^(l+1)
 //
-// In slabs lengths are in box widths over UNIT: then terms of degree 20 and harmonics of degree 40
-// lie within the range of a float. Bound by memory.
+// Lengths in slabs are in units of the box width / UNIT, so that terms of degree 20 and harmonics
+// of degree 40 are within the range of a float. Bound by memory.
 #include "common/levels.cuh"
 
 __device__ __forceinline__ real scale(int a) {
@@ -16,7 +17,7 @@ __device__ __forceinline__ real scale(int a) {
     return power;
 }
 
-// A block a group of 32 boxes, a warp a term.
+// A block per group of 32 boxes, a warp per term.
 extern "C" __global__ void to_slabs(int half, const real* __restrict__ moments /* (TERMS, boxes) */,
                                     real* __restrict__ slabs) {
     const long long boxes = 8LL * half * half * half, side = 2 * half;
@@ -30,7 +31,7 @@ extern "C" __global__ void to_slabs(int half, const real* __restrict__ moments /
         to[a * WARP] = scale(a) * from[a * boxes];
 }
 
-// A thread a box and term.
+// A thread per box and term.
 extern "C" __global__ void from_slabs(int half, int shares,
                                       const real* __restrict__ sums /* (shares) slabs */,
                                       real* __restrict__ local /* (TERMS, boxes) */) {

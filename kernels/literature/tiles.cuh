@@ -1,19 +1,19 @@
-// Tiles of target terms, the same number of each parity in every one, so that the parity of a row
-// is known when code is compiled.
+// Tiles of target terms. Every tile has the same number of terms of each parity, so that the parity
+// of a row is known at compile time.
 //
-//   TILES, ROWS   of all terms; of a tile, a multiple of 4, some of them empty
+//   TILES, ROWS   number of tiles; rows of a tile, a multiple of 4, some of them empty
 #pragma once
 #include "irregular.cuh"
 
 struct Tiles {
-    int parity[ROWS], term[TILES][ROWS];  // -1 where there is none
+    int parity[ROWS], term[TILES][ROWS];  // -1: empty row
 };
 
 __host__ __device__ constexpr Tiles make_tiles() {
     Tiles tiles = {};
     for (int tile = 0; tile < TILES; tile++)
         for (int row = 0; row < ROWS; row++) tiles.term[tile][row] = -1;
-    int begin = 0;  // of the rows of this parity
+    int begin = 0;  // first row of this parity
     for (int q = 0; q < 8; q++) {
         int n = 0;
         for (int l = 0; l <= ORDER; l++)
@@ -28,4 +28,4 @@ __host__ __device__ constexpr Tiles make_tiles() {
     return tiles;
 }
 
-static __device__ constexpr Tiles OF = make_tiles();
+static __device__ constexpr Tiles TERM_TILES = make_tiles();

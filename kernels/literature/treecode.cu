@@ -1,8 +1,8 @@
-// treecode: potentials and fields of charges in empty space,
-// far cells of an octree by their moments.
+// treecode: potentials and fields of charges in free space, with the moments of distant cells of an
+// octree,
 //
 //     Phi(x) = sum_a S_a(x - c) M_a  over accepted cells
-//              + sum_j q_j / r_j  over the particles of leaves that are not
+//              + sum_j q_j / r_j     over the particles of leaves that are not accepted
 //
 // after J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0, with the expansions of
 // fmm_openmm/expansions/harmonics.py in units of the cells' widths w; on GPUs: R. Yokota and L. A.
@@ -10,20 +10,21 @@
 // S_l,-m = (-1)^m conj S_lm and (d/dx + i d/dy) S_lm = -S_l+1,m+1, (d/dx - i d/dy) S_lm =
 // S_l+1,m-1, dS_lm/dz = -S_l+1,m:
 //
-//     Phi = sum_lm' Re(conj M_lm S_lm),   sum_m' = twice the terms of m > 0
+//     Phi = sum_lm' Re(conj M_lm S_lm),   where sum_m' counts terms of m > 0 twice
 //
-//   p2m   a warp a leaf          m2m   a warp a cell, from its children, level by level
-//   walk  a warp walks the tree for 32 particles of a leaf together, a particle a lane, so that no
-//         lane waits for others.
+//   p2m   moments of the leaves. A warp per leaf
+//   m2m   moments of the other cells from their children, level by level. A warp per cell
+//   walk  a warp traverses the tree for 32 particles of a leaf together, one per lane, without
+//   divergence
 //
 // Bound by instruction issue.
 #include "common/harmonics.cuh"
 #include "common/free_space.cuh"
 
-#define STACK 192  // 7 waiting cells a level at most
+#define STACK 192  // at most 7 pending cells per level
 
-// A cell: centre, as pairs of reals, and width in nm; its particles and its
-// children (none in a leaf).
+// A cell: its centre as pairs of reals and its width in nm; its particles; its children, none for a
+// leaf.
 struct __align__(16) Cell {
     real x, y, z, width;
     real low_x, low_y, low_z, unused;
@@ -41,18 +42,18 @@ __device__ __forceinline__ Offset from_centre(const Charge& at, const Cell& cell
                   difference(at.high.z, at.low.z, cell.z, cell.low_z)};
 }
 
-__device__ __forceinline__ Offset between(const Cell& a, const Cell& b) {
+__device__ __forceinline__ Offset displacement(const Cell& a, const Cell& b) {
     return Offset{difference(a.x, a.low_x, b.x, b.low_x), difference(a.y, a.low_y, b.y, b.low_y),
                   difference(a.z, a.low_z, b.z, b.low_z)};
 }
 
-// Whether the moments of a cell serve all particles of a leaf: its corners are at most THETA times
-// as far from its centre as any of these.
+// Whether the moments of a cell may be used for all particles of a leaf: no corner of the cell is
+// further from its centre than THETA times the distance of any of these particles.
 __device__ __forceinline__ bool accepted(const Cell& cell, const Cell& leaf) {
     const real half_diagonal = real(0.8660254037844386);
-    const Offset d = between(cell, leaf);
-    const real reach = half_diagonal * (cell.width / real(THETA) + leaf.width);
-    return d.x * d.x + d.y * d.y + d.z * d.z >= reach * reach;
+    const Offset d = displacement(cell, leaf);
+    const real distance = half_diagonal * (cell.width / real(THETA) + leaf.width);
+    return d.x * d.x + d.y * d.y + d.z * d.z >= distance * distance;
 }
 
 __device__ __forceinline__ real warp_sum(real value) {
@@ -106,7 +107,7 @@ extern "C" __global__ void m2m(int count, const int* __restrict__ parent /* (cou
     real* to = moments + parent[number] * (long long)TERMS;
     for (int c = 0; c < cell.children; c++) {
         const Cell child = cells[cell.child + c];
-        const Offset d = between(child, cell);
+        const Offset d = displacement(child, cell);
         const real* from = moments + (cell.child + c) * (long long)TERMS;
         if (lane == 0) {
             const real scale = 1 / cell.width;
@@ -135,7 +136,7 @@ extern "C" __global__ void m2m(int count, const int* __restrict__ parent /* (cou
     }
 }
 
-// What a cell's moments contribute at an offset from its centre, in units of its width.
+// Contribution of a cell's moments at an offset from its centre, in units of its width.
 __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, real y, real z) {
     const auto at = [&](int l, int m) { return __ldg(moments + term(l, m)); };
     const real inverse2 = 1 / (x * x + y * y + z * z);
@@ -168,7 +169,7 @@ __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, r
                 if (m > 0) sum.phi += twice * at(l, -m) * s;
             }
             if (l == 0) continue;
-            const int j = l - 1;  // the derivatives of the moments of this degree
+            const int j = l - 1;  // degree of the moments whose derivatives these are
             if (m <= j) {
                 sum.z += twice * at(j, m) * c;
                 if (m > 0) sum.z += twice * at(j, -m) * s;
@@ -190,23 +191,23 @@ extern "C" __global__ void __launch_bounds__(WALK_THREADS) walk(
     const int* __restrict__ leaf_of /* (n) */, const real* __restrict__ moments,
     const real4* __restrict__ high, const real4* __restrict__ low,
     const int* __restrict__ partner_start /* (n + 1) */,
-    const int* __restrict__ partner /* itself and excluded, ascending, in the order of the tree */,
+    const int* __restrict__ partner /* the particle and its exclusions, ascending, in tree order */,
     Sum* __restrict__ results /* (n) */) {
     __shared__ int stacks[WALK_THREADS / 32][STACK];
     const int lane = threadIdx.x % 32, number = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (number >= groups) return;
     int* stack = stacks[threadIdx.x / 32];
     const Cell leaf = cells[group[number].x];
-    const int mine = min(group[number].y + lane, leaf.last - 1);
-    const Charge target = {high[mine], low[mine]};
-    const int first_partner = partner_start[mine], last_partner = partner_start[mine + 1];
+    const int own = min(group[number].y + lane, leaf.last - 1);
+    const Charge target = {high[own], low[own]};
+    const int first_partner = partner_start[own], last_partner = partner_start[own + 1];
     Sum total = {0, 0, 0, 0};
-    int waiting = 1;
+    int pending = 1;
     if (lane == 0) stack[0] = 0;
     __syncwarp();
-    while (waiting > 0) {
-        const int number_of_cell = stack[--waiting];
-        __syncwarp();  // its place may be taken below
+    while (pending > 0) {
+        const int number_of_cell = stack[--pending];
+        __syncwarp();  // before its place is overwritten
         const Cell cell = cells[number_of_cell];
         if (accepted(cell, leaf)) {
             const Offset d = from_centre(target, cell);
@@ -219,26 +220,26 @@ extern "C" __global__ void __launch_bounds__(WALK_THREADS) walk(
             far.z *= scale * scale;
             total.add(far);
         } else if (cell.children > 0) {
-            if (lane < cell.children) stack[waiting + lane] = cell.child + lane;
-            waiting += cell.children;
+            if (lane < cell.children) stack[pending + lane] = cell.child + lane;
+            pending += cell.children;
         } else {
             Field near = {0, 0, 0, 0};
             int next = first_partner;
             while (next < last_partner && partner[next] < cell.first) next++;
-            int skip = next < last_partner ? partner[next] : cell.last;
+            int excluded = next < last_partner ? partner[next] : cell.last;
             int k = cell.first;
             while (true) {
-                for (const int stop = min(cell.last, skip); k < stop; k++)
+                for (const int stop = min(cell.last, excluded); k < stop; k++)
                     interact(target, high[k], low[k], near);
                 if (k == cell.last) break;
                 k++;
-                skip = ++next < last_partner ? partner[next] : cell.last;
+                excluded = ++next < last_partner ? partner[next] : cell.last;
             }
             total.add(near);
         }
         __syncwarp();
     }
-    // excluded partners whose cell, or one around it, was accepted have been counted
+    // subtract excluded partners that are contained in an accepted cell
     for (int k = first_partner; k < last_partner; k++) {
         int cell = leaf_of[partner[k]];
         while (cell >= 0 && !accepted(cells[cell], leaf)) cell = parent[cell];
@@ -247,5 +248,5 @@ extern "C" __global__ void __launch_bounds__(WALK_THREADS) walk(
         interact(target, high[partner[k]], low[partner[k]], far);
         total.add(Field{-far.phi, -far.x, -far.y, -far.z});
     }
-    if (group[number].y + lane < leaf.last) results[mine] = total;
+    if (group[number].y + lane < leaf.last) results[own] = total;
 }

@@ -1,13 +1,13 @@
 // operator: the lattice operator for the box vectors in the parameter block; formula in
 // fmm_openmm/expansions/lattice.py.
 //
-// With the multiples of harmonics whose recurrence is monic, Y_lm = (l - m)! (l + m)! / (2 l - 1)!!
-// R_lm = (x + i y)^m Z_lm,
+// With multiples of the harmonics that have a monic recurrence,
+// Y_lm = (l - m)! (l + m)! / (2 l - 1)!! R_lm = (x + i y)^m Z_lm,
 //
 //     Z_l = z Z_l-1 - r^2 ((l - 1)^2 - m^2) / ((2 l - 1)(2 l - 3)) Z_l-2,    Z_m = 1,
 //     S_lm = (2 l - 1)!! Y_lm / r^(2 l + 1),
 //
-// and both halves of Ewald's sum evaluated wave vector by wave vector,
+// both halves of the Ewald sum are evaluated for each wave vector,
 //
 //     operator_t(k) = 4 pi sum_G Y_t(-G) exp(-G^2 / 4 alpha^2) / G^2
 //                     +  sum_n w_t(n) (cos, sin)(k.r_n)    for even, odd degree
@@ -16,33 +16,34 @@
 // depend on the wave vector.
 //
 // In rectangular cells (MIRRORED) S is even or odd along each axis, and one of all mirrored offsets
-// is enough: the product over the axes of cos k n, or sin k n where a term is odd, replaces (cos,
-// sin)(k.r_n). x is odd for real parts of odd m and imaginary parts of even m, y for imaginary
-// parts, z for odd l + m; two odd axes are i^2.
+// is enough: the product over the axes of cos k n, or of sin k n along an axis in which the term is
+// odd, replaces (cos, sin)(k.r_n). x is odd for real parts of odd m and imaginary parts of even m,
+// y for imaginary parts, z for odd l + m; two odd axes contribute i^2.
 //
-//   operator_weights  a thread an offset and a pair of columns: the weights; and, a thread each,
-//                     aliases and near shifts
-//   operator_terms    a block owns OPERATOR_WAVES wave vectors and the columns m and 2 p - m of the
-//                     terms, together at most 2 p + 2 slots whatever m is. A thread keeps these,
-//                     real and imaginary, of one wave vector in registers. Along a row of offsets
-//                     the phase turns by one complex product. A tile of weights lies in shared
-//                     memory; bound by reading it, 16 bytes for two multiply-adds.
+//   operator_weights  the weights, a thread per offset and pair of columns; also the vectors of the
+//                     aliases and of the near stencil, a thread each
+//   operator_terms    the sums. A block owns OPERATOR_WAVES wave vectors and the columns m and 2 p
+//   - m of
+//                     the terms, together at most 2 p + 2 slots for any m. A thread keeps the real
+//                     and imaginary parts of all slots of one wave vector in registers. Along a row
+//                     of offsets the phase is advanced by one complex product. A tile of weights is
+//                     in shared memory; bound by reading it, 16 bytes for two multiply-adds
 //
-// Macros, from pipeline/setup_tables.py: OPERATOR_WAVES, wave vectors a block;
-// OFFSET_TILE, offsets a tile, with which a row starts anew; MIRRORED, whether the cell is
-// rectangular. Arguments: alpha, the splitting parameter; cut, the longest alias.
+// Macros, from pipeline/setup_tables.py: OPERATOR_WAVES, wave vectors per block; OFFSET_TILE,
+// offsets per tile, at whose beginning a new row starts; MIRRORED, whether the cell is rectangular.
+// Arguments: alpha, the splitting parameter; cut, the largest length of an alias.
 //
-// All in double, for a float operator too: the halves of Ewald's sum cancel, in high degrees and
-// for large near stencils.
+// All arithmetic is in float64, for a float operator too: the two halves of the Ewald sum cancel at
+// high degrees and for large near stencils.
 #include "common/types.cuh"
 
 #define TOP (2 * ORDER)
-// a slot between the columns keeps the parity of the degree that of the slot
+// an empty slot between the columns gives degree and slot the same parity
 #define SLOTS (TOP + 4)
 #define COLUMNS (ORDER + 1)
 #define PI 3.14159265358979323846
 
-// Fractions of a turn in fixed point: integer multiples wrap by themselves, and exactly.
+// Phases as fractions of a turn in fixed point, so that integer multiples wrap exactly.
 __device__ __forceinline__ uint64 turn_from(double fraction) {
     return uint64(__double2ll_rn(fraction * 18446744073709551616.0));
 }
@@ -64,7 +65,7 @@ __device__ __forceinline__ double2 power(double x, double y, int n) {
     return z;
 }
 
-// The two columns of a block: m in slots 0 .. TOP - m, and TOP - m from slot `second` on.
+// The two columns of a block: m in slots 0 to TOP - m, TOP - m from slot `second` on.
 struct Columns {
     int m, second, slots;
     __device__ explicit Columns(int m) : m(m), second(TOP + 1 - m + (m % 2 == 0)) {
@@ -77,13 +78,13 @@ struct Columns {
     __device__ bool used(int slot) const { return slot < slots && degree(slot) <= TOP; }
 };
 
-// What weights are multiplied by: real and imaginary parts, of even and odd l - m.
+// Factors of the weights: real and imaginary parts, for even and odd l - m.
 struct Waves {
     double real_part[2], imaginary_part[2];
 };
 
 #if MIRRORED
-// Of an offset along the axes; along a row of offsets only x changes.
+// Phases of an offset along each axis; along a row of offsets only that of x changes.
 class Phases {
     double2 x, y, z;
 
@@ -120,7 +121,7 @@ __device__ __forceinline__ double coefficient(int l, int m) {
     return double((l - 1) * (l - 1) - m * m) / double((2 * l - 1) * (2 * l - 3));
 }
 
-// share[l] = Q(l + 1/2, a), or -P(l + 1/2, a) for near boxes: the recurrences that only add,
+// share[l] = Q(l + 1/2, a), or -P(l + 1/2, a) for near boxes, by recurrences without cancellation,
 // upwards and downwards.
 __device__ void shares(double a, bool near, double (&share)[TOP + 1]) {
     // a^(l+1/2) exp(-a) / Gamma(l + 3/2)
@@ -168,7 +169,7 @@ extern "C" __global__ void operator_weights(
     shares(alpha * alpha * r2, i.w & 1, share);
 
     double2 diagonal = {0, 0};
-    // Z times (2 l - 1)!! / (2 m - 1)!!, at r / r^2
+    // Z times (2 l - 1)!! / (2 m - 1)!!, evaluated at r / r^2
     double z1 = 0, z2 = 0;
     for (int slot = 0; slot < SLOTS; slot++) {
         double2 weight = {0, 0};
@@ -187,7 +188,7 @@ extern "C" __global__ void operator_weights(
                 z2 = z1;
                 z1 = next;
             }
-            // + - - +: sign, and exp(-i k.r) for odd l
+            // the sign pattern + - - + includes that of exp(-i k.r) for odd l
             const double factor = z1 * share[l] * ((l + 1) / 2 % 2 ? -1 : 1);
             weight = {diagonal.x * factor, diagonal.y * factor};
         }
@@ -286,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
     }
     if (wave >= waves) return;
 
-    // what belongs to r = 0 and to G = 0
+    // the terms of r = 0 and G = 0
     if (columns.m == 0) sum[0].x -= 2 * alpha / sqrt(PI) + (wave == 0 ? PI / (alpha * alpha) : 0);
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {

@@ -1,17 +1,18 @@
-// translations: what m2l needs of the translations from box to box. All in double, for tables of
-// floats too; a thread a vector.
+// translations: tables of m2l for the vectors between the centres of boxes. All arithmetic is in
+// float64, for float tables too. A thread per vector.
 //
-//   zero_rows    A_0b: what a term of degree 0 is computed from, in float64 (m2l_add.cu)
+//   zero_rows    A_0b, the row of the translation matrix for the term of degree 0 (m2l_add.cu)
 //   harmonics    irregular harmonics, for m2l by matrices
-//   rotations    for m2l by rotation (common/rotation.cuh): exp(i m theta), 2 (-1)^n n! / R^(n+1);
-//                of planes exp(-i m alpha)
+//   rotations    for m2l by rotation (common/rotation.cuh): exp(i m theta) and 2 (-1)^n n! /
+//   R^(n+1);
+//                for planes exp(-i m alpha)
 #include "common/vectors.cuh"
 
 #define ROW ((TERMS + 1) / 2 * 2)
 #define HARMONICS ((2 * ORDER + 1) * (2 * ORDER + 1))
 
-// Calls visit(l, m, real part, imaginary part) for the irregular harmonics up to a degree, (l - m)!
-// (l + m)! R_lm / r^(2 l + 1), in loops over m and l, as in fmm_openmm/expansions/harmonics.py.
+// Calls visit(l, m, real part, imaginary part) for the irregular harmonics (l - m)! (l + m)! R_lm /
+// r^(2 l + 1) up to degree `top`, in loops over m and l, as in fmm_openmm/expansions/harmonics.py.
 template <class Visit>
 __device__ void irregular_of(const Vector& r, int top, Visit visit) {
     const double inverse = 1 / r.square();
@@ -25,9 +26,9 @@ __device__ void irregular_of(const Vector& r, int top, Visit visit) {
             before = factor;
             factor = next;
         }
-        const double scale = (2 * m + 1) * inverse, turned = (r.x * c - r.y * s) * scale;
+        const double scale = (2 * m + 1) * inverse, next_c = (r.x * c - r.y * s) * scale;
         s = (r.x * s + r.y * c) * scale;
-        c = turned;
+        c = next_c;
     }
 }
 
@@ -57,8 +58,8 @@ extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets
 }
 
 extern "C" __global__ void rotations(
-    int count, const int4* __restrict__ offsets /* (count); w: whether of a plane */,
-    const int4* __restrict__ planes /* (count): a vector to the side of each plane */,
+    int count, const int4* __restrict__ offsets /* (count); w: whether it is a plane's */,
+    const int4* __restrict__ planes /* (count): a vector in each plane, beside its axis */,
     const Parameters* __restrict__ parameters,
     real* __restrict__ table /* (count, 4 (ORDER + 1)) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -223,5 +223,5 @@ def rotation_shape(order: int, itemsize: int, shared: int) -> tuple[dict[str, in
 
 
 def turn_length(order: int) -> int:
-    """Numbers of a ``Turn`` of ``kernels/common/rotation.cuh``."""
+    """Numbers of a ``Rotation`` of ``kernels/common/rotation.cuh``."""
     return 4 * (order + 1)

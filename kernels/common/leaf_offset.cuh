@@ -1,14 +1,15 @@
-// Where leaves lie in their boxes of the root grid.
+// Vectors from the centres of the boxes of the root grid to those of their leaves, in mean box
+// widths.
 #pragma once
 #include "common/levels.cuh"
 #include "common/types.cuh"
 
-struct FromRoot {
-    double x, y, z;  // of the leaf's centre relative to that of its box of the root grid
+struct LeafOffset {
+    double x, y, z;
 
-    __device__ __forceinline__ FromRoot(const Target& parent, int child,
-                                        const Parameters* parameters) {
-        const int across = 2 * parent.half;  // leaves of such a box along each axis
+    __device__ __forceinline__ LeafOffset(const Target& parent, int child,
+                                          const Parameters* parameters) {
+        const int across = 2 * parent.half;  // leaves per box of the root grid along each axis
         const double i0 = (2 * parent.x + (child & 1)) % across + 0.5 - parent.half,
                      i1 = (2 * parent.y + (child >> 1 & 1)) % across + 0.5 - parent.half,
                      i2 = (2 * parent.z + (child >> 2)) % across + 0.5 - parent.half;
