@@ -628,6 +628,167 @@ def test_every_input_gives_the_same_system(argv, succeed, tmp_path):
     assert np.array_equal(found.exclusions, expected.exclusions)
 
 
+def test_state_beside_its_system(succeed, folder, tmp_path):
+    """Its positions, box and global parameters are those of the System; with a structure too."""
+    system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
+    force = next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce))
+    force.addGlobalParameter("lambda", 1.0)
+    for k in range(3):
+        charge, *rest = force.getParticleParameters(k)
+        force.setParticleParameters(k, 0.0, *rest)
+        force.addParticleParameterOffset("lambda", k, charge, 0.0, 0.0)
+    (folder / "lambda.xml").write_text(openmm.XmlSerializer.serialize(system))
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001))
+    context.setPositions(positions := small_water()[2] + 0.1)
+    context.setPeriodicBoxVectors(*(box := 1.01 * BOX))
+    context.setParameter("lambda", 0.5)
+    state = context.getState(positions=True, parameters=True)
+    (folder / "half.xml").write_text(openmm.XmlSerializer.serialize(state))
+    for structure in [], ["water.pdb"]:
+        succeed("convert", "half.xml", *structure, "lambda.xml", "-o", str(tmp_path / "out.npz"))
+        found = fmm.ChargeSystem.load(tmp_path / "out.npz")
+        assert found.positions == pytest.approx(positions, abs=1e-9)
+        assert found.box_vectors == pytest.approx(box)
+        whole = fmm.ChargeSystem.from_openmm(small_water()[1]).charges
+        assert found.charges[:3] == pytest.approx(0.5 * whole[:3])
+        assert found.charges[3:] == pytest.approx(whole[3:])
+
+
+def test_a_state_that_an_fmm_force_cannot_follow(fail, folder):
+    system, force = openmm.System(), fmm.FMMForce()
+    force.addGlobalParameter("charging", 1.0)
+    for charge in 1.0, -1.0:
+        system.addParticle(1.0)
+        force.addParticle(charge)
+    system.addForce(force)
+    (folder / "own.xml").write_text(openmm.XmlSerializer.serialize(system))
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001))
+    context.setPositions([[0, 0, 0], [0.3, 0, 0]])
+    context.setParameter("charging", 0.25)
+    state = context.getState(positions=True, parameters=True)
+    (folder / "quarter.xml").write_text(openmm.XmlSerializer.serialize(state))
+    assert "quarter.xml has charging = 0.25, which an FMMForce of the System has at 1" in fail(
+        "convert", "own.xml", "quarter.xml", "-o", "out.npz"
+    )
+
+
+def test_charges_from_convert(succeed, fail, tmp_path):
+    """They are validated like the files that they were made from, and not simulated."""
+    charges = str(tmp_path / "water.npz")
+    succeed("convert", *WATER, "-o", charges)
+    again = str(tmp_path / "again.npz")
+    succeed("convert", charges, "-o", again)
+    assert Path(again).read_bytes() == Path(charges).read_bytes()
+    found, expected = (succeed("validate", *argv, "--json") for argv in ([charges], WATER))
+    assert found["reference_energy"] == pytest.approx(expected["reference_energy"], rel=1e-6)
+    assert found["passed"] and found["pme"]["method"] == expected["pme"]["method"]
+    for argv in ["run", charges], ["bench", "md", "--system", charges]:
+        assert "holds charges alone, without masses" in fail(*argv)
+    fmm.ChargeSystem([1.0, -1.0]).save(tmp_path / "bare.npz")
+    assert "bare.npz holds no positions" in fail("validate", str(tmp_path / "bare.npz"))
+
+
+# trajectories
+
+
+@pytest.fixture(scope="module")
+def trajectories(folder):
+    """Three frames of the water, in a box that grows, as DCD, XTC and NetCDF, and without a cell;
+    their positions and boxes."""
+    mdtraj = pytest.importorskip("mdtraj")
+    topology, _, positions = small_water()
+    scale = 1 + 0.01 * np.arange(3)
+    moved = np.random.default_rng(1).normal(0, 0.001, (3, len(positions), 3))
+    frames = positions * scale[:, None, None] + moved
+    found = mdtraj.Trajectory(
+        frames,
+        mdtraj.Topology.from_openmm(topology),
+        time=np.arange(3.0),
+        unitcell_lengths=scale[:, None] * np.diag(BOX),
+        unitcell_angles=np.full((3, 3), 90.0),
+    )
+    for name in "run.dcd", "run.xtc", "run.nc":
+        found.save(str(folder / name))
+    found.unitcell_vectors = None
+    found.save(str(folder / "nocell.dcd"))
+    return frames, scale[:, None, None] * BOX
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("system.xml", "run.dcd"),
+        ("converted.xml", "water.pdb", "run.xtc"),
+        ("run.dcd", *WATER),
+        ("water.prmtop", "run.nc"),
+        ("water.top", "run.xtc"),
+        ("water.psf", "run.dcd", "--parameters", "water.prm", "water.rtf"),
+        ("charges.npz", "run.dcd"),
+    ],
+    ids=" ".join,
+)
+def test_analyse(argv, succeed, trajectories, tmp_path):
+    if {"water.prmtop", "water.top", "water.psf"} & set(argv):
+        pytest.importorskip("parmed")
+    frames, boxes = trajectories
+    charges = fmm.ChargeSystem.from_openmm(*small_water()[1:])
+    charges.save("charges.npz")
+    out, plot, table = (str(tmp_path / name) for name in ("out.npz", "out.png", "out.csv"))
+    arguments = ("analyse", *argv, "--stride", "2", "--tolerance", "1e-5")
+    succeed(*arguments, "-o", out, "--potentials", "--forces", "--plot", plot)
+    found = np.load(out)
+    assert (found["frames"].tolist(), len(found["times"])) == ([0, 2], 2)
+    for k, number in enumerate((0, 2)):
+        positions = frames[number] if "run.xtc" not in argv else frames[number].round(3)
+        exact = ewald_sum(positions, charges.charges, boxes[number], charges.exclusions)
+        assert found["energies"][k] == pytest.approx(exact.energy, rel=1e-4)
+        for name in "forces", "potentials":
+            expected = getattr(exact, name)
+            error = np.linalg.norm(found[name][k] - expected) / np.linalg.norm(expected)
+            assert error < 3e-5
+    assert Path(plot).stat().st_size > 1000
+    result = succeed(*arguments, "-o", table, "--json")
+    with open(table) as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["coulomb_energy"]) for row in rows] == found["energies"].tolist()
+    assert result["energies"] == found["energies"].tolist()
+
+
+def test_analyse_takes_the_box_of_the_system_where_there_is_none(succeed, trajectories):
+    pytest.importorskip("mdtraj")
+    argv = ("analyse", "system.xml", "nocell.dcd", "--json", "--tolerance", "1e-5")
+    charges = fmm.ChargeSystem.from_openmm(*small_water()[1:])
+    for options, box in ((), BOX), (("--box", "2.2", "2.3", "2.4"), np.diag([2.2, 2.3, 2.4])):
+        found = succeed(*argv, *options)["energies"]
+        exact = [
+            ewald_sum(x, charges.charges, box, charges.exclusions).energy for x in trajectories[0]
+        ]
+        assert found == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run.dcd"], "run.dcd needs a topology: .prmtop, .psf, .top, or the structure or System"),
+        (["system.xml", "water.pdb"], "no trajectory among system.xml and water.pdb"),
+        (["system.xml", "cut.dcd"], "cannot read cut.dcd, for 768 atoms: "),
+        (["system.xml", "run.dcd", "--forces"], "--forces needs --output FILE.npz, got None"),
+        (["system.xml", "run.dcd", "-o", "x.txt"], "--output must end in .csv or .npz, got x.txt"),
+        (["system.xml", "run.dcd", "--stride", "0"], "--stride must be at least 1, got 0"),
+        (["few.xml", "run.dcd"], "cannot read run.dcd, for 2 atoms: "),
+    ],
+)
+def test_analyse_refuses(argv, message, fail, folder, trajectories):
+    (folder / "cut.dcd").write_bytes((folder / "run.dcd").read_bytes()[:150])
+    few, force = openmm.System(), openmm.NonbondedForce()
+    for charge in 1.0, -1.0:
+        few.addParticle(1.0)
+        force.addParticle(charge, 1.0, 0.0)
+    few.addForce(force)
+    (folder / "few.xml").write_text(openmm.XmlSerializer.serialize(few))
+    assert message in fail("analyse", *argv)
+
+
 def test_box_with_angles(succeed, tmp_path):
     argv = (
         "convert",
@@ -647,13 +808,53 @@ def test_box_with_angles(succeed, tmp_path):
     assert np.abs(succeed(*argv)["box_vectors"]) == pytest.approx(expected)
 
 
+def state_of_water(positions=True, velocities=True, system=None):
+    """A State of the water, its velocities those of 300 K."""
+    _, original, found = small_water()
+    context = openmm.Context(
+        system or original,
+        openmm.VerletIntegrator(0.001),
+        openmm.Platform.getPlatformByName("Reference"),
+    )
+    context.setPositions(found)
+    context.setVelocitiesToTemperature(300.0, 1)
+    return context.getState(positions=positions, velocities=velocities, parameters=True)
+
+
+GARBAGE = {
+    ".pdb": ["--forcefield", FORCE_FIELD],
+    ".pdb.gz": ["--forcefield", FORCE_FIELD],
+    ".cif": ["--forcefield", FORCE_FIELD],
+    ".xml": ["water.pdb"],
+    ".prmtop": ["water.rst7"],
+    ".rst7": ["water.prmtop"],
+    ".top": ["water.gro"],
+    ".gro": ["water.top"],
+    ".psf": ["water.pdb", "--parameters", "water.prm", "water.rtf"],
+    ".crd": ["water.psf", "--parameters", "water.prm"],
+    ".npz": [],
+}
+"""Endings of files of arbitrary bytes, and what goes with them."""
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["nothing.pdb"], "no such file: nothing.pdb"),
         (["water.pdb"], "water.pdb needs --forcefield"),
         (["water.psf", "water.pdb"], "water.psf needs --parameters"),
-        (["water.prmtop"], "cannot make a system of water.prmtop: see --help"),
+        (["water.prmtop"], "water.prmtop needs coordinates: .inpcrd or .rst7 beside it"),
+        (["water.rst7"], "water.rst7 needs a topology: AMBER's .prmtop or .parm7 beside it"),
+        (["water.gro"], "water.gro needs a topology: GROMACS' .top beside it"),
+        (["water.top"], "water.top needs coordinates: .gro beside it"),
+        (["water.psf"], "water.psf needs coordinates: .pdb, .cif or .crd beside it"),
+        (["water.crd"], "water.crd needs a topology: CHARMM's .psf or AMBER's .prmtop beside it"),
+        (["system.xml"], "system.xml needs positions: a structure (.pdb, .cif), or an openmm.St"),
+        (["saved.xml"], "saved.xml needs the openmm.System (.xml) that it belongs to beside it"),
+        (["system.xml", "empty_state.xml"], "empty_state.xml holds no positions: save it with"),
+        (["water.pdb", "field.xml"], "field.xml is a force field: give it with --forcefield"),
+        (["water.pdb", "run.dcd"], "run.dcd is a trajectory: it is for fmm-openmm analyse"),
+        *(([f"garbage{ending}", *rest], f"garbage{ending}") for ending, rest in GARBAGE.items()),
         (["water.prmtop", "water.gro"], "cannot make a system of water.prmtop and water.gro"),
         (["water.pdb", "water.cif"], "water.pdb and water.cif are of the same kind"),
         (["notes.txt"], "notes.txt: unknown kind of file '.txt', expected one of .pdb"),
@@ -718,6 +919,14 @@ def test_box_with_angles(succeed, tmp_path):
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_bad_input(argv, message, fail, folder, tmp_path):
+    for ending in GARBAGE:
+        (folder / f"garbage{ending}").write_bytes(bytes(range(256)) * 8)
+    (folder / "field.xml").write_text("<ForceField/>")
+    (folder / "run.dcd").write_bytes(b"CORD")
+    (folder / "saved.xml").write_text(openmm.XmlSerializer.serialize(state_of_water()))
+    (folder / "empty_state.xml").write_text(
+        openmm.XmlSerializer.serialize(state_of_water(positions=False, velocities=False))
+    )
     (folder / "notes.txt").write_text("no molecules here")
     (folder / "bad.pdb").write_text("ATOM  this is not a PDB file\n")
     (folder / "bad.xml").write_text("<System>")
@@ -733,7 +942,7 @@ def test_bad_input(argv, message, fail, folder, tmp_path):
     )
     atom = "HETATM{0:5d}  O   HOH A{0:4d}       0.000   0.000{0:8.3f}  1.00  0.00           O\n"
     (folder / "pair.pdb").write_text(atom.format(1) + atom.format(2) + "END\n")
-    if any(name.endswith((".psf", ".prmtop", ".gro", ".rst7")) for name in argv):
+    if any(name.endswith((".psf", ".prmtop", ".gro", ".rst7", ".crd", ".top")) for name in argv):
         pytest.importorskip("parmed")
     assert message in fail("convert", *argv, "-o", str(tmp_path / "out.npz"))
     assert not (tmp_path / "out.npz").exists()

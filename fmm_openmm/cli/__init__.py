@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import openmm
 
 from fmm_openmm import UnsupportedError, __version__
-from fmm_openmm.cli import bench, check, convert, info, inputs, run, validate
+from fmm_openmm.cli import analyse, bench, check, convert, info, inputs, run, validate
 from fmm_openmm.cli.outputs import check_outputs
 from fmm_openmm.cli.parser import (
     HelpFormatter,
@@ -32,6 +32,7 @@ COMMANDS = {
     "check": check,
     "validate": validate,
     "run": run,
+    "analyse": analyse,
     "bench": bench,
     "convert": convert,
 }

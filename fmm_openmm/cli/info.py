@@ -11,8 +11,8 @@ import numpy as np
 import openmm
 
 from fmm_openmm import CoulombSolver, UnsupportedError, __version__
-from fmm_openmm.cli.inputs import reading
 from fmm_openmm.cli.options import platform_names
+from fmm_openmm.cli.readers import reading
 from fmm_openmm.cli.terminal import Outcome
 from fmm_openmm.integration import plugin
 from fmm_openmm.integration.definition import size_of

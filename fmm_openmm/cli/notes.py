@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fmm_openmm import ChargeSystem, UnsupportedError, find_fmm
-from fmm_openmm.cli import inputs
+from fmm_openmm.cli import inputs, readers
 from fmm_openmm.convert.openmm_system import nonbonded_force
 
 DENSITIES = (1.0, 300.0)
@@ -14,7 +14,7 @@ DENSITIES = (1.0, 300.0)
 Liquids and solids have 20 to 200, water 100, diamond 176."""
 
 
-def look(args, molecules: inputs.Molecules, terminal) -> dict:
+def look(args, molecules: readers.Molecules, terminal) -> dict:
     """Print what is unusual; returns ``boundary`` and ``notes`` for the results.
 
     Args:
@@ -66,10 +66,10 @@ def _box_notes(args, system) -> list[str]:
             f"{atoms:,} atom{'' if atoms == 1 else 's'} in {volume:.4g} nm^3: {density:.3g} atoms "
             "per nm^3, where liquids and solids have 20 to 200: is the box in nm?"
         )
-    cutoff = inputs.usual_cutoff(box)
-    if args.cutoff is None and not _system_files(args) and cutoff < inputs.LONGEST_CUTOFF:
+    cutoff = readers.usual_cutoff(box)
+    if args.cutoff is None and not _system_files(args) and cutoff < readers.LONGEST_CUTOFF:
         notes.append(
-            f"cutoff shortened to {cutoff:.3g} nm, from {inputs.LONGEST_CUTOFF:g} nm: it must be "
+            f"cutoff shortened to {cutoff:.3g} nm, from {readers.LONGEST_CUTOFF:g} nm: it must be "
             f"less than half of the smallest box width, {narrowest:.4g} nm"
         )
     return notes

@@ -213,7 +213,7 @@ def validate(
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")
-    definition, nonbonded = _source(system)
+    definition, nonbonded = electrostatics(system)
     boundary = definition.boundary
     reference = reference or REFERENCES[boundary][0]
     if reference not in REFERENCES[boundary]:
@@ -322,7 +322,7 @@ def _widest_cutoff(cell: np.ndarray) -> float:
     return (WIDEST_CUTOFF_TILTED if tilted else WIDEST_CUTOFF) * np.diag(cell).min()
 
 
-def _source(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
+def electrostatics(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
     """Charges and exclusions, and the force that holds the settings of PME (OpenMM's defaults if
     there is none)."""
     converted = find_fmm(system)

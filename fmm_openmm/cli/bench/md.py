@@ -26,6 +26,7 @@ from fmm_openmm.cli.bench.common import (
 )
 from fmm_openmm.cli.bench.presets import PRESETS
 from fmm_openmm.cli.options import add_platform_argument
+from fmm_openmm.cli.readers import USED_BY
 from fmm_openmm.cli.run import without_baths
 
 COLUMNS = {
@@ -229,7 +230,7 @@ def check_options(args) -> None:
         raise ValueError(
             "--sizes and --every-atom are for water: leave them out with --system and --preset"
         )
-    for name in (*inputs.USED_BY, "box", "tile"):
+    for name in (*USED_BY, "box", "tile"):
         others, where = (
             (args.preset, "--system or --preset") if name in OF_PRESETS else (None, "--system")
         )

@@ -1,0 +1,128 @@
+"""Coulomb energies of every frame of a trajectory and, if asked for, potentials and forces.
+
+Electrostatics alone, exceptions excluded, by the solver outside OpenMM's
+Context: at any tolerance, whatever the simulation used. Energies are in
+kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm.
+"""
+
+import csv
+
+import numpy as np
+
+from fmm_openmm.cli import inputs, notes, options
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.cli.trajectories import frames
+from fmm_openmm.convert.openmm_system import defaults_in
+from fmm_openmm.integration.definition import Options
+from fmm_openmm.integration.validation import electrostatics
+
+EXAMPLE = """fmm-openmm analyse topology.prmtop run.nc --potentials \\
+      --output potentials.npz"""
+
+ARRAYS = ("potentials", "forces")
+
+
+def add_arguments(parser) -> None:
+    """FILE, which frames, what to compute, and where to write it."""
+    inputs.add_arguments(parser)
+    parser.epilog += f"\n\n{inputs.TRAJECTORY_FILES}"
+    group = parser.add_argument_group("analysis")
+    group.add_argument(
+        "--stride", type=options.count, default=1, metavar="N", help="every Nth frame (default 1)"
+    )
+    group.add_argument("--potentials", action="store_true", help="potentials at the atoms as well")
+    group.add_argument("--forces", action="store_true", help="electrostatic forces as well")
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=".csv: frame, time and energy; .npz: arrays frames, times, energies and, of type "
+        "float32, potentials (frames, atoms) and forces (frames, atoms, 3)",
+    )
+    add_plot_argument(group)
+    options.add_fmm_arguments(parser, context=False)
+
+
+def run(args, terminal) -> Outcome:
+    """Read, compute frame by frame, write."""
+    wanted = [name for name in ARRAYS if getattr(args, name)]
+    check_arguments(args, wanted)
+    drawing = figure(args.plot)
+    with terminal.progress("reading") as advance:
+        path = inputs.files_by_kind(args.files).get("trajectory")
+        if path is None:
+            raise ValueError(f"no trajectory among {' and '.join(args.files)}: .dcd, .xtc or .nc")
+        molecules = inputs.load(args)
+        noted = notes.look(args, molecules, terminal)
+        solver, cell = solver_of(args, molecules)
+        rows: list[tuple[int, float, float]] = []
+        arrays: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+        for k, frame in enumerate(frames(path, molecules.topology, args.stride)):
+            number = k * args.stride
+            advance(description=f"frame {number}")
+            box = frame.box_vectors if args.box is None else None
+            result = solver.compute(frame.positions, None if cell is None else box)
+            rows.append((number, frame.time, float(result.energy)))
+            for name in wanted:
+                arrays[name].append(getattr(result, name).astype(np.float32))
+    if not rows:
+        raise ValueError(f"{path} has no frames")
+    written, times, energies = map(np.array, zip(*rows, strict=True))
+    if args.output:
+        write(args.output, rows, {"frames": written, "times": times, "energies": energies}, arrays)
+    if drawing:
+        draw(drawing, times, energies)
+        drawing.savefig(args.plot)
+    terminal.pairs(
+        [
+            ("particles", str(len(molecules.positions))),
+            ("boundary", noted["boundary"]),
+            ("frames", str(len(rows))),
+            ("mean Coulomb energy", f"{energies.mean():.6f} kJ/mol"),
+            ("standard deviation", f"{energies.std():.6f} kJ/mol"),
+            *([("written to", args.output)] if args.output else []),
+        ]
+    )
+    columns = {"frames": written, "times": times, "energies": energies}
+    return Outcome({"particles": len(molecules.positions), "file": args.output, **columns, **noted})
+
+
+def check_arguments(args, wanted: list[str]) -> None:
+    """Refuse what cannot be written before anything is read."""
+    if args.stride < 1:
+        raise ValueError(f"--stride must be at least 1, got {args.stride}")
+    if args.output and not args.output.endswith((".csv", ".npz")):
+        raise ValueError(f"--output must end in .csv or .npz, got {args.output}")
+    if wanted and not (args.output or "").endswith(".npz"):
+        raise ValueError(f"--{wanted[0]} needs --output FILE.npz, got {args.output}")
+
+
+def solver_of(args, molecules):
+    """The solver for the charges of a System, with the options of its FMMForce unless others are
+    given, and its box vectors, None in free space."""
+    definition, _ = electrostatics(molecules.system)
+    given = options.fmm_options(args)
+    chosen = Options(**given) if given else definition.options
+    vectors = molecules.system.getDefaultPeriodicBoxVectors()
+    cell = definition.structure.cell(np.array([vector._value for vector in vectors]))
+    charges = definition.parameters.charges(defaults_in(molecules.system))
+    return chosen.solver(definition.structure, charges, cell, molecules.positions), cell
+
+
+def write(path: str, rows: list, columns: dict, arrays: dict) -> None:
+    """Everything as arrays, or the rows as a table."""
+    if path.endswith(".npz"):
+        np.savez(path, **columns, **{name: np.array(values) for name, values in arrays.items()})
+        return
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("frame", "time_ps", "coulomb_energy"))
+        table.writerows(rows)
+
+
+def draw(drawing, times: np.ndarray, energies: np.ndarray) -> None:
+    """Energy against time."""
+    axes = drawing.add_subplot()
+    axes.plot(times, energies, ".-")
+    axes.set_xlabel("time, ps")
+    axes.set_ylabel("Coulomb energy, kJ/mol")

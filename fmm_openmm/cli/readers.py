@@ -1,0 +1,357 @@
+"""Readers of molecular systems, one for each kind of topology or System."""
+
+import gzip
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import openmm
+from openmm import app, unit
+from openmm.app.internal.unitcell import computePeriodicBoxVectors
+
+from fmm_openmm import ChargeSystem, find_fmm
+from fmm_openmm.box import check_box_vectors
+from fmm_openmm.cli import trajectories
+from fmm_openmm.convert.cells import is_no_cell
+
+CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "hangles": app.HAngles}
+
+LONGEST_CUTOFF = 0.9
+"""nm; shorter in a box too small for it."""
+
+
+@dataclass
+class Molecules:
+    """What was read.
+
+    Attributes:
+        system: its default box is that of the positions.
+        positions: shape (n, 3) float64, nm.
+        topology: for trajectories.
+        velocities: shape (n, 3), nm/ps; None where no file has them.
+    """
+
+    system: openmm.System
+    positions: np.ndarray
+    topology: app.Topology
+    velocities: np.ndarray | None = None
+
+
+@contextmanager
+def reading(*paths):
+    """Turns whatever a parser raises on a bad file into one error that names the file."""
+    try:
+        yield
+    except Exception as error:
+        names = " and ".join(map(str, paths))
+        if isinstance(error, UnicodeDecodeError):
+            raise ValueError(f"cannot read {names}: not a text file") from error
+        if isinstance(error, IndexError):  # of parsers that do not ask whether there is a line
+            raise ValueError(f"cannot read {names}: no atoms, or cut short") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"cannot read {names}: {kind}{error}") from error
+
+
+def _box(args, own):
+    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None."""
+    if args.box is None:
+        box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
+        if not is_no_cell(box):
+            return box
+        for name in ("cutoff", "switch"):
+            if getattr(args, name) is not None:
+                raise ValueError(
+                    f"--{name} says nothing in empty space: leave it out, or give a box with --box"
+                )
+        return None
+    if len(args.box) not in (3, 6) or min(args.box) <= 0:
+        raise ValueError(
+            f"--box takes three positive lengths in nm, or these and three angles, got {args.box}"
+        )
+    angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
+    try:
+        return check_box_vectors(
+            computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer)
+        )
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError(
+            f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}"
+        ) from error
+
+
+def usual_cutoff(box: np.ndarray) -> float:
+    """The cutoff, nm, where ``--cutoff`` is not given, in box vectors of shape (3, 3), nm."""
+    return min(LONGEST_CUTOFF, 0.49 * float(np.diag(box).min()))
+
+
+def _method(args, box) -> dict:
+    """The arguments of every ``createSystem``."""
+    mass = None if args.hydrogen_mass is None else args.hydrogen_mass * unit.amu
+    common = {"constraints": CONSTRAINTS[args.constraints or "hbonds"], "hydrogenMass": mass}
+    if box is None:
+        return common | {"nonbondedMethod": app.NoCutoff}
+    cutoff = args.cutoff if args.cutoff is not None else usual_cutoff(np.array(box))
+    if args.switch is not None:
+        common["switchDistance"] = args.switch * unit.nanometer
+    return common | {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer}
+
+
+def _molecules(system, positions, topology, box) -> Molecules:
+    """Positions as a Quantity or, plain numbers, in nm."""
+    if box is not None:
+        system.setDefaultPeriodicBoxVectors(*box)
+        topology.setPeriodicBoxVectors(box * unit.nanometer)
+    if unit.is_quantity(positions):
+        positions = positions.value_in_unit(unit.nanometer)
+    return Molecules(system, np.array(positions, dtype=np.float64), topology)
+
+
+def _structure_file(path: Path):
+    name = path.name.lower()
+    reader = app.PDBFile if name.removesuffix(".gz").endswith((".pdb", ".ent")) else app.PDBxFile
+    with reading(path), gzip.open(path, "rt") if name.endswith(".gz") else open(path) as file:
+        structure = reader(file)
+    if not len(structure.positions):
+        raise ValueError(f"cannot read {path}: no atoms, or cut short")
+    return structure
+
+
+def _coordinates(found, topology):
+    """Positions and box vectors, None without, of whichever file has them.
+
+    Args:
+        topology: of the atoms, by which a trajectory is read.
+    """
+    if path := found.get("structure"):
+        structure = _structure_file(path)
+        return structure.positions, structure.topology.getPeriodicBoxVectors()
+    if path := found.get("inpcrd"):
+        with reading(path):
+            coordinates = app.AmberInpcrdFile(str(path))
+        return coordinates.positions, coordinates.boxVectors
+    if path := found.get("crd"):
+        with reading(path):
+            return app.CharmmCrdFile(str(path)).positions, None
+    if path := found.get("gro"):
+        with reading(path):
+            coordinates = app.GromacsGroFile(str(path))
+        return coordinates.positions, coordinates.getPeriodicBoxVectors()
+    path = found["trajectory"]
+    frame = next(trajectories.frames(path, topology), None)
+    if frame is None:
+        raise ValueError(f"{path} has no frames")
+    box = None if frame.box_vectors is None else frame.box_vectors * unit.nanometer
+    return frame.positions, box
+
+
+def _read_structure(found, args):
+    names = args.forcefield or args.usual_forcefield
+    if not names:
+        raise ValueError(
+            f"{found['structure']} needs --forcefield, "
+            "for example amber14-all.xml amber14/tip3p.xml"
+        )
+    structure = _structure_file(found["structure"])
+    box = _box(args, structure.topology.getPeriodicBoxVectors())
+    if box is not None:
+        structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
+    with reading(*names):
+        forcefield = app.ForceField(*names)
+    with reading(found["structure"], *names):
+        system = forcefield.createSystem(structure.topology, **_method(args, box))
+    return _molecules(system, structure.positions, structure.topology, box)
+
+
+def _deserialized(path: Path, kind: type):
+    with reading(path):
+        made = openmm.XmlSerializer.deserialize(path.read_text())
+    if not isinstance(made, kind):
+        raise ValueError(f"{path} holds a {type(made).__name__}, not a {kind.__name__}")
+    return made
+
+
+def _read_system(found, args):
+    system = _deserialized(found["system"], openmm.System)
+    with reading(found["system"]):
+        for force in find_fmm(system):
+            force.getNumParticles()  # what defines it is read now
+    if args.box is not None and not system.usesPeriodicBoundaryConditions():
+        raise ValueError(f"--box needs a periodic System, {found['system']} holds one that is not")
+    velocities = None
+    if "structure" in found:
+        topology = _structure_file(found["structure"]).topology
+    else:
+        topology = _topology_of(system)
+    if "state" in found:
+        positions, own, velocities = _read_state(found["state"], system)
+    else:
+        positions, own = _coordinates(found, topology)
+    box = _box(args, own)
+    if box is None and system.usesPeriodicBoundaryConditions():
+        box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+    molecules = _molecules(system, positions, topology, box)
+    molecules.velocities = velocities
+    return molecules
+
+
+def _read_state(path: Path, system: openmm.System):
+    """Positions, box vectors and velocities of a State, whose global parameters become the defaults
+    of the System."""
+    state = _deserialized(path, openmm.State)
+    values = dict(state.getParameters()) if state.getDataTypes() & openmm.State.Parameters else {}
+    settable = set()
+    for force in system.getForces():
+        if hasattr(force, "setGlobalParameterDefaultValue"):
+            for index in range(force.getNumGlobalParameters()):
+                name = force.getGlobalParameterName(index)
+                settable.add(name)
+                if name in values:
+                    force.setGlobalParameterDefaultValue(index, values[name])
+    for force in find_fmm(system):
+        for index in range(force.getNumGlobalParameters()):
+            name, default = (
+                force.getGlobalParameterName(index),
+                force.getGlobalParameterDefaultValue(index),
+            )
+            if name not in settable and values.get(name, default) != default:
+                raise ValueError(
+                    f"{path} has {name} = {values[name]:g}, which an FMMForce of the System has at "
+                    f"{default:g}, for good: make the System with the value of the State"
+                )
+    try:
+        positions = state.getPositions(asNumpy=True)
+    except openmm.OpenMMException as error:
+        raise ValueError(f"{path} holds no positions: save it with positions=True") from error
+    try:
+        velocities = state.getVelocities(asNumpy=True)._value
+    except openmm.OpenMMException:
+        velocities = None
+    return positions, state.getPeriodicBoxVectors(), velocities
+
+
+def _topology_of(system: openmm.System) -> app.Topology:
+    """A Topology of the particles, all in one residue."""
+    topology = app.Topology()
+    residue = topology.addResidue("SYS", topology.addChain())
+    for index in range(system.getNumParticles()):
+        mass = system.getParticleMass(index)
+        element = app.Element.getByMass(mass) if mass._value > 0 else None
+        topology.addAtom(element.symbol if element else "X", element, residue)
+    return topology
+
+
+def _read_amber(found, args):
+    with reading(found["amber"]):
+        topology = app.AmberPrmtopFile(str(found["amber"]))
+    if "crd" in found:  # AMBER's, not CHARMM's
+        found = {"amber": found["amber"], "inpcrd": found["crd"]}
+    positions, box_vectors = _coordinates(found, topology.topology)
+    own = topology.topology.getPeriodicBoxVectors()
+    box = _box(args, own if box_vectors is None else box_vectors)
+    with reading(found["amber"]):
+        topology.topology.setPeriodicBoxVectors(None if box is None else box * unit.nanometer)
+        system = topology.createSystem(**_method(args, box))
+    return _molecules(system, positions, topology.topology, box)
+
+
+def _read_gromacs(found, args):
+    def read(box):
+        vectors = None if box is None else box * unit.nanometer
+        return app.GromacsTopFile(
+            str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include
+        )
+
+    topology = None
+    if "gro" not in found:
+        with reading(found["gromacs"]):
+            topology = read(None).topology
+    positions, own = _coordinates(found, topology)
+    box = _box(args, own)
+    with reading(found["gromacs"]):
+        topology = read(box)
+        system = topology.createSystem(**_method(args, box))
+    return _molecules(system, positions, topology.topology, box)
+
+
+def _read_charmm(found, args):
+    if not args.parameters:
+        raise ValueError(
+            f"{found['charmm']} needs --parameters, CHARMM's .prm, .rtf and .str files"
+        )
+    with reading(found["charmm"]):
+        topology = app.CharmmPsfFile(str(found["charmm"]))
+    positions, own = _coordinates(found, topology.topology)
+    box = _box(args, own)
+    with reading(*args.parameters):
+        parameters = app.CharmmParameterSet(*args.parameters)
+    with reading(found["charmm"]):
+        topology.boxVectors = None if box is None else box * unit.nanometer
+        topology.topology.setPeriodicBoxVectors(topology.boxVectors)
+        system = topology.createSystem(parameters, **_method(args, box))
+    return _molecules(system, positions, topology.topology, box)
+
+
+def _read_charges(found, args):
+    """Charges alone, in a System without any other interaction and without masses."""
+    path = found["charges"]
+    charges = ChargeSystem.load(path)
+    if charges.positions is None:
+        raise ValueError(f"{path} holds no positions")
+    own = None if charges.box_vectors is None else charges.box_vectors * unit.nanometer
+    box = _box(args, own)
+    system, force = openmm.System(), openmm.NonbondedForce()
+    for charge in charges.charges:
+        system.addParticle(0.0)
+        force.addParticle(charge, 1.0, 0.0)
+    for i, j in charges.exclusions.tolist():
+        force.addException(i, j, 0.0, 1.0, 0.0)
+    force.setExceptionsUsePeriodicBoundaryConditions(charges.exclusions_periodic)
+    if box is not None:
+        force.setNonbondedMethod(force.PME)
+        force.setCutoffDistance(usual_cutoff(box) if args.cutoff is None else args.cutoff)
+    system.addForce(force)
+    return _molecules(system, charges.positions, _topology_of(system), box)
+
+
+READERS = {
+    frozenset({"structure"}): _read_structure,
+    frozenset({"system", "structure"}): _read_system,
+    frozenset({"system", "state"}): _read_system,
+    frozenset({"system", "state", "structure"}): _read_system,
+    frozenset({"system", "trajectory"}): _read_system,
+    frozenset({"amber", "inpcrd"}): _read_amber,
+    frozenset({"amber", "crd"}): _read_amber,
+    frozenset({"amber", "trajectory"}): _read_amber,
+    frozenset({"gromacs", "gro"}): _read_gromacs,
+    frozenset({"gromacs", "trajectory"}): _read_gromacs,
+    frozenset({"charmm", "structure"}): _read_charmm,
+    frozenset({"charmm", "crd"}): _read_charmm,
+    frozenset({"charmm", "trajectory"}): _read_charmm,
+    frozenset({"charges"}): _read_charges,
+}
+
+MISSING = {
+    "system": "positions: a structure (.pdb, .cif), or an openmm.State (.xml)",
+    "state": "the openmm.System (.xml) that it belongs to",
+    "amber": "coordinates: .inpcrd or .rst7",
+    "inpcrd": "a topology: AMBER's .prmtop or .parm7",
+    "gromacs": "coordinates: .gro",
+    "gro": "a topology: GROMACS' .top",
+    "charmm": "coordinates: .pdb, .cif or .crd",
+    "crd": "a topology: CHARMM's .psf or AMBER's .prmtop",
+    "trajectory": "a topology: .prmtop, .psf, .top, or the structure or System that was simulated",
+}
+"""What a file that is given alone lacks."""
+
+ALONE = (_read_structure, _read_amber, _read_gromacs, _read_charmm)
+
+USED_BY = {
+    "forcefield": (_read_structure,),
+    "parameters": (_read_charmm,),
+    "include": (_read_gromacs,),
+    "cutoff": (*ALONE, _read_charges),
+    "switch": ALONE,
+    "constraints": ALONE,
+}
+"""Options by the readers that they are for: a System comes with its own."""
