@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
 
 MAX_POTENTIAL = 2e8
@@ -69,9 +70,10 @@ def name_coincidence(
 ) -> str:
     """Which particle lies where a charged one does; arguments as of a solver."""
     delta = positions - positions[particle]
-    images = np.zeros_like(delta) if cell is None else np.rint(delta @ np.linalg.inv(cell))
-    if cell is not None:
-        delta -= images @ cell
+    boundary = Boundary.from_cell(cell)
+    vectors = boundary.vectors(cell)
+    images = boundary.images(delta @ np.linalg.inv(vectors))
+    delta -= images @ vectors
     # among equals, charged ones first
     distance = np.linalg.norm(delta, axis=1) + 1e-6 * (charges == 0.0)
     partners = exclusions[(exclusions == particle).any(1)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
 from fmm_openmm.errors import UnsupportedError, warn
@@ -97,24 +98,24 @@ class CoulombSolver:
         method: str = "fmm",
         **options: "Unpack[RequestKeywords]",
     ):
-        self._open = check_choice(boundary, ("periodic", "open"), "boundary") == "open"
+        self._boundary = Boundary.from_name(boundary)
         self._method = check_choice(method, METHODS, "method")
         check_choice(backend, BACKENDS, "backend")
         self._charges = check_charges(charges)
         if method != "fmm":
-            _check_method(method, boundary, backend)
-        if self._open:
+            _check_method(method, self._boundary, backend)
+        if self._boundary.is_open:
             self._cell(box_vectors)
             _check_open(options.get("grid"))
         elif box_vectors is None:
             raise ValueError(
-                "`box_vectors` must be given with `boundary='periodic'`: "
+                f"`box_vectors` must be given with `boundary={boundary!r}`: "
                 "use `boundary='open'` for free space"
             )
         else:
             self._box_vectors = check_box_vectors(box_vectors)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
-        minimum_image = bool(exclusions_periodic) and not self._open
+        minimum_image = bool(exclusions_periodic) and not self._boundary.is_open
         request = Request(tolerance, precision=precision, **options)
         self._automatic = backend == "auto"
         backend = choose_backend(backend)
@@ -127,7 +128,7 @@ class CoulombSolver:
             positions = check_positions(positions, len(self._charges))
         load, cell = Load.from_charges(self._charges, self._exclusions), self._cell(None)
         problem = Problem(request, load, self._exclusions, minimum_image, cell)
-        if cell is not None and positions is not None:
+        if positions is not None and not self._boundary.is_open:
             problem = problem.with_positions(positions, cell)
         problem = self._on_backend(backend, problem)
         # with a memory of two plans a rejected change of the box costs nothing
@@ -378,18 +379,22 @@ class CoulombSolver:
         return self._make_stages(*arguments)
 
     def _cell(self, box_vectors) -> np.ndarray | None:
-        """The box vectors in use; None with an open boundary."""
-        if self._open:
+        """The cell of the box vectors in use; None with an open boundary."""
+        if self._boundary.is_open:
             if box_vectors is not None:
                 raise ValueError("`box_vectors` must be None with `boundary='open'`")
             return None
-        return self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        return self._boundary.cell(
+            self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        )
 
 
-def _check_method(method: str, boundary: str, backend: str) -> None:
+def _check_method(method: str, boundary: Boundary, backend: str) -> None:
     """Refuse arguments that a method without boxes does not support."""
-    if boundary != "open":
-        raise UnsupportedError(f"`method={method!r}` needs `boundary='open'`, got {boundary!r}")
+    if not boundary.is_open:
+        raise UnsupportedError(
+            f"`method={method!r}` needs `boundary='open'`, got {boundary.name!r}"
+        )
     if backend == "reference":
         raise UnsupportedError(
             f"`method={method!r}` is not available with `backend='reference'`: use 'cpu' or 'cuda'"

@@ -8,9 +8,8 @@ from scipy.special import gammaincc
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cpu.operator import harmonic_sums as fast_sums
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.expansions import lattice as lattice_module
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
-from fmm_openmm.expansions.lattice import harmonic_sums, lattice_operator
+from fmm_openmm.expansions.operators import harmonic_sums, lattice_operator, periodic
 from fmm_openmm.expansions.splitting import upper_gamma
 from tests.test_oracle import SKEWED, random_charges
 
@@ -145,7 +144,7 @@ def test_splitting_does_not_matter(grid, monkeypatch):
     lattice = lattice_of(GRIDS[grid])
     chosen = displacements(lattice_operator(lattice, ORDER), lattice)
     for alpha in (0.45, 0.7):
-        monkeypatch.setattr(lattice_module, "ALPHA", alpha)
+        monkeypatch.setattr(periodic, "ALPHA", alpha)
         other = displacements(lattice_operator(lattice, ORDER), lattice)
         assert (abs(other - chosen).max(1) / SCALE).max() < 1e-12
 
@@ -176,10 +175,8 @@ def test_inversion(grid):
 @pytest.fixture
 def computed(monkeypatch):
     """Counts the lattice operators computed."""
-    calls, reciprocal = [], lattice_module._reciprocal
-    monkeypatch.setattr(
-        lattice_module, "_reciprocal", lambda *args: calls.append(1) or reciprocal(*args)
-    )
+    calls, reciprocal = [], periodic._reciprocal
+    monkeypatch.setattr(periodic, "_reciprocal", lambda *args: calls.append(1) or reciprocal(*args))
     return calls
 
 

@@ -13,7 +13,7 @@ import fmm_openmm.solver
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import PaddedLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
-from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.oracle import direct_sum
 from fmm_openmm.planning.cover import MAX_BOXES
 from fmm_openmm.units import COULOMB_CONSTANT

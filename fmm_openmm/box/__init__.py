@@ -3,13 +3,12 @@
 from fmm_openmm.box.grid import box_width, choose_counts, counts_matrix, deformation
 from fmm_openmm.box.group import row_cycle
 from fmm_openmm.box.lattice import DISTANT, ORIGIN, BoxLattice
-from fmm_openmm.box.padded import EMPTY_SPACE, PaddedLattice
+from fmm_openmm.box.padded import PaddedLattice
 from fmm_openmm.box.stencil import index_grid, near_stencil, within
-from fmm_openmm.box.vectors import MAX_STRAIN, SAME_SHAPE, check_box_vectors, fractional, strain
+from fmm_openmm.box.vectors import MAX_STRAIN, SAME_SHAPE, check_box_vectors, strain
 
 __all__ = [
     "DISTANT",
-    "EMPTY_SPACE",
     "MAX_STRAIN",
     "ORIGIN",
     "SAME_SHAPE",
@@ -20,7 +19,6 @@ __all__ = [
     "choose_counts",
     "counts_matrix",
     "deformation",
-    "fractional",
     "index_grid",
     "near_stencil",
     "row_cycle",

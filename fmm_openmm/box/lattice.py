@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box.grid import box_width
 from fmm_openmm.box.group import group_cycles, row_cycle
 from fmm_openmm.box.stencil import index_grid, near_stencil
@@ -208,9 +209,24 @@ class BoxLattice:
         return np.diag(self.counts)
 
     @property
-    def is_open(self) -> bool:
-        """Whether boxes have no images among the boxes."""
-        return False
+    def padded(self) -> tuple[bool, bool, bool]:
+        """Along which axes boxes have no images among the boxes."""
+        return (False, False, False)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether there is such an axis."""
+        return any(self.padded)
+
+    @property
+    def boundary(self) -> Boundary:
+        """The boundary of the particles."""
+        return Boundary.from_cell(self.cell)
+
+    @property
+    def has_images(self) -> tuple[bool, bool, bool]:
+        """Along which axes the particles have images that are no boxes of the lattice."""
+        return (False, False, False)
 
     def slots_of(self, span: np.ndarray) -> np.ndarray:
         """FFT slot of every box with ``0 <= index < span``, first axis fastest, int64."""

@@ -1,16 +1,14 @@
-"""Boxes that cover the particles only."""
+"""Boxes that cover the particles only, along some axes or all."""
 
 from functools import cached_property
 from itertools import count, product
 
 import numpy as np
 
+from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box.grid import is_smooth
 from fmm_openmm.box.lattice import DISTANT, BoxLattice
 from fmm_openmm.box.stencil import index_grid, near_stencil
-
-EMPTY_SPACE = np.diag(np.full(3, np.inf))
-"""The periodic cell of particles that have no images."""
 
 
 class PaddedLattice(BoxLattice):
@@ -21,12 +19,16 @@ class PaddedLattice(BoxLattice):
     Every particle must lie in a box with ``0 <= index < span``. What images they have in a periodic
     cell are far away, no boxes of the lattice, and part of the lattice operator only.
 
+    Along axes that are not ``padded`` the boxes repeat after ``span``, as those of a
+    :class:`BoxLattice` do.
+
     Args:
         span: shape (3,) int64, multiples of ``2^levels``.
         levels: levels above this lattice, up to the root grid, the one whose lengths are chosen;
             the others follow it.
         cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their
-            relation to the boxes.
+            relation to the boxes along padded axes.
+        padded: the axes along which there is empty space.
     """
 
     def __init__(
@@ -36,11 +38,12 @@ class PaddedLattice(BoxLattice):
         filled: float = 1.0,
         levels: int = 0,
         cell: np.ndarray = EMPTY_SPACE,
+        padded: tuple[bool, bool, bool] = (True, True, True),
     ):
         reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
-        root = (int(n) >> levels for n in span)
         lengths = [
-            2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if is_smooth(m)) for n in root
+            2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if is_smooth(m)) if empty else n
+            for n, empty in zip((int(n) >> levels for n in span), padded, strict=True)
         ]
         super().__init__(
             np.diag(lengths).astype(np.int64) << levels, np.eye(3), near_radius, filled
@@ -48,6 +51,7 @@ class PaddedLattice(BoxLattice):
         object.__setattr__(self, "_span", np.array(span, np.int64))
         object.__setattr__(self, "_levels", levels)
         object.__setattr__(self, "_cell", np.array(cell, float))
+        object.__setattr__(self, "_padded", padded)
 
     def coarsened(self, levels: int) -> "PaddedLattice":
         return PaddedLattice(
@@ -56,6 +60,7 @@ class PaddedLattice(BoxLattice):
             self.filled,
             self._levels - levels,
             self.cell / 2**levels,
+            self.padded,
         )
 
     @property
@@ -64,20 +69,20 @@ class PaddedLattice(BoxLattice):
         return self._span
 
     @property
-    def is_open(self) -> bool:
-        """True."""
-        return True
+    def padded(self) -> tuple[bool, bool, bool]:
+        """Along which axes boxes have no images among the boxes."""
+        return self._padded
 
     @property
     def cell(self) -> np.ndarray:
-        """Periodic cell vectors, box widths, shape (3, 3); infinite in empty space."""
+        """Periodic cell vectors, box widths, shape (3, 3); infinite along axes without images."""
         return self._cell
 
     @property
     def background(self) -> float:
         """Density of the background that neutralises a unit charge in the cell, per box volume;
         0 in empty space."""
-        return 1.0 / float(np.prod(np.diag(self.cell)))
+        return self.boundary.background(self.cell)
 
     @cached_property
     def gap(self) -> float:
@@ -95,18 +100,24 @@ class PaddedLattice(BoxLattice):
         return found[np.linalg.norm(found, axis=1) <= self.gap + DISTANT]
 
     @property
+    def has_images(self) -> tuple[bool, bool, bool]:
+        """Along which axes the particles have images that are no boxes of the lattice."""
+        return tuple(map(all, zip(self.padded, self.boundary.periodic, strict=True)))
+
+    @property
     def _shifts(self) -> np.ndarray:
-        """Of the nearest periodic images, shape (k, 3), box widths."""
-        if not np.isfinite(self.cell).all():
-            return np.zeros((0, 3))
-        numbers = np.array(list(product(range(-2, 3), repeat=3)))
-        return numbers[numbers.any(1)] @ self.cell
+        """Of the nearest of these images, shape (k, 3), box widths."""
+        numbers = [range(-2, 3) if images else (0,) for images in self.has_images]
+        numbers = np.array(list(product(*numbers)))
+        return numbers[numbers.any(1)] @ self.boundary.vectors(self.cell)
 
     @property
     def neighbours(self) -> float:
         """Mean number of near boxes that a box of the span has."""
-        return float(np.maximum(0.0, 1.0 - np.abs(self.near) / self.span).prod(1).sum())
+        share = np.where(self.padded, 1.0 - np.abs(self.near) / self.span, 1.0)
+        return float(np.maximum(0.0, share).prod(1).sum())
 
     def occurring(self, offsets: np.ndarray) -> np.ndarray:
         """Those of the offsets (m, 3) by which two boxes can lie apart."""
-        return offsets[(np.abs(offsets) < self.span).all(1)]
+        apart = (np.abs(offsets) < self.span) | ~np.array(self.padded)
+        return offsets[apart.all(1)]

@@ -1,4 +1,4 @@
-"""Box vectors: their checks, coordinates along them, and the strain between two cells."""
+"""Box vectors: their checks, and the strain between two cells."""
 
 import numpy as np
 
@@ -15,14 +15,6 @@ Lengths then change by less than 4.8 %: the spectral norm of a lower triangular 
 
 SAME_SHAPE = 1e-12
 """Components of box vectors, over their width, and of strains that are rounding."""
-
-
-def fractional(positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Coordinates along the cell's vectors, wrapped into [0, 1) as a periodic ``cKDTree`` takes
-    them; shape (n, 3)."""
-    points = np.mod(positions @ np.linalg.inv(cell), 1.0)
-    points[points >= 1.0] = 0.0  # what np.mod makes of -1e-17
-    return points
 
 
 def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:

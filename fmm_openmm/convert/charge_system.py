@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
 from fmm_openmm.convert import cells, openmm_system, packages, storage
@@ -83,10 +84,10 @@ class ChargeSystem:
             TypeError: an unknown keyword.
             ValueError, UnsupportedError: as :class:`fmm_openmm.CoulombSolver`.
         """
-        options.setdefault("boundary", "open" if self.box_vectors is None else "periodic")
+        options.setdefault("boundary", Boundary.from_cell(self.box_vectors).name)
         options.setdefault("exclusions_periodic", self.exclusions_periodic)
         options.setdefault("positions", self.positions)
-        cell = None if options["boundary"] == "open" else self.box_vectors
+        cell = Boundary.from_name(options["boundary"]).cell(self.box_vectors)
         return CoulombSolver(self.charges, cell, exclusions=self.exclusions, **options)
 
     def save(self, path) -> None:

@@ -54,7 +54,7 @@ class Source:
             charges,
             structure.exclusions,
             structure.periodic,
-            structure.boundary == "periodic",
+            not structure.boundary.is_open,
         )
 
     def structure(self) -> tuple:

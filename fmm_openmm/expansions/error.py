@@ -41,9 +41,9 @@ of the RMS force. M and SM cover 9 of 10 of 310 cases without smoothing and 80 w
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
 
-from fmm_openmm.box import BoxLattice, fractional
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import BoxLattice
 
 C, X, Z = 0.65, -0.296, 1.95
 A, B, G = 0.870, 1.036, 1.5
@@ -208,16 +208,16 @@ def rounding_of_positions(
         least: the smallest error of interest: neighbours too far apart for it are not looked at.
     """
     n, reach = len(positions), 2.0 * ROUNDED * width / (0.2 * least)
-    vectors = np.eye(3) if cell is None else cell
-    points = positions if cell is None else fractional(positions, cell)
+    boundary = Boundary.from_cell(cell)
+    vectors, points = boundary.vectors(cell), boundary.wrap(positions, cell)
     stretch = np.linalg.norm(np.linalg.inv(vectors), 2)
-    tree = cKDTree(points, boxsize=None if cell is None else 1.0)
-    _, found = tree.query(points, k=min(NEIGHBOURS + 1, n), distance_upper_bound=reach * stretch)
+    _, found = boundary.tree(points).query(
+        points, k=min(NEIGHBOURS + 1, n), distance_upper_bound=reach * stretch
+    )
     found = found.reshape(n, -1)
     first, second = np.nonzero(found < n)[0], found[found < n]
     delta = points[first] - points[second]
-    if cell is not None:
-        delta -= np.rint(delta)
+    delta -= boundary.images(delta)
     distance = np.linalg.norm(delta @ vectors, axis=1)
     excluded = np.sort(exclusions, axis=1) @ [n, 1]
     pairs = np.minimum(first, second) * n + np.maximum(first, second)
@@ -233,11 +233,8 @@ def rounding_of_positions(
     if not distance.all():
         return np.inf
     weights, products = charges * charges, (charges[first] * charges[second]) ** 2
-    volume = (
-        np.prod(np.diag(vectors))
-        if cell is not None
-        else np.prod(np.maximum(np.ptp(positions, axis=0), width))
-    )
+    extent = np.maximum(np.ptp(positions, axis=0), width)
+    volume = np.where(boundary.periodic, np.diag(vectors), extent).prod()
     usual = weights.mean() ** 2 * (n * width**3 / volume) ** (4 / 3)
     squares = products / distance**4
     return float(

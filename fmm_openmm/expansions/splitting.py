@@ -1,5 +1,5 @@
 """How the halves of Ewald's sums for the lattice operator are split and cut off;
-formula in ``lattice.py``."""
+formula in ``operators/periodic.py``."""
 
 import numpy as np
 from scipy.special import erfc, gammaincc

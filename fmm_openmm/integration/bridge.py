@@ -94,13 +94,14 @@ class HostBridge:
     def _compute(self):
         state = yield
         try:
-            is_open = self.fix_structure().boundary == "open"  # then OpenMM gives no box
+            # without images OpenMM gives no box
+            boxless = self.fix_structure().boundary.is_open
             if self.definition.options.native_only:
                 self._require_session()
             with openmm_callback():
                 result = self.evaluate(
                     state.getPositions(asNumpy=True)._value,
-                    None if is_open else state.getPeriodicBoxVectors(asNumpy=True)._value,
+                    None if boxless else state.getPeriodicBoxVectors(asNumpy=True)._value,
                     dict(state.getParameters()),
                 )
         except (ValueError, UnsupportedError) as error:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.checks import check_charges, check_exclusions
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.table import Table, unpacked
@@ -44,17 +45,17 @@ class Structure:
         particles: number of particles.
         exclusions: shape (m, 2), int32.
         periodic: whether an excluded pair means its minimum image.
-        boundary: "periodic" or "open".
+        boundary: along which axes there are periodic images.
     """
 
     particles: int
     exclusions: np.ndarray
     periodic: bool
-    boundary: str
+    boundary: Boundary
 
     def cell(self, box_vectors: np.ndarray) -> np.ndarray | None:
         """What the solver is told of a Context's box vectors: nothing in open space."""
-        return None if self.boundary == "open" else box_vectors
+        return self.boundary.cell(box_vectors)
 
     def solver(
         self, options: Options, charges: np.ndarray, cell: np.ndarray | None, positions
@@ -64,7 +65,7 @@ class Structure:
             charges,
             cell,
             self.exclusions,
-            boundary=self.boundary,
+            boundary=self.boundary.name,
             exclusions_periodic=self.periodic,
             positions=positions,
             **options.of_solver(),
@@ -125,7 +126,7 @@ class Definition:
         charges: :class:`Table` (n, 1), e.
         exclusions: :class:`Table` (m, 2).
         exclusions_periodic: bool.
-        boundary: "periodic" or "open".
+        boundary: :class:`fmm_openmm.boundary.Boundary`.
         global_parameters: list of (name, default).
         offset_targets: :class:`Table` (k, 2): global parameter, particle.
         offset_scales: :class:`Table` (k, 1).
@@ -141,7 +142,7 @@ class Definition:
             Table(*kind) for kind in TABLES.values()
         )
         self.exclusions_periodic = False
-        self.boundary = "periodic"
+        self.boundary = Boundary()
         self.global_parameters: list[tuple[str, float]] = []
         self.original: dict | None = None
         self.structure_version = 0
@@ -247,8 +248,8 @@ class Definition:
             self.exclusions_periodic = bool(flag)
             self._restructure()
 
-    def set_boundary(self, boundary: str) -> None:
-        if boundary == "open" and self.options.grid is not None:
+    def set_boundary(self, boundary: Boundary) -> None:
+        if boundary.is_open and self.options.grid is not None:
             raise ValueError(
                 "`grid` must be None without periodic boundary conditions, where the boxes follow "
                 f"the particles, got {self.options.grid}"
@@ -303,7 +304,7 @@ class Definition:
             "format": FORMAT,
             "options": asdict(self.options),
             "exclusions_periodic": self.exclusions_periodic,
-            "boundary": self.boundary,
+            "boundary": self.boundary.name,
             "global_parameters": self.global_parameters,
             **{name: getattr(self, name).pack() for name in TABLES},
             "original": self.original,
@@ -323,7 +324,7 @@ class Definition:
             for name, kind in TABLES.items():
                 setattr(definition, name, Table.unpack(*kind, content[name]))
             definition.exclusions_periodic = content["exclusions_periodic"]
-            definition.boundary = content["boundary"]
+            definition.boundary = Boundary.from_name(content["boundary"])
             definition.global_parameters = [
                 (str(name), float(default)) for name, default in content["global_parameters"]
             ]
@@ -368,7 +369,7 @@ def content_of(packed: str | dict) -> dict:
                 f"this FMMForce was written in format {content.get('format')!r} by another version "
                 f"of fmm_openmm; this version reads formats up to {FORMAT}"
             )
-        content.setdefault("boundary", "periodic")  # the only one in format 1
+        content.setdefault("boundary", Boundary().name)  # the only one in format 1
         unknown = content["options"].keys() - {each.name for each in fields(Options)}
         if unknown:
             raise ValueError(

@@ -10,6 +10,7 @@ import numpy as np
 import openmm
 from openmm import unit
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
@@ -107,7 +108,7 @@ class FMMForce(openmm.PythonForce):
             native.prepare(self._definition.options)
             defaults = dict(self._definition.global_parameters) if self._declares_parameters else {}
             built = openmm.PythonForce(self._bridge, {REVISION: 0.0, **defaults})
-            built.setUsesPeriodicBoundaryConditions(self._definition.boundary == "periodic")
+            built.setUsesPeriodicBoundaryConditions(not self._definition.boundary.is_open)
             built.setName(self._name)
             built.setForceGroup(self._group)
             handle = self.__dict__["this"] = built.this
@@ -350,7 +351,7 @@ class FMMForce(openmm.PythonForce):
                 "setUsesPeriodicBoundaryConditions: the boundary of an FMMForce must not change "
                 "once a Context has used it; set it in a copy.deepcopy(system)"
             )
-        self._definition.set_boundary("periodic" if periodic else "open")
+        self._definition.set_boundary(Boundary((bool(periodic),) * 3))
         if self._is_taken:
             super().setUsesPeriodicBoundaryConditions(bool(periodic))
         self._restructured()
@@ -572,9 +573,7 @@ class FMMForce(openmm.PythonForce):
         """Take over from a NonbondedForce with these charges, shape (n,), e,
         while this force is empty."""
         definition = self._definition
-        definition.set_boundary(
-            "periodic" if nonbonded_force.usesPeriodicBoundaryConditions() else "open"
-        )
+        definition.set_boundary(Boundary((nonbonded_force.usesPeriodicBoundaryConditions(),) * 3))
         definition.fill(charges, excepted_pairs(nonbonded_force))
         definition.set_exclusions_periodic(
             nonbonded_force.getExceptionsUsePeriodicBoundaryConditions()

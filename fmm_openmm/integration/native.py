@@ -17,13 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 import openmm
-from scipy.spatial import cKDTree
 
 from fmm_openmm.backends.cuda.abi import Callbacks, Delivery, Inbox, Place
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors, fractional
+from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import openmm_callback, warn
 from fmm_openmm.integration import lennard_jones, plugin
@@ -73,7 +72,7 @@ class Session:
         double = options.precision == "auto" and self._interface.precision == "double"
         self._request = options.request("double" if double else None)
         self.reason: str | None = None
-        self._open = bridge.fix_structure().boundary == "open"
+        self._boundary = bridge.fix_structure().boundary
         self.planner: Planner | None = None
         self._seen = False  # whether positions have told how much of a periodic cell is empty
         self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
@@ -93,7 +92,7 @@ class Session:
         charges, structure = self._inputs(values)
         if self.planner is None:
             load = Load.from_charges(charges, structure.exclusions)
-            minimum_image = structure.periodic and not self._open
+            minimum_image = structure.periodic and not self._boundary.is_open
             self.planner = Planner(
                 Problem(
                     self._request,
@@ -172,11 +171,12 @@ class Session:
             ValueError: a coordinate that is not finite or absurdly far, naming the particle.
         """
         check_positions(positions, self.particles)
-        if self._open:
+        boundary = self._boundary
+        if boundary.is_open:
             points = positions / max(np.ptp(positions, axis=0).max(), 1e-300)
         else:
-            points = fractional(positions, cell)
-        tree = cKDTree(points, boxsize=None if self._open else 1.0)
+            points = boundary.wrap(positions, cell)
+        tree = boundary.tree(points)
         excluded = pair_set(self.bridge.fix_structure().exclusions)
         for first, point in enumerate(points):  # not all pairs at once: n^2 of them may coincide
             for second in sorted(tree.query_ball_point(point, COINCIDENT)):
@@ -192,7 +192,7 @@ class Session:
         """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what
         would be for positions, shape (n, 3), nm."""
         planner, cell = self.planner, self._checked(cell)
-        if positions is not None and not (self._open or self._seen):
+        if positions is not None and not (self._boundary.is_open or self._seen):
             expected = planner.problem.with_positions(positions, cell)
             if expected is not planner.problem:
                 planner = Planner(replace(expected, cell=cell))
@@ -200,7 +200,7 @@ class Session:
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in empty space."""
-        return None if self._open else check_box_vectors(cell)
+        return None if self._boundary.is_open else self._boundary.cell(check_box_vectors(cell))
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
@@ -221,7 +221,9 @@ def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray) -> np.ndarray
         cell: vectors as given, shape (3, 3), nm.
     """
     lattice = made_for.unstrained
-    if lattice.is_open:  # the boxes follow the particles, and their operator came with the program
+    if (
+        lattice.is_padded
+    ):  # the boxes follow the particles, and their operator came with the program
         return np.concatenate(
             [
                 [SAME_SHAPE, SAME_SHAPE],

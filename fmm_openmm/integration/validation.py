@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import openmm
 
+from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import defaults_in
 from fmm_openmm.errors import UnsupportedError
@@ -19,15 +20,20 @@ from fmm_openmm.integration.edits import check_system
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.options import Options
 from fmm_openmm.options import suggests_keywords
-from fmm_openmm.oracle.direct import direct_sum
-from fmm_openmm.oracle.ewald import ewald_sum
+from fmm_openmm.oracle import ORACLES
 from fmm_openmm.planning.request import FMMParameters, SolverKeywords, SolverOptions
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-REFERENCES = {"periodic": ("ewald", "pme"), "open": ("direct", "nocutoff")}
+OPENMM = {Boundary(PERIODIC): "pme", Boundary(OPEN): "nocutoff"}
+"""OpenMM's own sums."""
+
+REFERENCES = {
+    boundary: (oracle.name, *([OPENMM[boundary]] if boundary in OPENMM else []))
+    for boundary, oracle in ORACLES.items()
+}
 """By boundary, the default first."""
 
 CONVERGED = 1e-7
@@ -219,7 +225,7 @@ def validate(
     if reference not in REFERENCES[boundary]:
         names = " or ".join(map(repr, REFERENCES[boundary]))
         raise ValueError(
-            f"`reference` must be {names} with the {boundary} boundary of this System, "
+            f"`reference` must be {names} with the {boundary.name} boundary of this System, "
             f"got {reference!r}"
         )
     given = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
@@ -238,16 +244,10 @@ def validate(
         )
     solver = structure.solver(options, charges, cell, positions)
     fmm = solver.compute(positions)
-    if boundary == "open":
-        name, exact, pme, least = (
-            *_open_reference(reference, charges, structure, positions),
-            None,
-            0.0,
-        )
-    else:
-        name, exact, pme = _periodic_reference(
-            reference, charges, structure, positions, cell, nonbonded
-        )
+    name, exact = _reference(reference, charges, structure, positions, cell)
+    pme, least = None, 0.0
+    if "pme" in REFERENCES[boundary]:
+        pme = _pme(charges, structure, positions, cell, nonbonded)
         distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
         least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
@@ -263,19 +263,21 @@ def validate(
     )
 
 
-def _open_reference(reference: str, charges, structure, positions) -> tuple[str, tuple]:
-    """Name, and energy and forces, of the sum over all pairs."""
-    if reference == "direct":
-        result = direct_sum(positions, charges, structure.exclusions)
-        return "the sum over all pairs", (result.energy, result.forces)
+def _reference(reference: str, charges, structure, positions, cell) -> tuple[str, tuple]:
+    """Name, and energy and forces, of the converged sum."""
+    oracle = ORACLES[structure.boundary]
+    if reference == oracle.name:
+        result = oracle.sum(positions, charges, cell, structure.exclusions, structure.periodic)
+        return oracle.title, (result.energy, result.forces)
+    if reference == "pme":
+        return f"PME at {CONVERGED:g} in double precision", _by_openmm(
+            charges, structure, positions, cell, reference_cutoff(cell), CONVERGED
+        )
     return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
 
 
-def _periodic_reference(
-    reference: str, charges, structure, positions, cell, nonbonded
-) -> tuple[str, tuple, tuple | str]:
-    """Name, and energy and forces, of the converged sum; the same of PME, as a pair, or why it is
-    left out."""
+def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
+    """Name, and energy and forces, of PME, or why it is left out."""
     tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
     cutoff = min(nonbonded.getCutoffDistance()._value, _widest_cutoff(cell))
     as_set = parameters[0]._value != 0  # else the tolerance decides
@@ -283,20 +285,11 @@ def _periodic_reference(
         np.prod(parameters[1:], dtype=float) if as_set else grid_points(cell, cutoff, tolerance)
     )
     if points > LARGEST_GRID:
-        pme = (
+        return (
             f"left out, as it would need a grid of {points:.2g} points, more than {LARGEST_GRID:,}"
         )
-    else:
-        found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
-        pme = "PME as set" if as_set else f"PME {tolerance:g}", found
-    if reference == "ewald":
-        name = "an Ewald sum"
-        result = ewald_sum(positions, charges, cell, structure.exclusions, structure.periodic)
-        exact = result.energy, result.forces
-    else:
-        name = f"PME at {CONVERGED:g} in double precision"
-        exact = _by_openmm(charges, structure, positions, cell, reference_cutoff(cell), CONVERGED)
-    return name, exact, pme
+    found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
+    return "PME as set" if as_set else f"PME {tolerance:g}", found
 
 
 def reference_cutoff(cell: np.ndarray) -> float | None:

@@ -1,7 +1,37 @@
-"""Reference answers in float64 that share no approximation with the FMM: the Ewald sum and the
-open direct sum."""
+"""Reference answers in float64 that share no approximation with the FMM, one for each boundary: the
+Ewald sum and the open direct sum."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import EwaldResult, ewald_sum
 
-__all__ = ["EwaldResult", "direct_sum", "ewald_sum"]
+__all__ = ["ORACLES", "EwaldResult", "Oracle", "direct_sum", "ewald_sum"]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A converged sum.
+
+    Attributes:
+        name: what a user calls it.
+        title: what a report calls it.
+        sum: :class:`EwaldResult` of positions, charges, cell, exclusions, and whether exclusions
+            mean nearest images; arguments as of :func:`ewald_sum`.
+    """
+
+    name: str
+    title: str
+    sum: Callable[..., EwaldResult]
+
+
+def _direct_sum(positions, charges, _cell, exclusions, _exclusions_periodic) -> EwaldResult:
+    return direct_sum(positions, charges, exclusions)
+
+
+ORACLES = {
+    Boundary(PERIODIC): Oracle("ewald", "an Ewald sum", ewald_sum),
+    Boundary(OPEN): Oracle("direct", "the sum over all pairs", _direct_sum),
+}

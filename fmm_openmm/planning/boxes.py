@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import ORIGIN, BoxLattice, PaddedLattice, box_width
 from fmm_openmm.planning.request import FMMParameters
 
@@ -69,7 +70,7 @@ class Region:
     def scaled(self, cell: np.ndarray | None) -> "Region | None":
         """The boxes scaled to a periodic cell of the same shape, of any size; unchanged without a
         cell; None if the shape differs."""
-        if cell is None:
+        if Boundary.from_cell(cell).is_open:
             return self
         width = float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(self.lattice.cell))))
         if abs(width - self.width) < 1e-14 * width:  # rounding

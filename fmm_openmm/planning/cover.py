@@ -12,7 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from fmm_openmm.box import DISTANT, EMPTY_SPACE, PaddedLattice
+from fmm_openmm.boundary import EMPTY_SPACE, Boundary
+from fmm_openmm.box import DISTANT, PaddedLattice
 from fmm_openmm.errors import warn
 from fmm_openmm.planning.boxes import Region, corner_for, span_over
 from fmm_openmm.planning.cost import CostModel
@@ -65,9 +66,10 @@ def cover(
     if kept:
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
     levels = request.levels or 0
-    whole = EMPTY_SPACE if cell is None else cell
+    boundary = Boundary.from_cell(cell)
+    whole = EMPTY_SPACE if boundary.is_open else cell
     grids = list(_grids(positions, extent, levels, whole))
-    if cell is not None:
+    if not boundary.is_open:
         closest = request.near_radius or NEAR_RADII[0]
         grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
         if not grids:
@@ -87,7 +89,7 @@ def cover(
     if request.precision == "auto" and rounding > 0.5 * request.tolerance:
         seconds, found, rounding = cheapest("double")
     chosen = replace(found, expected_error=float(np.hypot(found.expected_error, rounding)))
-    if cell is not None:
+    if not boundary.is_open:
         same = replace(request, precision=chosen.precision)
         limit, filling = ranked(same, cell, load, cost)[0]
         allowed = max(request.tolerance, filling.expected_error)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
+
 
 def gather(
     positions: np.ndarray, leaders: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None
@@ -20,7 +22,7 @@ def gather(
         positions, shape (n, 3), nm.
     """
     x, moved = positions[leaders], positions.copy()
-    for axis in (2, 1, 0):
+    for axis in np.flatnonzero(Boundary.from_cell(cell).periodic)[::-1]:
         period = cell[axis, axis]
         low = _emptiest(x[:, axis], period) if centre is None else centre[axis] - period / 2
         shift = np.floor((x[:, axis] - low) / period)[:, None] * cell[axis]

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import leaders
@@ -57,10 +58,15 @@ class Problem:
     prefers_cell: bool = False
 
     @property
+    def boundary(self) -> Boundary:
+        """The boundary of the cell."""
+        return Boundary.from_cell(self.cell)
+
+    @property
     def uses_region(self) -> bool:
         """Whether the boxes cover only the particles."""
         free = self.request.grid is None and not self.request.levels
-        return self.cell is None or (
+        return any(map(self.boundary.follows, range(3))) or (
             free and self.load.filled <= SPARSE_FRACTION and not self.prefers_cell
         )
 
@@ -108,7 +114,9 @@ class Problem:
     ) -> np.ndarray:
         """Positions after :func:`fmm_openmm.planning.molecules.gather` in a periodic cell;
         unchanged in free space."""
-        return positions if cell is None else gather(positions, self._leaders, cell, centre)
+        return (
+            positions if self.boundary.is_open else gather(positions, self._leaders, cell, centre)
+        )
 
     @cached_property
     def _leaders(self) -> np.ndarray:

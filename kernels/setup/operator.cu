@@ -1,5 +1,5 @@
 // operator: the lattice operator for the box vectors in the parameter block; formula in
-// fmm_openmm/expansions/lattice.py.
+// fmm_openmm/expansions/operators/periodic.py.
 //
 // With multiples of the harmonics that have a monic recurrence,
 // Y_lm = (l - m)! (l + m)! / (2 l - 1)!! R_lm = (x + i y)^m Z_lm,

@@ -20,7 +20,7 @@ from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.expansions.lattice import check_range, lattice_operator
+from fmm_openmm.expansions.operators import check_range, lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.stages import HostStages

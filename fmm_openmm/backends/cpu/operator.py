@@ -1,4 +1,4 @@
-"""The sums over points from which the lattice operator is made, ``expansions/lattice.py``."""
+"""The sums over points from which the lattice operator is made, ``expansions/operators/``."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def _sum(x, weight, out):
 
 
 def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """See :func:`fmm_openmm.expansions.lattice.harmonic_sums`."""
+    """See :func:`fmm_openmm.expansions.operators.periodic.harmonic_sums`."""
     out = np.empty((weight.shape[1] ** 2, x.shape[2]))
     _sum(np.ascontiguousarray(x), np.ascontiguousarray(weight), out)
     return out

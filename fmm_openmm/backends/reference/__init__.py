@@ -13,7 +13,7 @@ from fmm_openmm.backends.reference.p2p import p2p
 from fmm_openmm.backends.reference.sort import gather, sort
 from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.expansions.lattice import lattice_operator
+from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.stages import HostStages

@@ -14,7 +14,7 @@ def lattice_m2l(
     moments: Moments, operator: np.ndarray, lattice: BoxLattice, order: int
 ) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; ``operator`` as
-    :func:`fmm_openmm.expansions.lattice.lattice_operator`."""
+    :func:`fmm_openmm.expansions.operators.lattice_operator`."""
     index, weight = coupling(order)
     phase = PHASE[degrees(order) % 4][:, None]
     grid = np.zeros((moments.boxes.shape[1], lattice.size))

@@ -65,7 +65,7 @@ class Neighbourhood:
         Raises:
             UnsupportedError: the lattice is not periodic, or its near stencil too large.
         """
-        if lattice.is_open:
+        if lattice.is_padded:
             raise UnsupportedError("layouts of P2P need a periodic lattice, got an open one")
         if len(lattice.near) > MOST_NEAR:
             raise UnsupportedError(

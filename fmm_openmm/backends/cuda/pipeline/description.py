@@ -19,7 +19,7 @@ from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.lattice import check_range
+from fmm_openmm.expansions.operators import check_range
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -136,7 +136,7 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         MINIMUM_IMAGE=int(minimum_image),
         ORDERED=int(np.array_equal(places, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
-        OPEN=int(b.lattice.is_open),
+        OPEN=int(b.lattice.is_padded),
         IMAGES=int(np.isfinite(b.lattice.cell).all()),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},

@@ -93,11 +93,11 @@ class LevelTables:
         for level in range(1, b.levels + 1):
             slabs = 8 * groups(b, half_of(level))
             shape = b.terms, WARP
-            b.buffer(f"moments{level}", (slabs + b.lattice.is_open, *shape), b.real)
+            b.buffer(f"moments{level}", (slabs + b.lattice.is_padded, *shape), b.real)
             b.buffer(f"local{level}", (slabs, *shape), b.real)
             b.buffer(f"central{level}", (slabs, WARP), np.float64)
             most = max(most, slabs * self.operator.shares(b, half_of(level)))
-            if b.lattice.is_open:
+            if b.lattice.is_padded:
                 b.memset(f"moments{level}")
         b.buffer("level_sums", (most, b.terms, WARP), b.real)
 

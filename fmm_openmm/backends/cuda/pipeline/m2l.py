@@ -122,7 +122,7 @@ class ByRotation:
         shares = fewest_rounds(
             self._resident // deep, without_shares, sources, SHARE_SOURCES / b.order**2
         )
-        zeros, sums = int(b.lattice.is_open), slabs * shares * max(self._parts)
+        zeros, sums = int(b.lattice.is_padded), slabs * shares * max(self._parts)
         fitting = max(PLANES_BYTES // ((sums + zeros) * b.terms * WARP * b.real.itemsize), 1)
         at_once = -(-self._planes // -(-self._planes // fitting))
         at_least(b, "turned_moments", at_once * (slabs + zeros))

@@ -36,7 +36,7 @@ def m2m(b: Builder, tables: LevelTables) -> list[str]:
 
 
 def _trace(b: Builder) -> None:
-    if b.lattice.is_open:  # there is no background
+    if b.lattice.is_padded:  # there is no background
         b.table("sums", np.zeros(TRACE_SUMS + 1), np.float64)
         b.record("traced")
         return

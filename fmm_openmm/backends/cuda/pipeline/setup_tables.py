@@ -14,7 +14,7 @@ from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.box import BoxLattice, within
-from fmm_openmm.expansions.free_space import free_space_octant, free_space_operator
+from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.expansions.splitting import truncation_radii
 
 SLACK = 0.05
@@ -94,7 +94,7 @@ def mirrored(lattice: BoxLattice) -> bool:
     rectangular cells.
 
     The operator is then the same at mirrored wave vectors, up to the signs in
-    ``expansions/free_space.py``.
+    ``expansions/operators/free_space.py``.
     """
     return lattice.are_cuboids and not any(
         np.tril(matrix, -1).any() for matrix in (lattice.counts, lattice.cell)
@@ -112,26 +112,14 @@ def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
     return (d1 // 2 + 1, d2 // 2 + 1, d3 // 2 + 1) if mirrored(lattice) else (d1, d2, d3 // 2 + 1)
 
 
-def stored(operator: np.ndarray, lattice: BoxLattice) -> np.ndarray:
-    """What is stored of an operator as :func:`fmm_openmm.expansions.lattice.lattice_operator`
-    returns it.
-
-    Returns:
-        shape ``((2 order + 1)^2, *stored_shape(lattice))``, the layout of the device's buffer
-        ``operator``.
-    """
-    n1, n2, _ = stored_shape(lattice)
-    return operator[:, :n1, :n2]
-
-
 def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
     """Whether what was made for one lattice, tables and compiled kernels, serves another."""
     return (
         np.array_equal(made_for.counts, lattice.counts)
-        and made_for.is_open == lattice.is_open
+        and made_for.padded == lattice.padded
         and np.array_equal(made_for.span, lattice.span)
         # the table comes with the program
-        and (not lattice.is_open or np.array_equal(made_for.cell, lattice.cell))
+        and (not lattice.is_padded or np.array_equal(made_for.cell, lattice.cell))
         # what is mirrored, and operators of levels that need cuboids
         and made_for.are_cuboids <= lattice.are_cuboids
         and np.array_equal(made_for.near, lattice.near)
@@ -141,7 +129,7 @@ def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
 
 def setup_tables(b: Builder) -> None:
     """Terms of the lattice operator in Fourier space, and the near boxes' places."""
-    if b.root.is_open:
+    if b.root.is_padded:
         _from_host(b)
     else:
         _periodic(b)
@@ -152,10 +140,9 @@ def _from_host(b: Builder) -> None:
 
     Moments outside the span stay zero.
     """
-    terms = free_space_octant if mirrored(b.root) else free_space_operator
     accuracy = 1e-10 if b.real == np.float32 else 1e-17
-    # which the FFTs leave out
-    b.table("operator", terms(b.root, 2 * b.order, accuracy) / b.root.size, b.real)
+    operator = lattice_operator(b.root, b.order, accuracy, octant=mirrored(b.root))
+    b.table("operator", operator / b.root.size, b.real)  # which the FFTs leave out
     b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
     b.memset("moments")

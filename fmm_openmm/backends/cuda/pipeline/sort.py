@@ -19,14 +19,14 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     """
     listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
     region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
-    is_open = b.lattice.is_open
+    is_padded = b.lattice.is_padded
     b.stage(SETUP)
     b.memset("arrived")  # a box's last entry is read before it is written, though not used then
-    b.stage("sort", survey=0, **{"locate_inside" if is_open else "locate": 0})
+    b.stage("sort", survey=0, **{"locate_inside" if is_padded else "locate": 0})
     b.macros(REGION=region, LISTED=listed)
     if interface:
         _openmm_arrays(b, interface)
-    if is_open or not interface:
+    if is_padded or not interface:
         b.buffer("positions", (b.n, 3), np.float64)
     # the last ones are the ticket of gather, and whether a particle is outside
     b.buffer("count", b.boxes + 2, np.int32)
@@ -38,7 +38,7 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     b.memset("count")
     n, atoms = np.int32(b.n), ("posq", "posq_correction", "atom_index")
     results = "charges", "parameters", "located", "fraction", "count", "arrived", "next"
-    if is_open:
+    if is_padded:
         b.table("leaders", leaders(b.n, pairs, minimum_image), np.int32)
         if interface:
             b.stage("sort", phase=Phase.AHEAD)
@@ -62,7 +62,7 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:
     real = np.float64 if interface.precision == "double" else np.float32
-    b.stage("sort", "openmm", **{"bring_positions" if b.lattice.is_open else "locate_atoms": 0})
+    b.stage("sort", "openmm", **{"bring_positions" if b.lattice.is_padded else "locate_atoms": 0})
     b.macros(
         POSQ="double" if real == np.float64 else "float",
         CORRECTED=int(interface.precision == "mixed"),

@@ -8,9 +8,9 @@ In empty space, for |i| < span along every axis,
 on a lattice so large that the displacements of two boxes of the span all differ modulo its lengths.
 The circular convolution with T is then the plain sum over boxes: R. W. Hockney and J. W. Eastwood,
 Computer Simulation Using Particles (1988), doi:10.1201/9780367806934. Storage and signs as in
-``lattice.py``.
+``__init__.py``.
 
-In a periodic cell Ewald's sum of ``lattice.py``, with alpha so small that it has one image in real
+In a periodic cell Ewald's sum of ``periodic.py``, with alpha so small that it has one image in real
 space,
 
     T_t(i) = S_t(r) Q(l + 1/2, alpha^2 r^2) if not near,
@@ -35,7 +35,7 @@ and the transform along an axis is a cosine or a sine transform of half the axis
 cell this holds for all of T.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy.fft
@@ -51,25 +51,19 @@ from fmm_openmm.expansions.splitting import (
 from fmm_openmm.openmp import get_num_threads
 
 
-def free_space_operator(lattice: PaddedLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
-    """The operator of the module's formula for terms up to degree ``top``; arguments and shape
-    as :func:`lattice_operator`."""
+def free_space_operator(
+    lattice: PaddedLattice, top: int, accuracy: float, sums: Callable, octant: bool
+) -> np.ndarray:
+    """See :data:`fmm_openmm.expansions.operators.OPERATORS`; ``sums`` are not needed."""
     shape, even = lattice.fft_shape, mirrors(top)
-    operator = np.empty((len(even), *shape[:2], shape[2] // 2 + 1))
-    for t, octant in enumerate(_octants(lattice, top, accuracy)):
-        for axis in range(2):
-            octant = _mirrored(octant, axis, shape[axis], even[t, axis])
-        operator[t] = octant
-    _add_reciprocal(operator, lattice, top, accuracy)
-    return operator
-
-
-def free_space_octant(lattice: PaddedLattice, top: int, accuracy: float = 1e-17) -> np.ndarray:
-    """The same at the wave numbers up to half the length along each axis;
-    shape (terms, *(length // 2 + 1))."""
-    operator = np.empty((len(degrees(top)), *(length // 2 + 1 for length in lattice.fft_shape)))
-    for t, octant in enumerate(_octants(lattice, top, accuracy)):
-        operator[t] = octant
+    lengths = [
+        length // 2 + 1 if octant or axis == 2 else length for axis, length in enumerate(shape)
+    ]
+    operator = np.empty((len(even), *lengths))
+    for t, part in enumerate(_octants(lattice, top, accuracy)):
+        for axis in range(0 if octant else 2):
+            part = _mirrored(part, axis, shape[axis], even[t, axis])
+        operator[t] = part
     _add_reciprocal(operator, lattice, top, accuracy)
     return operator
 

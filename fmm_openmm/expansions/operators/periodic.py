@@ -1,13 +1,6 @@
-r"""The lattice operator: irregular harmonics summed over every periodic image that is not near, in
-Fourier space.
-
-For the displacement i between two boxes (an index vector of the box lattice) let
-
-    T_t(i) = sum over images n of S_t((i + n @ counts) @ boxes),
-             images in the near stencil left out,
-
-by Ewald's method with tin-foil boundary and a neutralising background. With S's smooth cut-off in
-closed form through the regularised incomplete gamma functions, Q + P = 1,
+r"""The lattice operator where every axis is periodic, by Ewald's method with tin-foil boundary and
+a neutralising background. With S's smooth cut-off in closed form through the regularised
+incomplete gamma functions, Q + P = 1,
 
     T_t(i) =   sum over far images   S_t(r) Q(l + 1/2, alpha^2 r^2)
              - sum over near images  S_t(r) P(l + 1/2, alpha^2 r^2)
@@ -16,35 +9,21 @@ closed form through the regularised incomplete gamma functions, Q + P = 1,
                                                           (last term: l = 0)
     c_l(G) = 4 pi / (V G^2) exp(-G^2 / 4 alpha^2) (-i)^l / (2 l - 1)!!
 
-The far field is the circular convolution of the moments with T, so only its discrete Fourier
-transform is needed. The images of the reciprocal sum that fall on one wave vector of the box
-lattice are added there directly; the short-ranged real-space half is transformed by FFT. Because
-stencil and lattice are symmetric under inversion the transform of T_t is real for even and
-imaginary for odd degree; what is stored is the real number
-
-    operator_t(k) = (-1)^floor(l/2) * (T^_t(k) for even l,  T^_t(k) / i for odd l)
-
-with which ``(i^-l Lambda^)_a = sum_b sum_t C[a, b, t] operator_t (i^j M^)_b`` up to the signs that
-:func:`fmm_openmm.expansions.harmonics.coupling` documents: real arithmetic throughout.
-
-Everything is in units of the mean box width, so the operator depends on the shape of the cell only.
+The images of the reciprocal sum that fall on one wave vector of the box lattice are added there
+directly; the short-ranged real-space half is transformed by FFT.
 
 Sources: P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; lattice sums of
 multipole expansions: M. Challacombe, C. White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997),
-doi:10.1063/1.474150; FFT on multipoles: W. D. Elliott and J. A. Board, SIAM J. Sci. Comput. 17, 398
-(1996), doi:10.1137/S1064827594264259.
+doi:10.1063/1.474150.
 """
 
 from collections.abc import Callable
-from math import lgamma, log
 
 import numpy as np
 import scipy.fft
 from scipy.special import gammainc
 
-from fmm_openmm.box import BoxLattice, PaddedLattice, within
-from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.free_space import free_space_operator
+from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 from fmm_openmm.expansions.splitting import (
     inverse_double_factorials,
@@ -56,22 +35,6 @@ from fmm_openmm.openmp import get_num_threads
 # splitting parameter over the inverse box width: balances the real-space FFT
 # against the reciprocal images
 ALPHA = 0.55
-
-
-def check_range(lattice: BoxLattice, order: int, dtype) -> None:
-    """Refuse an order whose operator is beyond the range of its type. Irregular harmonics of degree
-    n grow to ``(2n - 1)!! / r^(n + 1)``, n = 2 order, r the distance of the nearest far boxes; 16
-    times as much leaves room for sums.
-
-    Raises:
-        UnsupportedError: it is.
-    """
-    n = 2 * order
-    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(lattice.nearest_far)
-    if largest + log(16) > log(np.finfo(dtype).max):
-        raise UnsupportedError(
-            f"`order` {order} is too high for single precision: ask for `precision='double'`"
-        )
 
 
 def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -91,31 +54,17 @@ def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return out
 
 
-def lattice_operator(
-    lattice: BoxLattice, order: int, accuracy: float = 1e-17, sums: Callable = harmonic_sums
+def periodic_operator(
+    lattice: BoxLattice, top: int, accuracy: float, sums: Callable, octant: bool
 ) -> np.ndarray:
-    """The operator of the module's formula for expansions of the given order.
-
-    Args:
-        lattice: box lattice; for a :class:`PaddedLattice` the operator is that of
-            ``free_space.py``.
-        order: expansion order p.
-        accuracy: size of the terms left out of the Ewald sums, relative to S at the distance of the
-            nearest far boxes.
-        sums: :func:`harmonic_sums`, or what computes the same.
-
-    Returns:
-        shape ``((2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64: terms up to degree 2 order on the
-        half grid of ``scipy.fft.rfftn`` over ``lattice.fft_shape``.
-    """
-    top = 2 * order
-    if isinstance(lattice, PaddedLattice):
-        return free_space_operator(lattice, top, accuracy)
+    """See :data:`fmm_openmm.expansions.operators.OPERATORS`."""
     # 2: the smallest near stencil, 27 boxes
     real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)
-    return _real_space(lattice, top, real_cut, sums) + _reciprocal(
+    operator = _real_space(lattice, top, real_cut, sums) + _reciprocal(
         lattice, top, reciprocal_cut, sums
     )
+    d1, d2, _ = lattice.fft_shape
+    return operator[:, : d1 // 2 + 1, : d2 // 2 + 1] if octant else operator
 
 
 def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:
@@ -178,7 +127,7 @@ def _sums_by_column(
         columns: how many there are.
         x: points, shape (n, 3).
         weight: of every point by degree, shape (top + 1, n).
-        sums: as for :func:`lattice_operator`.
+        sums: as for :func:`fmm_openmm.expansions.operators.lattice_operator`.
 
     Returns:
         shape ((top + 1)^2, columns).

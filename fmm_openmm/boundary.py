@@ -1,0 +1,94 @@
+"""The boundary: along which axes of the cell the particles have periodic images.
+
+Only this module knows boundaries by name. Everything else asks a :class:`Boundary`, axis by axis
+where it can, and finds what serves one boundary only (lattice operators, reference sums) in
+registries by :attr:`Boundary.periodic`.
+
+Inside the package a cell is an array of vectors, rows a, b, c in reduced form, shape (3, 3), nm,
+infinite along axes without images; where no axis has any it may be None.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from fmm_openmm.checks import check_choice
+
+PERIODIC, OPEN = (True, True, True), (False, False, False)
+
+NAMES = {"periodic": PERIODIC, "open": OPEN}
+"""What a user may give, the default first."""
+
+EMPTY_SPACE = np.diag(np.full(3, np.inf))
+"""The cell of particles that have no images."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Attributes:
+    periodic: whether there are images along a, b and c.
+    """
+
+    periodic: tuple[bool, bool, bool] = PERIODIC
+
+    @classmethod
+    def from_name(cls, name: str) -> "Boundary":
+        """The boundary that a user names.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        return cls(NAMES[check_choice(name, tuple(NAMES), "boundary")])
+
+    @classmethod
+    def from_cell(cls, cell: np.ndarray | None) -> "Boundary":
+        """The boundary of a cell: periodic along its finite vectors."""
+        return cls(OPEN if cell is None else tuple(np.isfinite(np.diag(cell)).tolist()))
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+        return next(name for name, periodic in NAMES.items() if periodic == self.periodic)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no images at all."""
+        return not any(self.periodic)
+
+    def follows(self, axis: int) -> bool:
+        """Whether boxes must follow the particles along an axis, which has no end there."""
+        return not self.periodic[axis]
+
+    def cell(self, box_vectors: np.ndarray | None) -> np.ndarray | None:
+        """The cell that box vectors, shape (3, 3), nm, make with this boundary."""
+        return None if self.is_open else box_vectors
+
+    def vectors(self, cell: np.ndarray | None) -> np.ndarray:
+        """The vectors of a cell, and unit vectors along axes without images, shape (3, 3), nm."""
+        if self.is_open:
+            return np.eye(3)
+        return np.where(np.array(self.periodic)[:, None], cell, np.eye(3))
+
+    def wrap(self, positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
+        """Coordinates along :meth:`vectors`, those along periodic axes in [0, 1) as
+        :meth:`tree` takes them; shape (n, 3)."""
+        points = positions @ np.linalg.inv(self.vectors(cell))
+        for axis in np.flatnonzero(self.periodic):
+            points[:, axis] = np.mod(points[:, axis], 1.0)
+            points[points[:, axis] >= 1.0, axis] = 0.0  # what np.mod makes of -1e-17
+        return points
+
+    def images(self, differences: np.ndarray) -> np.ndarray:
+        """Numbers of cell vectors that take differences of coordinates along :meth:`vectors`,
+        shape (n, 3), to their nearest images."""
+        return np.rint(differences) * self.periodic
+
+    def tree(self, points: np.ndarray) -> cKDTree:
+        """Neighbours among coordinates, shape (n, 3), that :meth:`wrap` has made."""
+        return cKDTree(points, boxsize=None if self.is_open else np.array(self.periodic, float))
+
+    def background(self, cell: np.ndarray | None) -> float:
+        """Density of the uniform background that neutralises a unit charge, over the volume of
+        the cell; 0 unless there are images along all three axes."""
+        return 1.0 / float(np.prod(np.diag(cell))) if all(self.periodic) else 0.0
