@@ -19,8 +19,7 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm import solver
-from fmm_openmm.integration import bridge, definition, identity, native, plugin
+from fmm_openmm.integration import bridge, identity, native, plugin
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.pickled import replace_pickle
 from tests.endurance import resident_kilobytes
@@ -240,8 +239,8 @@ def test_what_only_another_computer_has(ions, options, monkeypatch):
     pme = openmm.XmlSerializer.serialize(ions.system)
     fmm.use_fmm(ions.system)
     monkeypatch.setattr(plugin, "load", lambda: "there is no GPU")
-    for module in (definition, solver):
-        monkeypatch.setattr(module, "backend_class", refuse)
+    for module in ("fmm_openmm.integration.options", "fmm_openmm.solver"):
+        monkeypatch.setattr(f"{module}.backend_class", refuse)
     with pytest.raises(fmm.UnsupportedError, match="there is no GPU"):
         fmm.FMMForce(**options)
     system = from_elsewhere(ions.system, **options)
