@@ -4,22 +4,19 @@ import ctypes
 import re
 import subprocess
 
-import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda import abi
-from fmm_openmm.backends.cuda.pairs.lennard_jones import CLUSTER, SITE_BITS, Sites, build
+from fmm_openmm.backends.cuda.pairs.lennard_jones import CLUSTER, SITE_BITS
 from fmm_openmm.backends.cuda.pipeline.level_tables import WARP
 from fmm_openmm.backends.cuda.pipeline.m2m import TRACE_SUMS
 from fmm_openmm.backends.cuda.program import Launch, Phase
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.integration import plugin
-from tests.emulator import COMPILER, DEVICE
-from tests.test_program import CASES, program
+from tests.emulator import COMPILER
+from tests.test_program import CASES, of_sites, program
 
 NATIVE = plugin._folder()
-SITES = Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
-INTERFACE = abi.Interface("mixed", 320)
 STRUCTS = (abi.Place, abi.Pairs, abi.Sites, abi.BoxesData, abi.Cell, abi.State, abi.Callbacks)
 LIBRARY = f"""
 #include "openmm/abi.h"
@@ -91,7 +88,7 @@ def test_buffers_are_those_of_the_programs():
         "coulomb_program.cpp": [
             program(*CASES[name]) for name in ("open in OpenMM", "mixed in OpenMM")
         ],
-        "site_list.cpp": [build(SITES, DEVICE, INTERFACE)],
+        "site_list.cpp": [of_sites()],
     }
     external = set()
     for file, programs in made.items():
@@ -157,7 +154,7 @@ def bounds_of(made) -> dict[str, int]:
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("case", [*CASES, "sites"])
 def test_blocks_are_those_that_kernels_are_compiled_for(case):
-    made = program(*CASES[case]) if case in CASES else build(SITES, DEVICE, INTERFACE)
+    made = program(*CASES[case]) if case in CASES else of_sites()
     bounds = bounds_of(made)
     assert len(bounds) > 2
     launched = {step.kernel: step.block for step in made.steps if isinstance(step, Launch)}

@@ -1,28 +1,38 @@
-"""The GPU pipeline as data: complete, free of races, true to the kernels' signatures, and
-serialisable. Needs no GPU."""
+"""Every program as data: complete, free of races, true to the kernels' signatures and bounds of
+blocks, and serialisable. Needs no GPU."""
 
 import re
 import struct
+import subprocess
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
+from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
+from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.literature import layouts
+from fmm_openmm.literature.layouts import Neighbourhood
+from fmm_openmm.literature.operators import level
 from fmm_openmm.stages import STAGES
+from tests.emulator import COMPILER
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
 COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
 ROOT = counts_matrix([[3, 0, 0], [0, 2, 0], [-1, 1, 3]])
 WHOLE = 227 * 1024
 SIGNATURE = re.compile(
-    r'extern "C" __global__ void(?: __launch_bounds__\(.*?\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL
+    r'extern "C" __global__ void(?: __launch_bounds__\((.*?)\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL
 )
+MAX_THREADS = 1024
+"""Of a block without a bound."""
 
 
 def program(
@@ -60,16 +70,26 @@ def program(
     )
 
 
-def signatures():
-    """Of every kernel the parameters, comments removed."""
+@cache
+def signatures(file, macros):
+    """Of every kernel of a file the parameters, and the bound of a block."""
+    if COMPILER is None:
+        pytest.skip("needs a C++ compiler")
+    command = COMPILER, "-E", "-P", "-w", "-x", "c++", "-"
+    source = source_of(file, dict(macros))
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
     found = {}
-    for path in kernel_files().values():
-        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
-        for name, parameters in SIGNATURE.findall(text):
-            found[path.stem, name] = [
-                " ".join(parameter.split()) for parameter in parameters.split(",")
-            ]
+    for bounds, name, parameters in SIGNATURE.findall(done.stdout):
+        # threads, and then perhaps blocks of a multiprocessor
+        threads = eval(bounds.partition(",")[0].replace("/", "//")) if bounds else MAX_THREADS
+        found[name] = [" ".join(each.split()) for each in parameters.split(",")], threads
     return found
+
+
+def signature(built, step):
+    """The parameters of a launch's kernel, and the bound of its blocks."""
+    file = built.kernels[step.kernel].file
+    return signatures(file, tuple(sorted(built.macros.items())))[step.kernel]
 
 
 def accesses(built, step):
@@ -77,10 +97,9 @@ def accesses(built, step):
     if isinstance(step, p.Memset):
         return set(), {step.buffer}
     if isinstance(step, p.Launch):
-        parameters = signatures()[built.kernels[step.kernel].file, step.kernel]
         pointers = [
             (a.buffer, "const" in text)
-            for a, text in zip(step.arguments, parameters, strict=True)
+            for a, text in zip(step.arguments, signature(built, step)[0], strict=True)
             if "*" in text
         ]
         return {name for name, constant in pointers if constant}, {
@@ -109,12 +128,56 @@ CASES = {
     "levels, symmetric": (4, 0.0, np.float32, None, None, (4, 6, 8), WHOLE, 1, "p4_symmetric"),
     "levels, parity": (4, 0.0, np.float64, None, None, (4, 6, 8), WHOLE, 1, "p4_parity"),
 }
-EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer", "outside")
+EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer", "energy_buffer", "outside")
 
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def built(request):
     return program(*request.param)
+
+
+SITES = lennard_jones.Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
+SITES_FILLED = {"slot", "type", "start", "partner", "pairs", "cell"}
+UNLISTED = {"row_start", "grid"}  # handed over, but not read
+LAYOUT = Neighbourhood.of(BoxLattice(np.diag((3, 4, 5)), np.eye(3), 2.0), np.arange(0, 122, 2))
+
+
+def of_sites(precision="mixed", **changes):
+    interface = p.Interface(precision, 320)
+    return lennard_jones.build(replace(SITES, **changes), p.Device(132, WHOLE), interface)
+
+
+OTHERS = {
+    "sites": (of_sites, SITES_FILLED),
+    "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),
+    "sites, half": (lambda: of_sites("single", number=30000, radius=2.0), SITES_FILLED),
+    "sites in free space": (
+        lambda: of_sites(cutoff=None, box_vectors=None, partners=0),
+        SITES_FILLED | UNLISTED,
+    ),
+    **{
+        f"level, {name}": (
+            lambda name=name: level.program(name, level.Level(5, 4), p.Device(132, WHOLE)),
+            {"moments"},
+        )
+        for name in level.OPERATORS
+    },
+    **{
+        f"layout, {name}": (lambda name=name: layouts.program(name, LAYOUT, np.float32), {"xq"})
+        for name in layouts.LAYOUTS
+    },
+}
+"""Programs that are not of the FMM, and the buffers that are filled for them."""
+
+
+@pytest.fixture(scope="module", params=[*CASES, *OTHERS])
+def any_program(request):
+    """Of the FMM or another, and the buffers that are filled for it."""
+    if request.param in OTHERS:
+        make, filled = OTHERS[request.param]
+        return make(), filled
+    built = program(*CASES[request.param])
+    return built, {*p.INPUTS} - ({"positions"} if "posq" in built.buffers else set())
 
 
 TRANSFORMS = {
@@ -174,11 +237,13 @@ def test_sort_goes_ahead_where_a_particle_may_be_outside():
         assert all(step.stream == 0 for step in made.steps_of("sort"))
 
 
-def test_arguments_fit_the_kernels(built):
+def test_arguments_fit_the_kernels(any_program):
+    built, _ = any_program
     for step in built.steps:
         if not isinstance(step, p.Launch):
             continue
-        parameters = signatures()[built.kernels[step.kernel].file, step.kernel]
+        parameters, threads = signature(built, step)
+        assert 0 < step.block <= threads, step.kernel
         assert len(parameters) == len(step.arguments), step.kernel
         for argument, parameter in zip(step.arguments, parameters, strict=True):
             assert ("*" in parameter) == isinstance(argument, p.At), (step.kernel, parameter)
@@ -189,21 +254,24 @@ def test_arguments_fit_the_kernels(built):
                 assert argument.dtype in (np.int32, np.float64)
 
 
-def test_everything_is_written_before_it_is_read(built):
+def test_everything_is_written_before_it_is_read(any_program):
+    built, filled = any_program
     written = {
         name for name, buffer in built.buffers.items() if buffer.data is not None or buffer.external
     }
-    written |= {*p.INPUTS} - ({"positions"} if "posq" in built.buffers else set())
     assert {name for name in written if built.buffers[name].external} <= {*EXTERNAL}
+    written |= filled
     for step in built.steps:
         reads, writes = accesses(built, step)
         assert reads <= written, step
         written |= writes
-    inside = "posq" in built.buffers
-    assert (
-        {"energy", "potentials", "force_buffer"} <= written if inside else {*p.OUTPUTS} <= written
-    )
     assert written == set(built.buffers)
+
+
+def test_results_are_written(built):
+    written = set().union(*(accesses(built, step)[1] for step in built.steps))
+    inside = "posq" in built.buffers
+    assert {*(("energy", "potentials", "force_buffer") if inside else p.OUTPUTS)} <= written
 
 
 def test_what_depends_on_the_shape_is_told(built):
@@ -215,9 +283,10 @@ def test_what_depends_on_the_shape_is_told(built):
     assert not set(built.shaped) & set().union(*(writes for _, writes in later))
 
 
-def test_streams_do_not_race(built):
+def test_streams_do_not_race(any_program):
     """Two steps that touch a buffer, one of them writing, are ordered by their
     stream or by events."""
+    built, _ = any_program
     last, recorded, before, touched = {}, {}, [], []
     for number, step in enumerate(built.steps):
         sources = [last.get(step.stream)] + (
@@ -291,7 +360,8 @@ class Reader:
         return self.block().decode()
 
 
-def test_serialises(built):
+def test_serialises(any_program):
+    built, _ = any_program
     data = serialise(built)
     assert data.startswith(MAGIC)
     reader = Reader(data)

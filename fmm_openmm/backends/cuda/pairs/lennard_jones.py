@@ -134,6 +134,11 @@ class Sites:
         return -(-most // CLUSTER) * CLUSTER
 
     @property
+    def clusters(self) -> int:
+        """Room for clusters."""
+        return self.capacity // CLUSTER
+
+    @property
     def list_length(self) -> int:
         """Room for entries of a cluster: a quarter more than known, or than there are at the
         density of the box."""
@@ -163,93 +168,113 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
             f"{sites.number:,} sites are more than a list of Lennard-Jones pairs can hold"
         )
     double = interface.precision == "double"
-    real = np.dtype(np.float64 if double else np.float32)
     resident = 2 if double else (3 if sites.box_vectors is None else 4)  # as registers allow
-    half = sites.half(interface.precision)
+    together = min(device.multiprocessors * resident, sites.capacity // LIST_THREADS + 1)
     b = ProgramBuilder()
-    b.macros(
-        REAL=real_type(real),
-        POSQ=real_type(real),
-        ENERGY_TYPE="float" if interface.precision == "single" else "double",
-        LIMITED=int(sites.cutoff is not None),
-        PERIODIC=int(sites.box_vectors is not None),
-        PARTNERS=int(sites.partners > 0),
-        SWITCHED=int(sites.switching is not None),
-        CUTOFF=repr(float(sites.cutoff or 0.0)),
-        SWITCHING=repr(float(sites.switching or 0.0)),
-        TYPES=sites.types,
-        PAIR_LANES=sites.lanes,
-        HALF=int(half),
-        LIST_BLOCKS=resident,
-        DETERMINISTIC=int(sites.deterministic),
+    b.macros(**_macros(sites, interface, resident))
+    _buffers(b, sites, interface)
+    _begin(b, sites)
+    _list(b, sites, blocks or together)
+    for wanted in (Phase.FORCES, Phase.ENERGY, Phase.BOTH):
+        _pairs(b, sites, interface, wanted)
+    return b.program
+
+
+def _macros(sites: Sites, interface: Interface, resident: int) -> dict:
+    real = real_type(_real(interface))
+    return {
+        "REAL": real,
+        "POSQ": real,
+        "ENERGY_TYPE": "float" if interface.precision == "single" else "double",
+        "LIMITED": int(sites.cutoff is not None),
+        "PERIODIC": int(sites.box_vectors is not None),
+        "PARTNERS": int(sites.partners > 0),
+        "SWITCHED": int(sites.switching is not None),
+        "CUTOFF": repr(float(sites.cutoff or 0.0)),
+        "SWITCHING": repr(float(sites.switching or 0.0)),
+        "TYPES": sites.types,
+        "PAIR_LANES": sites.lanes,
+        "HALF": int(sites.half(interface.precision)),
+        "LIST_BLOCKS": resident,
+        "DETERMINISTIC": int(sites.deterministic),
         **({"PAIR_FUNCTIONS": sites.functions} if sites.functions else {}),
-    )
-    _buffers(b, sites, interface, real)
-    capacity, padded = np.int32(sites.capacity), np.int32(interface.padded)
-    site_blocks = sites.capacity // PAIR_THREADS + 1  # of a thread a site
+    }
+
+
+def _real(interface: Interface) -> np.dtype:
+    return np.dtype(np.float64 if interface.precision == "double" else np.float32)
+
+
+def _site_blocks(sites: Sites) -> int:
+    """Blocks of a thread a site."""
+    return sites.capacity // PAIR_THREADS + 1
+
+
+def _begin(b: ProgramBuilder, sites: Sites) -> None:
     b.stage(SETUP, "lennard_jones_list", begin_sites=0)
     for buffer in ("state", "count", "length", "reaction"):
         b.memset(buffer)
     b.launch(
-        "begin_sites", site_blocks, PAIR_THREADS, capacity, np.int32(sites.number), "slot", "type",
-        "start", "partner", "partners", "home", "number", "reference", "position", "state",
+        "begin_sites", _site_blocks(sites), PAIR_THREADS, np.int32(sites.capacity),
+        np.int32(sites.number), "slot", "type", "start", "partner", "partners", "home", "number",
+        "reference", "position", "state",
     )  # fmt: skip
+
+
+def _list(b: ProgramBuilder, sites: Sites, blocks: int) -> None:
+    """Where sites are and, with a cutoff, the list of their pairs where the old one is outdated.
+
+    Args:
+        blocks: that sort sites together.
+    """
+    capacity = np.int32(sites.capacity)
     b.stage("list", "lennard_jones_list", Phase.LIST, fetch_sites=0)
     b.launch(
-        "fetch_sites",
-        site_blocks,
-        PAIR_THREADS,
-        capacity,
-        "posq",
-        "cell",
-        "home",
-        "reference",
-        "position",
-        "state",
-    )
-    lengths = np.int32(sites.list_length), np.int32(sites.masked_length)
-    if sites.cutoff is not None:
-        b.stage("list", "lennard_jones_list", Phase.LIST, list_sites=0)
-        b.launch(
-            "list_sites",
-            blocks or min(device.multiprocessors * resident, sites.capacity // LIST_THREADS + 1),
-            LIST_THREADS, capacity, np.int32(sites.rows), np.int32(sites.cells), "posq", "type",
-            "cell", "home", "sorted", "reference", "position", "number", "number_before", "place",
-            "count", "row_start", "grid", "state", cooperative=True,
-        )  # fmt: skip
-        b.stage("search", "lennard_jones_list", Phase.SEARCH, search_sites=0)
-        b.launch(
-            "search_sites", -(-(sites.capacity // CLUSTER) * 32 // LIST_THREADS), LIST_THREADS,
-            capacity, "home", "position", "number", "row_start", "grid", "cell", "partners",
-            "partner", "entry", "masked", "length", *lengths, "state",
-        )  # fmt: skip
-    for wanted in (Phase.FORCES, Phase.ENERGY, Phase.BOTH):
-        kernel = f"lennard_jones_{wanted}"
-        b.stage(wanted, "lennard_jones_pairs", wanted, **{kernel: 0})
-        b.launch(
-            kernel, -(-(sites.capacity // CLUSTER) * sites.lanes // PAIR_THREADS), PAIR_THREADS,
-            capacity, *lengths, "home", "position", "number", "row_start", "grid", "entry",
-            "masked", "length", "pairs", "cell", "partners", "partner", "state",
-            "force_buffer", padded, "reaction", "energy_buffer", np.int32(sites.energies),
-        )  # fmt: skip
-        if half and wanted != "energy":
-            b.stage(wanted, "lennard_jones_pairs", collect_reactions=0)
-            b.launch(
-                "collect_reactions",
-                site_blocks,
-                PAIR_THREADS,
-                capacity,
-                "home",
-                "reaction",
-                "force_buffer",
-                padded,
-            )
-    return b.program
+        "fetch_sites", _site_blocks(sites), PAIR_THREADS, capacity, "posq", "cell", "home",
+        "reference", "position", "state",
+    )  # fmt: skip
+    if sites.cutoff is None:
+        return
+    b.stage("list", "lennard_jones_list", Phase.LIST, list_sites=0)
+    b.launch(
+        "list_sites", blocks, LIST_THREADS, capacity, np.int32(sites.rows), np.int32(sites.cells),
+        "posq", "type", "cell", "home", "sorted", "reference", "position", "number",
+        "number_before", "place", "count", "row_start", "grid", "state", cooperative=True,
+    )  # fmt: skip
+    b.stage("search", "lennard_jones_list", Phase.SEARCH, search_sites=0)
+    b.launch(
+        "search_sites", -(-sites.clusters * 32 // LIST_THREADS), LIST_THREADS, capacity, "home",
+        "position", "number", "row_start", "grid", "cell", "partners", "partner", "entry",
+        "masked", "length", *_lengths(sites), "state",
+    )  # fmt: skip
 
 
-def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface, real: np.dtype) -> None:
-    capacity, listed = sites.capacity, sites.cutoff is not None
-    clusters = capacity // CLUSTER
+def _lengths(sites: Sites) -> tuple[np.int32, np.int32]:
+    return np.int32(sites.list_length), np.int32(sites.masked_length)
+
+
+def _pairs(b: ProgramBuilder, sites: Sites, interface: Interface, wanted: str) -> None:
+    """Forces, energy or both of the pairs."""
+    kernel = f"lennard_jones_{wanted}"
+    capacity, padded = np.int32(sites.capacity), np.int32(interface.padded)
+    b.stage(wanted, "lennard_jones_pairs", wanted, **{kernel: 0})
+    b.launch(
+        kernel, -(-sites.clusters * sites.lanes // PAIR_THREADS), PAIR_THREADS, capacity,
+        *_lengths(sites), "home", "position", "number", "row_start", "grid", "entry", "masked",
+        "length", "pairs", "cell", "partners", "partner", "state", "force_buffer", padded,
+        "reaction", "energy_buffer", np.int32(sites.energies),
+    )  # fmt: skip
+    if sites.half(interface.precision) and wanted != Phase.ENERGY:
+        b.stage(wanted, "lennard_jones_pairs", collect_reactions=0)
+        b.launch(
+            "collect_reactions", _site_blocks(sites), PAIR_THREADS, capacity, "home", "reaction",
+            "force_buffer", padded,
+        )  # fmt: skip
+
+
+def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface) -> None:
+    capacity, clusters, listed = sites.capacity, sites.clusters, sites.cutoff is not None
+    real = _real(interface)
     for name, shape, dtype in (
         ("slot", sites.number, np.int32),
         ("type", sites.number, np.int32),
