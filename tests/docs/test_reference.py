@@ -1,0 +1,39 @@
+"""Reference pages name what the code has."""
+
+import re
+
+import pytest
+
+import fmm_openmm as fmm
+from tests.docs.pages import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", fmm.__all__)
+def test_the_api_has_every_public_name(name):
+    assert f":: fmm_openmm.{name}\n" in (REFERENCE / "api.md").read_text(encoding="utf-8")
+
+
+MESSAGES = re.findall(
+    r"^\| `([^`]+)` \|", (REFERENCE / "messages.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def source():
+    """The package's Python, with the pieces of texts on several lines put together."""
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "fmm_openmm").rglob("*.py")
+    )
+    return re.sub(r'"\s*\n\s*f?"', "", text)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_are_those_of_the_code(message, source):
+    for part in message.split(" … "):
+        assert part in source, part
+
+
+def test_messages_are_found():
+    assert len(MESSAGES) > 15
