@@ -62,13 +62,13 @@ def use_fmm(
 
     Raises:
         UnsupportedError: the System cannot be converted; the message names the force and what to
-            do.
+            do. Nothing has changed then, nor after the other errors.
         ValueError, TypeError: a bad option, or an FMMForce is there already.
-        Nothing has changed then.
 
-    Warns: UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or
-        OpenMM has the CUDA platform, but the native plugin cannot be had
-        (:mod:`fmm_openmm.integration.plugin`): once a process.
+    Warns:
+        UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or
+            OpenMM has the CUDA platform, but the native plugin cannot be had
+            (:mod:`fmm_openmm.integration.plugin`): once a process.
     """
     nonbonded, place = _convertible_force(system, allow_reaction_field)
     force = FMMForce(tolerance, **options)
