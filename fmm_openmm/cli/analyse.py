@@ -106,7 +106,7 @@ def solver_of(args, molecules):
     vectors = molecules.system.getDefaultPeriodicBoxVectors()
     cell = definition.structure.cell(np.array([vector._value for vector in vectors]))
     charges = definition.parameters.charges(defaults_in(molecules.system))
-    return chosen.solver(definition.structure, charges, cell, molecules.positions), cell
+    return definition.structure.solver(chosen, charges, cell, molecules.positions), cell
 
 
 def write(path: str, rows: list, columns: dict, arrays: dict) -> None:
