@@ -220,7 +220,7 @@ int take_flag(fmm::Executor* executor, const char* buffer) {
 }
 
 void keep(fmm::Executor* executor) {
-    executor->keep(nullptr);
+    executor->save(nullptr);
 }
 
 void restore(fmm::Executor* executor) {

@@ -4,11 +4,11 @@
 
 namespace fmm {
 
-void check(CUresult result, const std::string& doing) {
+void check(CUresult result, const std::string& action) {
     if (result == CUDA_SUCCESS) return;
     const char* text = nullptr;
     cuGetErrorString(result, &text);
-    throw Failure(doing + ": " + (text ? text : "CUDA error " + std::to_string(result)));
+    throw Failure(action + ": " + (text ? text : "CUDA error " + std::to_string(result)));
 }
 
 CUstream makeStream(bool background, unsigned flags) {
@@ -20,9 +20,9 @@ CUstream makeStream(bool background, unsigned flags) {
     return stream;
 }
 
-void letWait(CUstream later, CUstream earlier, CUevent reached) {
-    check(cuEventRecord(reached, earlier), "recording an event");
-    check(cuStreamWaitEvent(later, reached, 0), "waiting for an event");
+void makeWait(CUstream waiting, CUstream other, CUevent event) {
+    check(cuEventRecord(event, other), "recording an event");
+    check(cuStreamWaitEvent(waiting, event, 0), "waiting for an event");
 }
 
 }  // namespace fmm

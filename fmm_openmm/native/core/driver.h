@@ -1,4 +1,4 @@
-// Calls of the CUDA driver that say what failed.
+// CUDA driver calls that report errors by exceptions.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -7,20 +7,22 @@
 
 namespace fmm {
 
-// What cannot be done; users read it under the name of the force they made.
+// An error that users see with the prefix FMMForce, the force that they made.
 class Failure : public std::runtime_error {
 public:
     explicit Failure(const std::string& reason) : std::runtime_error("FMMForce: " + reason) {}
 };
 
-void check(CUresult result, const std::string& doing);
+// Throws Failure, with `action` and the driver's message, unless the result is CUDA_SUCCESS.
+void check(CUresult result, const std::string& action);
 
-// Of high priority: the far field is a chain of small kernels, the nonbonded kernel beside it is
-// one large. The near field comes between, one step below the highest.
+// Makes a stream of the highest priority, or one step below it if `background`. The far field is a
+// chain of small kernels with the highest priority, the near field runs in the background, and both
+// precede the large nonbonded kernel that runs concurrently.
 CUstream makeStream(bool background = false, unsigned flags = CU_STREAM_NON_BLOCKING);
 
-// What is queued on a stream from now on waits for what has been queued on another; `reached` is
-// used for that.
-void letWait(CUstream later, CUstream earlier, CUevent reached);
+// Makes work that is queued on `waiting` from now on wait for all work queued on `other` so far;
+// `event` is recorded for that purpose.
+void makeWait(CUstream waiting, CUstream other, CUevent event);
 
 }  // namespace fmm

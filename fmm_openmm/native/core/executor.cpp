@@ -18,8 +18,8 @@ Executor::Executor(Host& host, const std::string& bytes) : host(host), program(b
         findArrays();
         compile();
         for (int i = 1; i < program.streams; i++) {
-            side.push_back(nullptr);
-            side.back() = makeStream(i == BACKGROUND);
+            sideStreams.push_back(nullptr);
+            sideStreams.back() = makeStream(i == BACKGROUND);
         }
         for (int i = 0; i < program.events; i++) {
             events.push_back(nullptr);
@@ -38,15 +38,14 @@ Executor::~Executor() {
 void Executor::release() {
     for (CUevent event : events)
         if (event) cuEventDestroy(event);
-    for (CUstream stream : side)
+    for (CUstream stream : sideStreams)
         if (stream) cuStreamDestroy(stream);
     for (CUmodule module : modules) cuModuleUnload(module);
     for (const auto& [name, flag] : flags) cuMemFreeHost((void*)flag);
     if (memory) cuMemFree(memory);
 }
 
-// One allocation for all buffers of the executor, and a second place for those that are kept, each
-// on a boundary of its own.
+// Allocates all buffers and the saved copies in one block, each aligned.
 void Executor::allocate() {
     std::vector<size_t> offsets;
     size_t total = 0;
@@ -59,12 +58,12 @@ void Executor::allocate() {
         offsets.push_back(reserve(buffer.kind == OWN ? buffer.bytes : 0));
     for (size_t i = 0; i < program.buffers.size(); i++)
         if (program.buffers[i].kept)
-            kept.push_back(
+            saved.push_back(
                 {offsets[i], reserve(program.buffers[i].bytes), program.buffers[i].bytes});
     check(cuMemAlloc(&memory, total), "allocating " + std::to_string(total >> 20) + " MiB");
-    for (auto& each : kept) {
-        each.buffer += memory;
-        each.place += memory;
+    for (auto& buffer : saved) {
+        buffer.buffer += memory;
+        buffer.copy += memory;
     }
     for (size_t i = 0; i < offsets.size(); i++) {
         auto& buffer = program.buffers[i];
@@ -74,7 +73,7 @@ void Executor::allocate() {
               "copying " + buffer.name);
         std::string().swap(buffer.data);
     }
-    // the streams of an evaluation do not wait for copies from pageable memory
+    // copies from pageable memory are not ordered with the streams of an evaluation
     check(cuCtxSynchronize(), "copying");
 }
 
@@ -114,20 +113,20 @@ void Executor::compile() {
                                    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared),
                 "setting the shared memory of " + kernel.name);
     }
-    fitCooperative();
+    limitCooperativeGrids();
 }
 
-// All blocks of a cooperative launch have to be on the device at once.
-void Executor::fitCooperative() {
+// Reduces the grids of cooperative launches to the number of blocks that fit on the device.
+void Executor::limitCooperativeGrids() {
     CUdevice device;
     check(cuCtxGetDevice(&device), "asking the device");
     for (auto& step : program.steps) {
         if (!step.cooperative) continue;
         const auto& kernel = program.kernels[step.kernel];
-        int processors, blocks, able;
-        check(cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, device),
+        int processors, blocks, isSupported;
+        check(cuDeviceGetAttribute(&isSupported, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, device),
               "asking the device");
-        if (!able)
+        if (!isSupported)
             throw Failure("the device has no cooperative launch, which " + kernel.name + " needs");
         check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
               "asking the device");
@@ -140,14 +139,14 @@ void Executor::fitCooperative() {
 }
 
 void Executor::findArrays() {
-    complete = true;
+    arraysFound = true;
     for (size_t i = 0; i < addresses.size(); i++)
         if (program.buffers[i].kind == EXTERNAL && addresses[i] == 0)
-            complete = host.find(program.buffers[i].name, addresses[i]) && complete;
+            arraysFound = host.find(program.buffers[i].name, addresses[i]) && arraysFound;
 }
 
 void Executor::run(const std::string& phase, CUstream stream) {
-    if (!complete) findArrays();
+    if (!arraysFound) findArrays();
     queue(program.phase(phase), stream);
 }
 
@@ -166,28 +165,30 @@ void Executor::capture(Graph& graph, CUstream stream) {
         throw;
     }
     check(cuStreamEndCapture(stream, &captured), "capturing");
-    CUgraphExec made = nullptr;
+    CUgraphExec instance = nullptr;
     const CUresult result =
-        cuGraphInstantiate(&made, captured, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+        cuGraphInstantiate(&instance, captured, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     cuGraphDestroy(captured);
     check(result, "making a graph");
-    graph.executable = made;
+    graph.executable = instance;
 }
 
-void Executor::keep(CUstream stream) {
-    for (const auto& each : kept)
-        check(cuMemcpyDtoDAsync(each.place, each.buffer, each.bytes, stream), "keeping buffers");
+void Executor::save(CUstream stream) {
+    for (const auto& buffer : saved)
+        check(cuMemcpyDtoDAsync(buffer.copy, buffer.buffer, buffer.bytes, stream),
+              "keeping buffers");
 }
 
 void Executor::restore(CUstream stream) {
-    for (const auto& each : kept)
-        check(cuMemcpyDtoDAsync(each.buffer, each.place, each.bytes, stream), "restoring buffers");
+    for (const auto& buffer : saved)
+        check(cuMemcpyDtoDAsync(buffer.buffer, buffer.copy, buffer.bytes, stream),
+              "restoring buffers");
 }
 
 void Executor::queue(int phase, CUstream caller) {
     for (const auto& step : program.steps) {
         if (step.phase != phase) continue;
-        const CUstream stream = step.stream == 0 ? caller : side[step.stream - 1];
+        const CUstream stream = step.stream == 0 ? caller : sideStreams[step.stream - 1];
         switch (step.kind) {
             case LAUNCH:
                 launch(step, stream);

@@ -1,4 +1,4 @@
-// Runs a program in the CUDA context of a host: memory, compiled kernels, streams, CUDA graphs.
+// Executes a program in the CUDA context of a host: memory, compiled kernels, streams, CUDA graphs.
 #pragma once
 #include <map>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace fmm {
 
-// Phases that are queued as one CUDA graph. It is captured when it is queued first.
+// Phases that are queued together as one CUDA graph, which is captured when it is first queued.
 class Graph {
 public:
     explicit Graph(const std::vector<std::string>& phases) : phases(phases) {}
@@ -26,44 +26,44 @@ private:
     CUgraphExec executable = nullptr;
 };
 
-// All members need the host's context to be current. What fails throws Failure, or what the host
-// throws; nothing is left behind.
+// All members require the host's context to be current. Errors are thrown as Failure, or as the
+// host's exceptions; no resources leak.
 class Executor {
 public:
     Executor(Host& host, const std::string& bytes);
     ~Executor();
     Executor(const Executor&) = delete;
 
-    // Queue the steps of a phase; none if the program has no such phase.
+    // Queue the steps of a phase. No effect if the program has no such phase.
     void run(const std::string& phase, CUstream stream);
 
-    // Queue a graph. Its kernels must have run before it is captured, because the driver may load
-    // code at first use, which must not happen meanwhile.
+    // Queue a graph. Its kernels must have run once before, because the driver may load code at the
+    // first launch, which is not allowed during capture.
     void run(Graph& graph, CUstream stream);
 
-    // Queue copying the contents of all buffers that are kept to a place beside, and from there
-    // back.
-    void keep(CUstream stream);
+    // Queue saving copies of all buffers that the program marks as kept, or restoring them.
+    void save(CUstream stream);
     void restore(CUstream stream);
 
     bool has(const std::string& buffer) const { return program.has(buffer); }
     CUdeviceptr address(const std::string& buffer) const;
 
-    // Queue overwriting a buffer; `data` may change as soon as this returns.
+    // Queue overwriting a buffer. `data` may be reused as soon as this returns.
     void upload(const std::string& buffer, const void* data, int64_t bytes, CUstream stream);
     void upload(const std::string& buffer, const std::string& data, CUstream stream);
 
-    // Copy a buffer to the host; false if it has another size.
+    // Copy a buffer to the host; false if its size differs.
     bool download(const std::string& buffer, void* data, int64_t bytes) const;
 
-    // Whether kernels have raised a flag; lowers it. The steps that raise it must have ended.
+    // Return whether kernels have raised a flag, and lower it. The steps that raise it must have
+    // completed.
     bool takeFlag(const std::string& buffer);
 
 private:
     void allocate();
     void allocateFlags();
     void compile();
-    void fitCooperative();
+    void limitCooperativeGrids();
     void findArrays();
     void capture(Graph& graph, CUstream stream);
     void queue(int phase, CUstream caller);
@@ -72,21 +72,21 @@ private:
 
     Host& host;
     Program program;
-    // A buffer, and a place for its contents.
-    struct Kept {
-        CUdeviceptr buffer, place;
+    // A buffer and the memory for its saved copy.
+    struct SavedBuffer {
+        CUdeviceptr buffer, copy;
         int64_t bytes;
     };
 
     CUdeviceptr memory = 0;
     std::vector<CUdeviceptr> addresses;
-    std::vector<Kept> kept;
+    std::vector<SavedBuffer> saved;
     std::map<std::string, volatile int*> flags;  // pinned
     std::vector<CUmodule> modules;
     std::vector<CUfunction> functions;
-    std::vector<CUstream> side;
+    std::vector<CUstream> sideStreams;
     std::vector<CUevent> events;
-    bool complete = false;  // whether the host had all of its arrays
+    bool arraysFound = false;  // whether the host has provided all of its arrays
 };
 
 }  // namespace fmm

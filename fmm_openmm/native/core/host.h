@@ -1,4 +1,4 @@
-// What an executor asks of whatever owns the CUDA context that it works in.
+// The owner of the CUDA context in which an executor works.
 #pragma once
 #include <string>
 
@@ -10,11 +10,11 @@ class Host {
 public:
     virtual ~Host() = default;
 
-    // The module of a kernel source. Several threads ask at once, to which no CUDA context is
-    // current.
+    // Compile a kernel source to a module. Called by several threads at once, on which no CUDA
+    // context is current.
     virtual CUmodule compile(const std::string& source) = 0;
 
-    // Tells the address of an array that is not the executor's; false if it is not there yet.
+    // Find the address of an array that the host owns; false if it is not allocated yet.
     virtual bool find(const std::string& array, CUdeviceptr& address) = 0;
 };
 

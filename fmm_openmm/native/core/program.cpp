@@ -57,7 +57,7 @@ Program::Program(const std::string& bytes) {
         throw Failure("the plugin and the package are of different versions");
     sources.resize(read.integer());
     for (auto& source : sources) {
-        read.block();  // the file's name, which the source tells the compiler
+        read.block();  // the file's name, which the source contains in #line directives
         source = read.block();
     }
     kernels.resize(read.integer());
@@ -94,8 +94,8 @@ Program::Program(const std::string& bytes) {
 }
 
 bool Program::has(const std::string& buffer) const {
-    for (const auto& each : buffers)
-        if (each.name == buffer) return true;
+    for (const auto& candidate : buffers)
+        if (candidate.name == buffer) return true;
     return false;
 }
 

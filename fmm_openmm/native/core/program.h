@@ -1,5 +1,5 @@
-// A serialised program: buffers, kernels and steps. fmm_openmm/backends/cuda/serial.py defines the
-// format and its meaning.
+// A deserialised program: buffers, kernels and steps. fmm_openmm/backends/cuda/serial.py defines
+// the format and its meaning.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ struct Buffer {
     std::string name;
     BufferKind kind;
     int64_t bytes;
-    bool kept;         // whether there is a second place for its contents
+    bool kept;         // whether Executor::save copies it
     std::string data;  // initial contents, or empty
 };
 
@@ -51,7 +51,7 @@ struct Program {
 
     bool has(const std::string& buffer) const;
     int buffer(const std::string& name) const;  // throws if there is none
-    int phase(const std::string& name) const;   // -1: no step is of such a phase
+    int phase(const std::string& name) const;   // -1: no step has this phase
 };
 
 }  // namespace fmm

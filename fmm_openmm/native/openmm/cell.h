@@ -1,5 +1,5 @@
-// How a cell is strained from another, and the parameter block of the pipeline in it. Needs neither
-// OpenMM nor CUDA.
+// The strain between two periodic cells, and the pipeline's parameter block in a strained cell.
+// Depends on neither OpenMM nor CUDA.
 #pragma once
 #include <cmath>
 
@@ -7,20 +7,20 @@
 
 namespace fmm {
 
-// row by row, lower triangular; rows of cells and boxes are vectors
+// 3 x 3, row by row, lower triangular; the rows of a cell are its vectors.
 typedef double Matrix[9];
 
-// other = scale cell (1 + e), as strain() of fmm_openmm/box/vectors.py.
-// What is no such cell is within nothing.
+// other = scale cell (1 + e), as strain() of fmm_openmm/box/vectors.py. Invalid cells are within no
+// limits.
 class Strain {
 public:
     Strain(const double* cell, const double* other);
 
-    // Whether the components of e on the diagonal are at most `stretch`,
-    // those below it at most `shear`.
+    // Whether the diagonal components of e are at most `stretch` and those below the diagonal at
+    // most `shear`.
     bool within(double stretch, double shear) const;
 
-    // A matrix times (1 + e), and the inverse of 1 + e times a matrix.
+    // Multiply a matrix by 1 + e from the right, or by its inverse from the left.
     void apply(Matrix& matrix) const;
     void undo(Matrix& matrix) const;
 
@@ -30,7 +30,7 @@ private:
     Matrix deformation;  // 1 + e
 };
 
-// The boxes of a program, as Python tells of them.
+// The boxes of a program, from Python.
 struct Boxes : BoxesData {
     bool serve(const double* other) const { return Strain(cell, other).within(stretch, shear); }
     Parameters parametersIn(const double* other) const;
@@ -39,9 +39,9 @@ struct Boxes : BoxesData {
 inline Strain::Strain(const double* cell, const double* other) {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
-            double rest = other[3 * i + j];
-            for (int k = 0; k < i; k++) rest -= cell[3 * i + k] * deformation[3 * k + j];
-            deformation[3 * i + j] = rest / cell[4 * i];
+            double remainder = other[3 * i + j];
+            for (int k = 0; k < i; k++) remainder -= cell[3 * i + k] * deformation[3 * k + j];
+            deformation[3 * i + j] = remainder / cell[4 * i];
         }
     scale = std::cbrt(deformation[0] * deformation[4] * deformation[8]);
     for (double& component : deformation) component /= scale;
@@ -58,7 +58,7 @@ inline bool Strain::within(double stretch, double shear) const {
 
 inline void Strain::apply(Matrix& matrix) const {
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++) {  // columns to the right are those of the matrix still
+        for (int j = 0; j < 3; j++) {  // columns to the right still hold the input
             double sum = 0;
             for (int k = j; k < 3; k++) sum += matrix[3 * i + k] * deformation[3 * k + j];
             matrix[3 * i + j] = sum;
@@ -67,25 +67,25 @@ inline void Strain::apply(Matrix& matrix) const {
 
 inline void Strain::undo(Matrix& matrix) const {
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++) {  // rows above are those of the result already
-            double rest = matrix[3 * i + j];
-            for (int k = 0; k < i; k++) rest -= deformation[3 * i + k] * matrix[3 * k + j];
-            matrix[3 * i + j] = rest / deformation[4 * i];
+        for (int j = 0; j < 3; j++) {  // rows above already hold the result
+            double remainder = matrix[3 * i + j];
+            for (int k = 0; k < i; k++) remainder -= deformation[3 * i + k] * matrix[3 * k + j];
+            matrix[3 * i + j] = remainder / deformation[4 * i];
         }
 }
 
 inline Parameters Boxes::parametersIn(const double* other) const {
     const Strain strain(cell, other);
-    Parameters found = parameters;
-    strain.apply(found.boxes);
-    strain.apply(found.cell);
-    strain.undo(found.slope);
-    strain.undo(found.inverse);
-    for (double& component : found.inverse) component /= strain.scale;
-    found.potential /= strain.scale;
-    found.field /= strain.scale * strain.scale;
-    for (double& component : found.origin) component *= strain.scale;
-    return found;
+    Parameters strained = parameters;
+    strain.apply(strained.boxes);
+    strain.apply(strained.cell);
+    strain.undo(strained.slope);
+    strain.undo(strained.inverse);
+    for (double& component : strained.inverse) component /= strain.scale;
+    strained.potential /= strain.scale;
+    strained.field /= strain.scale * strain.scale;
+    for (double& component : strained.origin) component *= strain.scale;
+    return strained;
 }
 
 }  // namespace fmm

@@ -25,8 +25,8 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
             sizes.push_back(other->getPickledFunction().size());
         }
     if (pickled.empty()) return false;
-    const bool several = firstOf(context).getPlatformData().contexts.size() > 1;
-    const std::string why = several ? "the Context is on several devices" : obstacle;
+    const bool multiDevice = firstContext(context).getPlatformData().contexts.size() > 1;
+    const std::string reason = multiDevice ? "the Context is on several devices" : obstacle;
     companion = forceWithList(context, force);
     const std::string name = force.getName();
     const Pairs pairs = {&context.getOwner(),
@@ -37,7 +37,7 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
                          system.getNumParticles(),
                          (int)interaction.slot.size(),
                          interaction.cutoff > 0,
-                         why.c_str(),
+                         reason.c_str(),
                          companion.c_str()};
     Inbox inbox;
     asked = true;

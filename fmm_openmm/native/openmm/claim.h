@@ -1,4 +1,4 @@
-// Who computes the pairs of a force.
+// The decision whether the plugin computes the pairs of a force.
 #pragma once
 #include <string>
 
@@ -9,19 +9,19 @@
 
 namespace fmm {
 
-// Whether the pairs of a force are computed here: what both kernels ask before they are made, and
-// give back at their end.
+// Asks Python whether the plugin computes the pairs of a force, on behalf of the kernels of both
+// nonbonded forces, and tells Python when it no longer does.
 class Claim {
 public:
     Claim(OpenMM::ContextImpl& context) : context(context) {}
     ~Claim();
 
-    // `obstacle` says why that is not possible, or is empty.
+    // `obstacle` is the reason why the plugin cannot compute them, or empty.
     bool ask(const OpenMM::Force& force, const Interaction& interaction,
              const std::string& obstacle);
 
-    // Ask, and if so make what computes them. Should that fail, ask again with the reason, and go
-    // on without: false.
+    // Ask, and if the answer is yes, call make(). If that fails, ask again with the reason as
+    // obstacle and return false.
     template <class Make>
     bool serve(const OpenMM::Force& force, const Interaction& interaction,
                const std::string& obstacle, Make make) {
@@ -37,8 +37,8 @@ public:
         }
     }
 
-    // Whether nothing else has OpenMM list all pairs of particles near each other,
-    // once it was asked.
+    // Whether no other force makes OpenMM build its list of all pairs of near particles. Known once
+    // ask() was called.
     bool isAlone() const { return companion.empty(); }
 
 private:

@@ -15,23 +15,23 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// particles from which p2p leaves OpenMM's kernels no room
-static const int CROWDED = 50000;
+// Number of particles from which p2p occupies the whole device for long.
+static const int LARGE_SYSTEM = 50000;
 
 Callbacks python;
 volatile int64_t revision = 0;
 
-// As OpenMM's PME: the computation starts on a stream of its own before the other forces, and is
-// awaited after them. With several devices these two run on a thread of OpenMM's, while the
-// caller's may hold Python's lock: then it starts in execute().
+// Like OpenMM's PME, the computation starts on its own stream before the other forces and is
+// awaited after them. With several devices OpenMM calls both on a worker thread, while the calling
+// thread may hold Python's lock; the computation then starts in execute().
 class CoulombKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(CoulombKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
-        owner.discard();
-        if (owner.several || !(groups & (1 << owner.group))) return;
+        owner.abandonPending();
+        if (owner.multiDevice || !(groups & (1 << owner.group))) return;
         owner.begin(includeForces, includeEnergy);
-        owner.hasten();
+        owner.raisePriority();
     }
     CoulombKernel& owner;
 };
@@ -49,22 +49,22 @@ private:
 
 CoulombKernel::CoulombKernel(const std::string& name, const Platform& platform,
                              ContextImpl& context)
-    : CalcPythonForceKernel(name, platform), context(context), cuda(firstOf(context)) {}
+    : CalcPythonForceKernel(name, platform), context(context), cuda(firstContext(context)) {}
 
 CoulombKernel::~CoulombKernel() {
     ContextSelector selector(cuda);
     release();
-    if (opened && python.close) python.close(this);
+    if (claimed && python.close) python.close(this);
 }
 
-// OpenMM's stream may be adding our forces to its own.
+// Also waits for OpenMM's stream, which may be adding forces from our buffers.
 void CoulombKernel::synchronise() {
     check(cuStreamSynchronize(stream), "computing");
     check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
 }
 
 void CoulombKernel::release() {
-    urgent.reset();
+    priorityStream.reset();
     if (stream) cuStreamSynchronize(stream);
     cuStreamSynchronize(cuda.getCurrentStream());
     program.reset();
@@ -77,7 +77,7 @@ void CoulombKernel::release() {
     energy = nullptr;
 }
 
-// Whether a PythonForce acts on all particles; OpenMM 8.5 knows no other.
+// Whether a PythonForce acts on all particles; in OpenMM 8.5 every one does.
 template <class Kind>
 static auto actsOnAll(const Kind& force, int) -> decltype(force.getParticles().empty()) {
     return force.getParticles().empty();
@@ -98,13 +98,13 @@ void CoulombKernel::initialize(const ContextImpl&, const PythonForce& force) {
         python.open(this, &context.getOwner(), pickled.data(), pickled.size(), &place, &claim);
         claim.check();
     }
-    opened = claim.items.count(CLAIM);
+    claimed = claim.items.count(CLAIM);
     const auto& devices =
         static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts;
-    several = devices.size() > 1;
+    multiDevice = devices.size() > 1;
     if (claim.items.count(EXCLUSIONS))
         for (auto* each : devices) each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
-    if (opened) {
+    if (claimed) {
         group = place.group;
         periodic = force.usesPeriodicBoundaryConditions();
         const System& system = context.getSystem();
@@ -128,22 +128,22 @@ void CoulombKernel::initialize(const ContextImpl&, const PythonForce& force) {
         useHostBridge("");
 }
 
-// From now on OpenMM's own kernel does the work.
+// Delegates to OpenMM's own kernel, which calls the host bridge, from now on.
 void CoulombKernel::useHostBridge(const std::string& reason) {
     if (!reason.empty()) {
-        Inbox settled;
-        python.settle(this, reason.c_str(), &settled);
-        settled.check();
-        if (settled.items.count(FAILURE)) throw OpenMMException(settled.items[FAILURE]);
+        Inbox inbox;
+        python.settle(this, reason.c_str(), &inbox);
+        inbox.check();
+        if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
         ContextSelector selector(cuda);
         release();
     }
-    makeOwn<CalcPythonForceKernel>(delegate, *this, context);
+    makeDelegate<CalcPythonForceKernel>(delegate, *this, context);
     delegate->initialize(context, *force);
 }
 
-// What can fail fails here, before anything is computed: memory, compilation. The box is the
-// default one. Boxes in empty space wait for the first positions.
+// Allocates and compiles everything for the default box, so that errors occur before anything is
+// computed. Boxes in free space are made later, for the first positions.
 void CoulombKernel::prepare() {
     if (!periodic && context.getSystem().usesPeriodicBoundaryConditions())
         throw OpenMMException("it is not periodic, but another force of the System is");
@@ -159,34 +159,34 @@ void CoulombKernel::prepare() {
 }
 
 double CoulombKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
-    if (several) {
+    if (multiDevice) {
         ContextSelector selector(cuda);
         begin(includeForces, includeEnergy);
     }
     if (!failure.empty() && !delegate) {
         useHostBridge(failure);
-        cuda.setForcesValid(false);  // OpenMM starts again
+        cuda.setForcesValid(false);  // makes OpenMM compute all forces again
     }
     return delegate ? delegate->execute(context, includeForces, includeEnergy) : 0.0;
 }
 
-// After an error of another force: what had been begun may have added to the forces that OpenMM has
-// cleared since. It starts again.
-void CoulombKernel::discard() {
-    if (!unfinished) return;
-    unfinished = false;
-    if (urgent) urgent->leave();
-    again();
+// Called if another force failed during the last evaluation. The pending evaluation may have added
+// to forces that OpenMM has cleared since, so OpenMM must compute all forces again.
+void CoulombKernel::abandonPending() {
+    if (!pending) return;
+    pending = false;
+    if (priorityStream) priorityStream->leave();
+    invalidateAndRetry();
 }
 
 void CoulombKernel::begin(bool includeForces, bool includeEnergy) {
     if (delegate) return;
     failure.clear();
-    // before anything is overwritten: OpenMM's stream may still be adding the last forces
-    letWait(stream, cuda.getCurrentStream(), begun);
+    // OpenMM's stream may still be adding the forces of the last evaluation
+    makeWait(stream, cuda.getCurrentStream(), begun);
     try {
-        if (undefined) explain();
-        if (outside) follow();
+        if (energyNotFinite) diagnoseEnergy();
+        if (outside) moveBoxes();
         readContext();
     } catch (const BadInput&) {
         throw;
@@ -195,59 +195,60 @@ void CoulombKernel::begin(bool includeForces, bool includeEnergy) {
         failure = error.what();
         return;
     }
-    const End end = !includeForces ? End::ENERGY : (atomics ? End::FORCES : End::LATER);
-    unfinished = true;
+    const End end = !includeForces ? End::ENERGY : (atomics ? End::FORCES : End::DEFERRED);
+    pending = true;
     program->evaluate(stream, end, includeEnergy);
-    complete(stream, includeEnergy && end != End::LATER);
+    recordCompletion(stream, includeEnergy && end != End::DEFERRED);
 }
 
-void CoulombKernel::complete(CUstream last, bool copiesEnergy) {
+void CoulombKernel::recordCompletion(CUstream last, bool copiesEnergy) {
     if (copiesEnergy) program->copyEnergy(energy, last);
     check(cuEventRecord(done, last), "recording an event");
 }
 
-// OpenMM's own stream has the lowest priority there is. Its search for neighbours is a chain of
-// small kernels, which would wait there until the last block of p2p has begun, and all its forces
-// with it. So OpenMM works on a stream as urgent as ours until the FMM is finished, unless one of
-// its forces changes it by itself, as PME does.
-void CoulombKernel::hasten() {
-    if (!unfinished || !atomics || cuda.getNumAtoms() < CROWDED) return;
-    if (!urgent) urgent.reset(new SideStream(cuda));
-    urgent->mark();
-    urgent->enter();
+// OpenMM's stream has the lowest priority. Its neighbour search is a chain of small kernels, which
+// would be delayed until the last block of p2p has started, and with it all of OpenMM's forces.
+// Therefore OpenMM works on a stream of high priority until the FMM is finished, unless one of its
+// forces changes the stream itself, as PME does.
+void CoulombKernel::raisePriority() {
+    if (!pending || !atomics || cuda.getNumAtoms() < LARGE_SYSTEM) return;
+    if (!priorityStream) priorityStream.reset(new SideStream(cuda));
+    priorityStream->mark();
+    priorityStream->enter();
 }
 
-bool CoulombKernel::isUnderWay(CudaContext& cuda) {
+bool CoulombKernel::isPending(CudaContext& cuda) {
     for (auto* each : cuda.getPreComputations())
         if (auto* start = dynamic_cast<Start*>(each))
-            return start->owner.unfinished && start->owner.atomics;
+            return start->owner.pending && start->owner.atomics;
     return false;
 }
 
 double CoulombKernel::finish(bool includeForces, bool includeEnergy) {
-    if (!unfinished) return 0;
-    unfinished = false;
-    if (urgent) urgent->leave();
-    if (program->follows()) {
+    if (!pending) return 0;
+    pending = false;
+    if (priorityStream) priorityStream->leave();
+    if (program->coversOnlyParticles()) {
         outside = program->particlesOutside();
-        if (outside) return again();
-        moves = 0;
+        if (outside) return invalidateAndRetry();
+        consecutiveMoves = 0;
     }
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
     if (includeForces && !atomics) {
         program->exportForces(cuda.getCurrentStream());
-        complete(cuda.getCurrentStream(), includeEnergy);
+        recordCompletion(cuda.getCurrentStream(), includeEnergy);
     }
     if (!includeEnergy) return 0;
-    // OpenMM is about to wait for its own energy; ours keeps float64 this way, whatever the
-    // precision of its buffer
+    // waiting costs little because OpenMM is about to wait for its own energy; returning the FMM's
+    // energy this way keeps it in float64 for any precision of OpenMM's buffer
     check(cuEventSynchronize(done), "computing");
-    undefined = !std::isfinite(*energy);
-    return undefined ? again() : *energy;
+    energyNotFinite = !std::isfinite(*energy);
+    return energyNotFinite ? invalidateAndRetry() : *energy;
 }
 
-// OpenMM computes all forces again, once we add nothing more to these.
-double CoulombKernel::again() {
+// Makes OpenMM compute all forces again, after all work that adds to the present ones has
+// completed.
+double CoulombKernel::invalidateAndRetry() {
     check(cuStreamSynchronize(stream), "computing");
     cuda.setForcesValid(false);
     return 0;

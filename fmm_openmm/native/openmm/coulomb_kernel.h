@@ -1,5 +1,5 @@
-// The kernel of a PythonForce on the CUDA platform: ours for an FMMForce,
-// OpenMM's own for every other.
+// The kernel of a PythonForce on the CUDA platform: computes the FMM for an FMMForce, and delegates
+// to OpenMM's own kernel for all other forces.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,33 +21,33 @@ public:
     void initialize(const OpenMM::ContextImpl& context, const OpenMM::PythonForce& force) override;
     double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) override;
 
-    // The potentials of the last evaluation, in the program's precision;
-    // false if there are none of this size.
+    // Copy the potentials of the last evaluation, in the program's precision; false if there are
+    // none of this size.
     bool readPotentials(void* data, int64_t bytes);
 
-    // Whether an FMM is under way in this context, of whose System every force, the FMM's included,
-    // is added by atomics.
-    static bool isUnderWay(OpenMM::CudaContext& cuda);
+    // Whether an evaluation of the FMM is pending in this context, and all forces of the System,
+    // the FMM's included, are added by atomics.
+    static bool isPending(OpenMM::CudaContext& cuda);
 
 private:
     class Start;
     class Finish;
 
     void prepare();
-    void discard();
+    void abandonPending();
     void begin(bool includeForces, bool includeEnergy);
-    void hasten();
+    void raisePriority();
     double finish(bool includeForces, bool includeEnergy);
-    double again();
-    void complete(CUstream last, bool copiesEnergy);
+    double invalidateAndRetry();
+    void recordCompletion(CUstream last, bool copiesEnergy);
     void readContext();
     void readBox();
     void readPositions();
     std::map<int, std::string> request(int what);
     std::map<int, std::string> requestWithPositions(int what);
     void adopt(std::map<int, std::string>& answer);
-    void follow();
-    void explain();
+    void moveBoxes();
+    void diagnoseEnergy();
     void useHostBridge(const std::string& reason);
     void synchronise();
     void release();
@@ -56,25 +56,25 @@ private:
     OpenMM::CudaContext& cuda;
     const OpenMM::PythonForce* force = nullptr;
     std::unique_ptr<OpenMM::CalcPythonForceKernel> delegate;
-    bool opened = false, periodic = true;
-    bool several = false;     // devices: the FMM is computed on the first
-    bool placed = false;      // there was a program for the positions
-    std::string failure;      // why there was none at the first evaluation
-    int moves = 0;            // of the boxes since particles were last inside
-    int unexamined = 0;       // evaluations since Python saw the positions
-    bool atomics = false;     // forces are added beside those of others, not after them
-    bool unfinished = false;  // begun, and not finished
-    bool outside = false;     // the boxes do not cover the particles any more
-    bool undefined = false;   // the energy was not a number
+    bool claimed = false, periodic = true;
+    bool multiDevice = false;       // several devices: the FMM is computed on the first
+    bool placed = false;            // a program has been made for actual positions
+    std::string failure;            // why no program could be made at the first evaluation
+    int consecutiveMoves = 0;       // moves of the boxes since all particles were last inside
+    int evaluationsSinceCheck = 0;  // evaluations since positions were last sent to Python
+    bool atomics = false;           // whether forces may be added concurrently with others
+    bool pending = false;           // an evaluation has begun and not finished
+    bool outside = false;           // the boxes no longer cover the particles
+    bool energyNotFinite = false;   // the last energy was NaN or infinite
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;
     double box[9];
-    int64_t seen = -1;
+    int64_t seenRevision = -1;
     std::unique_ptr<CoulombProgram> program;
-    std::vector<double> positions;  // for Python, during a request
+    std::vector<double> positions;  // sent to Python with a request
     CUstream stream = nullptr;
-    std::unique_ptr<SideStream> urgent;  // of OpenMM's, where it is hastened
+    std::unique_ptr<SideStream> priorityStream;  // replaces OpenMM's stream in large systems
     CUevent begun = nullptr, done = nullptr;
     double* energy = nullptr;  // pinned
 };

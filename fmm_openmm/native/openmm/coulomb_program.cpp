@@ -11,7 +11,7 @@ static void copyBox(const double* box, Matrix& copy) {
     std::copy(box, box + 9, copy);
 }
 
-static void forget(Matrix& box) {
+static void clear(Matrix& box) {
     std::fill(box, box + 9, 0.0);
 }
 
@@ -19,17 +19,17 @@ static bool isKnown(const Matrix& box) {
     return box[0] > 0;
 }
 
-// Not if one is unknown.
-static bool haveOneShape(const double* box, const double* other) {
+// False if one of them is unknown.
+static bool haveSameShape(const double* box, const double* other) {
     return Strain(other, box).within(SAME_SHAPE, SAME_SHAPE);
 }
 
 CoulombProgram::CoulombProgram(CudaContext& cuda, const std::string& program)
     : host(cuda),
       executor(host, program),
-      addingForces({phase::EVALUATE, phase::EXPORT}),
-      leavingForcesOut({phase::EVALUATE, phase::GATHER}),
-      open({phase::EVALUATE}) {
+      withForces({phase::EVALUATE, phase::EXPORT}),
+      withoutForces({phase::EVALUATE, phase::GATHER}),
+      deferred({phase::EVALUATE}) {
     if (executor.has("outside"))
         check(cuEventCreate(&sorted, cuda.getEventFlags()), "making an event");
 }
@@ -38,42 +38,42 @@ CoulombProgram::~CoulombProgram() {
     if (sorted) cuEventDestroy(sorted);
 }
 
-void CoulombProgram::setBoxes(const std::string& told) {
-    if (told.size() != sizeof(Boxes))
+void CoulombProgram::setBoxes(const std::string& bytes) {
+    if (bytes.size() != sizeof(Boxes))
         throw Failure("the plugin and the package are of different versions");
-    std::memcpy(&boxes, told.data(), sizeof(Boxes));
-    forget(current);
-    if (!follows()) return;
-    // the same box may have been set up for others
-    forget(shaped);
-    forget(kept);
+    std::memcpy(&boxes, bytes.data(), sizeof(Boxes));
+    clear(current);
+    if (!coversOnlyParticles()) return;
+    // the operator of the same box may belong to other boxes
+    clear(shaped);
+    clear(saved);
 }
 
-bool CoulombProgram::isIn(const double* box) const {
+bool CoulombProgram::isSetFor(const double* box) const {
     return std::equal(box, box + 9, current);
 }
 
-void CoulombProgram::enter(const double* box, CUstream stream) {
-    forget(current);
+void CoulombProgram::setBox(const double* box, CUstream stream) {
+    clear(current);
     const Parameters parameters = boxes.parametersIn(box);
     executor.upload("parameters", &parameters, sizeof(parameters), stream);
-    if (!haveOneShape(box, shaped)) setUpShape(box, stream);
+    if (!haveSameShape(box, shaped)) setUpShape(box, stream);
     copyBox(box, current);
 }
 
-// The lattice operator of a shape: the one kept beside that in use, as after a rejected trial move,
-// or a new one.
+// Sets up the lattice operator of a shape: restores the saved one, as after a rejected trial move,
+// or computes a new one.
 void CoulombProgram::setUpShape(const double* box, CUstream stream) {
-    if (haveOneShape(box, kept)) {
-        forget(shaped);
+    if (haveSameShape(box, saved)) {
+        clear(shaped);
         executor.restore(stream);
     } else {
-        if (isKnown(shaped) && !haveOneShape(shaped, kept)) {
-            forget(kept);
-            executor.keep(stream);
-            copyBox(shaped, kept);
+        if (isKnown(shaped) && !haveSameShape(shaped, saved)) {
+            clear(saved);
+            executor.save(stream);
+            copyBox(shaped, saved);
         }
-        forget(shaped);
+        clear(shaped);
         executor.run(phase::SETUP, stream);
     }
     copyBox(box, shaped);
@@ -86,16 +86,16 @@ void CoulombProgram::setCharges(const std::string& charges, CUstream stream) {
 void CoulombProgram::evaluate(CUstream stream, End end, bool potentials) {
     if (potentials != potentialsWanted) {
         check(cuMemsetD32Async(executor.address("potentials_wanted"), potentials, 1, stream),
-              "telling what is wanted");
+              "requesting potentials");
         potentialsWanted = potentials;
     }
     Graph& graph =
-        end == End::FORCES ? addingForces : (end == End::ENERGY ? leavingForcesOut : open);
+        end == End::FORCES ? withForces : (end == End::ENERGY ? withoutForces : deferred);
     if (!graph.isCaptured())
         for (auto* name : {phase::AHEAD, phase::EVALUATE, phase::GATHER})
             executor.run(name, stream);
     executor.run(phase::AHEAD, stream);
-    if (follows()) check(cuEventRecord(sorted, stream), "recording an event");
+    if (coversOnlyParticles()) check(cuEventRecord(sorted, stream), "recording an event");
     executor.run(graph, stream);
 }
 

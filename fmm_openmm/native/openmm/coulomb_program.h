@@ -1,4 +1,4 @@
-// The FMM's program in OpenMM's CUDA context, and its boxes, which follow the cell.
+// The FMM's program in OpenMM's CUDA context. Its boxes deform with the periodic cell.
 #pragma once
 #include <string>
 
@@ -8,52 +8,52 @@
 
 namespace fmm {
 
-// What ends an evaluation.
+// The final step of an evaluation.
 enum class End {
-    FORCES,  // forces are added to OpenMM's
-    ENERGY,  // there are no forces
-    LATER    // exportForces() comes
+    FORCES,   // add forces to OpenMM's
+    ENERGY,   // compute no forces
+    DEFERRED  // the caller will call exportForces()
 };
 
-// All members need OpenMM's context to be current.
+// All members require OpenMM's context to be current.
 class CoulombProgram {
 public:
     CoulombProgram(OpenMM::CudaContext& cuda, const std::string& program);
     ~CoulombProgram();
     CoulombProgram(const CoulombProgram&) = delete;
 
-    // Go on with boxes as Python tells of them, if need be other ones than before.
-    void setBoxes(const std::string& told);
+    // Use these boxes, serialised BoxesData from Python.
+    void setBoxes(const std::string& bytes);
     bool boxesServe(const double* box) const { return boxes.serve(box); }
 
-    // Whether the parameter block on the device is of a periodic box.
-    bool isIn(const double* box) const;
+    // Whether the parameter block on the device is that of a periodic box.
+    bool isSetFor(const double* box) const;
 
-    // Have the parameter block of a periodic box on the device and, for another shape of it, the
-    // lattice operator. What is unknown after a failure is made again.
-    void enter(const double* box, CUstream stream);
+    // Upload the parameter block of a periodic box and, if the shape of the box has changed,
+    // compute the lattice operator. Whatever is in an unknown state after an error is set up again.
+    void setBox(const double* box, CUstream stream);
 
     void setCharges(const std::string& charges, CUstream stream);
 
-    // Queue an evaluation of OpenMM's positions. Potentials and the energy are computed if they are
-    // wanted.
+    // Queue an evaluation at OpenMM's positions. Potentials and the energy are computed if
+    // `potentials` is set.
     void evaluate(CUstream stream, End end, bool potentials);
 
-    // Queue the end of the last evaluation: its potentials and energy if they were wanted, and its
+    // Queue the deferred end of the last evaluation: potentials and energy if requested, and
     // forces, which are added to OpenMM's.
     void exportForces(CUstream stream);
 
     // Queue copying the energy of the last evaluation to pinned memory.
     void copyEnergy(double* energy, CUstream stream);
 
-    // Copy the potentials of the last evaluation; false if they have another size.
+    // Copy the potentials of the last evaluation; false if their size differs.
     bool readPotentials(void* data, int64_t bytes) const;
 
-    // Whether the boxes cover the particles only.
-    bool follows() const { return sorted != nullptr; }
+    // Whether the boxes cover only the particles, not a periodic cell.
+    bool coversOnlyParticles() const { return sorted != nullptr; }
 
-    // Whether a particle of the last evaluation is outside such boxes: its results are of no use.
-    // Waits for the stage sort alone.
+    // Whether a particle was outside such boxes in the last evaluation, whose results are then
+    // invalid. Waits for the stage sort only.
     bool particlesOutside();
 
 private:
@@ -61,14 +61,14 @@ private:
 
     CudaHost host;
     Executor executor;
-    Graph addingForces, leavingForcesOut, open;
-    bool potentialsWanted = true;  // what the buffer of this name holds
-    CUevent sorted = nullptr;      // none unless boxes follow the particles
+    Graph withForces, withoutForces, deferred;
+    bool potentialsWanted = true;  // the value of potentials_wanted on the device
+    CUevent sorted = nullptr;      // null unless boxes cover only the particles
     Boxes boxes = {};
-    // zero: none
+    // a matrix of zeros means none
     Matrix current = {};  // box of the parameter block on the device
-    Matrix shaped = {};   // of the lattice operator in use
-    Matrix kept = {};     // of the lattice operator beside it
+    Matrix shaped = {};   // box of the lattice operator in use
+    Matrix saved = {};    // box of the saved lattice operator
 };
 
 }  // namespace fmm

@@ -1,4 +1,4 @@
-// What the kernel of an FMMForce asks Python, and when.
+// The requests of CoulombKernel to Python.
 #include <algorithm>
 
 #include "coulomb_kernel.h"
@@ -9,16 +9,17 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// of the boxes to positions that stay the same: one is enough
-static const int MOST_MOVES = 3;
+// Maximum moves of the boxes in a row for the same positions; one should suffice.
+static const int MAX_MOVES = 3;
 
-// evaluations after which boxes that follow the particles may be too many
-static const int EXAMINED = 10000;
+// Evaluations between checks whether a region has far more boxes than its particles need.
+static const int RECHECK_INTERVAL = 10000;
 
-// Follow the Context's global parameters and box vectors, and changes of the force.
+// Bring the program up to date with the Context's global parameters and box vectors and with
+// changes of the force.
 void CoulombKernel::readContext() {
     if (values.empty()) {
-        // each is declared by this force or by another, which may have been initialised later
+        // other forces may declare parameters, and may be initialised after this one
         const auto isUnknown = [&](const std::string& name) {
             return context.getParameters().count(name) == 0;
         };
@@ -32,11 +33,12 @@ void CoulombKernel::readContext() {
         copyBox(a, b, c, box);
     }
     const int64_t latest = revision;
-    const bool due = program && program->follows() && ++unexamined >= EXAMINED;
-    const bool changed = !placed || now != values || seen != latest || due;
+    const bool due =
+        program && program->coversOnlyParticles() && ++evaluationsSinceCheck >= RECHECK_INTERVAL;
+    const bool changed = !placed || now != values || seenRevision != latest || due;
     values = now;
-    if (changed) seen = -1;  // if anything fails, ask again
-    if (!program || !program->isIn(box)) readBox();
+    if (changed) seenRevision = -1;  // forces another request if this one fails
+    if (!program || !program->isSetFor(box)) readBox();
     if (!changed) return;
     auto answer = requestWithPositions(CHARGES);
     if (answer.count(CHARGES))
@@ -44,21 +46,21 @@ void CoulombKernel::readContext() {
     else
         adopt(answer);
     placed = true;
-    seen = latest;
+    seenRevision = latest;
 }
 
-// Python is asked where the present boxes do not serve.
+// Set the box; ask Python for other boxes if the present ones cannot be used in it.
 void CoulombKernel::readBox() {
-    if (program && program->boxesServe(box)) return program->enter(box, stream);
+    if (program && program->boxesServe(box)) return program->setBox(box, stream);
     auto answer = requestWithPositions(program ? PARAMETERS : PROGRAM);
     adopt(answer);
 }
 
-// Positions are sent once, to tell how much of the cell is empty, and where the boxes cover the
-// particles only.
+// Positions are sent with the first request, from which Python determines how much of the cell is
+// empty, and with every request if boxes cover only the particles.
 std::map<int, std::string> CoulombKernel::requestWithPositions(int what) {
-    if (!placed || !program || program->follows()) readPositions();
-    unexamined = 0;
+    if (!placed || !program || program->coversOnlyParticles()) readPositions();
+    evaluationsSinceCheck = 0;
     return request(what);
 }
 
@@ -67,9 +69,10 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     for (const auto& name : names) texts.push_back(name.c_str());
     Inbox inbox;
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(),
-                   values.data(), values.size(), &inbox);  // none yet, or all
+                   values.data(), values.size(),
+                   &inbox);  // the values of all parameters, or none yet
     positions.clear();
-    if (!inbox.items.count(DONE)) {  // whether Python's program is ours is not known: start anew
+    if (!inbox.items.count(DONE)) {  // Python's program may differ from ours
         synchronise();
         program.reset();
     }
@@ -79,8 +82,8 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     return std::move(inbox.items);
 }
 
-// Go on with what Python gave for the present box: boxes that serve it, and a program unless the
-// last one has them.
+// Adopt Python's answer for the present box: boxes, and a program unless the present one is
+// compatible.
 void CoulombKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
@@ -88,32 +91,32 @@ void CoulombKernel::adopt(std::map<int, std::string>& answer) {
         program.reset(new CoulombProgram(cuda, answer[PROGRAM]));
     }
     program->setBoxes(answer[PARAMETERS]);
-    program->enter(box, stream);
+    program->setBox(box, stream);
 }
 
 void CoulombKernel::readPositions() {
-    // it may be at work on the threads that getPositions() needs, for a CustomNonbondedForce with a
-    // long-range correction
+    // the work thread may be using the threads that getPositions() needs, for the long-range
+    // correction of a CustomNonbondedForce
     cuda.getWorkThread().flush();
     std::vector<Vec3> known;
     context.getPositions(known);
     for (const auto& x : known) positions.insert(positions.end(), {x[0], x[1], x[2]});
 }
 
-// Particles have left the boxes: go on with others.
-void CoulombKernel::follow() {
+// Ask Python to move the boxes after particles have left them.
+void CoulombKernel::moveBoxes() {
     outside = false;
-    const int before = moves;
-    moves = 0;
-    if (before == MOST_MOVES) throw OpenMMException("FMMForce: no boxes cover the particles");
+    const int before = consecutiveMoves;
+    consecutiveMoves = 0;
+    if (before == MAX_MOVES) throw OpenMMException("FMMForce: no boxes cover the particles");
     auto answer = requestWithPositions(PARAMETERS);
     adopt(answer);
-    moves = before + 1;
+    consecutiveMoves = before + 1;
 }
 
-// Python says what was wrong with positions for which the energy was not a number.
-void CoulombKernel::explain() {
-    undefined = false;
+// Ask Python why the energy of the present positions was not finite; it answers with an error.
+void CoulombKernel::diagnoseEnergy() {
+    energyNotFinite = false;
     readPositions();
     request(FAILURE);
 }

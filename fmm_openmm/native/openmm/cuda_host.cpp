@@ -7,7 +7,7 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// OpenMM puts definitions of its own before a source; these are also names of ours.
+// OpenMM puts its own definitions in front of a source, some under names that our kernels use.
 static const char* OWN_NAMES =
     "#define real fmm_real\n"
     "#define real2 fmm_real2\n"
@@ -21,16 +21,16 @@ CUmodule CudaHost::compile(const std::string& source) {
 }
 
 bool CudaHost::find(const std::string& array, CUdeviceptr& address) {
-    if (array == "posq")
-        address = context.getPosq().getDevicePointer();
-    else if (array == "posq_correction")  // read in mixed precision only, and there only then
+    if (array == "posq") address = context.getPosq().getDevicePointer();
+    // exists only in mixed precision, and only then is it read
+    else if (array == "posq_correction")
         address =
             context.getUseMixedPrecision() ? context.getPosqCorrection().getDevicePointer() : 0;
     else if (array == "atom_index")
         address = context.getAtomIndexArray().getDevicePointer();
     else if (array == "force_buffer")
         address = context.getLongForceBuffer().getDevicePointer();
-    else if (array == "energy_buffer") {  // made after the forces
+    else if (array == "energy_buffer") {  // allocated after the forces are initialised
         if (!context.getEnergyBuffer().isInitialized()) return false;
         address = context.getEnergyBuffer().getDevicePointer();
     } else

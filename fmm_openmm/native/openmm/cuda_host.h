@@ -1,4 +1,4 @@
-// OpenMM's CUDA context, as an executor sees it and as Python is told of it.
+// OpenMM's CUDA context as the host of executors, and its description for Python.
 #pragma once
 #include "../core/host.h"
 #include "openmm/cuda/CudaContext.h"
@@ -16,7 +16,7 @@ private:
     OpenMM::CudaContext& context;
 };
 
-// What Python is told of a Context's first device.
+// Properties of a Context and of its first device, for Python.
 struct DevicePlace : Place {
     explicit DevicePlace(OpenMM::CudaContext& cuda);
     DevicePlace(const DevicePlace&) = delete;

@@ -1,4 +1,4 @@
-// What kernels that take the place of OpenMM's own ask of its CUDA platform.
+// Helpers of kernels that replace OpenMM's own on the CUDA platform.
 #pragma once
 #include <memory>
 
@@ -9,20 +9,20 @@
 
 namespace fmm {
 
-// The context of the first device.
-inline OpenMM::CudaContext& firstOf(OpenMM::ContextImpl& context) {
+// The CudaContext of the first device.
+inline OpenMM::CudaContext& firstContext(OpenMM::ContextImpl& context) {
     return *static_cast<OpenMM::CudaPlatform::PlatformData*>(context.getPlatformData())
                 ->contexts[0];
 }
 
-// OpenMM's own kernel, to do the work of one of ours.
+// Make OpenMM's own kernel, to which one of ours delegates.
 template <class Kernel>
-void makeOwn(std::unique_ptr<Kernel>& delegate, Kernel& kernel, OpenMM::ContextImpl& context) {
+void makeDelegate(std::unique_ptr<Kernel>& delegate, Kernel& kernel, OpenMM::ContextImpl& context) {
     delegate.reset(static_cast<Kernel*>(OpenMM::CudaKernelFactory().createKernelImpl(
         kernel.getName(), kernel.getPlatform(), context)));
 }
 
-// Vectors in rows.
+// Copies box vectors to the rows of a matrix.
 inline void copyBox(const OpenMM::Vec3& a, const OpenMM::Vec3& b, const OpenMM::Vec3& c,
                     double* box) {
     for (int i = 0; i < 3; i++) {
@@ -32,7 +32,7 @@ inline void copyBox(const OpenMM::Vec3& a, const OpenMM::Vec3& b, const OpenMM::
     }
 }
 
-// What updateParametersInContext leaves as it was when the Context was made.
+// Copies the settings that updateParametersInContext does not change.
 template <class Nonbonded>
 void copyLimits(const Nonbonded& from, Nonbonded& to) {
     to.setNonbondedMethod(from.getNonbondedMethod());

@@ -45,9 +45,9 @@ void CustomParameters::setValues(const std::vector<double>& now) {
     values = now;
 }
 
-// The correction for what is beyond the cutoff, and for what the switching function takes off: a
-// mean over all pairs of particles, each with itself included, as OpenMM's. Its integrals are exact
-// here, OpenMM's to 1e-5.
+// The long-range correction times the volume: the interaction beyond the cutoff and the part that
+// the switching function removes, averaged over all pairs of particles, each with itself included,
+// as in OpenMM. The integrals are exact here, and accurate to 1e-5 in OpenMM.
 static double dispersionOf(const Interaction& interaction, double particles) {
     const double cutoff = interaction.cutoff, from = interaction.switching;
     double twelfth = std::pow(cutoff, -9) / 9, sixth = std::pow(cutoff, -3) / 3;
@@ -57,9 +57,9 @@ static double dispersionOf(const Interaction& interaction, double particles) {
         for (int k = 0; k <= steps; k++) {
             const double r = from + k * h, u = double(k) / steps,
                          weight = (k == 0 || k == steps ? 1 : (k % 2 ? 4 : 2)) * h / 3;
-            const double taken = u * u * u * (10 - u * (15 - 6 * u));
-            twelfth += weight * taken * std::pow(r, -10);
-            sixth += weight * taken * std::pow(r, -4);
+            const double removed = u * u * u * (10 - u * (15 - 6 * u));
+            twelfth += weight * removed * std::pow(r, -10);
+            sixth += weight * removed * std::pow(r, -4);
         }
     }
     std::vector<double> count(interaction.types);
@@ -78,7 +78,7 @@ CustomNonbondedKernel::CustomNonbondedKernel(const std::string& name, const Plat
                                              ContextImpl& context)
     : CalcCustomNonbondedForceKernel(name, platform),
       context(context),
-      cuda(firstOf(context)),
+      cuda(firstContext(context)),
       claim(context),
       settings("0"),
       pairs(context) {}
@@ -92,7 +92,7 @@ void CustomNonbondedKernel::initialize(const System& system, const CustomNonbond
             obstacle = reason.what();
         }
     if (claim.serve(force, parameters.interaction, obstacle, [&] { make(force); })) return;
-    makeOwn<CalcCustomNonbondedForceKernel>(delegate, *this, context);
+    makeDelegate<CalcCustomNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
 }
 
@@ -146,7 +146,7 @@ void CustomNonbondedKernel::copyParametersToContext(ContextImpl& context,
         throw OpenMMException(
             "updateParametersInContext: The set of global parameters has changed");
     ContextSelector selector(cuda);
-    // followed by the Context's values at the next evaluation
+    // the Context's values are adopted at the next evaluation
     parameters = CustomParameters(force, energy);
     describe(force);
 }

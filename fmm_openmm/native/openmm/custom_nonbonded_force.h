@@ -1,4 +1,4 @@
-// The kernel of CustomNonbondedForce, as that of NonbondedForce (nonbonded_force.h).
+// The kernel of CustomNonbondedForce, analogous to that of NonbondedForce (nonbonded_force.h).
 #pragma once
 #include <memory>
 #include <string>
@@ -13,26 +13,26 @@
 
 namespace fmm {
 
-// What a CustomNonbondedForce holds.
+// Parameters of a CustomNonbondedForce.
 class CustomParameters {
 public:
     CustomParameters() {}
     CustomParameters(const OpenMM::CustomNonbondedForce& force, const PairEnergy& energy);
 
-    // Takes the values of the global parameters; false if they are as before.
+    // Adopt the Context's values of the global parameters; false if they have not changed.
     bool setValues(OpenMM::ContextImpl& context);
 
     const std::vector<std::string>& names() const { return energy.names; }
 
     Interaction interaction;
-    std::vector<int> typeOfParticle;  // -1: no site
+    std::vector<int> typeOfParticle;  // -1: not a site
 
 private:
     void setValues(const std::vector<double>& now);
 
     PairEnergy energy;
     std::vector<double> values;
-    bool known = false;  // whether these are a Context's
+    bool known = false;  // whether they are a Context's values
 };
 
 class CustomNonbondedKernel : public OpenMM::CalcCustomNonbondedForceKernel {
@@ -55,9 +55,9 @@ private:
     Claim claim;
     std::unique_ptr<OpenMM::CalcCustomNonbondedForceKernel> delegate;
     CustomParameters parameters;
-    OpenMM::CustomNonbondedForce settings;  // those of the force, without particles
+    OpenMM::CustomNonbondedForce settings;  // the force's settings, without particles
     std::vector<std::pair<int, int>> excluded;
-    bool outdated = false;  // whether pairs are not yet computed with these parameters
+    bool outdated = false;  // whether `pairs` does not have these parameters yet
     SitePairs pairs;
 };
 

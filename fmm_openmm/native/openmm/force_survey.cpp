@@ -9,9 +9,9 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// Pairs of interaction groups, over all particles, from which OpenMM's list is cheaper than all of
-// these pairs: about as many as OpenMM computes with a list, by whole tiles, in water with a cutoff
-// of 0.9 nm.
+// Number of pairs of interaction groups per particle from which OpenMM's list is cheaper than
+// computing all of them: about the number of pairs that OpenMM computes with a list, in whole
+// tiles, in water with a cutoff of 0.9 nm.
 static const double MANY_GROUP_PAIRS = 400;
 
 template <class... Kinds>
@@ -81,8 +81,8 @@ std::vector<std::pair<int, int>> exclusionsOf(const CustomNonbondedForce& force)
     return excluded;
 }
 
-// OpenMM sorts out the pairs of interaction groups that are out of reach only when it makes a list
-// of all particles, and otherwise computes all of them.
+// OpenMM skips distant pairs of interaction groups only if it builds a list of all particles, and
+// otherwise computes all of them.
 static bool hasManyGroupPairs(const CustomNonbondedForce& force) {
     if (force.getNonbondedMethod() == CustomNonbondedForce::NoCutoff) return false;
     double pairs = 0;

@@ -1,4 +1,4 @@
-// What the plugin knows of OpenMM's other forces.
+// The plugin's knowledge of OpenMM's forces.
 #pragma once
 #include <string>
 #include <utility>
@@ -10,23 +10,24 @@
 
 namespace fmm {
 
-static const int MAX_TYPES = 2048;  // of sites: every pair of them has coefficients
+// Maximum number of types of sites; the table of coefficients has an entry for every pair.
+static const int MAX_TYPES = 2048;
 
-// Whether the kernels of a force add to the force buffer by atomics, or not at all, so that others
-// may add meanwhile, and all run on OpenMM's current stream.
+// Whether all kernels of a force run on OpenMM's current stream and add to the force buffer by
+// atomics or not at all, so that forces may be added concurrently.
 bool addsByAtomics(const OpenMM::Force& force);
 
-// Why the Lennard-Jones pairs of a NonbondedForce cannot be computed among its sites, or nothing.
+// Why the plugin cannot compute the Lennard-Jones pairs of a NonbondedForce; empty if it can.
 std::string obstacleOf(const OpenMM::NonbondedForce& force);
 
-// The same of a CustomNonbondedForce; its energy if there is none.
+// The same for a CustomNonbondedForce. Sets `energy` if the result is empty.
 std::string obstacleOf(const OpenMM::CustomNonbondedForce& force, PairEnergy& energy);
 
 std::vector<std::pair<int, int>> exclusionsOf(const OpenMM::CustomNonbondedForce& force);
 
-// A force of the Context, or its integrator, which has OpenMM list all pairs of particles near each
-// other whoever computes those of `force`, or has it compute many more without; nothing if there is
-// none.
+// Name of another force of the Context, or of its integrator, that makes OpenMM build its list of
+// all near pairs regardless of who computes those of `force`, or that would be much slower without
+// that list; empty if there is none.
 std::string forceWithList(OpenMM::ContextImpl& context, const OpenMM::Force& force);
 
 }  // namespace fmm

@@ -13,9 +13,9 @@ using Node = Lepton::ExpressionTreeNode;
 
 namespace fmm {
 
-static const int MAX_EXPONENT = 64;  // of powers that are products
+static const int MAX_EXPONENT = 64;  // of powers that are expanded into products
 
-// Operations in CUDA, $0 and so on for what they are applied to.
+// Operations in CUDA; $0, $1 and $2 stand for their operands.
 static const std::map<Operation::Id, std::string> IN_CUDA = {
     {Operation::ADD, "$0 + $1"},
     {Operation::SUBTRACT, "$0 - $1"},
@@ -83,7 +83,7 @@ static std::optional<Monomial> added(const std::optional<Monomial>& a,
 
 static std::optional<Monomial> monomialOf(const Node& node) {
     const auto& children = node.getChildren();
-    const auto of = [&](int k) { return monomialOf(children[k]); };
+    const auto operand = [&](int k) { return monomialOf(children[k]); };
     switch (node.getOperation().getId()) {
         case Operation::VARIABLE:
             if (node.getOperation().getName() != "r") return {};
@@ -91,27 +91,27 @@ static std::optional<Monomial> monomialOf(const Node& node) {
         case Operation::CONSTANT:
             return Monomial{*valueOf<Operation::Constant>(node), 0};
         case Operation::ADD:
-            return added(of(0), of(1));
+            return added(operand(0), operand(1));
         case Operation::SUBTRACT:
-            return added(of(0), multiplied(Monomial{-1, 0}, of(1)));
+            return added(operand(0), multiplied(Monomial{-1, 0}, operand(1)));
         case Operation::NEGATE:
-            return multiplied(Monomial{-1, 0}, of(0));
+            return multiplied(Monomial{-1, 0}, operand(0));
         case Operation::MULTIPLY_CONSTANT:
-            return multiplied(Monomial{*valueOf<Operation::MultiplyConstant>(node), 0}, of(0));
+            return multiplied(Monomial{*valueOf<Operation::MultiplyConstant>(node), 0}, operand(0));
         case Operation::MULTIPLY:
-            return multiplied(of(0), of(1));
+            return multiplied(operand(0), operand(1));
         case Operation::DIVIDE:
-            return multiplied(of(0), raised(of(1), -1));
+            return multiplied(operand(0), raised(operand(1), -1));
         case Operation::RECIPROCAL:
-            return raised(of(0), -1);
+            return raised(operand(0), -1);
         case Operation::SQUARE:
-            return raised(of(0), 2);
+            return raised(operand(0), 2);
         case Operation::CUBE:
-            return raised(of(0), 3);
+            return raised(operand(0), 3);
         case Operation::SQRT:
-            return raised(of(0), 0.5);
+            return raised(operand(0), 0.5);
         case Operation::POWER_CONSTANT:
-            return raised(of(0), *valueOf<Operation::PowerConstant>(node));
+            return raised(operand(0), *valueOf<Operation::PowerConstant>(node));
         default:
             return {};
     }
@@ -128,7 +128,7 @@ class FunctionSource {
 public:
     std::string text;
 
-    // The name of a variable, or the number, that a node has become.
+    // Adds the definitions of a node. Returns the name of its variable, or its number.
     std::string add(const Node& node) {
         const auto monomial = monomialOf(node);
         if (monomial) return add(*monomial);
@@ -193,7 +193,7 @@ private:
         return at->second;
     }
 
-    std::map<std::string, std::string> names;  // by value
+    std::map<std::string, std::string> names;  // names by definition
 };
 
 std::string sourceOf(const std::map<std::string, Lepton::ParsedExpression>& functions) {

@@ -7,10 +7,9 @@
 
 namespace fmm {
 
-// Definitions of some real variables, on one line, in which what comes twice is computed once. They
-// make use of `r`, of its inverse and its square under these names, of reciprocal(), and of
-// whatever other variables the functions have. Throws NotSeparable if there is no
-// source for some operation.
+// CUDA definitions, on one line, of real variables with the given names; common subexpressions are
+// computed once. They use `r`, its inverse as `inverse` and its square as `square`, reciprocal(),
+// and all other variables of the functions. Throws NotSeparable if an operation has no CUDA source.
 std::string sourceOf(const std::map<std::string, Lepton::ParsedExpression>& functions);
 
 }  // namespace fmm

@@ -1,4 +1,5 @@
-// Which particles OpenMM may exchange when it reorders atoms, and which it must keep together.
+// Identities of particles, by which OpenMM decides which molecules it may exchange when it reorders
+// atoms.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,8 +12,7 @@
 
 namespace fmm {
 
-// Particles are identical if they are of the same type, groups of them if
-// they are of the same kind.
+// Particles are identical if their types are equal, groups of particles if their kinds are equal.
 class Identities : public OpenMM::ComputeForceInfo {
 public:
     Identities(const std::vector<int>& type, const std::vector<std::pair<int, int>>& groups,
@@ -32,14 +32,13 @@ public:
 private:
     std::vector<int> type;  // of every particle
     std::vector<std::pair<int, int>> groups;
-    std::vector<int> kind;  // of every group, or empty: of one
+    std::vector<int> kind;  // of every group; empty if all are of one kind
 };
 
-// Types that particles have in common, or kinds of exceptions:
-// a number for every one that is different.
+// Assigns consecutive numbers to distinct sets of parameters.
 class Numbering {
 public:
-    int of(const std::vector<double>& parameters) {
+    int numberOf(const std::vector<double>& parameters) {
         return numbers.emplace(parameters, numbers.size()).first->second;
     }
     int count() const { return numbers.size(); }
@@ -48,10 +47,10 @@ private:
     std::map<std::vector<double>, int> numbers;
 };
 
-// The particles of an excluded pair belong to one molecule. OpenMM moves molecules into the box as
-// wholes, so that the pair keeps the distance of the coordinates that the user gave. Charges are
-// not compared: they are looked up by the user's index, so molecules with other charges may take
-// each other's place.
+// Declares excluded pairs as groups, so that the particles of a pair belong to one molecule. OpenMM
+// wraps molecules as a whole, so that the pair keeps the distance between the coordinates that the
+// user set. Charges are not compared: they are looked up by the user's particle index, so that
+// OpenMM may exchange molecules with different charges.
 class ExcludedPairs : public OpenMM::ComputeForceInfo {
 public:
     explicit ExcludedPairs(const std::string& bytes) : pairs(bytes.size() / sizeof(int32_t)) {

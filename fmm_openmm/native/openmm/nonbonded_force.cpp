@@ -13,18 +13,25 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// Coulomb and Lennard-Jones interaction of a pair: k q q', sigma, 4 epsilon.
+// Coulomb and Lennard-Jones interaction of an exception; PARAMETERS holds k q q', sigma and 4
+// epsilon.
 static const char* EXCEPTION_SOURCE = R"(
-    real3 between = make_real3(pos2.x-pos1.x, pos2.y-pos1.y, pos2.z-pos1.z);
+    real3 displacement = make_real3(pos2.x-pos1.x, pos2.y-pos1.y, pos2.z-pos1.z);
     WRAP
-    const real inverse = RSQRT(between.x*between.x + between.y*between.y + between.z*between.z);
-    const real charges = PARAMETERS[index].x*inverse, reach = PARAMETERS[index].y*inverse,
-               depth = PARAMETERS[index].z;
-    const real sixth = reach*reach*reach*reach*reach*reach;
-    energy += charges + depth*sixth*(sixth-1);
-    const real push = inverse*inverse*(charges + depth*sixth*(12*sixth-6));
-    real3 force1 = make_real3(-push*between.x, -push*between.y, -push*between.z);
-    real3 force2 = make_real3(push*between.x, push*between.y, push*between.z);
+    const real inverse_r = RSQRT(displacement.x*displacement.x + displacement.y*displacement.y +
+                                 displacement.z*displacement.z);
+    const real coulomb = PARAMETERS[index].x*inverse_r,
+               sigma_over_r = PARAMETERS[index].y*inverse_r,
+               four_epsilon = PARAMETERS[index].z;
+    const real sixth_power = sigma_over_r*sigma_over_r*sigma_over_r*
+                             sigma_over_r*sigma_over_r*sigma_over_r;
+    energy += coulomb + four_epsilon*sixth_power*(sixth_power-1);
+    const real force_over_r = inverse_r*inverse_r*
+                              (coulomb + four_epsilon*sixth_power*(12*sixth_power-6));
+    real3 force1 = make_real3(-force_over_r*displacement.x, -force_over_r*displacement.y,
+                              -force_over_r*displacement.z);
+    real3 force2 = make_real3(force_over_r*displacement.x, force_over_r*displacement.y,
+                              force_over_r*displacement.z);
 )";
 
 static void copySettings(const NonbondedForce& from, NonbondedForce& to) {
@@ -37,7 +44,7 @@ NonbondedKernel::NonbondedKernel(const std::string& name, const Platform& platfo
                                  ContextImpl& context)
     : CalcNonbondedForceKernel(name, platform),
       context(context),
-      cuda(firstOf(context)),
+      cuda(firstContext(context)),
       claim(context),
       pairs(context) {}
 
@@ -48,20 +55,20 @@ void NonbondedKernel::initialize(const System& system, const NonbondedForce& for
         obstacle = parameters.obstacle();
     }
     if (claim.serve(force, parameters.interaction, obstacle, [&] { make(system, force); })) return;
-    makeOwn<CalcNonbondedForceKernel>(delegate, *this, context);
+    makeDelegate<CalcNonbondedForceKernel>(delegate, *this, context);
     delegate->initialize(system, force);
 }
 
 void NonbondedKernel::make(const System& system, const NonbondedForce& force) {
     ContextSelector selector(cuda);
     copySettings(force, settings);
-    parameters.combine();  // the Context has no parameters yet
+    parameters.combine();  // the Context has no values of parameters yet
     pairs.start(force, parameters.interaction, claim.isAlone());
     addExceptions(force);
     describe(system, force);
 }
 
-// What OpenMM and the energy need beside the pairs.
+// Sets the dispersion correction, and the identities of particles for OpenMM.
 void NonbondedKernel::describe(const System& system, const NonbondedForce& force) {
     if (force.getUseDispersionCorrection())
         pairs.dispersion = NonbondedForceImpl::calcDispersionCorrection(system, force);
@@ -81,7 +88,7 @@ void NonbondedKernel::addExceptions(const NonbondedForce& force) {
         parameters.interaction.periodic && force.getExceptionsUsePeriodicBoundaryConditions();
     const std::map<std::string, std::string> replacements = {
         {"PARAMETERS", bonded.addArgument(exceptionParameters, isDouble ? "double4" : "float4")},
-        {"WRAP", wraps ? "APPLY_PERIODIC_TO_DELTA(between)" : ""}};
+        {"WRAP", wraps ? "APPLY_PERIODIC_TO_DELTA(displacement)" : ""}};
     bonded.addInteraction(parameters.exceptionPairs,
                           cuda.replaceStrings(EXCEPTION_SOURCE, replacements),
                           force.getForceGroup());
@@ -91,7 +98,7 @@ void NonbondedKernel::uploadExceptions() {
     if (!exceptionParameters.isInitialized()) return;
     const std::vector<double> data = parameters.exceptionData();
     const std::vector<float> rounded(data.begin(), data.end());
-    // not at once, but in the order of the stream that OpenMM computes on
+    // asynchronously, in the order of OpenMM's current stream
     exceptionParameters.upload(
         cuda.getUseDoublePrecision() ? (const void*)data.data() : (const void*)rounded.data(),
         false);
@@ -136,8 +143,8 @@ void NonbondedKernel::copyParametersToContext(ContextImpl& context, const Nonbon
             "updateParametersInContext: the Context was made for a NonbondedForce without charges "
             "whose Lennard-Jones pairs fmm_openmm computes, but now " +
             obstacle);
-    // sites are places in OpenMM's arrays, so only pairs that all molecules of a kind exclude can
-    // be excluded
+    // sites are indices in OpenMM's arrays, so that a pair can be excluded only if all molecules of
+    // that kind exclude it
     if (now.excluded != parameters.excluded)
         throw OpenMMException("updateParametersInContext: The set of exceptions has changed");
     if (now.exceptionPairs != parameters.exceptionPairs)
@@ -147,8 +154,8 @@ void NonbondedKernel::copyParametersToContext(ContextImpl& context, const Nonbon
         throw OpenMMException(
             "updateParametersInContext: The parameter of a parameter offset has changed");
     ContextSelector selector(cuda);
-    // pairs and exceptions follow at the next evaluation, both, even if OpenMM fails to regroup
-    // molecules now
+    // pairs and exceptions are both updated at the next evaluation, even if OpenMM now fails to
+    // regroup molecules
     parameters = now;
     outdated = true;
     describe(context.getSystem(), force);

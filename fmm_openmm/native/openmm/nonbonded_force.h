@@ -1,6 +1,6 @@
-// The kernel of NonbondedForce on the CUDA platform, in Contexts with an FMMForce: where Python
-// says so its Lennard-Jones pairs are computed among those particles that have such an interaction,
-// and OpenMM lists none for them. Otherwise OpenMM's own kernel does the work.
+// The kernel of NonbondedForce on the CUDA platform, in Contexts with an FMMForce. If Python
+// agrees, it computes Lennard-Jones pairs only among the particles that have such an interaction,
+// and OpenMM builds no list for them. Otherwise it delegates to OpenMM's own kernel.
 #pragma once
 #include <memory>
 #include <string>
@@ -37,8 +37,8 @@ private:
     Claim claim;
     std::unique_ptr<OpenMM::CalcNonbondedForceKernel> delegate;
     NonbondedParameters parameters;
-    OpenMM::NonbondedForce settings;  // those of the force, without particles
-    bool outdated = false;            // whether pairs are not yet computed with these parameters
+    OpenMM::NonbondedForce settings;  // the force's settings, without particles
+    bool outdated = false;            // whether `pairs` does not have these parameters yet
     OpenMM::CudaArray exceptionParameters;
     SitePairs pairs;
 };

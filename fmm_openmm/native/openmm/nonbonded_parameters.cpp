@@ -10,8 +10,9 @@ using namespace OpenMM;
 
 namespace fmm {
 
-NonbondedParameters::Own NonbondedParameters::Own::at(const std::vector<double>& values) const {
-    Own found = {charge, sigma, epsilon, {}};
+NonbondedParameters::PairParameters NonbondedParameters::PairParameters::at(
+    const std::vector<double>& values) const {
+    PairParameters found = {charge, sigma, epsilon, {}};
     for (const auto& offset : offsets) {
         found.charge += values[offset.parameter] * offset.charge;
         found.sigma += values[offset.parameter] * offset.sigma;
@@ -20,7 +21,7 @@ NonbondedParameters::Own NonbondedParameters::Own::at(const std::vector<double>&
     return found;
 }
 
-std::vector<double> NonbondedParameters::Own::all() const {
+std::vector<double> NonbondedParameters::PairParameters::flattened() const {
     std::vector<double> found = {charge, sigma, epsilon};
     for (const auto& offset : offsets)
         found.insert(found.end(),
@@ -29,10 +30,10 @@ std::vector<double> NonbondedParameters::Own::all() const {
 }
 
 NonbondedParameters::NonbondedParameters(const NonbondedForce& force,
-                                         const NonbondedParameters& before)
-    : names(before.names), values(before.names.size()) {
+                                         const NonbondedParameters& previous)
+    : names(previous.names), values(previous.names.size()) {
     readParticles(force);
-    readExceptions(force, before);
+    readExceptions(force, previous);
     interaction.setDistances(force);
     interaction.types = types.size();
     interaction.setSites(typeOfParticle, excluded);
@@ -76,21 +77,21 @@ void NonbondedParameters::readParticles(const NonbondedForce& force) {
                     });
     Numbering numbering;
     for (int i = 0; i < force.getNumParticles(); i++) {
-        Own own;
-        force.getParticleParameters(i, own.charge, own.sigma, own.epsilon);
-        bool isSite = own.epsilon != 0;
+        PairParameters particle;
+        force.getParticleParameters(i, particle.charge, particle.sigma, particle.epsilon);
+        bool isSite = particle.epsilon != 0;
         const auto found = offsets.find(i);
         if (found != offsets.end()) {
-            own.offsets = found->second;
-            for (const auto& offset : own.offsets) isSite = isSite || offset.epsilon != 0;
+            particle.offsets = found->second;
+            for (const auto& offset : particle.offsets) isSite = isSite || offset.epsilon != 0;
         }
-        typeOfParticle.push_back(isSite ? numbering.of(own.all()) : -1);
-        if (typeOfParticle.back() == (int)types.size()) types.push_back(own);
+        typeOfParticle.push_back(isSite ? numbering.numberOf(particle.flattened()) : -1);
+        if (typeOfParticle.back() == (int)types.size()) types.push_back(particle);
     }
 }
 
 void NonbondedParameters::readExceptions(const NonbondedForce& force,
-                                         const NonbondedParameters& before) {
+                                         const NonbondedParameters& previous) {
     const auto offsets =
         readOffsets(force.getNumExceptionParameterOffsets(),
                     [&](int k, std::string& name, int& i, Offset& offset) {
@@ -100,50 +101,54 @@ void NonbondedParameters::readExceptions(const NonbondedForce& force,
     Numbering numbering;
     for (int k = 0; k < force.getNumExceptions(); k++) {
         int first, second;
-        Own own;
-        force.getExceptionParameters(k, first, second, own.charge, own.sigma, own.epsilon);
+        PairParameters particle;
+        force.getExceptionParameters(k, first, second, particle.charge, particle.sigma,
+                                     particle.epsilon);
         const auto found = offsets.find(k);
-        if (found != offsets.end()) own.offsets = found->second;
-        const bool counted = k < (int)before.exceptionKinds.size() && before.exceptionKinds[k] >= 0;
-        const bool counts = counted || own.charge != 0 || own.epsilon != 0 || !own.offsets.empty();
+        if (found != offsets.end()) particle.offsets = found->second;
+        const bool counted =
+            k < (int)previous.exceptionKinds.size() && previous.exceptionKinds[k] >= 0;
+        const bool counts =
+            counted || particle.charge != 0 || particle.epsilon != 0 || !particle.offsets.empty();
         excluded.emplace_back(first, second);
-        exceptionKinds.push_back(counts ? numbering.of(own.all()) : -1);
+        exceptionKinds.push_back(counts ? numbering.numberOf(particle.flattened()) : -1);
         if (!counts) continue;
-        exceptions.push_back(own);
+        exceptions.push_back(particle);
         exceptionPairs.push_back({first, second});
     }
 }
 
 bool NonbondedParameters::setValues(ContextImpl& context) {
-    std::vector<double> now;
-    for (const auto& name : names) now.push_back(context.getParameter(name));
-    if (known && now == values) return false;
-    values = now;
+    std::vector<double> current;
+    for (const auto& name : names) current.push_back(context.getParameter(name));
+    if (known && current == values) return false;
+    values = current;
     known = true;
     combine();
     return true;
 }
 
-// Pairs of types, by the rule of Lorentz and Berthelot.
+// Combines types by the Lorentz-Berthelot rule.
 void NonbondedParameters::combine() {
     interaction.repulsion.clear();
     interaction.attraction.clear();
-    std::vector<Own> now;
-    for (const auto& type : types) now.push_back(type.at(values));
-    for (const auto& a : now)
-        for (const auto& b : now) {
+    std::vector<PairParameters> current;
+    for (const auto& type : types) current.push_back(type.at(values));
+    for (const auto& a : current)
+        for (const auto& b : current) {
             const double sixth = std::pow(0.5 * (a.sigma + b.sigma), 6),
-                         depth = 4 * std::sqrt(a.epsilon * b.epsilon);
-            interaction.repulsion.push_back(depth * sixth * sixth);
-            interaction.attraction.push_back(depth * sixth);
+                         fourEpsilon = 4 * std::sqrt(a.epsilon * b.epsilon);
+            interaction.repulsion.push_back(fourEpsilon * sixth * sixth);
+            interaction.attraction.push_back(fourEpsilon * sixth);
         }
 }
 
 std::vector<double> NonbondedParameters::exceptionData() const {
     std::vector<double> data;
     for (const auto& exception : exceptions) {
-        const Own now = exception.at(values);
-        data.insert(data.end(), {ONE_4PI_EPS0 * now.charge, now.sigma, 4 * now.epsilon, 0.0});
+        const PairParameters current = exception.at(values);
+        data.insert(data.end(),
+                    {ONE_4PI_EPS0 * current.charge, current.sigma, 4 * current.epsilon, 0.0});
     }
     return data;
 }

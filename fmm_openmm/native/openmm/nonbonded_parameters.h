@@ -1,4 +1,4 @@
-// What a NonbondedForce without charges holds: its sites, their types, and its exceptions.
+// Parameters of a NonbondedForce without charges: its sites, their types, and its exceptions.
 #pragma once
 #include <map>
 #include <string>
@@ -15,56 +15,58 @@ class NonbondedParameters {
 public:
     NonbondedParameters() {}
 
-    // Exceptions that counted before count still, though they may be zero now, and global
-    // parameters that offsets used keep their numbers.
-    NonbondedParameters(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
+    // Exceptions that were computed with the previous parameters are still computed, even if they
+    // are zero now, and the global parameters of offsets keep their numbers.
+    NonbondedParameters(const OpenMM::NonbondedForce& force, const NonbondedParameters& previous);
 
-    // Why such a force cannot be computed among its sites, or nothing.
+    // Why the plugin cannot compute such a force; empty if it can.
     std::string obstacle() const;
 
-    // Takes the values of the global parameters that offsets use; false if they are as before.
+    // Adopt the Context's values of the global parameters of offsets; false if they have not
+    // changed.
     bool setValues(OpenMM::ContextImpl& context);
 
-    // Makes the table of pairs of types at these values, or at zero before there are any.
+    // Compute the table of pairs of types for these values, or for zeros if there are none yet.
     void combine();
 
-    // k q q', sigma and 4 epsilon of every exception at these values, with a 0 behind them.
+    // k q q', sigma, 4 epsilon and a 0 for every exception, for these values.
     std::vector<double> exceptionData() const;
 
-    std::vector<std::string> names;  // of the global parameters
+    std::vector<std::string> names;  // names of the global parameters
     Interaction interaction;
-    std::vector<int> typeOfParticle;               // -1: no site
-    std::vector<std::vector<int>> exceptionPairs;  // those that are not merely excluded
-    std::vector<std::pair<int, int>> excluded;     // all
-    std::vector<int> exceptionKinds;               // of all
+    std::vector<int> typeOfParticle;               // -1: not a site
+    std::vector<std::vector<int>> exceptionPairs;  // of exceptions with an interaction
+    std::vector<std::pair<int, int>> excluded;     // particles of all exceptions
+    std::vector<int> exceptionKinds;               // of all exceptions
 
 private:
-    // What a global parameter adds, times its value.
+    // Coefficients of a global parameter's value.
     struct Offset {
-        int parameter;  // its number among `names`
+        int parameter;  // index in `names`
         double charge, sigma, epsilon;
     };
-    // Of particles or exceptions. The charge is an exception's product.
-    struct Own {
+    // Parameters of a particle, or of an exception, whose charge is the product of both charges.
+    struct PairParameters {
         double charge, sigma, epsilon;
         std::vector<Offset> offsets;
 
-        Own at(const std::vector<double>& values) const;
-        std::vector<double> all() const;
+        PairParameters at(const std::vector<double>& values) const;
+        std::vector<double> flattened() const;
     };
 
     void readParticles(const OpenMM::NonbondedForce& force);
-    void readExceptions(const OpenMM::NonbondedForce& force, const NonbondedParameters& before);
+    void readExceptions(const OpenMM::NonbondedForce& force, const NonbondedParameters& previous);
     int numberOf(const std::string& parameter);
 
-    // Offsets of particles or exceptions, by their index; `read` tells the k-th.
+    // Offsets by the index of their particle or exception; read(k, name, index, offset) reads the
+    // k-th.
     template <class Read>
     std::map<int, std::vector<Offset>> readOffsets(int count, Read read);
 
     std::vector<double> values;
-    bool known = false;           // whether these are a Context's
-    std::vector<Own> types;       // of sites
-    std::vector<Own> exceptions;  // those that are not merely excluded
+    bool known = false;                      // whether they are a Context's values
+    std::vector<PairParameters> types;       // types of sites
+    std::vector<PairParameters> exceptions;  // of exceptions with an interaction
 };
 
 }  // namespace fmm

@@ -17,7 +17,7 @@ using namespace OpenMM;
 
 namespace fmm {
 
-static const size_t MAX_PARAMETER_SETS = 300;  // of the particles: every pair of them is tried
+static const size_t MAX_PARAMETER_SETS = 300;  // every pair of them is evaluated
 
 using Parameters = std::vector<double>;
 using Matrix = std::vector<double>;  // (sets, sets)
@@ -26,7 +26,7 @@ using Variables = std::map<std::string, double>;
 using Node = Lepton::ExpressionTreeNode;
 using Lepton::Operation;
 
-// A sum of powers of the distance: its coefficients, by exponents.
+// A sum of powers of the distance: coefficients by exponent.
 using Powers = std::map<double, double>;
 
 static bool isConstant(const Powers& sum) {
@@ -49,7 +49,7 @@ static Powers multiplied(const Powers& first, const Powers& second) {
     return product;
 }
 
-// Nothing if it is no such sum, or one of very many terms.
+// Empty if the result is not such a sum, or has too many terms.
 static std::optional<Powers> raised(const Powers& base, double exponent) {
     if (base.size() == 1) {
         const auto [own, coefficient] = *base.begin();
@@ -60,55 +60,56 @@ static std::optional<Powers> raised(const Powers& base, double exponent) {
     return exponent == 2 ? square : multiplied(square, base);
 }
 
-// What an expression is as a sum of powers of r, at values of all other variables;
-// nothing if it is none.
+// An expression as a sum of powers of r, for given values of all other variables; empty if it is
+// not such a sum.
 static std::optional<Powers> powersOf(const Node& node, const Variables& variables) {
     const auto& operation = node.getOperation();
     if (operation.getId() == Operation::VARIABLE && operation.getName() == "r")
         return Powers{{1, 1}};
-    std::vector<Powers> of;
+    std::vector<Powers> operands;
     std::vector<double> constants;
     for (const auto& child : node.getChildren()) {
         auto powers = powersOf(child, variables);
         if (!powers) return {};
         if (isConstant(*powers)) constants.push_back(constantOf(*powers));
-        of.push_back(std::move(*powers));
+        operands.push_back(std::move(*powers));
     }
-    if (constants.size() == of.size())
+    if (constants.size() == operands.size())
         return added({}, {{0, operation.evaluate(constants.data(), variables)}}, 1);
     switch (operation.getId()) {
         case Operation::ADD:
-            return added(of[0], of[1], 1);
+            return added(operands[0], operands[1], 1);
         case Operation::SUBTRACT:
-            return added(of[0], of[1], -1);
+            return added(operands[0], operands[1], -1);
         case Operation::NEGATE:
-            return added({}, of[0], -1);
+            return added({}, operands[0], -1);
         case Operation::MULTIPLY:
-            return multiplied(of[0], of[1]);
+            return multiplied(operands[0], operands[1]);
         case Operation::ADD_CONSTANT:
-            return added(
-                of[0], {{0, dynamic_cast<const Operation::AddConstant&>(operation).getValue()}}, 1);
+            return added(operands[0],
+                         {{0, dynamic_cast<const Operation::AddConstant&>(operation).getValue()}},
+                         1);
         case Operation::MULTIPLY_CONSTANT:
-            return added({}, of[0],
+            return added({}, operands[0],
                          dynamic_cast<const Operation::MultiplyConstant&>(operation).getValue());
         case Operation::DIVIDE:
-            if (of[1].size() != 1) return {};
-            return multiplied(of[0], *raised(of[1], -1));
+            if (operands[1].size() != 1) return {};
+            return multiplied(operands[0], *raised(operands[1], -1));
         case Operation::RECIPROCAL:
-            return raised(of[0], -1);
+            return raised(operands[0], -1);
         case Operation::SQUARE:
-            return raised(of[0], 2);
+            return raised(operands[0], 2);
         case Operation::CUBE:
-            return raised(of[0], 3);
+            return raised(operands[0], 3);
         case Operation::POWER_CONSTANT:
-            return raised(of[0],
+            return raised(operands[0],
                           dynamic_cast<const Operation::PowerConstant&>(operation).getValue());
         default:
             return {};
     }
 }
 
-// A and B, if an energy is A / r^12 - B / r^6 at these values of its other variables.
+// Finds A and B if an energy is A / r^12 - B / r^6 for given values of its other variables.
 static bool findCoefficients(const Node& energy, const Variables& variables, double& a, double& b) {
     const auto powers = powersOf(energy, variables);
     if (!powers) return false;
@@ -139,14 +140,15 @@ public:
             names.push_back(force.getPerParticleParameterName(i));
     }
 
-    // The same energy as products of functions of particles' parameters and functions of all else.
+    // The energy as a sum of products of a function of particles' parameters and a function of
+    // everything else.
     std::vector<Product> products() const {
         std::set<std::string> ofParticles;
         for (const auto& name : names) ofParticles.insert({name + "1", name + "2"});
         return separated(expression.getRootNode(), ofParticles);
     }
 
-    // Whether the energy is A / r^12 - B / r^6 for every two of some particles, and A and B.
+    // Whether the energy is A / r^12 - B / r^6 for every pair of the given particles; sets A and B.
     bool findCoefficients(const std::vector<Parameters>& particles, Matrix& a, Matrix& b) const {
         a.resize(particles.size() * particles.size());
         b.resize(a.size());
@@ -155,7 +157,7 @@ public:
         });
     }
 
-    // A function of particles' parameters alone, for every two of some particles.
+    // Values of a function of particles' parameters for every pair of the given particles.
     Matrix valuesOf(const Node& function, const std::vector<Parameters>& particles) const {
         Matrix found(particles.size() * particles.size());
         const auto optimized = Lepton::ParsedExpression(function).optimize();
@@ -167,8 +169,8 @@ public:
     }
 
 private:
-    // Calls visit(variables, number of the pair) for every two particles, as long as it returns
-    // true; whether it always did.
+    // Calls visit(variables, number of the pair) for every pair of particles until it returns
+    // false. Returns whether all calls returned true.
     template <class Visit>
     bool forPairs(const std::vector<Parameters>& particles, Visit visit) const {
         Variables variables;
@@ -190,7 +192,7 @@ private:
     std::vector<std::string> names;
 };
 
-// Values of pairs the other way round may differ by rounding.
+// Symmetrises a matrix, whose entries may differ from their transposes by rounding.
 static void makeSymmetric(Matrix& matrix, int count) {
     for (int i = 0; i < count; i++)
         for (int j = 0; j < i; j++) {
@@ -202,13 +204,13 @@ static void makeSymmetric(Matrix& matrix, int count) {
         }
 }
 
-// Source of both functions and their derivatives, in which global parameters may be left over.
+// Source of both functions and their derivatives. It may contain global parameters.
 static std::string sourceOf(const Lepton::ParsedExpression& f, const Lepton::ParsedExpression& g) {
     const auto fSlope = f.differentiate("r").optimize(), gSlope = g.differentiate("r").optimize();
     return sourceOf({{"f", f}, {"f_slope", fSlope}, {"g", g}, {"g_slope", gSlope}});
 }
 
-// The sets of parameters that particles have, and which of them each has.
+// The distinct sets of parameters, and the number of each particle's set.
 static std::vector<Parameters> readSets(const CustomNonbondedForce& force,
                                         std::vector<int>& ofParticle) {
     std::vector<Parameters> sets;
@@ -256,7 +258,7 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
             throw NotSeparable("its energy is not A f(r) - B g(r): " + std::string(reason.what()));
         }
 
-    // types of sites: the sets that interact with some other
+    // the types of sites are the sets with any interaction
     std::vector<int> type(count, -1), kept;
     for (int i = 0; i < count; i++)
         for (int j = 0; j < count && type[i] < 0; j++)
@@ -273,8 +275,8 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     for (int set : setOfParticle) typeOfParticle.push_back(type[set]);
 }
 
-// Where f and g are combinations of 1/r^12 and 1/r^6, as if a global parameter scales these, only
-// the table depends on it.
+// If f and g are combinations of 1/r^12 and 1/r^6, as when a global parameter scales an
+// interaction, only the table depends on the values.
 PairTable PairEnergy::at(const std::vector<double>& values) const {
     if (plain) return {a, b, ""};
     std::map<std::string, double> variables;

@@ -14,7 +14,7 @@ using namespace OpenMM;
 
 namespace {
 
-// Contexts without a PythonForce, and so without an FMMForce, get OpenMM's own kernels.
+// Contexts without a PythonForce, and therefore without an FMMForce, get OpenMM's own kernels.
 class Factory : public KernelFactory {
 public:
     KernelImpl* createKernelImpl(std::string name, const Platform& platform,
@@ -36,27 +36,28 @@ public:
 
 extern "C" {
 
-// Take over the PythonForces of the CUDA platform, and the pairs of Contexts with an FMMForce.
+// Replace the kernels of PythonForces on the CUDA platform, and those of nonbonded forces in
+// Contexts with a PythonForce.
 void fmm_register(const fmm::Callbacks* callbacks) {
     fmm::python = *callbacks;
     Platform& platform = Platform::getPlatformByName("CUDA");
-    auto* factory = new Factory();  // as long as the process lives
+    auto* factory = new Factory();  // lives as long as the process
     platform.registerKernelFactory(CalcPythonForceKernel::Name(), factory);
     platform.registerKernelFactory(CalcNonbondedForceKernel::Name(), factory);
     platform.registerKernelFactory(CalcCustomNonbondedForceKernel::Name(), factory);
 }
 
-// Python ends; Contexts may live longer.
+// Called when Python exits; Contexts may outlive it.
 void fmm_leave() {
     fmm::python.close = fmm::python.close_pairs = nullptr;
 }
 
-// Hand an item over during a callback.
+// Deliver an item during a callback.
 void fmm_deliver(fmm::Inbox* inbox, int kind, const char* data, int64_t size) {
     inbox->items[kind] = std::string(data, size);
 }
 
-// The potentials of a kernel's last evaluation; 0 if there are none of this size.
+// Copy the potentials of a kernel's last evaluation; 0 if there are none of this size.
 int fmm_potentials(fmm::CoulombKernel* kernel, void* data, int64_t bytes) {
     try {
         return kernel->readPotentials(data, bytes);
@@ -65,7 +66,7 @@ int fmm_potentials(fmm::CoulombKernel* kernel, void* data, int64_t bytes) {
     }
 }
 
-// A definition has changed: kernels ask for their charges at the next evaluation.
+// Called when a force definition has changed: kernels request their charges at the next evaluation.
 void fmm_changed() {
     __sync_fetch_and_add(&fmm::revision, 1);
 }

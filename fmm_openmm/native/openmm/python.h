@@ -1,4 +1,4 @@
-// How Python answers what the plugin asks.
+// Python's answers to the plugin's requests.
 #pragma once
 #include <map>
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace fmm {
 
-// What Python hands over during a call; DONE comes last. Without it Python
-// was interrupted (Ctrl-C).
+// The items that Python delivers during a call. The last one is DONE; if it is missing, Python was
+// interrupted (Ctrl-C).
 struct Inbox {
     std::map<int, std::string> items;
 
     void check() const;  // throws Interrupted
 };
 
-// What the user must mend.
+// An error in the user's input.
 class BadInput : public OpenMM::OpenMMException {
 public:
     using OpenMM::OpenMMException::OpenMMException;
@@ -31,10 +31,11 @@ inline void Inbox::check() const {
     if (!items.count(DONE)) throw Interrupted("FMMForce: interrupted");
 }
 
-// Python's side: fmm_openmm/integration/native.py.
+// Python's callbacks, from fmm_openmm/integration/native.py.
 extern Callbacks python;
 
-// Counts changes of force definitions; kernels ask for the charges again when it has changed.
+// Number of changes of force definitions so far. Kernels request their charges again when it has
+// changed.
 extern volatile int64_t revision;
 
 }  // namespace fmm

@@ -54,10 +54,10 @@ static Sum added(Sum sum, const Sum& more) {
 
 static Sum multiplied(const Sum& a, const Sum& b) {
     Sum sum;
-    for (const auto& left : a)
+    for (const auto& residual : a)
         for (const auto& right : b)
-            sum = added(sum, {{multiplied(left.parameters, right.parameters),
-                               multiplied(left.function, right.function)}});
+            sum = added(sum, {{multiplied(residual.parameters, right.parameters),
+                               multiplied(residual.function, right.function)}});
     return sum;
 }
 
@@ -71,39 +71,40 @@ class Separation {
 public:
     explicit Separation(const std::set<std::string>& parameters) : parameters(parameters) {}
 
-    Sum of(const Node& node) const {
+    Sum separate(const Node& node) const {
         if (!hasParameters(node)) return {{number(1), node}};
         if (!hasOthers(node)) return {{node, number(1)}};
         const auto& operation = node.getOperation();
         const auto& children = node.getChildren();
         switch (operation.getId()) {
             case Operation::ADD:
-                return added(of(children[0]), of(children[1]));
+                return added(separate(children[0]), separate(children[1]));
             case Operation::SUBTRACT:
-                return added(of(children[0]), scaled(of(children[1]), -1));
+                return added(separate(children[0]), scaled(separate(children[1]), -1));
             case Operation::NEGATE:
-                return scaled(of(children[0]), -1);
+                return scaled(separate(children[0]), -1);
             case Operation::ADD_CONSTANT:
-                return added(of(children[0]),
+                return added(separate(children[0]),
                              {{number(valueOf<Operation::AddConstant>(node)), number(1)}});
             case Operation::MULTIPLY_CONSTANT:
-                return scaled(of(children[0]), valueOf<Operation::MultiplyConstant>(node));
+                return scaled(separate(children[0]), valueOf<Operation::MultiplyConstant>(node));
             case Operation::MULTIPLY:
-                return multiplied(of(children[0]), of(children[1]));
+                return multiplied(separate(children[0]), separate(children[1]));
             case Operation::DIVIDE:
-                return multiplied(of(children[0]), ofFactors(Operation::Reciprocal(), children[1]));
+                return multiplied(separate(children[0]),
+                                  applyToFactors(Operation::Reciprocal(), children[1]));
             case Operation::SQUARE:
                 return power(children[0], 2);
             case Operation::CUBE:
                 return power(children[0], 3);
             case Operation::SELECT:
-                return added(chosen(children[0], children[1], true),
-                             chosen(children[0], children[2], false));
+                return added(branch(children[0], children[1], true),
+                             branch(children[0], children[2], false));
             case Operation::RECIPROCAL:
             case Operation::SQRT:
             case Operation::ABS:
             case Operation::POWER_CONSTANT:
-                return ofFactors(operation, children[0]);
+                return applyToFactors(operation, children[0]);
             default:
                 throw mixed(operation);
         }
@@ -128,26 +129,26 @@ private:
         return dynamic_cast<const Kind&>(node.getOperation()).getValue();
     }
     Sum power(const Node& base, int exponent) const {
-        const Sum once = of(base);
+        const Sum once = separate(base);
         Sum sum = once;
         for (int k = 1; k < exponent; k++) sum = multiplied(sum, once);
         return sum;
     }
-    // What may be applied to the factors of a product each. Roots, and powers of broken exponents,
-    // are not a number of negative parameters; these are refused once they are known.
-    Sum ofFactors(const Operation& operation, const Node& argument) const {
-        const Sum sum = of(argument);
+    // Applies an operation that distributes over the factors of a product. Roots and non-integer
+    // powers of negative parameters are NaN, which is refused when values are known.
+    Sum applyToFactors(const Operation& operation, const Node& argument) const {
+        const Sum sum = separate(argument);
         if (sum.size() > 1) throw mixed(operation);
         const auto applied = [&](const Node& factor) {
             return isOne(factor) ? factor : Node(operation.clone(), factor);
         };
         return {{applied(sum[0].parameters), applied(sum[0].function)}};
     }
-    // The values that select() has where it takes this one, and zero elsewhere.
-    Sum chosen(const Node& condition, const Node& value, bool isFirst) const {
+    // The branch of select() that `value` is, and zero where the other branch is taken.
+    Sum branch(const Node& condition, const Node& value, bool isFirst) const {
         const bool byParameters = hasParameters(condition);
         if (byParameters && hasOthers(condition)) throw mixed(Operation::Select());
-        Sum sum = of(value);
+        Sum sum = separate(value);
         for (auto& product : sum) {
             Node& factor = byParameters ? product.parameters : product.function;
             factor = Node(new Operation::Select(),
@@ -160,12 +161,12 @@ private:
 };
 
 std::vector<Product> separated(const Node& energy, const std::set<std::string>& parameters) {
-    return Separation(parameters).of(energy);
+    return Separation(parameters).separate(energy);
 }
 
 using Row = std::vector<double>;
 
-// The factor that makes one row of another, NaN if none does.
+// The factor by which a row is a multiple of another, or NaN.
 static double factorBetween(const Row& row, const Row& other) {
     size_t at = 0;
     for (size_t p = 1; p < row.size(); p++)
@@ -177,15 +178,15 @@ static double factorBetween(const Row& row, const Row& other) {
     return factor;
 }
 
-// Gaussian elimination with complete pivoting, in which every row is divided by its largest value,
-// and counts more if others are multiples of it. The rows of the pivots are `first` and `second`,
-// all others are combinations of these; without rounding where one of them is enough.
+// Gaussian elimination with complete pivoting. Every row is divided by its largest value and
+// weighted by the number of rows that are multiples of it. The pivot rows become `first` and
+// `second`, and all others are combinations of them, without rounding if one suffices.
 TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Product>& products)
     : first(values[0].size()), second(values[0].size()), f(number(0)), g(number(0)) {
     const size_t rows = values.size(), pairs = values[0].size();
     Row weight(rows), shares[2] = {Row(rows), Row(rows)};
-    auto left = values;  // of every row: what the rows of the pivots do not account for
-    auto size = values;  // and how large the numbers are of which that is the difference
+    auto residual = values;  // each row minus its combination of pivot rows
+    auto size = values;      // magnitude of the terms of that difference
     for (size_t k = 0; k < rows; k++) {
         double largest = 0;
         for (size_t p = 0; p < pairs; p++) {
@@ -202,24 +203,25 @@ TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Produ
         double most = 0;
         for (size_t k = 0; k < rows; k++)
             for (size_t p = 0; p < pairs; p++) {
-                const double rest = std::fabs(left[k][p]);
-                if (rest <= MAX_DEVIATION * size[k][p] || weight[k] * rest <= most) continue;
-                most = weight[k] * rest;
+                const double remainder = std::fabs(residual[k][p]);
+                if (remainder <= MAX_DEVIATION * size[k][p] || weight[k] * remainder <= most)
+                    continue;
+                most = weight[k] * remainder;
                 row = k;
                 pair = p;
             }
         if (row == rows) break;
         if (found == 2) throw NotSeparable("it takes more than two functions of the distance");
         (found == 0 ? first : second) = values[row];
-        const Row pivots = left[row];
+        const Row pivots = residual[row];
         const double before = shares[0][row];
         for (size_t k = 0; k < rows; k++) {
-            const double share = left[k][pair] / pivots[pair];
+            const double share = residual[k][pair] / pivots[pair];
             shares[found][k] = share;
             if (found == 1) shares[0][k] -= share * before;
             for (size_t p = 0; p < pairs; p++) {
                 size[k][p] += std::fabs(share * pivots[p]);
-                left[k][p] -= share * pivots[p];
+                residual[k][p] -= share * pivots[p];
             }
         }
     }

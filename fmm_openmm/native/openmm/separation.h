@@ -1,5 +1,5 @@
-// Energies of pairs as sums of products: of a function of the parameters of both particles, and one
-// of everything else.
+// Pair energies as sums of products of a function of both particles' parameters and a function of
+// everything else.
 #pragma once
 #include <set>
 #include <string>
@@ -10,10 +10,11 @@
 
 namespace fmm {
 
-// relative, of a value from another, or from a combination of others, that it is
+// Relative deviation up to which a value is taken to equal another, or a linear combination of
+// others.
 static const double MAX_DEVIATION = 1e-9;
 
-// Why an energy has not the form asked for.
+// The reason why an energy does not have the required form.
 class NotSeparable : public OpenMM::OpenMMException {
 public:
     using OpenMM::OpenMMException::OpenMMException;
@@ -25,20 +26,20 @@ struct Product {
 
 bool dependsOn(const Lepton::ExpressionTreeNode& node, const std::set<std::string>& variables);
 
-// An energy as a sum of products, whatever the values of its variables are; `parameters` names
-// those that are particles'. Sums are multiplied out, so that nothing needs to be tried. No two
-// products have the same function. Throws NotSeparable.
+// Separates an energy into a sum of products, valid for all values of its variables; `parameters`
+// names the particles' parameters. Products of sums are expanded, so that the result does not
+// depend on trial values. The functions of all products differ. Throws NotSeparable.
 std::vector<Product> separated(const Lepton::ExpressionTreeNode& energy,
                                const std::set<std::string>& parameters);
 
-// The same sum with two products at most, less their signs:
+// The same sum reduced to at most two products, for given values of the parameters:
 //
 //     sum_k values[k][p] function[k] = first[p] f - second[p] g      for every pair p
 struct TwoProducts {
     std::vector<double> first, second;
     Lepton::ExpressionTreeNode f, g;
 
-    // Throws NotSeparable if there are more, or if a value is not finite.
+    // Throws NotSeparable if more than two are needed, or if a value is not finite.
     TwoProducts(const std::vector<std::vector<double>>& values,
                 const std::vector<Product>& products);
 };

@@ -12,7 +12,7 @@ namespace fmm {
 SideStream::SideStream(CudaContext& cuda, unsigned flags) : cuda(cuda) {
     try {
         stream = makeStream(false, flags);
-        check(cuEventCreate(&reached, CU_EVENT_DISABLE_TIMING), "making an event");
+        check(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "making an event");
     } catch (...) {
         release();
         throw;
@@ -27,11 +27,11 @@ SideStream::~SideStream() {
 
 void SideStream::release() {
     if (stream) cuStreamDestroy(stream);
-    if (reached) cuEventDestroy(reached);
+    if (event) cuEventDestroy(event);
 }
 
 void SideStream::mark() {
-    letWait(stream, cuda.getCurrentStream(), reached);
+    makeWait(stream, cuda.getCurrentStream(), event);
 }
 
 void SideStream::enter() {
@@ -43,7 +43,7 @@ void SideStream::leave() {
     if (!entered) return;
     entered = false;
     cuda.restoreDefaultQueue();
-    letWait(cuda.getCurrentStream(), stream, reached);
+    makeWait(cuda.getCurrentStream(), stream, event);
 }
 
 }  // namespace fmm

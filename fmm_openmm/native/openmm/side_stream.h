@@ -1,26 +1,27 @@
-// A stream on which OpenMM computes for a while in place of its own.
+// A stream that temporarily replaces OpenMM's own.
 #pragma once
 #include "openmm/cuda/CudaContext.h"
 
 namespace fmm {
 
-// A stream of the highest priority there is. Unless told otherwise it is in order with OpenMM's
-// own, as its copies are: if an error leaves OpenMM on it, nothing overtakes them. Needs OpenMM's
-// context to be current; what fails throws Failure.
+// A stream of the highest priority. With the default flags it synchronises with OpenMM's own
+// stream, the legacy default stream, so that if an error leaves OpenMM on this stream, its copies
+// are still in order. Requires OpenMM's context to be current; errors throw Failure.
 class SideStream {
 public:
     explicit SideStream(OpenMM::CudaContext& cuda, unsigned flags = CU_STREAM_DEFAULT);
     ~SideStream();
     SideStream(const SideStream&) = delete;
 
-    // What OpenMM has queued so far comes before all that it will queue on this stream.
+    // Make work that will be queued on this stream wait for everything that OpenMM has queued so
+    // far.
     void mark();
 
-    // OpenMM works on this stream from now on.
+    // Make OpenMM queue its work on this stream.
     void enter();
 
-    // OpenMM goes on where it did before, after what it queued on this stream; nothing if it does
-    // not work on it.
+    // Return OpenMM to its own stream, which waits for the work queued on this one. No effect if
+    // OpenMM does not use this stream.
     void leave();
 
     bool isEntered() const { return entered; }
@@ -30,7 +31,7 @@ private:
 
     OpenMM::CudaContext& cuda;
     CUstream stream = nullptr;
-    CUevent reached = nullptr;
+    CUevent event = nullptr;
     bool entered = false;
 };
 

@@ -9,13 +9,13 @@ using namespace OpenMM;
 namespace fmm {
 
 static const double FIRST_BUFFER = 0.1, MIN_BUFFER = 0.03;  // nm
-static const double MAX_BUFFER_SHARE = 0.25;                // of the cutoff
+static const double MAX_BUFFER_SHARE = 0.25;                // fraction of the cutoff
 static const double MIN_BUFFER_CHANGE = 1.1;                // as a factor
-static const double LIST_COST = 2.5;  // of making a list, over that of its pairs
-static const int REPORT_INTERVAL = 128,
-                 REPORT_DELAY = 32;  // evaluations between reports, and until one is read
-static const double MAX_BOX_CHANGE =
-    1.2;  // factor by which an edge may differ from that there is room for
+static const double LIST_COST = 2.5;  // cost of building a list relative to computing its pairs
+// evaluations between reports, and from a report until it is read
+static const int REPORT_INTERVAL = 128, REPORT_DELAY = 32;
+// ratio of an edge of the box to the one for which the program was built
+static const double MAX_BOX_CHANGE = 1.2;
 
 template <class T>
 static std::string bytesOf(const std::vector<T>& values) {
@@ -82,7 +82,7 @@ void SiteList::readBox() {
     for (int i = 0; i < 9; i++) box[i] = interaction.periodic ? vectors[i / 3][i % 3] : 0;
 }
 
-// Another program: for the box as it is, and with room for the longest lists that are known.
+// Builds a program for the present box, with capacity for the longest lists so far.
 void SiteList::build() {
     check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
     executor.reset();
@@ -106,12 +106,12 @@ void SiteList::build() {
     inbox.check();
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
     executor.reset(new Executor(host, inbox.items[PROGRAM]));
-    forced = 0;
+    forcedBuilds = 0;
     upload();
-    roomUnknown = true;
+    capacityUnverified = true;
 }
 
-// The sites and what they are like; a list is made anew.
+// Uploads sites and coefficients; lists will be rebuilt.
 void SiteList::upload() {
     const CUstream stream = cuda.getCurrentStream();
     executor->upload("slot", bytesOf(interaction.slot), stream);
@@ -120,7 +120,7 @@ void SiteList::upload() {
     if (!interaction.partner.empty())
         executor->upload("partner", bytesOf(interaction.partner), stream);
     uploadTable();
-    placeSites();
+    uploadCell();
     executor->run(phase::SETUP, stream);
     builds = 0;
 }
@@ -143,7 +143,7 @@ void SiteList::update(const Interaction& other) {
         other.start == interaction.start && other.partner == interaction.partner &&
         other.cutoff == interaction.cutoff && other.switching == interaction.switching &&
         other.periodic == interaction.periodic && other.functions == interaction.functions;
-    const bool moved = other.type != interaction.type;  // sites from one type to another
+    const bool moved = other.type != interaction.type;  // types of sites have changed
     interaction = other;
     if (!executor) return;
     if (!same)
@@ -160,9 +160,10 @@ void SiteList::setTable(const Interaction& other) {
     if (executor) uploadTable();
 }
 
-// The radius holds for coordinates that are rounded: those in the cell by half a unit in the last
-// place, for both sites, when the list is made and when it is used.
-void SiteList::placeSites() {
+// Uploads the cell and invalidates the list. The radius includes a margin for rounding of
+// coordinates in the cell, half a unit in the last place for both sites, when the list is built and
+// when it is used.
+void SiteList::uploadCell() {
     if (interaction.cutoff == 0) return;
     const double widest = std::max({box[0], box[4], box[8], interaction.cutoff});
     const double rounding = (cuda.getUseDoublePrecision() ? 0x1p-53 : 0x1p-24) * widest;
@@ -174,7 +175,7 @@ void SiteList::placeSites() {
     check(cuMemsetD32Async(executor->address("state") + offsetof(State, built), 0, 1,
                            cuda.getCurrentStream()),
           "clearing");
-    forced++;
+    forcedBuilds++;
 }
 
 void SiteList::prepare() {
@@ -189,10 +190,10 @@ void SiteList::prepare() {
     if (!fits)
         build();
     else if (!std::equal(box, box + 9, before))
-        placeSites();
+        uploadCell();
     executor->run(phase::LIST, stream);
-    if (roomUnknown && interaction.cutoff > 0) makeRoom(stream);
-    roomUnknown = false;
+    if (capacityUnverified && interaction.cutoff > 0) ensureCapacity(stream);
+    capacityUnverified = false;
 }
 
 void SiteList::compute(bool forces, bool energy) {
@@ -201,8 +202,8 @@ void SiteList::compute(bool forces, bool energy) {
     if (interaction.cutoff > 0) report(stream);
 }
 
-// Waits for the first list, to know how long the lists of clusters are.
-void SiteList::makeRoom(CUstream stream) {
+// Waits for the first list and enlarges the capacity until all lists fit.
+void SiteList::ensureCapacity(CUstream stream) {
     for (;;) {
         executor->run(phase::SEARCH, stream);
         check(cuMemcpyDtoHAsync(state, executor->address("state"), sizeof(State), stream),
@@ -215,16 +216,16 @@ void SiteList::makeRoom(CUstream stream) {
     }
 }
 
-// As long as there is too little room the kernels do without lists where these are too long:
-// slowly, but nothing is missing.
+// Enlarges the capacity of lists. Until then, the kernels compute pairs without lists where these
+// are too long, which is slow but complete.
 void SiteList::grow() {
     entries = std::max(entries, state->entries);
     masked = std::max(masked, state->masked);
     build();
 }
 
-// The device's state is copied now and read some evaluations later, so that nobody waits for it;
-// always after the same number, so that what follows from it does not depend on who is faster.
+// Copies the device's state, and reads it a fixed number of evaluations later: nothing waits for
+// the copy, and the consequences do not depend on timing.
 void SiteList::report(CUstream stream) {
     const int since = ++evaluations % REPORT_INTERVAL;
     if (since == 0) {
@@ -241,25 +242,25 @@ void SiteList::report(CUstream stream) {
     }
 }
 
-// Both costs grow as the cube of the list's radius, and a list serves in proportion to its buffer
-// as long as sites fly freely:
+// Chooses the buffer that minimises the cost of lists and pairs. Both grow as the cube of the
+// list's radius, and the lifetime of a list is proportional to its buffer as long as sites move
+// ballistically. With the speed in nm per evaluation, relative to the buffer that it uses up,
 //
-//     (cutoff + buffer)^3 (1 + LIST_COST speed / buffer)
-//     speed: of the buffer used up in an evaluation, nm
+//     cost = (cutoff + buffer)^3 (1 + LIST_COST speed / buffer)
 //
-// is least where 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that another
-// box asked for do not count.
+// is least for 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that were
+// rebuilt because the box changed are not counted.
 void SiteList::adaptBuffer() {
-    const int lists = state->builds - builds - forced;
+    const int lists = state->builds - builds - forcedBuilds;
     builds = state->builds;
-    forced = 0;
+    forcedBuilds = 0;
     const double speed = LIST_COST * std::max(0, lists) * buffer / REPORT_INTERVAL;
     double wanted = (std::sqrt(speed * speed + 3 * speed * interaction.cutoff) - speed) / 3;
     wanted = std::min(std::max(wanted, MIN_BUFFER), MAX_BUFFER_SHARE * interaction.cutoff);
     if (wanted < MIN_BUFFER_CHANGE * buffer && buffer < MIN_BUFFER_CHANGE * wanted) return;
-    roomUnknown = roomUnknown || wanted > buffer;
+    capacityUnverified = capacityUnverified || wanted > buffer;
     buffer = wanted;
-    placeSites();
+    uploadCell();
 }
 
 }  // namespace fmm

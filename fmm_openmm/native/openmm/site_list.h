@@ -1,6 +1,5 @@
-// The Lennard-Jones interaction of some particles, the sites, inside OpenMM's CUDA context: what is
-// beside the kernels of kernels/pairs/lennard_jones_list.cu and
-// kernels/pairs/lennard_jones_pairs.cu.
+// Lennard-Jones interactions of some of the particles, the sites, in OpenMM's CUDA context: the
+// host side of kernels/pairs/lennard_jones_list.cu and lennard_jones_pairs.cu.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,22 +11,22 @@
 
 namespace fmm {
 
-// Which sites interact, and how.
+// The sites and their interaction.
 struct Interaction {
     bool periodic = false;
-    // nm; 0: none
+    // nm; 0 if there is none
     double cutoff = 0, switching = 0;
     int types = 0;
-    // of every site: its place in OpenMM's arrays, its type
+    // of every site: its index in OpenMM's arrays, its type
     std::vector<int> slot, type;
-    // of 1/r^12 and -1/r^6, or of f and -g, (types, types)
+    // coefficients of 1/r^12 and -1/r^6, or of f and -g, (types, types)
     std::vector<double> repulsion, attraction;
-    // source of f and g (pair_energy.h), empty: 1/r^12 and 1/r^6
+    // source of f and g (pair_energy.h); empty for 1/r^12 and 1/r^6
     std::string functions;
-    // excluded partners of site s: partner[start[s]] onwards, ascending
+    // excluded partners of site s: partner[start[s]] to partner[start[s + 1] - 1], ascending
     std::vector<int> start, partner;
 
-    // Periodicity, cutoff and switching distance of a force.
+    // Set periodicity, cutoff and switching distance from a force.
     template <class Force>
     void setDistances(const Force& force) {
         const auto method = force.getNonbondedMethod();
@@ -37,33 +36,34 @@ struct Interaction {
             cutoff > 0 && force.getUseSwitchingFunction() ? force.getSwitchingDistance() : 0;
     }
 
-    // The particles as sites that have a type, -1: none. Excluded pairs are of particles.
+    // Make sites of the particles that have a type, not -1. Excluded pairs are given by particles.
     void setSites(const std::vector<int>& typeOfParticle,
                   const std::vector<std::pair<int, int>>& excluded);
 };
 
-// Needs OpenMM's context to be current. What fails throws, as an Executor does.
+// Requires OpenMM's context to be current. Throws like Executor.
 class SiteList {
 public:
     SiteList(OpenMM::CudaContext& cuda, const Interaction& interaction);
     ~SiteList();
     SiteList(const SiteList&) = delete;
 
-    // Go on with other parameters; other sites take as long as a new object. What fails is tried
-    // again by prepare().
+    // Use another interaction. Takes as long as constructing a new object if the sites differ.
+    // After an error, prepare() tries again.
     void update(const Interaction& interaction);
 
-    // The same if only coefficients differ.
+    // Use other coefficients.
     void setTable(const Interaction& interaction);
 
-    // Queue on OpenMM's current stream what the pairs need: where sites are,
-    // and whose lists are outdated.
+    // Queue on OpenMM's current stream fetching the coordinates of sites, and sorting them if lists
+    // are outdated.
     void prepare();
 
-    // Queue adding forces and energy to OpenMM's, on its current stream, after prepare().
+    // Queue on OpenMM's current stream computing forces and energy, which are added to OpenMM's.
+    // Call prepare() first.
     void compute(bool forces, bool energy);
 
-    // Whether a site was beyond the cells beside the periodic one not long ago.
+    // Whether a site was recently found beyond the images adjacent to the periodic cell.
     bool hasStrayed() const { return strayed; }
 
 private:
@@ -72,8 +72,8 @@ private:
     void upload();
     void uploadTable();
     void readBox();
-    void placeSites();
-    void makeRoom(CUstream stream);
+    void uploadCell();
+    void ensureCapacity(CUstream stream);
     void grow();
     void report(CUstream stream);
     void adaptBuffer();
@@ -81,16 +81,16 @@ private:
     OpenMM::CudaContext& cuda;
     CudaHost host;
     Interaction interaction;
-    double buffer;  // nm: sites may move by half of it before the list is made anew
+    double buffer;  // nm; the list is rebuilt when a site has moved by half of it
     double box[9] = {};
-    double builtFor[9] = {};      // the box that the program has room for
-    int entries = 0, masked = 0;  // longest lists so far
-    bool roomUnknown = true;      // whether the program's room for lists has not been tried
+    double builtFor[9] = {};         // the box for which the program was built
+    int entries = 0, masked = 0;     // maximum lengths of lists so far
+    bool capacityUnverified = true;  // whether the capacity of lists has not been tested yet
     bool strayed = false;
-    int evaluations = 0, forced = 0, builds = 0;
-    State* state = nullptr;  // pinned: what the device reported last
+    int evaluations = 0, forcedBuilds = 0, builds = 0;
+    State* state = nullptr;  // pinned; the device's last report
     CUevent reported = nullptr;
-    std::unique_ptr<Executor> executor;  // none if it could not be made
+    std::unique_ptr<Executor> executor;  // null after an error
 };
 
 }  // namespace fmm

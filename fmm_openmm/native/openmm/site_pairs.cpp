@@ -11,18 +11,18 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// OpenMM reorders atoms on the host every 250 steps, for the sake of its list of pairs, and moves
-// molecules into the box. Without that list only the second is wanted, now and then, so that
-// coordinates do not grow coarse and one that is not a number is noticed: after DELAY_AFTER steps
-// OpenMM is told that it did so just now, MAX_DELAYS times.
+// OpenMM reorders atoms on the host every 250 steps for its list of pairs, and wraps molecules into
+// the box. If OpenMM builds no list, only wrapping is needed, and only occasionally, to keep
+// coordinates accurate in single precision and to detect NaN. Therefore the counter of steps since
+// the last reordering is reset after DELAY_AFTER steps, up to MAX_DELAYS times in a row.
 static const int DELAY_AFTER = 200, MAX_DELAYS = 50;
 
-// Pairs within the cutoff, counted from both sides, over the particles of the System, from which
-// OpenMM's bonded forces are computed beside them: about 800 with CHARMM36, 150 with lipids of
-// Amber, whose bonded forces then hinder the FMM.
+// Number of pairs within the cutoff per particle of the System, each pair counted twice, from which
+// OpenMM's bonded forces are computed concurrently with the pairs. About 800 with CHARMM36; 150
+// with Amber lipids, where concurrent bonded forces slow down the FMM.
 static const double MANY_PAIRS = 400;
 
-// Forgets how often reordering was put off once it has happened.
+// Resets the number of delays after a reordering.
 class DelayCounter : public ComputeContext::ReorderListener {
 public:
     explicit DelayCounter(std::shared_ptr<int> delays) : delays(delays) {}
@@ -35,7 +35,7 @@ private:
 class SitePairs::Begin : public ComputeContext::ForcePreComputation {
 public:
     explicit Begin(SitePairs& owner) : owner(owner) {}
-    void computeForceAndEnergy(bool, bool, int) override { owner.discard(); }
+    void computeForceAndEnergy(bool, bool, int) override { owner.abandonPending(); }
 
 private:
     SitePairs& owner;
@@ -53,7 +53,7 @@ private:
     SitePairs& owner;
 };
 
-SitePairs::SitePairs(ContextImpl& context) : cuda(firstOf(context)) {}
+SitePairs::SitePairs(ContextImpl& context) : cuda(firstContext(context)) {}
 
 SitePairs::~SitePairs() {
     ContextSelector selector(cuda);
@@ -63,13 +63,13 @@ SitePairs::~SitePairs() {
 
 void SitePairs::start(const Force& force, const Interaction& interaction, bool alone) {
     sites = interaction;
-    // in order with OpenMM's own stream it would wait for the pairs there
+    // a stream that synchronises with OpenMM's own would wait for the pairs
     side.reset(new SideStream(cuda, CU_STREAM_NON_BLOCKING));
     if (!sites.slot.empty()) engine.reset(new SiteList(cuda, sites));
     cuda.addPreComputation(new Begin(*this));
     cuda.addPostComputation(new End(*this));
-    // nothing is listed, but OpenMM reorders atoms, and checks the box and the agreement of forces,
-    // as if there were such pairs
+    // an interaction without particles: OpenMM builds no list, but reorders atoms and checks the
+    // box and the consistency of cutoffs as usual
     const bool limited = sites.cutoff > 0;
     cuda.getNonbondedUtilities().addInteraction(limited, sites.periodic, false, sites.cutoff, {},
                                                 "", force.getForceGroup(), false);
@@ -107,10 +107,10 @@ double SitePairs::execute(bool forces, bool energy) {
     delayReordering();
     if (engine) {
         engine->prepare();
-        const bool beside = runsBeside(energy);
-        if (beside) side->mark();
+        const bool concurrent = runsConcurrently(energy);
+        if (concurrent) side->mark();
         engine->compute(forces, energy);
-        if (beside) side->enter();
+        if (concurrent) side->enter();
     }
     if (dispersion == 0) return 0;
     Vec3 a, b, c;
@@ -118,10 +118,11 @@ double SitePairs::execute(bool forces, bool energy) {
     return dispersion / (a[0] * b[1] * c[2]);
 }
 
-// OpenMM computes bonded forces last, alone on the device, where they take nearly as long as they
-// do beside pairs: they wait for memory most of the time. They add to energies, but not by atomics.
-bool SitePairs::runsBeside(bool energy) {
-    if (energy || !sites.periodic || !CoulombKernel::isUnderWay(cuda)) return false;
+// OpenMM computes bonded forces last, when nothing else runs on the device. They are bound by
+// memory latency and take little longer concurrently with pairs. They must not run concurrently if
+// the energy is computed, to which they add without atomics.
+bool SitePairs::runsConcurrently(bool energy) {
+    if (energy || !sites.periodic || !CoulombKernel::isPending(cuda)) return false;
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
     const double number = sites.slot.size(), sphere = 4 * M_PI / 3 * std::pow(sites.cutoff, 3);
@@ -132,8 +133,8 @@ bool SitePairs::runsBeside(bool energy) {
     return false;
 }
 
-// After an error of another force, see CoulombKernel::discard().
-void SitePairs::discard() {
+// Called if another force failed during the last evaluation, see CoulombKernel::abandonPending().
+void SitePairs::abandonPending() {
     if (!side->isEntered()) return;
     side->leave();
     cuda.setForcesValid(false);

@@ -1,4 +1,4 @@
-// Pairs of sites beside OpenMM's other forces.
+// Lennard-Jones pairs of sites in a Context, alongside OpenMM's other forces.
 #pragma once
 #include <memory>
 
@@ -10,27 +10,29 @@
 
 namespace fmm {
 
-// Pairs of sites in a Context, and what OpenMM has to know of them.
-// They need OpenMM's context to be current.
+// The pairs of sites, and what OpenMM must know about them. Requires OpenMM's context to be
+// current.
 class SitePairs {
 public:
     explicit SitePairs(OpenMM::ContextImpl& context);
     ~SitePairs();
 
-    // Once, when the Context is made. What fails throws before OpenMM knows of anything, or as
-    // OpenMM's own kernel would.
+    // Called once, when the Context is created. Throws before OpenMM is told of anything, or an
+    // error that OpenMM's own kernel would throw too.
     void start(const OpenMM::Force& force, const Interaction& interaction, bool alone);
 
-    // Which particles OpenMM may exchange when it reorders atoms.
+    // Set the identities by which OpenMM decides which molecules it may exchange when it reorders
+    // atoms.
     void setIdentities(const Identities& other);
 
-    // Go on with others; what fails is tried again at the next evaluation.
+    // Use another interaction. After an error this is retried at the next evaluation.
     void update(const Interaction& interaction);
 
-    // The same if only coefficients differ.
+    // Use other coefficients.
     void setTable(const Interaction& interaction);
 
-    // Queue adding forces and energy to OpenMM's. Returns the energy of the dispersion correction.
+    // Queue computing forces and energy, which are added to OpenMM's. Returns the energy of the
+    // dispersion correction.
     double execute(bool forces, bool energy);
 
     double dispersion = 0;  // kJ/mol nm^3
@@ -39,16 +41,17 @@ private:
     class Begin;
     class End;
 
-    bool runsBeside(bool energy);
-    void discard();
+    bool runsConcurrently(bool energy);
+    void abandonPending();
     void delayReordering();
 
     OpenMM::CudaContext& cuda;
     Interaction sites;
-    std::unique_ptr<SiteList> engine;  // none without sites
-    std::unique_ptr<SideStream> side;  // of OpenMM's other forces
-    Identities* identities = nullptr;  // OpenMM's, once it has been told of them
-    std::shared_ptr<int> delays;       // of OpenMM's reordering, none if it may not wait
+    std::unique_ptr<SiteList> engine;  // null if there are no sites
+    std::unique_ptr<SideStream> side;  // for OpenMM's other forces
+    Identities* identities = nullptr;  // owned by OpenMM; null until set
+    std::shared_ptr<int>
+        delays;  // number of delays of OpenMM's reordering; null if it must not be delayed
 };
 
 }  // namespace fmm
