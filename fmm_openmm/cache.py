@@ -1,8 +1,8 @@
-"""The user's cache folder: what it costs time to find or to build, and may be deleted at any time.
+"""The user's cache folder, for results that take time to find or to build. It may be deleted at any
+time.
 
-Files of entries are replaced as a whole, so that whoever reads sees all of the old or all of the
-new one. The folder is made with mode 0700, and code in it is loaded only if nobody but the user and
-root can have written it (:func:`why_unsafe`).
+Files of entries are replaced atomically. The folder is created with mode 0700, and code in it is
+loaded only if no user but the owner and root can have written it (:func:`why_unsafe`).
 """
 
 import atexit
@@ -28,12 +28,12 @@ except ImportError:  # Windows
 ENVIRONMENT = "FMM_OPENMM_CACHE"
 OFF = "off"
 
-_told: set[Path] = set()
+_reported: set[Path] = set()
 
 
 def cache_folder() -> Path | None:
-    """The folder that ``FMM_OPENMM_CACHE`` names, or the platform's usual one; None if that is
-    "off", or nowhere."""
+    """The folder that ``FMM_OPENMM_CACHE`` names, else the usual one of the platform; None if the
+    variable is "off" or the user has no home."""
     folder = os.environ.get(ENVIRONMENT)
     if folder:
         return None if folder == OFF else Path(folder)
@@ -50,13 +50,13 @@ def cache_folder() -> Path | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it; a new one belongs to the user alone."""
+    """Create a folder and its parents, accessible to the user only."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 @functools.cache
 def private_folder() -> Path:
-    """A folder of mode 0700 for this process, which removes it at exit.
+    """A folder of mode 0700 for this process, removed at exit.
 
     Raises:
         OSError: there is no folder for temporary files.
@@ -72,8 +72,8 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def why_unsafe(path: Path) -> str | None:
-    """Why code in a file or folder may be another user's; None if only the user and root can have
-    written it.
+    """Reason why another user may have written a file or folder; None if only the user and root
+    can.
 
     Windows has no such modes and is not checked.
 
@@ -95,12 +95,12 @@ class Entries:
     """A JSON file of entries by name in the cache folder.
 
     Attributes:
-        name: of the file.
-        kind: what the entries are called, in the file and in messages.
-        format: what the file says it is; another is not read.
-        remedy: what makes entries anew, for warnings.
-        checked: makes an entry of what is in the file, or raises ValueError, TypeError or KeyError.
-        plain: the reverse.
+        name: name of the file.
+        kind: name of the entries in the file and in messages.
+        format: format identifier in the file; files with another one are not read.
+        remedy: how to create the entries again, for warnings.
+        checked: converts an entry of the file, or raises ValueError, TypeError or KeyError.
+        plain: converts an entry for the file.
     """
 
     name: str
@@ -112,14 +112,14 @@ class Entries:
 
     @property
     def path(self) -> Path | None:
-        """The file; None if it is turned off, or nowhere."""
+        """Path of the file; None without a cache folder."""
         folder = cache_folder()
         return folder and folder / self.name
 
     def read(self) -> dict:
         """All entries.
 
-        A file that is damaged, or not ours, counts as empty and is warned of once.
+        A damaged or foreign file counts as empty, with one warning.
         """
         path = self.path
         try:
@@ -134,8 +134,8 @@ class Entries:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            if path not in _told:
-                _told.add(path)
+            if path not in _reported:
+                _reported.add(path)
                 reason = f"{type(error).__name__}: {error}"
                 warn(f"{path} is ignored ({reason}): delete it, or {self.remedy}")
             return {}
@@ -144,7 +144,7 @@ class Entries:
         """Add entries to the file; returns its path.
 
         Raises:
-            OSError: it cannot be written, or is turned off. What was there stays.
+            OSError: the file cannot be written, or there is no cache folder. It is unchanged then.
         """
         path = self.path
         if path is None:
@@ -153,7 +153,7 @@ class Entries:
                 f"{os.environ.get(ENVIRONMENT)!r}"
             )
         make_folder(path.parent)
-        with _alone(path.parent):
+        with _locked(path.parent):
             everything = {
                 name: self.plain(entry)
                 for name, entry in sorted({**self.read(), **entries}.items())
@@ -172,9 +172,8 @@ class Entries:
 
 
 @contextmanager
-def _alone(folder: Path):
-    """One writer at a time, so that none loses what another adds; where there are no such locks,
-    that may happen."""
+def _locked(folder: Path):
+    """Lock a folder for one writer at a time, where the platform has such locks."""
     if fcntl is None:
         yield
         return

@@ -1,5 +1,4 @@
-"""The exceptions the package raises beyond ``ValueError`` and ``TypeError``, and the one way in
-which it warns."""
+"""Exceptions of the package other than ``ValueError`` and ``TypeError``, and its warnings."""
 
 import logging
 import sys
@@ -8,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 PASSED_THROUGH = {"fmm_openmm", "openmm", "functools", "contextlib"}
-"""Packages that are not the user's: what stands between the line that made us
-warn and the warning."""
+"""Packages whose frames are skipped when a warning is attributed to the user's code."""
 
 _log = logging.getLogger("fmm_openmm")
 _in_callback: ContextVar[bool] = ContextVar("in_callback", default=False)
@@ -25,8 +23,8 @@ class UnsupportedError(Exception):
 
 @contextmanager
 def openmm_callback():
-    """Mark a ``with`` block as code that OpenMM calls: no warning of ours becomes an exception
-    there, which would end a run."""
+    """Context manager for code that OpenMM calls: warnings of the package do not become exceptions
+    there, which would end the run."""
     token = _in_callback.set(True)
     try:
         yield
@@ -35,10 +33,9 @@ def openmm_callback():
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points at the user's line: the innermost one outside of
-    :data:`PASSED_THROUGH`.
+    """Issue a warning attributed to the innermost line outside of :data:`PASSED_THROUGH`.
 
-    Where filters make warnings errors, code that OpenMM calls (:func:`openmm_callback`) logs the
+    If filters turn warnings into errors, code that OpenMM calls (:func:`openmm_callback`) logs the
     message instead, to the logger ``fmm_openmm`` at level WARNING.
     """
     frame = sys._getframe(1)

@@ -34,7 +34,7 @@ def double(x):
 @pytest.fixture
 def kernel(tmp_path, monkeypatch, caplog):
     """Makes a new process's view of a compiled function, whose files are in ``kept``."""
-    monkeypatch.setattr(openmp, "_told", False)
+    monkeypatch.setattr(openmp, "_warned", False)
     caplog.set_level(logging.INFO, "fmm_openmm")
     path = tmp_path / "module.py"
     path.write_text(KERNEL)

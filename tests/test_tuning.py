@@ -35,7 +35,7 @@ REQUEST = Request(1e-4)
 def file(tmp_path, monkeypatch):
     """The file, in a folder that does not exist yet."""
     monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setattr(cache, "_reported", set())
     return tmp_path / "cache" / "tuning.json"
 
 

@@ -1,8 +1,8 @@
 """Charges, positions, box and exclusions from OpenMM and other packages, in one container.
 
-Every converter ends in :func:`fmm_openmm.convert.openmm_system.charges_of_system`: what another
-package holds is first made an ``openmm.System``, by its force field or from charges and bonds, so
-that exclusions follow one rule.
+Every converter ends in :func:`fmm_openmm.convert.openmm_system.charges_of_system`: the system of
+another package is first converted to an ``openmm.System``, by its force field or from charges and
+bonds, so that one rule determines exclusions.
 """
 
 from fmm_openmm.convert.charge_system import ChargeSystem

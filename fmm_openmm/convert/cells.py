@@ -7,12 +7,12 @@ Rows a, b, c of a reduced cell satisfy ``a = (ax, 0, 0)``, ``b = (bx, by, 0)``, 
 import numpy as np
 
 NO_CELL = 0.1 * np.eye(3)
-"""nm; what CRYST1 holds in a PDB file of something that is no crystal."""
+"""Cell that CRYST1 holds in a PDB file of a system that is not a crystal, nm."""
 
 
 def is_no_cell(box) -> bool:
-    """Whether box vectors, shape (3, 3), nm, say that there is no box: None, zeros,
-    or a cube of one Angstrom."""
+    """Whether box vectors, shape (3, 3), nm, stand for no box: None, zeros, or a cube of one
+    Angstrom."""
     return box is None or not np.any(box) or np.allclose(box, NO_CELL)
 
 
@@ -31,7 +31,7 @@ def reduced(cell: np.ndarray) -> np.ndarray:
 
 
 def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarray, np.ndarray]:
-    """Turn a cell so that a lies along x and b in the x-y plane.
+    """Rotate a cell so that a lies along x and b in the x-y plane.
 
     Args:
         cell: any three independent rows, shape (3, 3). A left-handed cell has its c replaced by -c,
@@ -41,8 +41,8 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
     Returns:
         turned: shape (3, 3), lower triangular with a positive diagonal,
             ``turned = cell @ rotation``.
-        rotation: shape (3, 3), proper; positions turn by ``positions @ rotation``. Exactly the
-            identity where the cell is lower triangular already.
+        rotation: proper rotation, shape (3, 3), to apply as ``positions @ rotation``. Exactly the
+            identity if the cell is lower triangular already.
 
     Raises:
         ValueError: the three vectors span no volume.

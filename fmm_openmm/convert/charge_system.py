@@ -1,4 +1,4 @@
-"""``ChargeSystem``: what an electrostatics solver needs to know of a system, and nothing else."""
+"""``ChargeSystem``: the charges, positions, box and exclusions of a system."""
 
 from dataclasses import dataclass
 
@@ -21,15 +21,15 @@ class ChargeSystem:
 
     Attributes:
         charges: shape (n,) float64, in e.
-        positions: shape (n, 3) float64, in nm; None where the source has none.
+        positions: shape (n, 3) float64, in nm; None if the source has none.
         box_vectors: rows a, b, c of the periodic cell in OpenMM's reduced form, shape (3, 3)
-            float64, in nm; None for a system in open space. Given a lower-triangular cell that is
-            not reduced, the reduced one of the same lattice is kept.
-        exclusions: pairs i < j whose bare q_i q_j / r is left out of the sum, sorted, each once,
-            shape (m, 2) int32. OpenMM's exceptions, zero or scaled, are all exclusions here: what
-            an exception adds back stays with the force that holds it.
-        exclusions_periodic: whether an excluded pair is left out at its nearest periodic image
-            (True), or at the displacement of the positions as they stand (False), OpenMM's default.
+            float64, in nm; None for a system in free space. A lower-triangular cell that is not
+            reduced is replaced by the reduced cell of the same lattice.
+        exclusions: pairs i < j whose bare q_i q_j / r is excluded from the sum, sorted, each once,
+            shape (m, 2) int32. All exceptions of OpenMM, zero or scaled, are exclusions here; the
+            scaled interaction of an exception remains in the force that defines it.
+        exclusions_periodic: whether exclusions apply to the nearest periodic image of a pair (True)
+            or to the displacement that the positions give (False), OpenMM's default.
 
     Raises:
         ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a
@@ -77,8 +77,8 @@ class ChargeSystem:
         """A :class:`fmm_openmm.CoulombSolver` for this system.
 
         Args:
-            options: its keyword arguments. The boundary follows the box unless it is given:
-                periodic with a box, open without.
+            options: keyword arguments of the solver. The default boundary is periodic with a box,
+                open without.
 
         Raises:
             TypeError: an unknown keyword.
@@ -129,8 +129,8 @@ class ChargeSystem:
 
         A charge is its base value plus its parameter offsets at the parameters' defaults. Every
         exception of a NonbondedForce becomes an exclusion. The box is the System's default one
-        where the force is periodic, else None. Charges of several FMMForces, and those of a
-        NonbondedForce beside them, add up.
+        if the force is periodic, else None. Charges of several FMMForces, and of an additional
+        NonbondedForce, are added.
 
         Args:
             system: an ``openmm.System``.

@@ -22,9 +22,9 @@ def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
 
 
 def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray) -> None:
-    """Write what :func:`particle_parameters` reads.
+    """Set charge, sigma and epsilon of every particle, shape (n, 3), e, nm, kJ/mol.
 
-    An interrupt waits until all are written: no line of Python runs between two particles.
+    An interrupt is handled only after all are set: no Python code runs between two particles.
 
     Raises:
         ValueError: not one row for each particle of the force. Nothing has changed then.
@@ -45,14 +45,13 @@ def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
 
 
 def first_charged(force: openmm.NonbondedForce) -> int | None:
-    """The first particle that has a charge; None if there is none. Parameter offsets do not
-    count."""
+    """Index of the first charged particle, without parameter offsets; None if there is none."""
     charges = map(itemgetter(0), calls(force, "getParticleParameters", force.getNumParticles()))
     return next(compress(count(), charges), None)
 
 
 def has_electrostatics(force: openmm.NonbondedForce) -> bool:
-    """Whether any charge, charge product or offset of these is not 0."""
+    """Whether any charge, charge product, or parameter offset of these is nonzero."""
     offsets = map(force.getParticleParameterOffset, range(force.getNumParticleParameterOffsets()))
     scales = map(force.getExceptionParameterOffset, range(force.getNumExceptionParameterOffsets()))
     exceptions = calls(force, "getExceptionParameters", force.getNumExceptions())
@@ -65,10 +64,9 @@ def has_electrostatics(force: openmm.NonbondedForce) -> bool:
 
 
 def _read(force: openmm.NonbondedForce, name: str, number: int, width: int) -> np.ndarray:
-    """What the method ``name`` returns for each index below ``number``, shape (number, width),
+    """Results of the method ``name`` for each index below ``number``, shape (number, width),
     float64."""
-    # row by row: a list of millions of lists would be gone through by the garbage collector again
-    # and again
+    # an iterator, since the garbage collector would repeatedly traverse a list of millions of lists
     return np.fromiter(chain.from_iterable(calls(force, name, number)), np.float64).reshape(
         number, width
     )

@@ -1,4 +1,4 @@
-"""Reading an ``openmm.System``: the one way into a ``ChargeSystem`` that every converter takes.
+"""Conversion of an ``openmm.System``, through which every converter makes a ``ChargeSystem``.
 
 Each function returns the keyword arguments of :class:`fmm_openmm.ChargeSystem`.
 """
@@ -19,14 +19,14 @@ from fmm_openmm.errors import UnsupportedError
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What one force holds of electrostatics.
+    """Electrostatics of one force.
 
     Attributes:
-        name: its type and name.
+        name: type and name of the force.
         charges: shape (n,), with parameter offsets at the parameters' defaults, e.
         exclusions: shape (m, 2).
-        exclusions_periodic: whether an excluded pair means its nearest image.
-        periodic: whether the force is.
+        exclusions_periodic: whether exclusions apply to nearest images.
+        periodic: whether the force is periodic.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Source:
     periodic: bool
 
     @classmethod
-    def of_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
-        """Every exception is an exclusion."""
+    def from_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
+        """The source of a NonbondedForce, whose exceptions are all exclusions."""
         flag, periodic = (
             force.getExceptionsUsePeriodicBoundaryConditions(),
             force.usesPeriodicBoundaryConditions(),
@@ -45,8 +45,8 @@ class Source:
         return cls(_name(force), nonbonded_charges(force), excepted_pairs(force), flag, periodic)
 
     @classmethod
-    def of_fmm(cls, force, defaults: dict[str, float]) -> "Source":
-        """An ``FMMForce``, where its System gives global parameters these defaults."""
+    def from_fmm(cls, force, defaults: dict[str, float]) -> "Source":
+        """The source of an ``FMMForce``, with the given defaults of global parameters."""
         definition = force._definition
         charges, structure = definition.parameters.charges(defaults), definition.structure
         return cls(
@@ -58,7 +58,7 @@ class Source:
         )
 
     def structure(self) -> tuple:
-        """All but the charges, to compare."""
+        """Everything but the charges, for comparison."""
         pairs = np.unique(np.sort(self.exclusions, axis=1), axis=0)
         return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.periodic
 
@@ -68,7 +68,7 @@ def _name(force) -> str:
 
 
 def nonbonded_force(system) -> openmm.NonbondedForce:
-    """The one NonbondedForce of ``system``.
+    """The only NonbondedForce of a System.
 
     Raises:
         UnsupportedError: there is none, or more than one.
@@ -101,8 +101,8 @@ def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:
 
 
 def defaults_in(system) -> dict[str, float]:
-    """The default value of every global parameter of the NonbondedForces of a System: of those that
-    they share with an FMMForce these count, which may have been set since the conversion."""
+    """Default values of the global parameters of all NonbondedForces of a System. They take
+    precedence over those of an FMMForce, since they may have been set after the conversion."""
     forces = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     return {name: value for force in forces for name, value in global_defaults(force).items()}
 
@@ -128,18 +128,17 @@ def charges_of_system(system, positions=None) -> dict:
 
 
 def _sources(system) -> list[Source]:
-    """Every FMMForce, and the NonbondedForces with charges beside them, where ``use_fmm`` leaves
-    zeros; without an FMMForce the one NonbondedForce."""
-    # an FMMForce can only exist once its module is loaded: nothing is imported here, against the
-    # direction of imports
+    """All FMMForces and the NonbondedForces that still have charges, which are zero after
+    ``use_fmm``; without an FMMForce the only NonbondedForce."""
+    # an FMMForce exists only if its module has been imported; an import here would be circular
     integration = sys.modules.get("fmm_openmm.integration")
     forces, defaults = integration.find_fmm(system) if integration else [], defaults_in(system)
-    sources = [Source.of_fmm(force, defaults) for force in forces]
+    sources = [Source.from_fmm(force, defaults) for force in forces]
     if not sources:
-        return [Source.of_nonbonded(nonbonded_force(system))]
+        return [Source.from_nonbonded(nonbonded_force(system))]
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     return sources + [
-        Source.of_nonbonded(force) for force in nonbonded if nonbonded_charges(force).any()
+        Source.from_nonbonded(force) for force in nonbonded if nonbonded_charges(force).any()
     ]
 
 
@@ -157,24 +156,22 @@ def charges_of_topology(topology, forcefield, positions=None) -> dict:
             f"got {type(forcefield).__name__}"
         )
     box = topology.getPeriodicBoxVectors()
-    open_space = is_no_cell(None if box is None else box.value_in_unit(unit.nanometer))
-    system = forcefield.createSystem(
-        topology, nonbondedMethod=app.NoCutoff if open_space else app.PME
-    )
+    no_cell = is_no_cell(None if box is None else box.value_in_unit(unit.nanometer))
+    system = forcefield.createSystem(topology, nonbondedMethod=app.NoCutoff if no_cell else app.PME)
     return charges_of_system(system, positions)
 
 
 def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
-    """Charges and bonds of a package without force fields.
+    """Arguments from charges and bonds, for packages without force fields.
 
-    Pairs within three bonds are excluded, OpenMM's ``createExceptionsFromBonds`` with both scales
-    0, at their nearest periodic image, since such packages break molecules across the box.
+    Pairs within three bonds are excluded at their nearest periodic image, since such packages break
+    molecules across the box (OpenMM's ``createExceptionsFromBonds`` with both scales 0).
 
     Args:
         charges: shape (n,), in e.
         bonds: pairs of indices, shape (m, 2); None for none.
         positions: shape (n, 3), in nm.
-        box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for open
+        box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for free
             space.
     """
     bonds = check_pairs(bonds, len(charges), "bonds")

@@ -1,6 +1,6 @@
-"""Other packages' systems, made into an ``openmm.System`` and read as one.
+"""Conversion of the systems of other packages by way of an ``openmm.System``.
 
-Nothing here is imported before its converter is called. Each function returns the keyword
+A package is imported only when its converter is called. Each function returns the keyword
 arguments of :class:`fmm_openmm.ChargeSystem`, where its arguments are documented.
 """
 
@@ -70,8 +70,7 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -
 
 
 def _bonds(topology) -> list[tuple[int, int]]:
-    """Those of an ``mdtraj.Topology``, which has them for residues that MDTraj
-    knows and for no others."""
+    """Bonds of an ``mdtraj.Topology``, which has them only for residues that MDTraj knows."""
     bonds = [(bond.atom1.index, bond.atom2.index) for bond in topology.bonds]
     bonded = set().union(*bonds)
     for atom in topology.atoms:

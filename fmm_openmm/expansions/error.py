@@ -1,12 +1,13 @@
-r"""The a-priori error estimate: geometry of the boxes and order to relative RMS force error.
+r"""A-priori estimate of the relative RMS force error from order and geometry of the boxes.
 
-A box at distance d contributes a truncation error proportional to ``(a / d^b)^(p + 1) / d``, the
-contributions of the boxes add up as independent ones, and more particles in a box average it. Boxes
-along a diagonal face each other with corners, which counts as a smaller distance: for the offset i
+A box at distance d contributes a truncation error proportional to ``(a / d^b)^(p + 1) / d``. The
+contributions of the boxes are independent, and more particles in a box average them. Boxes along a
+diagonal face each other with their corners, which has the effect of a smaller distance. For the
+offset i it is
 
     d = |i @ boxes| (1 - L (|i|_1 / (2 |i|_2) - 0.7))                                 (box widths)
 
-With the effective distance of the first boxes that are not near,
+With the effective distance of the closest far boxes,
 
     R = ( sum over far boxes of d^(-2 (p + 2)) ) ^ (-1 / (2 (p + 2)))
 
@@ -16,26 +17,27 @@ the estimate is
             * exp(Q ((p + 1) / R)^2 + IONIC * chi) * f(s)
     f(s)  = max(W, (S0 (7 / (p + 1))^K / s)^Y)   for a smoothing s > 0,   1 without
 
-where n is the number of charged particles in a box (where there are any), N that of all, D the
-deformation of the boxes and chi the ionic fraction; the term in Q stands for the few pairs in
-facing corners that dominate at high order. The constants were fitted by least squares to errors
-measured against Ewald sums: 1,680 of water, molten salt, brine and a solvated peptide (radii 1.87
-to 5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set (radii
-1.87 to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25,
-at narrow transitions 0.4, for which f was raised). That was with quintic weights; S0 was lowered
-for the cubic ones, at which errors are 0.90 of those. ``SAFETY`` covers the spread between liquids
-in large systems, ``SCATTER`` what is added in small ones of molecules, where few pairs of particles
-make the error; ``IONIC`` was raised from 0.66 to cover crystals. ``docs/explanation/accuracy.md``
-has the comparison for the whole test set.
+where n is the number of charged particles in a filled box, N the number of all charged particles, D
+the deformation of the boxes and chi the ionic fraction. The term in Q describes the few pairs in
+facing corners that dominate at high order. The constants are fitted by least squares to errors
+relative to Ewald sums: 1,680 of water, molten salt, brine and a solvated peptide (radii 1.87 to
+5.15, orders 4 to 24), then C, G and those of f to 2,900 of all systems of the test set (radii 1.87
+to 3.24, orders 5 to 13, smoothing 0 to 0.2; standard deviation of log(measured / fitted) 0.25, at
+narrow transitions 0.4, for which f was raised). These errors are of quintic weights; S0 was lowered
+for cubic weights, whose errors are 0.90 of them. ``SAFETY`` covers the spread between liquids in
+large systems, ``SCATTER`` the additional spread in small molecular systems, where few pairs of
+particles dominate the error; ``IONIC`` was raised from 0.66 to cover crystals.
+``docs/explanation/accuracy.md`` has the comparison for the whole test set.
 
-The largest error of a single force grows with the order over the RMS error, and where transitions
-are narrow:
+The ratio of the largest error of a single force to the RMS error grows with the order and with
+narrow transitions:
 
     largest error = M (p + 1) max(1, (SM / s)^(1/2)) * error
                     (the second factor for a smoothing s > 0 only)
 
-of the RMS force. M and SM cover 9 of 10 of 310 cases without smoothing and 80 with (water, 8,844 to
-34,176 atoms, radii 1.87 to 2.91, orders 5 to 16); the worst were 2.3 times as large.
+relative to the RMS force. M and SM cover nine tenths of 310 cases without smoothing and 80 with
+(water, 8,844 to 34,176 atoms, radii 1.87 to 2.91, orders 5 to 16); the worst were 2.3 times as
+large.
 """
 
 import numpy as np
@@ -56,18 +58,18 @@ NOISE, NOISE_IONIC, NOISE_SLOPE = 0.65e-6, 1.0, 1.1
 
 
 ROUNDED = 2.0**-25
-"""Error of a distance whose coordinates are float32, RMS, box widths: each is rounded relative
-to the centre of its box, and one of them again where it is moved to another box's centre."""
+"""RMS error of a distance between float32 coordinates, in box widths. Each coordinate is rounded
+relative to the centre of its box, and one of the two again when it is shifted to the other box."""
 
 CROWD = 5.6
 """2 (sum r^-6)^(1/2) over the neighbours in a simple cubic lattice, times the volume of a site."""
 
 
 def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
-    """``sum Q_g^2 / sum q^2`` with Q_g the net charges of groups of particles tied together by
-    exclusions, at most 1.
+    """``sum Q_g^2 / sum q^2``, at most 1, where Q_g are the net charges of groups of particles
+    connected by exclusions.
 
-    0 for neutral molecules, 1 for bare ions: unscreened ions have larger box moments at the same
+    It is 0 for neutral molecules and 1 for bare ions, whose boxes have larger moments at the same
     net forces.
     """
     total = float(charges @ charges)
@@ -78,8 +80,8 @@ def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
 
 
 def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
-    """Number of the group of particles, tied together by exclusions, that each particle belongs
-    to, shape (particles,)."""
+    """Index of the group of particles connected by exclusions that each particle belongs to, shape
+    (particles,)."""
     links = coo_array(
         (np.ones(len(exclusions)), (exclusions[:, 0], exclusions[:, 1])),
         shape=(particles, particles),
@@ -88,8 +90,8 @@ def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
 
 
 def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.ndarray:
-    """For each particle the one with which it goes from one periodic image to another, shape
-    (particles,): molecules stay as they are given, unless exclusions mean the nearest images."""
+    """For each particle the particle whose periodic image it shares, shape (particles,). Molecules
+    stay whole, unless exclusions apply to nearest images."""
     if minimum_image:
         return np.arange(particles)
     _, first, number = np.unique(
@@ -99,22 +101,22 @@ def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.n
 
 
 def charged_fraction(charges: np.ndarray) -> float:
-    """``(sum q^2)^2 / (n sum q^4)``: the fraction of the particles that carry the charge; 2/3
-    for water of three sites."""
+    """``(sum q^2)^2 / (n sum q^4)``: the fraction of the particles that carry the charge; 2/3 for
+    three-site water."""
     squares = charges * charges
     fourth = float(squares @ squares)
     return float(squares.sum()) ** 2 / (len(charges) * fourth) if fourth > 0.0 else 1.0
 
 
 def net_charge(charges: np.ndarray) -> float:
-    """``|sum q|`` over the RMS charge."""
+    """Net charge ``|sum q|`` relative to the RMS charge."""
     rms = float(np.sqrt(np.mean(charges * charges)))
     return abs(float(charges.sum())) / rms if rms > 0.0 else 0.0
 
 
 def far_distances(lattice: BoxLattice) -> np.ndarray:
-    """Distances d, as above, of the boxes just beyond the near stencil, box widths; if all boxes
-    are near, of their images."""
+    """Distances d, defined above, of the boxes just beyond the near stencil, box widths; if all
+    boxes are near, those of their images."""
     far = lattice.occurring(lattice.far)
     if len(far) == 0:
         far = lattice.images
@@ -131,13 +133,13 @@ def estimate_error(
     ionic: float,
     charged: float,
 ) -> float:
-    """The module's formula.
+    """Relative RMS force error by the formula of this module.
 
     Args:
         distances: of the first far boxes, from :func:`far_distances`.
         order: expansion order p.
         smoothing: width of the transition regions, box widths.
-        per_box: mean number of charged particles in a box that holds any.
+        per_box: mean number of charged particles in a filled box.
         deformation: of the boxes, from :func:`fmm_openmm.box.deformation`.
         ionic: from :func:`ionic_fraction`.
         charged: number of charged particles.
@@ -166,7 +168,7 @@ def estimate_error(
 
 
 def largest_ratio(order: int, smoothing: float) -> float:
-    """The largest error of a single force, over the RMS force, divided by
+    """Ratio of the largest error of a single force, relative to the RMS force, to
     :func:`estimate_error`."""
     return M * (order + 1) * (max(1.0, (SM / smoothing) ** 0.5) if smoothing > 0.0 else 1.0)
 
@@ -182,7 +184,7 @@ def single_noise(ionic: float, smoothing: float) -> float:
 
 
 NEIGHBOURS = 8
-"""How many neighbours of each particle :func:`rounding_of_positions` looks at, the closest ones."""
+"""Number of closest neighbours of each particle that :func:`rounding_of_positions` examines."""
 
 
 def rounding_of_positions(
@@ -193,26 +195,26 @@ def rounding_of_positions(
     width: float,
     least: float,
 ) -> float:
-    """:func:`rounding_error` where there are no fields yet, from the closest neighbours of every
+    """:func:`rounding_error` before there are fields, from the closest neighbours of every
     particle.
 
-    Too small where many fields cancel, too large where those of close neighbours do not matter
-    beside the others'.
+    The result is too small where many fields cancel, and too large where the fields of close
+    neighbours are small compared with the others.
 
     Args:
         positions: shape (n, 3), nm.
         charges: shape (n,).
-        cell: vectors in reduced form, shape (3, 3), nm; None in empty space.
+        cell: vectors in reduced form, shape (3, 3), nm; None in free space.
         exclusions: shape (m, 2).
-        width: of the boxes, nm.
-        least: the smallest error of interest: neighbours too far apart for it are not looked at.
+        width: box width, nm.
+        least: smallest error of interest; neighbours too far apart for it are not examined.
     """
-    n, reach = len(positions), 2.0 * ROUNDED * width / (0.2 * least)
+    n, limit = len(positions), 2.0 * ROUNDED * width / (0.2 * least)
     boundary = Boundary.from_cell(cell)
     vectors, points = boundary.vectors(cell), boundary.wrap(positions, cell)
     stretch = np.linalg.norm(np.linalg.inv(vectors), 2)
     _, found = boundary.tree(points).query(
-        points, k=min(NEIGHBOURS + 1, n), distance_upper_bound=reach * stretch
+        points, k=min(NEIGHBOURS + 1, n), distance_upper_bound=limit * stretch
     )
     found = found.reshape(n, -1)
     first, second = np.nonzero(found < n)[0], found[found < n]
@@ -222,7 +224,7 @@ def rounding_of_positions(
     excluded = np.sort(exclusions, axis=1) @ [n, 1]
     pairs = np.minimum(first, second) * n + np.maximum(first, second)
     counts = (
-        (distance < reach)
+        (distance < limit)
         & (first != second)
         & ~np.isin(pairs, excluded)
         & (charges[first] * charges[second] != 0.0)
@@ -243,23 +245,23 @@ def rounding_of_positions(
 
 
 def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
-    """Relative RMS force error that coordinates in float32 make, told by the fields themselves: for
-    charges that are close to each other in wide boxes, as in a cluster or a pair, far more than
+    """Relative RMS force error of float32 coordinates, estimated from the fields. For charges that
+    are close to each other in wide boxes, as in a cluster or a pair, it is far larger than
     :func:`single_noise`.
 
-    A charge Q at a distance r makes a field E = Q / r^2, which an error of the distance changes by
-    2 E ROUNDED / r, that is by 2 ROUNDED (E^3 / Q)^(1/2). Who makes a field is not known: Q is the
-    RMS charge. Where fields of many neighbours cancel, as in a crystal, their errors do not: they
-    add up to CROWD ROUNDED Q per_box.
+    A charge Q at a distance r makes a field E = Q / r^2. An error of the distance changes the field
+    by 2 E ROUNDED / r = 2 ROUNDED (E^3 / Q)^(1/2). Since the source of a field is unknown, Q is the
+    RMS charge. Where the fields of many neighbours cancel, as in a crystal, their errors do not;
+    they add up to CROWD ROUNDED Q per_box.
 
     Args:
         charges: shape (n,).
-        fields: shape (n, 3), in charges over squares of box widths; not finite where distances were
+        fields: shape (n, 3), in charges over squares of box widths; not finite where distances are
             rounded to zero.
-        per_box: mean number of particles in a box that holds any.
+        per_box: mean number of particles in a filled box.
 
     Returns:
-        Infinity where a field at a charge is not finite.
+        The error; infinity if a field at a charge is not finite.
     """
     squares = np.einsum("ij,ij->i", fields, fields)
     if not np.isfinite(squares.sum()):
