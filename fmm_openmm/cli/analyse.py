@@ -13,7 +13,7 @@ from fmm_openmm.cli import inputs, notes, options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.cli.trajectories import frames
 from fmm_openmm.convert.openmm_system import defaults_in
-from fmm_openmm.integration.definition import Options
+from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.validation import electrostatics
 
 EXAMPLE = """fmm-openmm analyse topology.prmtop run.nc --potentials \\
