@@ -11,7 +11,7 @@ from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, PaddedLattice
-from fmm_openmm.integration import plugin
+from fmm_openmm.integration.native import plugin
 from tests.emulator import COMPILER, SOURCES, EmulatedStages
 from tests.test_emulated import between_openmm
 

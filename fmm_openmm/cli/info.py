@@ -14,9 +14,9 @@ from fmm_openmm import CoulombSolver, UnsupportedError, __version__
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.readers import reading
 from fmm_openmm.cli.terminal import Outcome
-from fmm_openmm.integration import plugin
 from fmm_openmm.integration.definition import size_of
 from fmm_openmm.integration.identity import content_in
+from fmm_openmm.integration.native import plugin
 from fmm_openmm.openmp import get_num_threads
 
 OPTIONAL = ("cupy-cuda12x", "cupy-cuda13x", "matplotlib", "mdtraj", "ParmEd", "MDAnalysis", "ase")

@@ -25,7 +25,7 @@ from fmm_openmm.cli.options import (
     platform,
 )
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
-from fmm_openmm.integration import signals
+from fmm_openmm.integration.guard import signals
 
 STEPS_AT_ONCE = 10
 """Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""

@@ -11,10 +11,11 @@ if tuple(map(int, openmm.version.short_version.split(".")[:3])) < _REQUIRED:
         f"fmm_openmm needs OpenMM 8.5.2 or newer, found {openmm.version.short_version}"
     )
 
-from fmm_openmm.integration import contexts, xml  # noqa: E402
-from fmm_openmm.integration.edits import check_system  # noqa: E402
+from fmm_openmm.integration import xml  # noqa: E402
+from fmm_openmm.integration.conversion.system import restore_pme, use_fmm  # noqa: E402
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
-from fmm_openmm.integration.system import restore_pme, use_fmm  # noqa: E402
+from fmm_openmm.integration.guard import contexts  # noqa: E402
+from fmm_openmm.integration.guard.edits import check_system  # noqa: E402
 from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
 __all__ = [

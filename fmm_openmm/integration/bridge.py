@@ -15,10 +15,10 @@ import weakref
 import numpy as np
 
 from fmm_openmm.errors import UnsupportedError, openmm_callback
-from fmm_openmm.integration import signals
 from fmm_openmm.integration.definition import Definition, Parameters, Structure
+from fmm_openmm.integration.guard import signals
 from fmm_openmm.integration.identity import IDENTITY, LOADER, SOURCE, live
-from fmm_openmm.integration.native import prepare, sessions_of
+from fmm_openmm.integration.native.callbacks import prepare, sessions_of
 from fmm_openmm.integration.snapshots import REVISION, Snapshots
 from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.results import CoulombResult

@@ -130,8 +130,8 @@ class Definition:
         global_parameters: list of (name, default).
         offset_targets: :class:`Table` (k, 2): global parameter, particle.
         offset_scales: :class:`Table` (k, 1).
-        original: the packed :class:`fmm_openmm.integration.conversion.Original` of a converted
-            NonbondedForce, or None.
+        original: the packed :class:`fmm_openmm.integration.conversion.original.Original` of a
+            converted NonbondedForce, or None.
         structure_version: counts the changes of the particle count, the exclusions and the
             boundary.
     """

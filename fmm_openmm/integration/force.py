@@ -14,10 +14,10 @@ from fmm_openmm.boundary import Boundary
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration import lennard_jones, native
 from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.identity import bridge_of
+from fmm_openmm.integration.native import callbacks, pair_choice
 from fmm_openmm.integration.options import ForceKeywords, Options
 from fmm_openmm.integration.pickled import replace_pickle
 from fmm_openmm.integration.snapshots import REVISION, revision_of
@@ -105,7 +105,7 @@ class FMMForce(openmm.PythonForce):
         """
         handle = self.__dict__.get("this")
         if handle is None:
-            native.prepare(self._definition.options)
+            callbacks.prepare(self._definition.options)
             defaults = dict(self._definition.global_parameters) if self._declares_parameters else {}
             built = openmm.PythonForce(self._bridge, {REVISION: 0.0, **defaults})
             built.setUsesPeriodicBoundaryConditions(not self._definition.boundary.is_open)
@@ -151,7 +151,7 @@ class FMMForce(openmm.PythonForce):
         """Carry a change of the definition over to the C++ object."""
         if "this" not in self.__dict__:
             return
-        native.changed()
+        callbacks.changed()
         if self._is_taken:
             if not replace_pickle(self, pickle.dumps(self._bridge)):
                 warnings.warn(
@@ -428,7 +428,7 @@ class FMMForce(openmm.PythonForce):
         state = _state(context)
         box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
         positions = state.getPositions(asNumpy=True)._value
-        session, reason = native.status(self._bridge, context)
+        session, reason = callbacks.status(self._bridge, context)
         if session is not None:
             parameters, backend, bridge = (
                 session.parameters_for(box_vectors, positions),
@@ -440,7 +440,7 @@ class FMMForce(openmm.PythonForce):
                 positions, box_vectors, dict(state.getParameters())
             )
             bridge = "host"
-        pairs, pairs_reason = lennard_jones.status(context)
+        pairs, pairs_reason = pair_choice.status(context)
         return asdict(parameters) | {
             "backend": backend,
             "bridge": bridge,
@@ -470,7 +470,7 @@ class FMMForce(openmm.PythonForce):
 
     def _evaluate(self, context: openmm.Context, method: str):
         self._require_in(context, method)
-        session, _ = native.status(self._bridge, context)
+        session, _ = callbacks.status(self._bridge, context)
         potentials = session and session.potentials(context)
         if potentials is not None:
             return self._bridge.parameters_in(dict(context.getParameters())), potentials

@@ -7,7 +7,7 @@ import numpy as np
 from fmm_openmm.backends import BACKENDS, backend_class
 from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration import plugin
+from fmm_openmm.integration.native import plugin
 from fmm_openmm.options import option
 from fmm_openmm.planning.request import Request, SolverKeywords, SolverOptions
 

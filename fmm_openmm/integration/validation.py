@@ -16,8 +16,8 @@ from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import defaults_in
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition
-from fmm_openmm.integration.edits import check_system
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.guard.edits import check_system
 from fmm_openmm.integration.options import Options
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES

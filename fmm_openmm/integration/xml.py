@@ -11,9 +11,9 @@ import re
 
 import openmm
 
+from fmm_openmm.integration.guard.wrapping import wrap
 from fmm_openmm.integration.identity import without_identities
 from fmm_openmm.integration.snapshots import REVISION
-from fmm_openmm.integration.wrapping import wrap
 
 _MARK = "_fmm_openmm_xml"
 """Attribute of a method that :func:`install` put in place."""

@@ -9,13 +9,14 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import PRECISIONS, Place
-from fmm_openmm.integration import native
+from fmm_openmm.integration.native import callbacks
+from fmm_openmm.integration.native.session import Session
 from tests.integration.boxes import Box
 from tests.integration.conftest import usable_platforms
 from tests.test_open import droplet
 from tests.test_sparse import wrapped
 
-REASON = native.activate() or (
+REASON = callbacks.activate() or (
     None if "CUDA" in usable_platforms() else "the CUDA platform finds no device"
 )
 on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
@@ -27,10 +28,10 @@ on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=
 ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
 
 
-def session_of(force, particles=4, **device) -> native.Session:
+def session_of(force, particles=4, **device) -> Session:
     precision = PRECISIONS.index(device.get("precision", "mixed"))
     place = Place(precision, particles, 32, 132, 227 * 1024, 0, device.get("model", b"NVIDIA H200"))
-    return native.Session(force._bridge, 0, 0, place)
+    return Session(force._bridge, 0, 0, place)
 
 
 def no_room(*_):

@@ -12,8 +12,8 @@ import pytest
 from openmm import app
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import contexts, edits
-from fmm_openmm.integration.edits import first_in_one_only
+from fmm_openmm.integration.guard import contexts, edits
+from fmm_openmm.integration.guard.edits import first_in_one_only
 from tests.integration.boxes import Box, energy_of
 
 REMEDY = (

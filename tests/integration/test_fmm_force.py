@@ -11,7 +11,8 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import contexts, pickled
+from fmm_openmm.integration import pickled
+from fmm_openmm.integration.guard import contexts
 from fmm_openmm.oracle.ewald import ewald_sum
 from tests.integration.boxes import Box, energy_of
 
@@ -205,7 +206,7 @@ def test_a_bad_charge_of_a_nonbonded_force_is_named():
 
 
 def test_a_native_bridge_where_there_is_none(monkeypatch):
-    monkeypatch.setattr("fmm_openmm.integration.plugin.load", lambda: "no compiler")
+    monkeypatch.setattr("fmm_openmm.integration.native.plugin.load", lambda: "no compiler")
     with pytest.raises(
         fmm.UnsupportedError, match="`bridge='native'` is not available: no compiler"
     ):

@@ -19,8 +19,9 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import bridge, identity, native, plugin
+from fmm_openmm.integration import bridge, identity
 from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.native import callbacks, plugin
 from fmm_openmm.integration.pickled import replace_pickle
 from tests.endurance import resident_kilobytes
 from tests.integration.boxes import Box, energy_of
@@ -279,7 +280,7 @@ def test_the_native_bridge_alone_needs_a_context_on_cuda(ions, monkeypatch):
     fmm.find_fmm(wrong.system)[0].addExclusion(0, 9)
     with pytest.raises(openmm.OpenMMException, match=r"FMMForce: .*exclusions of the FMMForce"):
         energy_of(wrong.context())
-    monkeypatch.setitem(native._sessions, 0, SimpleNamespace(bridge=found._bridge, context=0))
+    monkeypatch.setitem(callbacks._sessions, 0, SimpleNamespace(bridge=found._bridge, context=0))
     assert energy_of(context) == expected
 
 

@@ -12,9 +12,9 @@ from openmm import app, unit
 
 import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import Pairs, Place, Sites
-from fmm_openmm.integration import lennard_jones
 from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.native import pair_choice
 from fmm_openmm.integration.options import Options
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.native_contexts import context_of, converted, droplet_in_a_cell, on_gpu
@@ -738,16 +738,16 @@ def test_a_program_that_could_not_be_made_is_made_later(water, monkeypatch):
     box, _ = prepared(all_sites(water), "sites")
     context = context_of(box)
     before = pairs_of(context)[0]
-    build = lennard_jones.program
+    build = pair_choice.program
 
     def fails(*_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(lennard_jones, "program", fails)
+    monkeypatch.setattr(pair_choice, "program", fails)
     context.setPeriodicBoxVectors(*(1.4 * box.cell))
     with pytest.raises(openmm.OpenMMException, match="no room"):
         pairs_of(context)
-    monkeypatch.setattr(lennard_jones, "program", build)
+    monkeypatch.setattr(pair_choice, "program", build)
     larger = pairs_of(context)[0]
     assert larger != pytest.approx(before, rel=1e-3)
     context.setPeriodicBoxVectors(*box.cell)
@@ -833,12 +833,12 @@ def pairs_with(**changes):
 def test_decisions(choice, facts, among_sites, reason):
     bridge = HostBridge(Definition(Options(lennard_jones="auto" if choice == "sites" else choice)))
     pairs = pairs_with(**facts)
-    found = lennard_jones.decide(choice, pairs)
+    found = pair_choice.decide(choice, pairs)
     assert found[0] == among_sites
     assert reason in found[1]
     if choice != "sites":
-        assert lennard_jones.claim(17, pairs, bridge) == among_sites
-        lennard_jones.close(17)
+        assert pair_choice.claim(17, pairs, bridge) == among_sites
+        pair_choice.close(17)
 
 
 def test_a_choice_that_is_not_possible_is_an_error():
@@ -846,10 +846,10 @@ def test_a_choice_that_is_not_possible_is_an_error():
     with pytest.raises(
         ValueError, match="`lennard_jones='sites'` is not possible: LJ: it holds charges"
     ):
-        lennard_jones.claim(18, pairs_with(obstacle=b"it holds charges"), bridge)
-    lennard_jones.close(18)
-    assert not lennard_jones.claim(19, pairs_with(), None)
-    lennard_jones.close(19)
+        pair_choice.claim(18, pairs_with(obstacle=b"it holds charges"), bridge)
+    pair_choice.close(18)
+    assert not pair_choice.claim(19, pairs_with(), None)
+    pair_choice.close(19)
 
 
 def test_options():
@@ -882,4 +882,4 @@ def test_programs_are_made_of_what_the_plugin_tells():
         100, 2, 4, 0, 0, 0, 64, 0.9, 0.8, 1.0, (ctypes.c_double * 9)(3, 0, 0, 0, 3, 0, 0, 0, 3)
     )
     place = Place(1, 300, 320, 132, 227 * 1024, 0, b"GPU")
-    assert lennard_jones.program(sites, place).startswith(b"FMMprog")
+    assert pair_choice.program(sites, place).startswith(b"FMMprog")

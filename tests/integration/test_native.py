@@ -15,7 +15,7 @@ from openmm import unit
 
 import fmm_openmm as fmm
 from fmm_openmm.bench.systems import Sample, tiled
-from fmm_openmm.integration import native
+from fmm_openmm.integration.native.session import Session
 from fmm_openmm.oracle import ewald_sum
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.native_contexts import (
@@ -267,7 +267,7 @@ def test_global_parameters(ions, monkeypatch):
     context.setParameter("scale", 1.0)
     assert energy_of(context) == energy
     with monkeypatch.context() as patch:
-        patch.setattr(native.Session, "program", no_room)
+        patch.setattr(Session, "program", no_room)
         context.setParameter("scale", 0.5)
         context.setPeriodicBoxVectors(*(np.diag([1.3, 1.0, 1.0]) @ ions.cell))
         with pytest.raises(openmm.OpenMMException, match="no room"):

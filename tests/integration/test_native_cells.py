@@ -17,7 +17,8 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Memset
 from fmm_openmm.box import MAX_STRAIN, box_width, choose_counts, counts_matrix
-from fmm_openmm.integration import native, plugin
+from fmm_openmm.integration.native import callbacks, plugin
+from fmm_openmm.integration.native.session import Session, build, describe
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.planning.boxes import Filling, Region
 from fmm_openmm.planning.request import FMMParameters
@@ -33,7 +34,7 @@ from tests.integration.native_contexts import (
 from tests.test_box import DODECAHEDRON
 from tests.test_strain import CORNERS, SKEWED, deformation, lattice_of
 
-HEADER = Path(plugin.__file__).parents[1] / "native" / "openmm" / "cell.h"
+HEADER = Path(plugin.__file__).parents[2] / "native" / "openmm" / "cell.h"
 LIBRARY = """
 #include "cell.h"
 extern "C" int size() { return sizeof(fmm::Boxes); }
@@ -73,10 +74,10 @@ def library(tmp_path_factory):
 
 
 class Compiled:
-    """``Boxes`` of ``cell.h``, as :func:`native.describe` makes them."""
+    """``Boxes`` of ``cell.h``, as :func:`describe` makes them."""
 
     def __init__(self, library, *arguments):
-        self._library, self._bytes = library, native.describe(*arguments).tobytes()
+        self._library, self._bytes = library, describe(*arguments).tobytes()
 
     def serve(self, cell) -> bool:
         return bool(self._library.serve(self._bytes, np.ascontiguousarray(cell, float).tobytes()))
@@ -94,7 +95,7 @@ def filling(cell, counts) -> Filling:
 
 def test_the_boxes_have_their_size(library):
     boxes = filling(*CELLS["cuboid"])
-    assert library.size() == native.describe(boxes.lattice, boxes, CELLS["cuboid"][0]).nbytes
+    assert library.size() == describe(boxes.lattice, boxes, CELLS["cuboid"][0]).nbytes
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -175,8 +176,8 @@ def moved(context, cell, positions) -> float:
 @pytest.fixture
 def asked(monkeypatch):
     """Counts what Python is asked for, beside charges."""
-    calls, program = [], native.Session.program
-    monkeypatch.setattr(native.Session, "program", lambda *args: calls.append(1) or program(*args))
+    calls, program = [], Session.program
+    monkeypatch.setattr(Session, "program", lambda *args: calls.append(1) or program(*args))
     return calls
 
 
@@ -217,8 +218,7 @@ def test_a_rejected_move_sets_nothing_up(water, monkeypatch, levels):
         program.steps.insert(0, Memset(SETUP, 0, "charges"))
         return program
 
-    build = native.build
-    monkeypatch.setattr(native, "build", telling)
+    monkeypatch.setattr("fmm_openmm.integration.native.session.build", telling)
     force = converted(water, bridge="native", tolerance=1e-5, levels=levels)
     context = context_of(water, "double")
 
@@ -231,7 +231,7 @@ def test_a_rejected_move_sets_nothing_up(water, monkeypatch, levels):
     assert before != 0.0
     for number, trial in enumerate(([1.01, 1.01, 1.0], [1.0, 1.0, 0.99], [1.003, 0.998, 1.0])):
         assert energy(trial) == 0.0
-        native.changed()  # charges are sent
+        callbacks.changed()  # charges are sent
         assert abs(energy(trial)) > 0.9 * abs(before)
         assert energy() == before  # rejected, to the last bit
         assert energy([1.001 + 0.001 * number] * 3) != 0.0  # a uniform scaling

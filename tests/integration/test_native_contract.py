@@ -10,7 +10,7 @@ import numpy as np
 import openmm
 import pytest
 
-from fmm_openmm.integration import lennard_jones
+from fmm_openmm.integration.native import pair_choice
 from tests.emulator import COMPILER
 from tests.integration.boxes import Box
 from tests.integration.native_contexts import context_of, droplet_in_a_cell, on_gpu
@@ -207,13 +207,13 @@ def test_a_buffer_that_grows_gets_its_room_at_once(monkeypatch):
     box = all_sites(droplet_in_a_cell(None, 2000))
     box.nonbonded.setNonbondedMethod(openmm.NonbondedForce.CutoffNonPeriodic)
     box.nonbonded.setCutoffDistance(1.2)
-    evaluation, made, build = 0, [], lennard_jones.program
+    evaluation, made, build = 0, [], pair_choice.program
 
     def noted(sites, place):
         made.append((evaluation, sites.entries))
         return build(sites, place)
 
-    monkeypatch.setattr(lennard_jones, "program", noted)
+    monkeypatch.setattr(pair_choice, "program", noted)
     box, _ = prepared(box, "sites", allow_reaction_field=True)
     context = context_of(box)
     for evaluation in range(1, 201):
@@ -245,7 +245,7 @@ def test_pairs_of_interaction_groups(size, choice):
     context = context_of(mine)
     (decision,) = (
         decision
-        for decision in lennard_jones._decisions.values()
+        for decision in pair_choice._decisions.values()
         if decision.context == int(context.this) and "interaction groups" not in decision.reason
     )
     assert decision.among_sites == (choice == "sites")

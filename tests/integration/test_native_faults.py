@@ -15,9 +15,10 @@ import openmm
 import pytest
 
 from fmm_openmm.backends.cuda import serial
-from fmm_openmm.backends.cuda.abi import Place
+from fmm_openmm.backends.cuda.abi import Delivery, Place
 from fmm_openmm.backends.cuda.program import Buffer
-from fmm_openmm.integration import native
+from fmm_openmm.integration.native import callbacks
+from fmm_openmm.integration.native.session import Session, build
 from tests import endurance
 from tests.integration.boxes import energy_of, relative_difference
 from tests.integration.native_contexts import (
@@ -39,12 +40,14 @@ def interrupted(*_):
 def test_an_interrupt_delivers_nothing_more(monkeypatch):
     delivered = []
     monkeypatch.setattr(
-        native, "_deliver", lambda inbox, kind, data: delivered.append((inbox, kind))
+        callbacks, "_deliver", lambda inbox, kind, data: delivered.append((inbox, kind))
     )
-    native._answering(lambda *_: native._deliver("inbox", native.CLAIM, b""))("kernel", "inbox")
-    assert delivered == [("inbox", native.CLAIM), ("inbox", native.DONE)]
+    callbacks._answering(lambda *_: callbacks._deliver("inbox", Delivery.CLAIM, b""))(
+        "kernel", "inbox"
+    )
+    assert delivered == [("inbox", Delivery.CLAIM), ("inbox", Delivery.DONE)]
     with pytest.raises(KeyboardInterrupt):
-        native._answering(interrupted)("kernel", "inbox")
+        callbacks._answering(interrupted)("kernel", "inbox")
     assert len(delivered) == 2
 
 
@@ -53,13 +56,13 @@ def test_a_claim_names_the_parameters_of_the_charges(ions, monkeypatch):
     ions.nonbonded.addGlobalParameter("scale", 1.0)
     ions.nonbonded.addParticleParameterOffset("scale", 0, 0.5, 0.0, 0.0)
     force, delivered = converted(ions), {}
-    monkeypatch.setattr(native, "_sessions", {})
-    monkeypatch.setattr(native, "_deliver", lambda _, kind, data: delivered.update({kind: data}))
+    monkeypatch.setattr(callbacks, "_sessions", {})
+    monkeypatch.setattr(callbacks, "_deliver", lambda _, kind, data: delivered.update({kind: data}))
     pickled = pickle.dumps(force._bridge)
-    monkeypatch.setattr(native, "Session", lambda *arguments: arguments)
+    monkeypatch.setattr(callbacks, "Session", lambda *arguments: arguments)
     place = ctypes.pointer(Place(particles=4))
-    native._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
-    assert delivered == {native.CLAIM: b"fmm_revision\0scale", native.DONE: b""}
+    callbacks._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
+    assert delivered == {Delivery.CLAIM: b"fmm_revision\0scale", Delivery.DONE: b""}
 
 
 def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
@@ -70,12 +73,12 @@ def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
         key: SimpleNamespace(bridge=bridge, context=5, kernel=key)
         for key, bridge in ((1, force._bridge), (2, None))
     }
-    monkeypatch.setattr(native, "_sessions", left)
-    monkeypatch.setattr(native, "_deliver", lambda *_: None)
-    monkeypatch.setattr(native, "Session", lambda *arguments: arguments)
+    monkeypatch.setattr(callbacks, "_sessions", left)
+    monkeypatch.setattr(callbacks, "_deliver", lambda *_: None)
+    monkeypatch.setattr(callbacks, "Session", lambda *arguments: arguments)
     pickled = pickle.dumps(force._bridge)
     place = ctypes.pointer(Place(particles=force.getNumParticles()))
-    native._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
+    callbacks._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
     assert set(left) == {2, 9}
 
 
@@ -101,7 +104,7 @@ def test_an_interrupt_stops_the_evaluation_and_nothing_else(ions, monkeypatch):
         change(context)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "unraisablehook", lambda ignoring: ignored.append(ignoring.exc_type))
-            patch.setattr(native.Session, method, interrupted)
+            patch.setattr(Session, method, interrupted)
             for _ in range(2):
                 with pytest.raises(openmm.OpenMMException, match="FMMForce: interrupted"):
                     coulomb(context, force)
@@ -160,7 +163,7 @@ def test_memory_is_given_back(ions):
     for _ in range(20):
         use()
     assert before - cupy.cuda.runtime.memGetInfo()[0] < 16 << 20
-    assert not native._sessions
+    assert not callbacks._sessions
 
 
 @on_gpu
@@ -191,7 +194,7 @@ def test_a_huge_force_does_not_wrap(ions):
 @on_gpu
 def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch):
     expected = both_bridges(water, "mixed")[1][0]
-    monkeypatch.setattr(native.Session, "program", no_room)
+    monkeypatch.setattr(Session, "program", no_room)
     mine = copy.deepcopy(water)
     force = converted(mine)
     context = context_of(mine)
@@ -208,7 +211,7 @@ def test_too_little_memory(ions):
     cupy = pytest.importorskip("cupy")
     force = converted(ions, grid=(128, 128, 128), order=10, near_radius=1.87)
     taken = cupy.cuda.memory.alloc(cupy.cuda.runtime.memGetInfo()[0] - (2 << 30))
-    found = native.status(force._bridge, context := context_of(ions))
+    found = callbacks.status(force._bridge, context := context_of(ions))
     assert found[0] is None and "allocating" in found[1]
     del taken, context
     cupy.get_default_memory_pool().free_all_blocks()
@@ -223,7 +226,7 @@ def test_a_failure_while_a_simulation_runs(water, monkeypatch):
     context = context_of(water, "double")
     before = coulomb(context, force)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(native.Session, "program", no_room)
+        patch.setattr(Session, "program", no_room)
         context.setPeriodicBoxVectors(*(np.diag([1.3, 1.0, 1.0]) @ water.cell))
         for _ in range(2):
             with pytest.raises(openmm.OpenMMException, match="FMMForce: MemoryError: no room"):
@@ -242,9 +245,9 @@ def test_memory_that_runs_out_while_a_simulation_runs(water, monkeypatch):
 
     force = converted(water, bridge="native")
     context = context_of(water, "double")
-    before, build = coulomb(context, force)[0], native.build
+    before = coulomb(context, force)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(native, "build", hungry)
+        patch.setattr("fmm_openmm.integration.native.session.build", hungry)
         context.setPeriodicBoxVectors(*(np.diag([2.0, 1.0, 1.0]) @ water.cell))
         for _ in range(2):
             with pytest.raises(

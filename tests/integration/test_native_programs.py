@@ -12,8 +12,9 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.abi import Delivery
 from fmm_openmm.backends.cuda.source import OPTIONS
-from fmm_openmm.integration import native, plugin
+from fmm_openmm.integration.native import plugin
 from fmm_openmm.planning import tuning
 from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
@@ -161,7 +162,7 @@ def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision, is_
     force = fmm.FMMForce.from_nonbonded(chains.nonbonded)
     force.setUsesPeriodicBoundaryConditions(not is_open)
     session = session_of(force, len(chains.positions), precision=precision)
-    reader = Reader(session.program(chains.cell, {}, chains.positions)[native.PROGRAM])
+    reader = Reader(session.program(chains.cell, {}, chains.positions)[Delivery.PROGRAM])
     reader.integer()
     for file, source in [(reader.name(), reader.name()) for _ in range(reader.integer())]:
         text = OPENMM_DEFINES + own_names + source
@@ -191,22 +192,22 @@ def test_a_program_is_asked_for_once(ions):
     chosen anew; other charges need charges only."""
     session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
     first = session.program(ions.cell, {})
-    assert set(first) == {native.PROGRAM, native.PARAMETERS}
-    assert first[native.PROGRAM].startswith(b"FMMprog")
-    boxes = {native.PARAMETERS: first[native.PARAMETERS]}
+    assert set(first) == {Delivery.PROGRAM, Delivery.PARAMETERS}
+    assert first[Delivery.PROGRAM].startswith(b"FMMprog")
+    boxes = {Delivery.PARAMETERS: first[Delivery.PARAMETERS]}
     for stretch in ([1.001, 0.998, 1.0], [1.02, 1.01, 0.99], [1.3, 1.3, 1.3], [1.0, 1.0, 1.0]):
         assert session.program(ions.cell @ np.diag(stretch), {}) == boxes
     other = session.program(ions.cell @ np.diag([1.0, 1.0, 1.04]), {})
-    assert set(other) == {native.PROGRAM, native.PARAMETERS}
-    assert other[native.PARAMETERS] != first[native.PARAMETERS]
-    assert set(session.program(ions.cell @ np.diag([1.0, 1.0, 1.02]), {})) == {native.PARAMETERS}
+    assert set(other) == {Delivery.PROGRAM, Delivery.PARAMETERS}
+    assert other[Delivery.PARAMETERS] != first[Delivery.PARAMETERS]
+    assert set(session.program(ions.cell @ np.diag([1.0, 1.0, 1.02]), {})) == {Delivery.PARAMETERS}
     assert (
-        session.program(ions.cell @ np.diag([1.0, 1.0, 0.995]), {})[native.PARAMETERS]
-        == first[native.PARAMETERS]
+        session.program(ions.cell @ np.diag([1.0, 1.0, 0.995]), {})[Delivery.PARAMETERS]
+        == first[Delivery.PARAMETERS]
     )
     charges = session.charges(ions.cell, {}, None)
     np.testing.assert_array_equal(
-        np.frombuffer(charges[native.CHARGES], np.float32), [1, -1, 1, -1]
+        np.frombuffer(charges[Delivery.CHARGES], np.float32), [1, -1, 1, -1]
     )
     session.forget()
     assert session.program(ions.cell, {}) == first
@@ -217,9 +218,9 @@ def test_a_shear_of_a_rectangular_cell_takes_one_program(ions):
     session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
     session.program(ions.cell, {})
     sheared = ions.cell + np.array([[0, 0, 0], [0.01, 0, 0], [-0.02, 0.02, 0]])
-    assert set(session.program(sheared, {})) == {native.PROGRAM, native.PARAMETERS}
+    assert set(session.program(sheared, {})) == {Delivery.PROGRAM, Delivery.PARAMETERS}
     for cell in (ions.cell, sheared, ions.cell @ np.diag([1.01, 1.0, 1.0])):
-        assert set(session.program(cell, {})) == {native.PARAMETERS}
+        assert set(session.program(cell, {})) == {Delivery.PARAMETERS}
 
 
 def test_precision_follows_the_context(ions):

@@ -7,7 +7,8 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import native
+from fmm_openmm.backends.cuda.abi import Delivery
+from fmm_openmm.integration.native import callbacks
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from tests.integration.boxes import relative_difference
 from tests.integration.native_contexts import (
@@ -41,19 +42,19 @@ def test_boxes_follow_the_particles_in_empty_space(chains):
     expected = session.parameters_for(cell, x)
     first = session.program(cell, {}, x)
     assert session.parameters_for(cell) == expected
-    assert set(first) == {native.PROGRAM, native.PARAMETERS}
-    assert covers_particles(first[native.PROGRAM])
-    assert set(session.charges(cell, {}, x)) == {native.CHARGES}
+    assert set(first) == {Delivery.PROGRAM, Delivery.PARAMETERS}
+    assert covers_particles(first[Delivery.PROGRAM])
+    assert set(session.charges(cell, {}, x)) == {Delivery.CHARGES}
     moved = session.program(cell, {}, x + np.array([3.0, -500.0, 0.0]))
-    assert set(moved) == {native.PARAMETERS}
-    before, after = (np.frombuffer(found[native.PARAMETERS]) for found in (first, moved))
+    assert set(moved) == {Delivery.PARAMETERS}
+    before, after = (np.frombuffer(found[Delivery.PARAMETERS]) for found in (first, moved))
     np.testing.assert_array_equal(after[:-3], before[:-3])
     np.testing.assert_allclose(after[-3:] - before[-3:], [3.0, -500.0, 0.0])
     far = x.copy()
     far[-1] += 8.0
-    assert set(session.program(cell, {}, far)) == {native.PROGRAM, native.PARAMETERS}
-    assert set(session.program(cell, {}, x)) == {native.PARAMETERS}
-    assert set(session.charges(cell, {}, x)) == {native.PROGRAM, native.PARAMETERS}
+    assert set(session.program(cell, {}, far)) == {Delivery.PROGRAM, Delivery.PARAMETERS}
+    assert set(session.program(cell, {}, x)) == {Delivery.PARAMETERS}
+    assert set(session.charges(cell, {}, x)) == {Delivery.PROGRAM, Delivery.PARAMETERS}
     assert session.parameters_for(cell) == expected
     far[5, 0] = np.nan
     for ask in (session.program, session.charges):
@@ -71,20 +72,20 @@ def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
     box = droplet_in_a_cell()
     force, x, cell = fmm.FMMForce.from_nonbonded(box.nonbonded), box.positions, box.cell
     session = session_of(force, len(x))
-    assert not covers_particles(session.program(cell, {})[native.PROGRAM])
+    assert not covers_particles(session.program(cell, {})[Delivery.PROGRAM])
     found = session.charges(cell, {}, x)
-    assert covers_particles(found[native.PROGRAM])
-    assert set(session.charges(cell, {}, x)) == {native.CHARGES}
+    assert covers_particles(found[Delivery.PROGRAM])
+    assert set(session.charges(cell, {}, x)) == {Delivery.CHARGES}
     assert set(session.program(cell, {}, wrapped(x + np.array([5.0, 2.0, -7.0]), cell))) == {
-        native.PARAMETERS
+        Delivery.PARAMETERS
     }
-    assert set(session.program(1.01 * cell, {}, x)) == {native.PARAMETERS}
-    assert covers_particles(session.program(cell * [[1.0], [1.0], [1.02]], {}, x)[native.PROGRAM])
+    assert set(session.program(1.01 * cell, {}, x)) == {Delivery.PARAMETERS}
+    assert covers_particles(session.program(cell * [[1.0], [1.0], [1.02]], {}, x)[Delivery.PROGRAM])
     apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
     found = session.program(cell, {}, apart.reshape(-1, 3))
-    assert not covers_particles(found[native.PROGRAM])
-    assert set(session.program(cell, {}, x)) == {native.PARAMETERS}
-    assert set(session.charges(cell, {}, None)) == {native.CHARGES}
+    assert not covers_particles(found[Delivery.PROGRAM])
+    assert set(session.program(cell, {}, x)) == {Delivery.PARAMETERS}
+    assert set(session.charges(cell, {}, None)) == {Delivery.CHARGES}
 
 
 def test_a_program_that_failed_is_asked_for_again(monkeypatch):
@@ -97,9 +98,9 @@ def test_a_program_that_failed_is_asked_for_again(monkeypatch):
         (box.cell * [[1.0], [1.0], [1.02]], session.program),
     ):
         with monkeypatch.context() as patch, pytest.raises(MemoryError):
-            patch.setattr(native, "build", no_room)
+            patch.setattr("fmm_openmm.integration.native.session.build", no_room)
             ask(cell, {}, box.positions)
-        assert covers_particles(session.charges(cell, {}, box.positions)[native.PROGRAM])
+        assert covers_particles(session.charges(cell, {}, box.positions)[Delivery.PROGRAM])
 
 
 @pytest.mark.parametrize("option", [{"grid": (16, 16, 16)}, {"levels": 1}])
@@ -107,7 +108,7 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for(option):
     box = droplet_in_a_cell()
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, **option), len(box.positions))
     session.program(box.cell, {})
-    assert not covers_particles(session.charges(box.cell, {}, box.positions)[native.PROGRAM])
+    assert not covers_particles(session.charges(box.cell, {}, box.positions)[Delivery.PROGRAM])
     assert not session.planner.problem.uses_region
 
 
@@ -188,7 +189,7 @@ def test_a_droplet_in_cells_of_other_shapes():
         expected = ewald_sum(positions, charges, cell, pairs)
         assert relative_difference(forces_alone(context, force), expected.forces) <= 5e-4
         assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=5e-4)
-    session, _ = native.status(force._bridge, context)
+    session, _ = callbacks.status(force._bridge, context)
     assert not session.planner.problem.uses_region
 
 
@@ -250,7 +251,7 @@ def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
     force = converted(chains, bridge=bridge)
     context = context_of(chains)
     with monkeypatch.context() as patch:
-        patch.setattr(native, "build", no_room)
+        patch.setattr("fmm_openmm.integration.native.session.build", no_room)
         if bridge == "native":
             for _ in range(2):
                 with pytest.raises(
@@ -301,9 +302,9 @@ def test_charges_close_to_each_other(boundary):
     for each in (auto, single):
         each.program(cell, {}, x)
         assert each.parameters_for(cell).precision == "single"
-    assert native.PROGRAM in auto.charges(cell, {}, x)
+    assert Delivery.PROGRAM in auto.charges(cell, {}, x)
     assert auto.parameters_for(cell).precision == "double"
-    assert auto.charges(cell, {}, x) == {native.CHARGES: q.tobytes()}
+    assert auto.charges(cell, {}, x) == {Delivery.CHARGES: q.tobytes()}
     with pytest.warns(
         UserWarning, match="is out of reach in single precision for charges so close to each other"
     ):

@@ -8,7 +8,7 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import native
+from fmm_openmm.integration.native import callbacks
 from fmm_openmm.oracle import direct_sum
 from tests.integration.boxes import Box, energy_of, relative_difference
 
@@ -147,7 +147,7 @@ def test_a_grid_is_refused(cluster):
 def test_what_is_in_use(cluster, platform):
     force = fmm.use_fmm(cluster.system, tolerance=1e-5, order=5, near_radius=1.87)
     found = force.getFMMParametersInContext(cluster.context(platform))
-    bridge = "native" if platform == "CUDA" and native.activate() is None else "host"
+    bridge = "native" if platform == "CUDA" and callbacks.activate() is None else "host"
     assert (found["order"], found["near_radius"], found["bridge"]) == (5, 1.87, bridge)
 
 

@@ -15,7 +15,7 @@ import openmm
 import pytest
 
 from fmm_openmm import UnsupportedError, cache, use_fmm
-from fmm_openmm.integration import native, plugin
+from fmm_openmm.integration.native import callbacks, plugin
 from tests.test_cache import disown
 
 pytestmark = pytest.mark.skipif(
@@ -309,14 +309,14 @@ def test_the_host_bridge_is_warned_of(water, monkeypatch, recwarn, options, devi
     """Where there is a device and no plugin: once, before anything has changed."""
     platform = SimpleNamespace(getDevices=lambda: [None] * devices)
     monkeypatch.setattr(
-        native, "activate", lambda: "the native plugin needs a C++ compiler to be built"
+        callbacks, "activate", lambda: "the native plugin needs a C++ compiler to be built"
     )
     monkeypatch.setattr(
-        native,
+        callbacks,
         "openmm",
         SimpleNamespace(Platform=SimpleNamespace(getPlatformByName=lambda _: platform)),
     )
-    native._warn.cache_clear()
+    callbacks._warn.cache_clear()
     for _ in range(2):
         use_fmm(openmm.XmlSerializer.clone(water.system), **options)
     told = [str(each.message) for each in recwarn]
@@ -326,4 +326,4 @@ def test_the_host_bridge_is_warned_of(water, monkeypatch, recwarn, options, devi
             "slower than PME: 2.5 ms a step in place of 0.16" in text
             and "needs a C++ compiler" in text
         )
-    native._warn.cache_clear()
+    callbacks._warn.cache_clear()

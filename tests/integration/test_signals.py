@@ -160,7 +160,7 @@ def test_a_handler_that_does_not_raise_ends_nothing(ions, monkeypatch):
 
 def test_what_waits_keeps_its_handler_though_restoring_it_is_interrupted(ions, monkeypatch):
     """A handler that was left in place forwards the signal, once, and is gone."""
-    from fmm_openmm.integration.signals import _Waiting
+    from fmm_openmm.integration.guard.signals import _Waiting
 
     waiting = _Waiting(2)
     with waiting:

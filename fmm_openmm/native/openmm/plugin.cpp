@@ -1,4 +1,4 @@
-// The C interface of the plugin, which fmm_openmm/integration/plugin.py loads with ctypes.
+// The C interface of the plugin, which fmm_openmm/integration/native/plugin.py loads with ctypes.
 #include <exception>
 
 #include "coulomb_kernel.h"

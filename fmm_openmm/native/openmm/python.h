@@ -31,7 +31,7 @@ inline void Inbox::check() const {
     if (!items.count(DONE)) throw Interrupted("FMMForce: interrupted");
 }
 
-// Python's callbacks, from fmm_openmm/integration/native.py.
+// Python's callbacks, from fmm_openmm/integration/native/callbacks.py.
 extern Callbacks python;
 
 // Number of changes of force definitions so far. Kernels request their charges again when it has

@@ -14,9 +14,9 @@ import openmm
 from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged, has_electrostatics
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.conversion import ANY, METHODS, PERIODIC, Original
+from fmm_openmm.integration.conversion.original import ANY, METHODS, PERIODIC, Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
-from fmm_openmm.integration.zeroed import signature, zeroed
+from fmm_openmm.integration.guard.zeroed import signature, zeroed
 
 REMEDY = (
     "Call fmm.restore_pme(system) before the edit and fmm.use_fmm(system) after it: convert last."

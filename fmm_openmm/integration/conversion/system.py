@@ -7,11 +7,11 @@ import openmm
 
 from fmm_openmm.convert.nonbonded import has_electrostatics, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.integration.conversion import METHODS, Original
-from fmm_openmm.integration.edits import converted_force, expected_charges, forget, remember
+from fmm_openmm.integration.conversion.original import METHODS, Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.guard.edits import converted_force, expected_charges, forget, remember
+from fmm_openmm.integration.guard.zeroed import signature, zeroed
 from fmm_openmm.integration.options import ForceKeywords, Options
-from fmm_openmm.integration.zeroed import signature, zeroed
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE
 
@@ -68,7 +68,7 @@ def use_fmm(
     Warns:
         UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or
             OpenMM has the CUDA platform, but the native plugin cannot be had
-            (:mod:`fmm_openmm.integration.plugin`): once a process.
+            (:mod:`fmm_openmm.integration.native.plugin`): once a process.
     """
     nonbonded, place = _convertible_force(system, allow_reaction_field)
     force = FMMForce(tolerance, **options)

@@ -19,7 +19,7 @@ from collections import Counter
 
 import openmm
 
-from fmm_openmm.integration.wrapping import wrap
+from fmm_openmm.integration.guard.wrapping import wrap
 
 SIGNALS = [
     getattr(signal, name)

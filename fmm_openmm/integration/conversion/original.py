@@ -27,8 +27,8 @@ class Original:
         method: its nonbonded method.
         charges: shape (n,), e.
         charge_scales: of its particle parameter offsets, shape (k,).
-        zeroed: signatures of the forces that :func:`fmm_openmm.integration.zeroed.zeroed` finds
-            in the System before the conversion.
+        zeroed: signatures of the forces that :func:`fmm_openmm.integration.guard.zeroed.zeroed`
+            finds in the System before the conversion.
         exceptions: how many exceptions the force had.
         place: of the force among the NonbondedForces of the System.
     """

@@ -12,8 +12,8 @@ import functools
 
 import openmm
 
-from fmm_openmm.integration.edits import check_sent, check_system, may_be_converted
-from fmm_openmm.integration.wrapping import wrap
+from fmm_openmm.integration.guard.edits import check_sent, check_system, may_be_converted
+from fmm_openmm.integration.guard.wrapping import wrap
 
 _MARK = "_fmm_openmm_plain"
 """Attribute of a method that :func:`install` put in place: the method of OpenMM."""

@@ -34,7 +34,7 @@ import openmm
 
 from fmm_openmm.cache import cache_folder, make_folder, private_folder, why_unsafe
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.compiler import arguments
+from fmm_openmm.integration.native.compiler import arguments
 
 _log = logging.getLogger("fmm_openmm")
 
