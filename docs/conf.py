@@ -17,6 +17,7 @@ extensions = [
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+highlight_language = "none"  # where a block names none
 html_theme = "furo"
 html_title = f"fmm_openmm {release}"
 html_math_renderer = "mathml"
