@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(WARP* WARPS)
     const long long length = 8LL * groups * (TERMS * WARP), own = child * groups + blockIdx.x;
     local += own * (TERMS * WARP) + lane;
     sums += own * (TERMS * WARP) + lane;
-    const double background = is_leaf && !OPEN ? 2 * 3.14159265358979323846 / 3 / BOXES : 0;
+    const double background = is_leaf && !ANY_PADDED ? 2 * 3.14159265358979323846 / 3 / BOXES : 0;
     const double *shifted = trace + 5, charge = trace[0];
     const LeafOffset at(target, child, parameters);
     for (int a = warp; a < TERMS; a += WARPS) {

@@ -3,9 +3,9 @@
 //   locate         home box of a particle, its coordinates in the box and the sides on which it is
 //                  split. Its parts, numbered 8 * particle + corner, are counted and appended to
 //                  the lists of their boxes in order of arrival. A thread per particle
-//   locate_inside  the same if boxes cover only the particles (OPEN): every molecule is first moved
-//   by
-//                  cell vectors to the image that lies in the boxes; sets a flag if a particle is
+//   locate_inside  the same if boxes cover only the particles: every molecule is first moved by
+//   cell
+//                  vectors to the image that lies in the boxes; sets a flag if a particle is
 //                  outside all boxes
 //   survey         counts the parts of REGION boxes together if there are too many boxes for p2m to
 //                  sum. A warp per region

@@ -66,11 +66,11 @@ def transformed(moments, shared):
         REAL="float" if b.real == np.float32 else "double",
         ORDER=b.order,
         SMOOTHED=0,
-        OPEN=0,
         C10=0,
         C20=0,
         C21=0,
     )
+    b.macros(**{f"PADDED{axis}": 0 for axis in range(3)})
     b.macros(**{f"N{axis}": length for axis, length in enumerate(shape[::-1])})
     fourier = Fourier.of(b)
     fourier.forward(b)

@@ -3,11 +3,15 @@ backend. Needs no GPU."""
 
 import numpy as np
 import pytest
+import scipy.fft
 
 from fmm_openmm.backends.cuda.program import At, Buffer, Device, Interface, Kernel, Launch, Program
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
+from fmm_openmm.boundary import EMPTY_SPACE
+from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix, index_grid
 from fmm_openmm.driver import evaluate
+from fmm_openmm.expansions import operators
+from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
 from tests.emulator import COMPILER, NOTICES_READS, EmulatedStages
@@ -191,6 +195,44 @@ def test_agrees_in_a_cell_that_is_nearly_empty(cell, dtype, smoothing, folder):
     lattice = PaddedLattice(np.array([4, 5, 3]), 1.87, cell=vectors)
     positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
     check(lattice, 1.0, positions, charges + 0.3, pairs, 4, smoothing, False, dtype, folder)
+
+
+def images_nearby(lattice, top, accuracy, sums, octant):
+    """An operator for lattices that are padded along some axes: the sum over the images within two
+    periods along the others."""
+    reach = np.where(lattice.padded, lattice.span, 2 * lattice.span)
+    offsets = index_grid(1 - reach, reach).reshape(-1, 3)
+    offsets = offsets[~lattice.is_near(offsets)]
+    grid = np.zeros((len(degrees(top)), lattice.size))
+    r = np.linalg.norm(offsets, axis=1)
+    terms = (
+        regular(offsets.astype(float), top).T
+        * irregular_norm(top)
+        / r[:, None] ** (2 * degrees(top) + 1)
+    )
+    np.add.at(grid.T, lattice.slot(offsets), terms)
+    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3))
+    l = degrees(top)[:, None, None, None]
+    operator = np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, transform.imag, transform.real)
+    n1, n2, _ = (length // 2 + 1 for length in lattice.fft_shape)
+    return operator[:, :n1, :n2] if octant else operator
+
+
+@pytest.mark.parametrize(
+    ("padded", "levels"), [((False, False, True), 0), ((True, False, False), 1)]
+)
+def test_padded_along_some_axes(padded, levels, folder, monkeypatch):
+    """Boxes repeat along the others, in every stage."""
+    monkeypatch.setitem(operators.OPERATORS, padded, images_nearby)
+    span = np.array([6, 4, 8])
+    cell = np.where(np.array(padded)[:, None], EMPTY_SPACE, np.diag(span))
+    lattice = PaddedLattice(span, 1.87, levels=levels, cell=cell, padded=padded)
+    positions, charges, pairs = charges_in(0.15, span - 0.35)
+    positions += np.random.default_rng(5).integers(-2, 3, (len(positions), 3)) * np.where(
+        padded, 0, span
+    )
+    system = positions, charges, pairs
+    check(lattice, 1.0, *system, 3, 0.1, False, np.float64, folder, levels=levels)
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ CHOSEN = (
     "STAGED",
     "MINIMUM_IMAGE",
     "NEAR",
-    "OPEN",
+    "PADDED",
     "DFT_ROWS",
     "DFT_THREADS",
 )
@@ -120,6 +120,8 @@ CASES = [
 def macros_of(variant, stage):
     """All macros of a kernel file in a variant."""
     macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
+    padded = macros.pop("PADDED")
+    macros |= {f"PADDED{k}": padded for k in range(3)}
     of = macros["ORDER"], {"float": 4, "double": 8}[macros["REAL"]]
     # with two blocks a multiprocessor, as they are launched, they spill up to 420 bytes on sm_90
     if stage in MIRRORED:

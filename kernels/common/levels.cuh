@@ -9,14 +9,15 @@
 //
 // Thus the lanes of a warp share an interaction list, the sources at one relative translation are
 // contiguous as well, and the distance between terms is constant. Lanes beyond the last parent
-// repeat it. With OPEN a slab of zeros follows, which stands for boxes outside the grid.
+// repeat it. If an axis is padded, a slab of zeros follows, which stands for boxes outside the
+// grid.
 //
 //   M2L_WARPS      warps per block
 //   ROOT0 ..       boxes of the root grid along each axis
 //   ROOT10, ROOT20, ROOT21
 //                  lower triangle of its counts matrix
-//   OPEN           whether there are no periodic images
 #pragma once
+#include "common/padding.cuh"
 #include "common/real.cuh"
 
 #define WARP 32
@@ -55,10 +56,7 @@ struct Target {
     __device__ __forceinline__ long long source(int4 entry) const {
         int sx = x + entry.x, sy = y + entry.y, sz = z + entry.z;
         const int nx = ROOT0 * half, ny = ROOT1 * half, nz = ROOT2 * half;
-#if OPEN
-        if (sx < 0 || sx >= nx || sy < 0 || sy >= ny || sz < 0 || sz >= nz)
-            return 8LL * groups_of(half) * (TERMS * WARP);
-#else
+#if !PADDED2
         for (; sz < 0; sz += nz) {
             sy += ROOT21 * half;
             sx += ROOT20 * half;
@@ -67,11 +65,18 @@ struct Target {
             sy -= ROOT21 * half;
             sx -= ROOT20 * half;
         }
+#endif
+#if !PADDED1
         for (; sy < 0; sy += ny) sx += ROOT10 * half;
         for (; sy >= ny; sy -= ny) sx -= ROOT10 * half;
+#endif
+#if !PADDED0
         while (sx < 0) sx += nx;
         while (sx >= nx) sx -= nx;
 #endif
+        if ((PADDED0 && sx < 0) || (PADDED0 && sx >= nx) || (PADDED1 && sy < 0) ||
+            (PADDED1 && sy >= ny) || (PADDED2 && sz < 0) || (PADDED2 && sz >= nz))
+            return 8LL * groups_of(half) * (TERMS * WARP);
         return slab(entry.w & 7, (sz * ny + sy) * nx + sx, half);
     }
 };

@@ -28,13 +28,12 @@ __device__ __forceinline__ unsigned wrap(unsigned i, unsigned n) {
 // Number of a box whose index exceeds its range by at most the extent of the near stencil; -1 if
 // the box does not exist.
 __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
-#if OPEN
-    const bool inside = i0 >= 0 && i0 < N0 && i1 >= 0 && i1 < N1 && i2 >= 0 && i2 < N2;
-    return inside ? box_number(i0, i1, i2) : -1;
-#elif C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
+    const bool inside = (!PADDED0 || (i0 >= 0 && i0 < N0)) && (!PADDED1 || (i1 >= 0 && i1 < N1)) &&
+                        (!PADDED2 || (i2 >= 0 && i2 < N2));
+#if !ANY_PADDED && C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
     return wrap(i0, N0) + N0 * (wrap(i1, N1) + N1 * wrap(i2, N2));
 #else
-    return box_number(i0, i1, i2);
+    return inside ? box_number(i0, i1, i2) : -1;
 #endif
 }
 
@@ -50,7 +49,7 @@ __device__ __forceinline__ void list_rows(Shared& s, unsigned box, int lane,
         if (row < NEAR) {
             const int4 n = __ldg(offset + row);
             const int number = near_number(h0 + n.x, h1 + n.y, h2 + n.z);
-            if (!OPEN || number >= 0) {
+            if (!ANY_PADDED || number >= 0) {
                 from = start[number];
                 length = start[number + 1] - from;
             }

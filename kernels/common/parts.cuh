@@ -108,11 +108,9 @@ __device__ __forceinline__ void append(const Lists& lists, int box, int part) {
 __device__ __forceinline__ double3 in_boxes(double x, double y, double z,
                                             const Parameters* __restrict__ parameters) {
     const double* inverse = parameters->inverse;
-#if OPEN
-    x -= parameters->origin[0];
-    y -= parameters->origin[1];
-    z -= parameters->origin[2];
-#endif
+    if (PADDED0) x -= parameters->origin[0];
+    if (PADDED1) y -= parameters->origin[1];
+    if (PADDED2) z -= parameters->origin[2];
     double3 s;
     s.x = x * inverse[0] + y * inverse[3] + z * inverse[6] + ORIGIN;
     s.y = x * inverse[1] + y * inverse[4] + z * inverse[7] + ORIGIN;
@@ -136,7 +134,8 @@ __device__ __forceinline__ bool place_particle(int i, const double3& x, real cha
         const double s = coordinate[axis], cell = floor(s);
         // particles with non-finite or huge coordinates or outside all boxes are put into one box,
         // and their results are NaN
-        const bool found = OPEN ? s >= SMOOTHING && s < last[axis] - SMOOTHING : fabs(cell) < 1e9;
+        const bool found =
+            is_padded(axis) ? s >= SMOOTHING && s < last[axis] - SMOOTHING : fabs(cell) < 1e9;
         inside = inside && found;
         u[axis] = found ? real(s - cell) : real(nan(""));
         int side = 0;

@@ -43,7 +43,7 @@ struct __align__(4 * sizeof(real)) Rotation {
 // Length of the slabs of one plane or of the sums of one list, and the index of a group in the n-th
 // slabs.
 __device__ __forceinline__ long long plane_length(int half) {
-    return (8LL * groups_of(half) + OPEN) * (TERMS * WARP);
+    return (8LL * groups_of(half) + ANY_PADDED) * (TERMS * WARP);
 }
 __device__ __forceinline__ long long slab_of(int n, int child, int group, int half) {
     return ((8LL * n + child) * groups_of(half) + group) * (TERMS * WARP);

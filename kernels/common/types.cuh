@@ -7,17 +7,20 @@
 //   SMOOTHING        half of the transition width between boxes
 //   POSITION         type of the positions
 //   ORIGIN           position of the origin in its box
-//   IMAGES           whether the particles have periodic images
+//   IMAGES           whether the particles have periodic images that are not boxes of the grid
 //   N0, N1, N2       diagonal of the counts matrix; C10, C20, C21: its lower triangle
-//   OPEN             whether boxes cover only the particles: N0 x N1 x N2 boxes in a corner of a
-//   larger,
-//                    zero-padded Fourier grid
+//   PADDED0 ..       see padding.cuh: the N0 x N1 x N2 boxes lie in a corner of a larger Fourier
+//                    grid
 //   ORDERED          whether the slot of every box is its number
 //   STRIDE           distance between successive terms of a box's expansion: POINTS, or 32 with
-//   levels LISTED           capacity of the list of a box's parts REGION           boxes whose
-//   parts are counted together P2M_LANES        lanes per box in p2m L2P_WARPS        warps (1 or
-//   4) that share the terms of a part in l2p L2P_BOXES        boxes per block of l2p NEAR number of
-//   boxes in the near stencil REACH0 ..        largest offset in the near stencil along each axis
+//                    levels
+//   LISTED           capacity of the list of a box's parts
+//   REGION           boxes whose parts are counted together
+//   P2M_LANES        lanes per box in p2m
+//   L2P_WARPS        warps (1 or 4) that share the terms of a part in l2p
+//   L2P_BOXES        boxes per block of l2p
+//   NEAR             number of boxes in the near stencil
+//   REACH0 ..        largest offset in the near stencil along each axis
 //   WINDOW           sources that p2p holds in shared memory at a time
 //   CONVOLVE_WARPS   warps per block of convolve
 //   STAGED           whether convolve copies the operator to shared memory
@@ -30,6 +33,7 @@
 //   DFT_PAIRS        pairs of planes per block of dft_planes
 //   DFT_COLUMNS0 ..  columns along an axis per block of dft_columns
 #pragma once
+#include "padding.cuh"
 #include "parameters.cuh"
 #include "real.cuh"
 
@@ -58,15 +62,17 @@ __device__ __forceinline__ int floor_div(int a, int b) {
 }
 
 __device__ __forceinline__ int box_number(int i0, int i1, int i2) {
-#if !OPEN
-    int w = floor_div(i2, N2);
-    i2 -= w * N2;
-    i1 -= w * C21;
-    i0 -= w * C20;
-    w = floor_div(i1, N1);
-    i1 -= w * N1;
-    i0 -= w * C10;
-    i0 -= floor_div(i0, N0) * N0;
-#endif
+    if (!PADDED2) {
+        const int w = floor_div(i2, N2);
+        i2 -= w * N2;
+        i1 -= w * C21;
+        i0 -= w * C20;
+    }
+    if (!PADDED1) {
+        const int w = floor_div(i1, N1);
+        i1 -= w * N1;
+        i0 -= w * C10;
+    }
+    if (!PADDED0) i0 -= floor_div(i0, N0) * N0;
     return i0 + N0 * (i1 + N1 * i2);
 }

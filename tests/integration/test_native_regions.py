@@ -29,7 +29,7 @@ from tests.test_sparse import wrapped
 
 def covers_particles(program: bytes) -> bool:
     """Whether the boxes are over the particles only."""
-    return b"#define OPEN 1" in program
+    return b"#define PADDED0 1" in program
 
 
 def test_boxes_follow_the_particles_in_empty_space(chains):

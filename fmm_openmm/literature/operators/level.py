@@ -80,7 +80,8 @@ def program(name: str, level: Level, device: Device) -> Program:
         raise ValueError(f"`name` must be one of {', '.join(OPERATORS)}, got {name!r}")
     root = cube(level.separation)
     b, half = Builder(root, level.order, 0.0, 1, level.dtype, device), level.side // 2
-    b.macros(REAL=real_type(b.real), ORDER=b.order, UNIT=UNIT, OPEN=0)
+    b.macros(REAL=real_type(b.real), ORDER=b.order, UNIT=UNIT)
+    b.macros(**{f"PADDED{k}": 0 for k in range(3)})
     b.macros(**{f"ROOT{k}": 1 for k in range(3)}, ROOT10=0, ROOT20=0, ROOT21=0)
     b.table("parameters", parameter_block(replace(root, boxes=UNIT * root.boxes), 1.0), np.float64)
     interactions = Interactions(root)

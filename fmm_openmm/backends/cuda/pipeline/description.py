@@ -136,10 +136,10 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         MINIMUM_IMAGE=int(minimum_image),
         ORDERED=int(np.array_equal(places, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
-        OPEN=int(b.lattice.is_padded),
-        IMAGES=int(np.isfinite(b.lattice.cell).all()),
+        IMAGES=int(any(b.lattice.has_images)),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},
+        **{f"PADDED{k}": int(b.lattice.padded[k]) for k in range(3)},
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
     b.buffer("parameters", 41, np.float64)
