@@ -1153,6 +1153,95 @@ def test_a_shortened_cutoff_is_named(command, succeed):
     assert noted(succeed, command, *argv, "--cutoff", "0.7") == ("periodic", [])
 
 
+# checkpoints
+
+
+SIMULATION = (
+    *("run", "system.xml", "water.pdb", "--platform", "Reference", "--timestep", "0.0005"),
+    *("--interval", "4", "--seed", "7"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "ensemble"), [("run.chk", "npt"), ("run.xml", "nve"), ("run.chk", "nve")]
+)
+def test_a_restarted_run_goes_on_where_it_was(name, ensemble, succeed, tmp_path):
+    """The binary checkpoint with the random numbers of thermostat and barostat; log and trajectory
+    are those of one run."""
+    mdtraj = pytest.importorskip("mdtraj")
+
+    def run(folder, steps, *options):
+        folder.mkdir(exist_ok=True)
+        named = {"--log": "run.csv", "--trajectory": "run.xtc", "--checkpoint": name}
+        outputs = [word for key, value in named.items() for word in (key, str(folder / value))]
+        argv = (*SIMULATION, "--ensemble", ensemble, "--steps", str(steps), *outputs, *options)
+        return succeed(*argv, "--json")
+
+    whole = run(tmp_path / "whole", 16)
+    run(tmp_path / "parts", 8)
+    parts = run(tmp_path / "parts", 16, "--restart", str(tmp_path / "parts" / name))
+    assert parts["steps"] == 16
+    assert parts["final_total_energy"] == pytest.approx(whole["final_total_energy"], rel=1e-9)
+    logs = [
+        np.genfromtxt(tmp_path / each / "run.csv", delimiter=",", skip_header=1)
+        for each in ("whole", "parts")
+    ]
+    assert logs[0][:, 0].tolist() == [0, 4, 8, 12, 16]
+    assert logs[1] == pytest.approx(logs[0], rel=1e-9)
+    topology = mdtraj.Topology.from_openmm(small_water()[0])
+    frames = [
+        mdtraj.load(tmp_path / each / "run.xtc", top=topology).xyz for each in ("whole", "parts")
+    ]
+    assert len(frames[0]) == 4
+    assert frames[1] == pytest.approx(frames[0], abs=2e-3)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_restart_that_is_refused(fail, succeed, tmp_path):
+    checkpoint = str(tmp_path / "run.chk")
+    succeed(*SIMULATION, "--steps", "4", "--checkpoint", checkpoint)
+    restart = (*SIMULATION, "--restart", checkpoint)
+    assert f"--steps must be above 4, at which {checkpoint} is, got 4" in fail(
+        *restart, "--steps", "4"
+    )
+    assert "--minimize is for the start of a run" in fail(*restart, "--minimize", "5")
+    assert "--trajectory must end in .dcd or .xtc with --restart" in fail(
+        *restart, "--trajectory", str(tmp_path / "run.pdb")
+    )
+    assert f"--log {checkpoint} is a file that is read" in fail(*restart, "--log", checkpoint)
+    assert "no such file: nothing.chk" in fail(*SIMULATION, "--restart", "nothing.chk")
+    assert "cannot read water.pdb: " in fail(*SIMULATION, "--restart", "water.pdb")
+    assert "cannot read system.xml: " in fail(*SIMULATION, "--restart", "system.xml")
+
+
+def test_velocities_of_a_state(succeed, folder):
+    """A simulation begins with them, unless it minimises."""
+    state = state_of_water()
+    (folder / "moving.xml").write_text(openmm.XmlSerializer.serialize(state))
+    _, system, positions = small_water()
+    context = openmm.Context(system, openmm.LangevinMiddleIntegrator(300, 1, 0.0001))
+    context.setState(state)
+    kinetic = context.getState(energy=True).getKineticEnergy()._value
+    argv = ("run", "system.xml", "moving.xml", "--timestep", "0.0001", "--steps", "1")
+    argv += ("--interval", "1", "--log", "moving.csv", "--trajectory", "moving.pdb")
+    for options, same in ((), True), (("--minimize", "1", "--seed", "5"), False):
+        succeed(*argv, *options)
+        with open("moving.csv") as file:
+            found = float(next(csv.DictReader(file))["kinetic_energy"])
+        assert (found == pytest.approx(kinetic, rel=1e-3)) is same
+    assert app.PDBFile("moving.pdb").topology.getNumAtoms() == len(positions)
+
+
+def test_the_volume_is_drawn_in_npt():
+    samples = [run.Sample(k, 0.1 * k, 0.0, 0.0, 1.0, 300.0, 8.0 + k) for k in range(3)]
+    for ensemble, panels in ("nvt", 2), ("npt", 3):
+        drawing = terminal.figure("out.png")
+        run.draw(drawing, samples, ensemble)
+        assert len(drawing.axes) == panels
+    assert drawing.axes[2].lines[0].get_ydata().tolist() == [8.0, 9.0, 10.0]
+    assert drawing.axes[2].get_ylabel().startswith("volume")
+
+
 # validate
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 INPUTS = ("files", "forcefield", "parameters")
-OUTPUTS = ("json", "plot", "trajectory", "log", "output")
+OUTPUTS = ("json", "plot", "trajectory", "log", "output", "checkpoint")
 """Names of the options of all commands."""
 
 
@@ -19,6 +19,7 @@ def check_outputs(args: argparse.Namespace) -> None:
         OSError: no such folder, a folder, or no permission to write.
     """
     read = [Path(name) for option in INPUTS for name in getattr(args, option, None) or ()]
+    restart = getattr(args, "restart", None)
     folder = getattr(args, "include", None)
     written: dict[str, Path] = {}
     for option in OUTPUTS:
@@ -27,6 +28,8 @@ def check_outputs(args: argparse.Namespace) -> None:
             continue
         path = Path(name)
         check_writable(path)
+        if restart and option != "checkpoint" and _are_one(path, Path(restart)):
+            raise ValueError(f"--{option} {name} is a file that is read: give another")
         if any(_are_one(path, other) for other in read):
             raise ValueError(f"--{option} {name} is a file that is read: give another")
         if folder and path.exists() and Path(folder).resolve() in path.resolve().parents:

@@ -231,12 +231,14 @@ def _read_state(path: Path, system: openmm.System):
 
 
 def _topology_of(system: openmm.System) -> app.Topology:
-    """A Topology of the particles, all in one residue."""
+    """A Topology of the particles, each in a residue of its own, since files hold two atoms of the
+    same name in a residue to be one."""
     topology = app.Topology()
-    residue = topology.addResidue("SYS", topology.addChain())
+    chain = topology.addChain()
     for index in range(system.getNumParticles()):
         mass = system.getParticleMass(index)
         element = app.Element.getByMass(mass) if mass._value > 0 else None
+        residue = topology.addResidue("SYS", chain)
         topology.addAtom(element.symbol if element else "X", element, residue)
     return topology
 

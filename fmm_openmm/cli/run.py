@@ -1,14 +1,15 @@
 """Run a short simulation with FMM electrostatics.
 
-Prints the speed and, for NVE, the drift of the total energy.
+Prints the speed and, for NVE, the drift of the total energy. With --checkpoint
+a run that was ended goes on where it was: the same command with --restart.
 """
 
 import csv
-import signal
-import threading
+import os
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
+from pathlib import Path
 
 import numpy as np
 import openmm
@@ -17,6 +18,7 @@ from openmm import app, unit
 from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
 from fmm_openmm.bench.systems import BOLTZMANN, barostat, degrees_of_freedom
 from fmm_openmm.cli import inputs, notes
+from fmm_openmm.cli.interrupts import Interrupt, StopMinimisation, first_interrupt
 from fmm_openmm.cli.options import (
     add_fmm_arguments,
     add_platform_argument,
@@ -24,8 +26,9 @@ from fmm_openmm.cli.options import (
     fmm_options,
     platform,
 )
+from fmm_openmm.cli.readers import reading
+from fmm_openmm.cli.summary import Sample, described, draw, seconds_per_step, summary
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
-from fmm_openmm.integration.guard import signals
 
 STEPS_AT_ONCE = 10
 """Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""
@@ -37,19 +40,8 @@ TRAJECTORIES = {
     ".cif": app.PDBxReporter,
 }
 
-
-@dataclass
-class Sample:
-    """What the log holds of one moment; energies in kJ/mol, lengths in nm. No number: the
-    temperature without degrees of freedom, the volume in empty space."""
-
-    step: int
-    time_ps: float
-    potential_energy: float
-    kinetic_energy: float
-    total_energy: float
-    temperature: float
-    volume: float
+APPENDED = (".dcd", ".xtc")
+"""Trajectories that a restarted run can go on with."""
 
 
 EXAMPLE = """fmm-openmm run topol.top conf.gro --ensemble npt --steps 1e5 \\
@@ -93,11 +85,23 @@ def add_arguments(parser) -> None:
         "--seed", type=int, default=0, help="of velocities and thermostat; 0 for another each time"
     )
     add_platform_argument(group)
+    group.add_argument(
+        "--restart",
+        metavar="FILE",
+        help="go on from what --checkpoint wrote, to --steps in all; --log and --trajectory are "
+        "appended to",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
     group.add_argument("--log", metavar="FILE.csv", help="energies, temperature and volume")
     group.add_argument(
         "--interval", type=count, default=100, help="steps between samples (default %(default)s)"
+    )
+    group.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        help="keep it up to date, with every sample: .xml an openmm.State for any machine, else "
+        "OpenMM's binary checkpoint, which goes on exactly but on the same machine only",
     )
     add_plot_argument(group)
     add_fmm_arguments(parser)
@@ -124,7 +128,7 @@ def run(args, terminal) -> Outcome:
     samples, walls = [], []
     with first_interrupt() as interrupt:
         try:
-            prepare(args, simulation, terminal, interrupt)
+            prepare(args, simulation, terminal, interrupt, molecules.velocities)
             simulate(args, simulation, terminal, interrupt, samples, walls)
         except KeyboardInterrupt:  # the second
             interrupt.came = True
@@ -141,7 +145,7 @@ def run(args, terminal) -> Outcome:
         title=f"{args.ensemble.upper()}, {simulation.currentStep} steps of {args.timestep:g} ps",
     )
     if drawing:
-        draw(drawing, samples)
+        draw(drawing, samples, args.ensemble)
         drawing.savefig(args.plot)
     return Outcome(result, interrupted=interrupt.came)
 
@@ -198,6 +202,23 @@ def check_arguments(args) -> None:
         raise ValueError(
             f"--trajectory must end in {', '.join(TRAJECTORIES)}, got {args.trajectory}"
         )
+    check_restart(args)
+
+
+def check_restart(args) -> None:
+    """Refuse what a restarted run cannot do."""
+    if args.restart is None:
+        return
+    if not Path(args.restart).is_file():
+        raise FileNotFoundError(2, "no such file", args.restart)
+    for name in ("minimize", "equilibrate"):
+        if getattr(args, name):
+            raise ValueError(f"--{name} is for the start of a run: leave it out with --restart")
+    if args.trajectory and _suffix(args.trajectory) not in APPENDED:
+        raise ValueError(
+            f"--trajectory must end in {' or '.join(APPENDED)} with --restart, as others cannot "
+            f"be appended to, got {args.trajectory}"
+        )
 
 
 def _suffix(path: str) -> str:
@@ -222,35 +243,33 @@ def simulation_of(args, molecules) -> app.Simulation:
     return simulation
 
 
-@dataclass
-class Interrupt:
-    """Whether Ctrl-C was pressed, and when: "while ..." or "after ...", for people."""
-
-    came: bool = False
-    stage: str = "before the first step"
-
-
-class _Stop(openmm.MinimizationReporter):
-    """Ends a minimisation after an interrupt, whose handler may wait for the end of it."""
-
-    def __init__(self, interrupt: Interrupt):
-        super().__init__()
-        self.interrupt = interrupt
-
-    def report(self, iteration, x, grad, args):
-        return self.interrupt.came or signals.is_waiting()
-
-
-def prepare(args, simulation: app.Simulation, terminal, interrupt: Interrupt) -> None:
-    """Minimise, choose velocities, equilibrate, until an interrupt comes."""
+def prepare(
+    args, simulation: app.Simulation, terminal, interrupt: Interrupt, velocities: np.ndarray | None
+) -> None:
+    """Minimise, choose velocities unless there are some, equilibrate, until an interrupt comes; or
+    go on from a checkpoint."""
+    if args.restart:
+        load_checkpoint(simulation, args.restart)
+        simulation.integrator.setCurrentIntegrator(int(args.ensemble == "nve"))
+        if simulation.currentStep >= args.steps:
+            raise ValueError(
+                f"--steps must be above {simulation.currentStep}, at which {args.restart} is, "
+                f"got {args.steps}"
+            )
+        return
     with terminal.progress("preparing"), simulation_errors(simulation):
         if args.minimize:
             interrupt.stage = "while minimising"
-            simulation.minimizeEnergy(maxIterations=args.minimize, reporter=_Stop(interrupt))
+            simulation.minimizeEnergy(
+                maxIterations=args.minimize, reporter=StopMinimisation(interrupt)
+            )
         simulation.context.applyConstraints(1e-6)
-        simulation.context.setVelocitiesToTemperature(
-            args.temperature, *([args.seed] if args.seed else [])
-        )
+        if velocities is None or args.minimize:
+            simulation.context.setVelocitiesToTemperature(
+                args.temperature, *([args.seed] if args.seed else [])
+            )
+        else:
+            simulation.context.setVelocities(velocities)
         while simulation.currentStep < args.equilibrate and not interrupt.came:
             simulation.step(min(STEPS_AT_ONCE, args.equilibrate - simulation.currentStep))
             interrupt.stage = (
@@ -260,27 +279,6 @@ def prepare(args, simulation: app.Simulation, terminal, interrupt: Interrupt) ->
         simulation.integrator.setCurrentIntegrator(1)
     simulation.currentStep = 0
     simulation.context.setTime(0.0)
-
-
-@contextmanager
-def first_interrupt():
-    """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a
-    ``KeyboardInterrupt``; a second one acts as usual. In threads other than the main one nothing
-    changes."""
-    interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
-
-    def take_note(*_):
-        interrupt.came = True
-        signal.signal(signal.SIGINT, usual)
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread:
-        signal.signal(signal.SIGINT, take_note)
-    try:
-        yield interrupt
-    finally:
-        if in_main_thread:
-            signal.signal(signal.SIGINT, usual)
 
 
 @contextmanager
@@ -312,16 +310,17 @@ def simulate(
     dof = degrees_of_freedom(simulation.system)
     samples.append(sample(simulation, dof))
     with ExitStack() as stack:
-        log = None
-        if args.log:
-            log = csv.writer(stack.enter_context(open(args.log, "w", newline="", encoding="utf-8")))
-            log.writerow([field.name for field in fields(Sample)])
-            log.writerow(astuple(samples[0]))
+        log = stack.enter_context(Log(args.log, bool(args.restart))) if args.log else None
+        if log and not log.goes_on:
+            log.write(samples[0])
         if args.trajectory:
+            goes_on = {"append": True} if args.restart and Path(args.trajectory).exists() else {}
             simulation.reporters.append(
-                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval)
+                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval, **goes_on)
             )
-        advance = stack.enter_context(terminal.progress("simulating", total=args.steps))
+        advance = stack.enter_context(
+            terminal.progress("simulating", args.steps - simulation.currentStep)
+        )
         stack.enter_context(simulation_errors(simulation))
         while simulation.currentStep < args.steps and not interrupt.came:
             before, start = simulation.currentStep, time.perf_counter()
@@ -333,15 +332,55 @@ def simulate(
             samples.append(sample(simulation, dof))
             walls.append((steps, time.perf_counter() - start))
             if log:
-                log.writerow(astuple(samples[-1]))
+                log.write(samples[-1])
+            if args.checkpoint:
+                save_checkpoint(simulation, args.checkpoint)
             advance(steps)
 
 
-def seconds_per_step(walls: list[tuple[int, float]]) -> float:
-    """Wall time of a step, without the first interval if there are more; not a number without
-    any."""
-    counted = walls[1:] or walls or [(1, np.nan)]
-    return sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
+class Log:
+    """Samples in a CSV file, each written at once.
+
+    Args:
+        goes_on: append to the file if it is there.
+    """
+
+    def __init__(self, path: str, goes_on: bool):
+        self.goes_on = goes_on and Path(path).exists()
+        self._file = open(path, "a" if self.goes_on else "w", newline="", encoding="utf-8")
+        self._table = csv.writer(self._file)
+        if not self.goes_on:
+            self._table.writerow([field.name for field in fields(Sample)])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def write(self, one: Sample) -> None:
+        """A row."""
+        self._table.writerow(astuple(one))
+        self._file.flush()
+
+
+def save_checkpoint(simulation: app.Simulation, path: str) -> None:
+    """Replace the file in one go, so that there is always a whole one."""
+    made = f"{path}.part"
+    save = simulation.saveState if _suffix(path) == ".xml" else simulation.saveCheckpoint
+    save(made)
+    os.replace(made, path)
+
+
+def load_checkpoint(simulation: app.Simulation, path: str) -> None:
+    """Go on from what :func:`save_checkpoint` wrote, for the same System.
+
+    Raises:
+        ValueError: it is damaged, or of something else.
+    """
+    with reading(path):
+        load = simulation.loadState if _suffix(path) == ".xml" else simulation.loadCheckpoint
+        load(path)
 
 
 def sample(simulation: app.Simulation, dof: int) -> Sample:
@@ -365,68 +404,3 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
         2.0 * kinetic / (dof * BOLTZMANN) if dof else np.nan,
         state.getPeriodicBoxVolume().value_in_unit(unit.nanometer**3) if periodic else np.nan,
     )
-
-
-def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: float) -> dict:
-    """Speed, means, and for NVE the drift: slope and residual of a line through the total
-    energy."""
-    values = np.array([astuple(entry) for entry in samples])
-    temperature, volume = (values[1:] if len(values) > 1 else values).T[5:7]
-    result = {
-        "particles": simulation.system.getNumParticles(),
-        "platform": simulation.context.getPlatform().getName(),
-        "ensemble": args.ensemble,
-        "steps": simulation.currentStep,
-        "ms_per_step": 1e3 * seconds,
-        "ns_per_day": 86.4 * args.timestep / seconds,
-        "mean_temperature": float(temperature.mean()),
-        "mean_volume": float(volume.mean()),
-        "final_total_energy": samples[-1].total_energy,
-    }
-    if args.ensemble == "nve" and len(samples) > 2:
-        time_ps, energy = values[:, 1], values[:, 4]
-        slope, intercept = np.polyfit(time_ps, energy, 1)
-        result["drift_kJ_mol_ps"] = float(slope)
-        thermal = degrees_of_freedom(simulation.system) * BOLTZMANN * result["mean_temperature"]
-        result["drift_kT_ns_dof"] = float(1e3 * slope / thermal)
-        result["residual_kJ_mol"] = float(np.std(energy - slope * time_ps - intercept))
-    return result
-
-
-def described(result: dict) -> list[tuple[str, str]]:
-    """The summary for people."""
-    fmm = result["fmm"]
-    expansions = f"order {fmm['order']}, near radius {fmm['near_radius']:g}"
-    rows = [
-        ("particles", str(result["particles"])),
-        ("boundary", result["boundary"]),
-        ("platform", result["platform"]),
-        ("FMM", f"{expansions}, {fmm['precision']} precision, {fmm['backend']} backend"),
-        ("Lennard-Jones", f"{fmm['lennard_jones']}: {fmm['lennard_jones_reason']}"),
-    ]
-    if np.isfinite(result["ms_per_step"]):
-        speed = f"{result['ms_per_step']:.4g} ms a step, {result['ns_per_day']:.4g} ns a day"
-        rows.append(("speed", speed))
-        rows.append(("mean temperature", f"{result['mean_temperature']:.1f} K"))
-    else:
-        rows.append(("total energy", f"{result['final_total_energy']:.6f} kJ/mol"))
-    if result["ensemble"] == "npt":
-        rows.append(("mean volume", f"{result['mean_volume']:.4f} nm^3"))
-    if "drift_kT_ns_dof" in result:
-        per_freedom = f"{result['drift_kT_ns_dof']:.3g} kT/ns per degree of freedom"
-        rows.append(
-            ("drift of total energy", f"{result['drift_kJ_mol_ps']:.3g} kJ/mol/ps, {per_freedom}")
-        )
-        rows.append(("residual about it", f"{result['residual_kJ_mol']:.3g} kJ/mol"))
-    return rows
-
-
-def draw(drawing, samples: list[Sample]) -> None:
-    """Total energy and temperature against time."""
-    times = [entry.time_ps for entry in samples]
-    upper, lower = drawing.subplots(2, 1, sharex=True)
-    upper.plot(times, [entry.total_energy - samples[0].total_energy for entry in samples])
-    upper.set_ylabel("total energy\nless its start, kJ/mol")
-    lower.plot(times, [entry.temperature for entry in samples], color="C1")
-    lower.set_ylabel("temperature, K")
-    lower.set_xlabel("time, ps")
