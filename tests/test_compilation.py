@@ -78,14 +78,14 @@ print([compilation._is_kept(kernel, np.dtype(np.float32)) for kernel in kernels]
 @pytest.mark.parametrize(
     ("threads", "executable", "first"),
     [
-        (2, "", ["compiling kernels, once", "started", "started"]),
-        (1, "", ["compiling kernels, once", "started"]),
+        (2, "", ["compiling kernels (once per precision)", "started", "started"]),
+        (1, "", ["compiling kernels (once per precision)", "started"]),
         (
             1,
             "/no/such/python",
-            ["compiling kernels, once", "kernels are compiled as they are called: "],
+            ["compiling kernels (once per precision)", "kernels are compiled as they are called: "],
         ),
-        (1, "/bin/false", ["compiling kernels, once", "started"]),
+        (1, "/bin/false", ["compiling kernels (once per precision)", "started"]),
     ],
     ids=["two processes", "one thread", "no Python", "a process that fails"],
 )

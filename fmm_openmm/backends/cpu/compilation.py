@@ -48,7 +48,7 @@ def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
     kept = {kernel: _is_kept(kernel, dtype) for kernel in kernels if kernel in signatures}
     if all(kept.values()):
         return
-    _log.info("compiling kernels, once")
+    _log.info("compiling kernels (once per precision)")
     if None in kept.values():
         return
     missing = [kernel for kernel in kept if not kept[kernel]]
