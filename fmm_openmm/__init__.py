@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # editors and type checkers do not follow imports on first us
     from fmm_openmm.errors import UnsupportedError
     from fmm_openmm.integration import (
         FMMForce,
+        FMMReporter,
         ValidationReport,
         check_system,
         find_fmm,
@@ -33,6 +34,7 @@ _LAZY = {
     "UnsupportedError": "fmm_openmm.errors",
     "ChargeSystem": "fmm_openmm.convert",
     "FMMForce": "fmm_openmm.integration",
+    "FMMReporter": "fmm_openmm.integration",
     "check_system": "fmm_openmm.integration",
     "find_fmm": "fmm_openmm.integration",
     "use_fmm": "fmm_openmm.integration",
@@ -51,4 +53,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*globals(), *_LAZY])
+    return sorted(_LAZY)

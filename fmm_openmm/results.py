@@ -12,7 +12,7 @@ MAX_POTENTIAL = 2e8
 the same place have."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CoulombResult:
     """Result of one evaluation, float64.
 
@@ -32,6 +32,15 @@ class CoulombResult:
     forces: np.ndarray
     potentials: np.ndarray
     fields: np.ndarray
+
+    def __repr__(self) -> str:
+        if not isinstance(self.energy, float):  # on the device, which is not waited for
+            return f"CoulombResult({len(self.forces)} particles, on the GPU)"
+        rms = np.sqrt((self.forces**2).sum(1).mean())
+        return (
+            f"CoulombResult({len(self.forces)} particles, energy {self.energy:.6f} kJ/mol, "
+            f"RMS force {rms:.4g} kJ/mol/nm)"
+        )
 
     @classmethod
     def from_boxes(

@@ -141,6 +141,15 @@ class CoulombSolver:
         if method == "fmm" and positions is not None:
             self._planner.prepare(positions, cell)
 
+    def __repr__(self) -> str:
+        request, found = self._planner.problem.request, self._planner.parameters
+        return (
+            f"CoulombSolver({len(self._charges)} particles, {len(self._exclusions)} exclusions, "
+            f"{'open' if self._open else 'periodic'}, tolerance {request.tolerance:g}, "
+            f"backend {self._backend!r}, "
+            f"{'parameters not chosen yet' if found is None else found})"
+        )
+
     @property
     def parameters(self) -> FMMParameters | SumParameters:
         """The parameters for the box vectors given at creation, with the expected error.

@@ -16,10 +16,12 @@ from fmm_openmm.integration.conversion.system import restore_pme, use_fmm  # noq
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
 from fmm_openmm.integration.guard import contexts  # noqa: E402
 from fmm_openmm.integration.guard.edits import check_system  # noqa: E402
+from fmm_openmm.integration.reporter import FMMReporter  # noqa: E402
 from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
 __all__ = [
     "FMMForce",
+    "FMMReporter",
     "ValidationReport",
     "check_system",
     "find_fmm",

@@ -94,6 +94,17 @@ class FMMForce(openmm.PythonForce):
         self._name, self._group = name, group
         bridge.handles.add(self)
 
+    def __repr__(self) -> str:
+        given = [
+            f"{name} {value!r}"
+            for name, value in asdict(self._definition.options).items()
+            if value not in (None, "auto")
+        ]
+        return (
+            f"FMMForce({self.getNumParticles()} particles, {self.getNumExclusions()} exclusions, "
+            f"{self._definition.boundary}, {', '.join(given)})"
+        )
+
     # the C++ object
 
     @property

@@ -5,7 +5,6 @@ In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM
 package's own.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +18,10 @@ from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
 from fmm_openmm.integration.options import Options
+from fmm_openmm.integration.report import Comparison, ValidationReport
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES
-from fmm_openmm.planning.request import FMMParameters, SolverKeywords, SolverOptions
+from fmm_openmm.planning.request import SolverKeywords, SolverOptions
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
@@ -59,120 +59,6 @@ dodecahedron of 3 nm at 0.9 nm."""
 CANCELLED = 0.1
 """Least RMS force that errors are relative to, over that between two RMS charges as far apart as
 particles are on average: in a perfect crystal, or of a single ion, the exact forces are zero."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One method beside the reference.
-
-    Attributes:
-        method: its name and tolerance.
-        energy: kJ/mol.
-        relative_energy_error: ``|U - U_ref| / |U_ref|``.
-        relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles; where forces cancel
-            over more than ``F_ref``, see :data:`CANCELLED`.
-        max_force_error: largest ``|F_i - F_ref,i|``, kJ/mol/nm.
-    """
-
-    method: str
-    energy: float
-    relative_energy_error: float
-    relative_rms_force_error: float
-    max_force_error: float
-
-    @classmethod
-    def of(cls, method: str, result: tuple, reference: tuple, least: float = 0.0) -> "Comparison":
-        """Compare two pairs of energy and forces (n, 3).
-
-        Args:
-            least: RMS force, kJ/mol/nm, in place of a smaller one in the relative error.
-        """
-        (energy, forces), (exact_energy, exact_forces) = result, reference
-        errors = np.linalg.norm(forces - exact_forces, axis=1)
-        scale = max(np.linalg.norm(exact_forces), least * np.sqrt(len(errors)))
-        return cls(
-            method,
-            float(energy),
-            abs(energy - exact_energy) / (abs(exact_energy) or 1.0),
-            float(np.linalg.norm(errors) / (scale or 1.0)),
-            float(errors.max()),
-        )
-
-
-@dataclass(frozen=True)
-class ValidationReport:
-    """What :func:`validate` found. Coulomb interaction alone, without exceptions and Lennard-Jones.
-
-    Attributes:
-        particles: number of particles.
-        tolerance: relative RMS force error the FMM was asked for.
-        parameters: what the FMM used.
-        reference: name of the reference.
-        reference_energy: kJ/mol.
-        fmm: the FMM beside the reference.
-        pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
-            tolerance or, where they are set, its splitting parameter and grid, beside the
-            reference; None in empty space, and where its grid would not fit into memory.
-        backend: that the FMM used.
-        pme_left_out: why PME is not there in a periodic cell; None where it is.
-    """
-
-    particles: int
-    tolerance: float
-    parameters: FMMParameters
-    reference: str
-    reference_energy: float
-    fmm: Comparison
-    pme: Comparison | None
-    backend: str
-    pme_left_out: str | None = None
-
-    @property
-    def energy(self) -> float:
-        """Of the FMM, kJ/mol."""
-        return self.fmm.energy
-
-    @property
-    def relative_energy_error(self) -> float:
-        """Of the FMM."""
-        return self.fmm.relative_energy_error
-
-    @property
-    def relative_rms_force_error(self) -> float:
-        """Of the FMM."""
-        return self.fmm.relative_rms_force_error
-
-    @property
-    def max_force_error(self) -> float:
-        """Of the FMM, kJ/mol/nm."""
-        return self.fmm.max_force_error
-
-    @property
-    def passed(self) -> bool:
-        """Whether the FMM meets its tolerance."""
-        return self.relative_rms_force_error <= self.tolerance
-
-    def summary(self) -> str:
-        """A table of the methods, and who is closer."""
-        methods = [each for each in (self.fmm, self.pme) if each]
-        closer = min(methods, key=lambda each: each.relative_rms_force_error)
-        lines = [
-            f"{self.particles} particles, Coulomb interaction alone, FMM on the {self.backend} "
-            f"backend, against {self.reference}: {self.reference_energy:.6f} kJ/mol",
-            f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}"
-            f"{'RMS force error':>17}{'largest, kJ/mol/nm':>20}",
-        ]
-        for each in methods:
-            lines.append(
-                f"{each.method:12}{each.energy:20.6f}{each.relative_energy_error:15.2e}"
-                f"{each.relative_rms_force_error:17.2e}{each.max_force_error:20.2e}"
-            )
-        if self.pme_left_out:
-            lines.append(f"PME: {self.pme_left_out}")
-        verdict = "meets" if self.passed else "MISSES"
-        comparison = f"; {closer.method} has the smaller RMS force error" if self.pme else ""
-        lines.append(f"FMM {verdict} its tolerance of {self.tolerance:g}{comparison}.")
-        return "\n".join(lines)
 
 
 @suggests_keywords(like=SolverOptions)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fmm_openmm.box import counts_matrix
 from fmm_openmm.checks import check_choice
+from fmm_openmm.display import html_table
 from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import largest_ratio, single_noise
 from fmm_openmm.implementations import M2L
@@ -44,7 +45,7 @@ MAX_LEVELS = 10
 """Largest number of levels: 2^30 leaves in each root box."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FMMParameters:
     """Parameters of a solver.
 
@@ -76,6 +77,30 @@ class FMMParameters:
     def counts(self) -> np.ndarray:
         """Integer matrix of the leaves, ``2^levels grid``, int64."""
         return np.array(self.grid, dtype=np.int64) << self.levels
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Names and values, for people."""
+        grid = np.array(self.grid)
+        if np.array_equal(grid, np.diag(np.diag(grid))):
+            boxes = " x ".join(map(str, np.diag(grid)))
+        else:
+            boxes = str(grid.tolist())
+        rows = [
+            ("order", str(self.order)),
+            ("near radius", f"{self.near_radius:g}"),
+            ("grid", boxes),
+            ("smoothing", f"{self.smoothing:g}"),
+        ]
+        if self.levels:
+            rows += [("levels", str(self.levels)), ("m2l", str(self.m2l))]
+        rows += [("precision", self.precision), ("expected error", f"{self.expected_error:.1e}")]
+        return rows
+
+    def __repr__(self) -> str:
+        return f"FMMParameters({', '.join(map(' '.join, self._rows()))})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), caption="FMM parameters")
 
 
 class SolverKeywords(TypedDict, total=False):
