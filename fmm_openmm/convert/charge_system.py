@@ -1,6 +1,7 @@
 """``ChargeSystem``: the charges, positions, box and exclusions of a system."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,7 +10,23 @@ from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
 from fmm_openmm.convert import cells, openmm_system, packages, storage
 from fmm_openmm.options import suggests_keywords
+from fmm_openmm.planning.request import RequestKeywords
 from fmm_openmm.solver import CoulombSolver
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    class CoulombKeywords(RequestKeywords, total=False):
+        """Keywords of :class:`CoulombSolver` beside charges, box vectors and exclusions."""
+
+        tolerance: float
+        boundary: str
+        precision: str
+        backend: str
+        exclusions_periodic: bool
+        positions: object
+        method: str
+
 
 KIND = "fmm_openmm ChargeSystem"
 VERSION = 1
@@ -73,7 +90,7 @@ class ChargeSystem:
         )
 
     @suggests_keywords(like=CoulombSolver, without=("charges", "box_vectors", "exclusions"))
-    def solver(self, **options) -> CoulombSolver:
+    def solver(self, **options: "Unpack[CoulombKeywords]") -> CoulombSolver:
         """A :class:`fmm_openmm.CoulombSolver` for this system.
 
         Args:

@@ -28,8 +28,23 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+if TYPE_CHECKING:
+
+    class _PythonForce:
+        """What type checkers know of ``openmm.PythonForce``, of which OpenMM tells them nothing."""
+
+        def getForceGroup(self) -> int: ...
+        def setForceGroup(self, group: int) -> None: ...
+        def getName(self) -> str: ...
+        def setName(self, name: str) -> None: ...
+        def usesPeriodicBoundaryConditions(self) -> bool: ...
+        def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None: ...
+else:
+    _PythonForce = openmm.PythonForce
+
+
 @lists_options(Options)
-class FMMForce(openmm.PythonForce):
+class FMMForce(_PythonForce):
     r"""Coulomb interaction of all particles and their periodic images, by the fast multipole
     method.
 
