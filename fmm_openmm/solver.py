@@ -145,7 +145,7 @@ class CoulombSolver:
         request, found = self._planner.problem.request, self._planner.parameters
         return (
             f"CoulombSolver({len(self._charges)} particles, {len(self._exclusions)} exclusions, "
-            f"{'open' if self._open else 'periodic'}, tolerance {request.tolerance:g}, "
+            f"{self._boundary.name}, tolerance {request.tolerance:g}, "
             f"backend {self._backend!r}, "
             f"{'parameters not chosen yet' if found is None else found})"
         )

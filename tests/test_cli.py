@@ -766,6 +766,20 @@ def test_analyse_takes_the_box_of_the_system_where_there_is_none(succeed, trajec
         assert found == pytest.approx(exact, rel=1e-4)
 
 
+def test_analyse_in_free_space(succeed, folder, trajectories):
+    """Whatever cell the trajectory has."""
+    charges = fmm.ChargeSystem.from_openmm(*small_water()[1:])
+    fmm.ChargeSystem(charges.charges, charges.positions, None, charges.exclusions).save("free.npz")
+    argv = ("analyse", "free.npz", "run.dcd", "--tolerance", "1e-5", "--stride", "2", "--json")
+    result = succeed(*argv)
+    solver = fmm.CoulombSolver(
+        charges.charges, None, charges.exclusions, boundary="open", method="direct", backend="cpu"
+    )
+    exact = [solver.compute(positions).energy for positions in trajectories[0][::2]]
+    assert (result["boundary"], len(exact)) == ("free space", 2)
+    assert result["energies"] == pytest.approx(exact, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

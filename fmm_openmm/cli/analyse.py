@@ -54,14 +54,14 @@ def run(args, terminal) -> Outcome:
             raise ValueError(f"no trajectory among {' and '.join(args.files)}: .dcd, .xtc or .nc")
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
-        solver, cell = solver_of(args, molecules)
+        solver, is_open = solver_of(args, molecules)
         rows: list[tuple[int, float, float]] = []
         arrays: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
         for k, frame in enumerate(frames(path, molecules.topology, args.stride)):
             number = k * args.stride
             advance(description=f"frame {number}")
-            box = frame.box_vectors if args.box is None else None
-            result = solver.compute(frame.positions, None if cell is None else box)
+            box = None if is_open or args.box else frame.box_vectors
+            result = solver.compute(frame.positions, box)
             rows.append((number, frame.time, float(result.energy)))
             for name in wanted:
                 arrays[name].append(getattr(result, name).astype(np.float32))
@@ -99,14 +99,15 @@ def check_arguments(args, wanted: list[str]) -> None:
 
 def solver_of(args, molecules):
     """The solver for the charges of a System, with the options of its FMMForce unless others are
-    given, and its box vectors, None in free space."""
+    given, and whether it is for free space."""
     definition, _ = electrostatics(molecules.system)
     given = options.fmm_options(args)
     chosen = Options(**given) if given else definition.options
     vectors = molecules.system.getDefaultPeriodicBoxVectors()
     cell = definition.structure.cell(np.array([vector._value for vector in vectors]))
     charges = definition.parameters.charges(defaults_in(molecules.system))
-    return definition.structure.solver(chosen, charges, cell, molecules.positions), cell
+    solver = definition.structure.solver(chosen, charges, cell, molecules.positions)
+    return solver, definition.boundary.is_open
 
 
 def write(path: str, rows: list, columns: dict, arrays: dict) -> None:

@@ -117,7 +117,7 @@ class FMMForce(_PythonForce):
         ]
         return (
             f"FMMForce({self.getNumParticles()} particles, {self.getNumExclusions()} exclusions, "
-            f"{self._definition.boundary}, {', '.join(given)})"
+            f"{self._definition.boundary.name}, {', '.join(given)})"
         )
 
     # the C++ object
