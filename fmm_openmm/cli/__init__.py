@@ -120,7 +120,7 @@ def main(argv=None) -> int:
     try:
         args = parse(argv)
         check_outputs(args)
-        terminal = Terminal(args.json)
+        terminal = Terminal(args.json, not args.no_progress)
         with _telling():
             outcome = COMMANDS[args.command].run(args, terminal)
         terminal.write_json(outcome.result)

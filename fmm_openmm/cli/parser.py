@@ -59,7 +59,7 @@ def add_command(commands, name: str, module) -> argparse.ArgumentParser:
 
 
 def add_common_arguments(parser, **options) -> None:
-    """``--json`` and ``--debug``; ``options`` may set another default."""
+    """``--json``, ``--no-progress`` and ``--debug``; ``options`` may set another default."""
     parser.add_argument(
         "--json",
         nargs="?",
@@ -69,6 +69,12 @@ def add_common_arguments(parser, **options) -> None:
         help="print the results as JSON, and nothing else; with =FILE write them there as well as "
         "printing what people read",
         **{"default": False} | options,
+    )
+    parser.add_argument(
+        "--no-progress",
+        action="store_true",
+        help="show no progress of long work",
+        **options,
     )
     parser.add_argument(
         "--debug",

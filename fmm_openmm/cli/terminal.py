@@ -41,10 +41,12 @@ class Terminal:
     Args:
         json: print nothing but JSON on stdout; or, a file name, write it there as well as printing
             for people.
+        progress: show progress, where stderr is a terminal.
     """
 
-    def __init__(self, json: bool | str = False):
-        self._json = json
+    def __init__(self, json: bool | str = False, progress: bool = True):
+        self._json, self._progress = json, progress
+        self._columns: list[str] = []
         self._console = Console(quiet=json is True, highlight=False, markup=False)
 
     def say(self, text: str = "") -> None:
@@ -60,10 +62,36 @@ class Terminal:
             table.add_row(*row)
         self._console.print(table)
 
+    def heading(self, columns) -> None:
+        """The first two rows of a Markdown table, unless :meth:`row` will write its columns' names
+        in every row."""
+        self._columns = list(columns)
+        if not self._is_too_wide():
+            self.row(columns)
+            self.row(["---"] * len(columns))
+
     def row(self, cells) -> None:
-        """A row of a Markdown table, at once, above a progress bar."""
-        if not self._console.quiet:
-            print(f"| {' | '.join(cells)} |", flush=True)
+        """A row of a Markdown table, at once, above a progress bar; on a terminal that is too
+        narrow for the table the first cells and then the others with their names."""
+        if self._console.quiet:
+            return
+        if not self._is_too_wide():
+            columns = self._columns or cells
+            padded = [cell.ljust(len(name)) for name, cell in zip(columns, cells, strict=True)]
+            print(f"| {' | '.join(padded)} |", flush=True)
+            return
+        named = [
+            _named(name, cell)
+            for name, cell in zip(self._columns, cells, strict=True)
+            if cell != "-"
+        ]
+        for line in _filled(named, self._console.width):
+            print(line, flush=True)
+
+    def _is_too_wide(self) -> bool:
+        """Whether the table's names alone need more columns than the terminal has."""
+        width = sum(len(name) + 3 for name in self._columns) + 1
+        return self._console.is_terminal and width > self._console.width
 
     def pairs(self, rows, title: str | None = None) -> None:
         """Names with their values, all left-aligned."""
@@ -79,7 +107,7 @@ class Terminal:
         """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a
         function ``advance(steps=1, description=None)``."""
         console = Console(stderr=True)
-        if not console.is_terminal:
+        if not (self._progress and console.is_terminal):
             yield lambda steps=1, description=None: None
             return
         columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
@@ -108,6 +136,22 @@ class Terminal:
             ):
                 json.dump(_jsonable(result), file, indent=2, allow_nan=False)
                 file.write("\n")
+
+
+def _named(name: str, cell: str) -> str:
+    """A cell with the name of its column, which may end with a unit: "step 1.2 ms"."""
+    what, _, unit = name.partition(", ")
+    return f"{name} {cell}" if ", " in unit else f"{what} {cell} {unit}".rstrip()
+
+
+def _filled(parts: list[str], width: int) -> list[str]:
+    """Lines of parts that are not broken, all but the first indented."""
+    lines = [""]
+    for part in parts:
+        if lines[-1].strip() and len(lines[-1]) + len(part) + 3 > width:
+            lines.append("   ")
+        lines[-1] += f" · {part}" if lines[-1].strip() else f"{' ' if lines[-1] else ''}{part}"
+    return lines
 
 
 def _table(title: str | None, **options) -> Table:

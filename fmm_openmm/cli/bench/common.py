@@ -106,12 +106,6 @@ def most_atoms(args, default: float, least: int = 1000) -> float:
     return most
 
 
-def heading(terminal, columns) -> None:
-    """The first two rows of a Markdown table."""
-    terminal.row(columns)
-    terminal.row(["---"] * len(columns))
-
-
 def lines(drawing, rows, keys, value, label: str) -> None:
     """Values against atoms, both logarithmic, one line for each combination of the keys; dotted:
     in proportion to atoms."""

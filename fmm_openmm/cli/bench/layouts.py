@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from fmm_openmm import backends
 from fmm_openmm.checks import check_number
-from fmm_openmm.cli.bench.common import add_precisions, heading, panels
+from fmm_openmm.cli.bench.common import add_precisions, panels
 
 DENSITIES = [1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 200]
 
@@ -53,8 +53,7 @@ def run(args, terminal, drawing) -> dict:
         values = ", ".join(f"{name} {1e12 * seconds:.3g}" for name, seconds in asdict(each).items())
         terminal.say(f"Costs, {precision}, picoseconds: {values}")
     terminal.say("\nTimes in microseconds, predicted ones in brackets\n")
-    heading(
-        terminal,
+    terminal.heading(
         (
             "precision",
             "density",

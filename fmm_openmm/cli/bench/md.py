@@ -21,7 +21,6 @@ from fmm_openmm.cli.bench.common import (
     add_smoothing,
     chosen_platform,
     default_sizes,
-    heading,
     lines,
 )
 from fmm_openmm.cli.bench.presets import PRESETS
@@ -138,7 +137,7 @@ def run(args, terminal, drawing) -> dict:
     }
     steps = f"{args.ensemble.upper()}, Langevin steps of {1e3 * timestep:g} fs at 300 K"
     terminal.say(f"Platform {where.getName()}; {steps}; {system}\n")
-    heading(terminal, ("system", "atoms", "tolerance", "precision", "method", *columns))
+    terminal.heading(("system", "atoms", "tolerance", "precision", "method", *columns))
     rows = []
     with terminal.progress("md", len(cases) * len(precisions)) as advance:
         for name, make in cases.items():

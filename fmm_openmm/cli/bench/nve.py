@@ -5,7 +5,6 @@ from fmm_openmm.cli.bench.common import (
     add_smoothing,
     chosen_platform,
     default_sizes,
-    heading,
 )
 from fmm_openmm.cli.options import add_platform_argument
 from fmm_openmm.planning.request import TOLERANCE
@@ -45,7 +44,7 @@ def run(args, terminal, drawing) -> dict:
     terminal.say(
         f"Platform {where.getName()}; {picoseconds:g} ps in steps of 1 fs, rigid TIP3P water\n"
     )
-    heading(terminal, ("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
+    terminal.heading(("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
     rows = []
     with terminal.progress("nve", len(sizes) * len(tolerances) * len(cases)) as advance:
         for each in sizes:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.cli.bench.common import add_backend, add_growth, heading, lines, most_atoms
+from fmm_openmm.cli.bench.common import add_backend, add_growth, lines, most_atoms
 
 MOST_ATOMS = {"cuda": 1e6, "cpu": 3e4}
 """Default end on each backend."""
@@ -38,7 +38,7 @@ def run(args, terminal, drawing) -> dict:
     if args.cell is not None:
         return nearly_empty(args, terminal, backend, most)
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, droplets of water\n")
-    heading(terminal, ("atoms", "method", "evaluation, us", "force error", "parameters"))
+    terminal.heading(("atoms", "method", "evaluation, us", "force error", "parameters"))
     rows, stopped = [], None
     with terminal.progress("open") as advance:
         for row in measure(most, args.tolerance, backend):
@@ -90,9 +90,7 @@ def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:
             f"got {args.cell:g}"
         )
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}, water\n")
-    heading(
-        terminal, ("system", "atoms", "evaluation, us", "call, us", "force error", "parameters")
-    )
+    terminal.heading(("system", "atoms", "evaluation, us", "call, us", "force error", "parameters"))
     rows = []
     for row in measure_cell(atoms, args.cell, args.tolerance, backend):
         rows.append(row)

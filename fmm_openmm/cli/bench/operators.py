@@ -4,7 +4,7 @@ and crossovers."""
 import itertools
 
 from fmm_openmm import backends
-from fmm_openmm.cli.bench.common import add_precisions, heading, panels
+from fmm_openmm.cli.bench.common import add_precisions, panels
 
 ORDERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20]
 
@@ -50,8 +50,7 @@ def run(args, terminal, drawing) -> dict:
         f"Separation {args.separation}, {bench.COUNT[args.separation]} boxes a list; "
         "times in microseconds\n"
     )
-    heading(
-        terminal,
+    terminal.heading(
         (
             "precision",
             "depth",

@@ -1,7 +1,7 @@
 """Growth of the time of an evaluation with the number of atoms."""
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.cli.bench.common import add_backend, add_growth, heading, lines, most_atoms
+from fmm_openmm.cli.bench.common import add_backend, add_growth, lines, most_atoms
 
 MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
 """Default end on each backend."""
@@ -23,7 +23,7 @@ def run(args, terminal, drawing) -> dict:
     backend = choose_backend(args.backend)
     most = most_atoms(args, MOST_ATOMS[backend], ATOMS)
     terminal.say(f"Backend {backend}, tolerance {args.tolerance:g}\n")
-    heading(terminal, ("atoms", "evaluation, us", "ns an atom", "force error"))
+    terminal.heading(("atoms", "evaluation, us", "ns an atom", "force error"))
     rows, stopped = [], None
     with terminal.progress("scaling") as advance:
         for row in measure(most, args.tolerance, backend):

@@ -12,7 +12,6 @@ from fmm_openmm.cli.bench.common import (
     add_cells,
     add_smoothing,
     default_sizes,
-    heading,
     lines,
 )
 from fmm_openmm.cli.options import add_expansion_arguments
@@ -48,8 +47,7 @@ def run(args, terminal, drawing) -> dict:
         f"Backend {backend}; times in microseconds; "
         "p2p and far field against multiply-adds and a copy alone\n"
     )
-    heading(
-        terminal,
+    terminal.heading(
         (
             "atoms",
             "cell",

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 
 from fmm_openmm import backends
-from fmm_openmm.cli.bench.common import add_cases, add_cells, default_sizes, heading, lines, width
+from fmm_openmm.cli.bench.common import add_cases, add_cells, default_sizes, lines, width
 from fmm_openmm.planning.request import PRECISIONS, Request
 from fmm_openmm.planning.tuning import KEPT
 
@@ -37,8 +37,7 @@ def run(args, terminal, drawing) -> dict:
     ]
     cases = list(itertools.product(args.sizes or default_sizes(True), args.cells, requests))
     terminal.say(f"Winners are kept in {KEPT.path}; times in microseconds\n")
-    heading(
-        terminal,
+    terminal.heading(
         (
             "atoms",
             "cell",
