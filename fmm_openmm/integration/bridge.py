@@ -1,10 +1,10 @@
-"""The host bridge: the callable inside the ``openmm.PythonForce``, which every platform evaluates
+"""The host bridge: the callable of the ``openmm.PythonForce``, which every platform evaluates
 through host memory.
 
-OpenMM pickles the callable when the force is built, and clones it through that pickle (XML,
-``copy.deepcopy``, ``CustomCVForce``, ``ATMForce``). Every unpickled callable gets its own identity,
-and OpenMM pickles it anew, so the pickle inside a C++ force always names the callable that this
-force calls: :func:`fmm_openmm.integration.identity.bridge_of` finds it again.
+OpenMM pickles the callable when the force is created, and copies the force by that pickle (XML,
+``copy.deepcopy``, ``CustomCVForce``, ``ATMForce``). Every unpickled callable has a new identity and
+is pickled again by OpenMM. The pickle in a C++ force therefore always identifies the callable of
+that force, which :func:`fmm_openmm.integration.identity.bridge_of` finds.
 """
 
 import sys
@@ -28,19 +28,19 @@ from fmm_openmm.solver import CoulombSolver
 class HostBridge:
     """Computes energy and forces of a ``State`` for a PythonForce.
 
-    Contexts that share a force share its callable, and nothing tells it which of them calls. So it
-    serves the charges of the definition, or, where the Context was updated, those of the snapshot
-    that the Context's parameter ``fmm_revision`` names.
+    Contexts of one force share its callable, which does not know the calling Context. It uses the
+    charges of the definition or, if the Context was updated, those of the snapshot that the
+    Context's parameter ``fmm_revision`` identifies.
 
-    The structure (particle count and exclusions) is frozen at the first evaluation: Contexts may
-    exist from then on.
+    The structure (number of particles and exclusions) is frozen at the first evaluation, since
+    Contexts may exist from then on.
 
     Args:
-        definition: what to compute, or its packed form.
+        definition: definition of the force, or its packed form.
 
     Attributes:
         handles: the :class:`FMMForce` objects that edit the definition.
-        is_unpickled: whether OpenMM unpickled it, and so never frees it.
+        is_unpickled: whether OpenMM has unpickled the bridge, in which case it never frees it.
     """
 
     def __init__(self, definition: Definition | str | dict):
@@ -60,7 +60,7 @@ class HostBridge:
 
     @property
     def definition(self) -> Definition:
-        """What the force is defined by; unpacked on first use.
+        """Definition of the force, unpacked on first use.
 
         Raises:
             ValueError: the packed form was written by another version.
@@ -79,13 +79,13 @@ class HostBridge:
 
     @property
     def __call__(self):
-        """``bridge(state)``: energy in kJ/mol and forces (n, 3) in kJ/mol/nm, float64.
+        """``bridge(state)``: energy in kJ/mol and forces, shape (n, 3), in kJ/mol/nm, float64.
 
-        OpenMM takes the text of an exception and never frees the exception itself. Raised by Python
-        code it would carry a traceback, and with it every caller's variables, the Context among
-        them. So the call is the ``send`` of a generator: a result is yielded, and the text of an
-        error is *returned*, which makes ``send`` raise a ``StopIteration`` of that text without any
-        traceback.
+        OpenMM reads the text of an exception and never frees the exception. An exception raised by
+        Python code would hold a traceback, and with it the variables of all callers, the Context
+        included. The call is therefore the ``send`` of a generator, which yields a result and
+        *returns* the text of an error: ``send`` then raises a ``StopIteration`` with that text and
+        without a traceback.
         """
         call = self._compute()
         next(call)
@@ -94,7 +94,7 @@ class HostBridge:
     def _compute(self):
         state = yield
         try:
-            # without images OpenMM gives no box
+            # OpenMM has no box without periodicity
             boxless = self.fix_structure().boundary.is_open
             if self.definition.options.native_only:
                 self._require_session()
@@ -115,8 +115,8 @@ class HostBridge:
     def _require_session(self) -> None:
         """Raise an error unless the native bridge serves a Context of this force.
 
-        Beside such a one OpenMM's minimiser makes a Context of the CPU platform, where forces are
-        too large for a GPU.
+        In addition to such a Context OpenMM's minimiser creates one on the CPU platform if forces
+        are too large for the GPU.
         """
         if not sessions_of(self):
             self.definition.options.check_available()
@@ -129,8 +129,8 @@ class HostBridge:
 
         Args:
             positions: shape (n, 3), nm.
-            box_vectors: shape (3, 3), nm; of no effect in empty space.
-            values: the Context's global parameters, by name.
+            box_vectors: shape (3, 3), nm; ignored in free space.
+            values: global parameters of the Context, by name.
         """
         with self._lock:
             charges = self.parameters_in(values).charges(values)
@@ -149,13 +149,13 @@ class HostBridge:
             return self._loaded_solver(charges, cell, positions).compute(positions, cell)
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
-        """Charges, shape (n,), e, and structure of the Context that has these global parameters."""
+        """Charges, shape (n,), e, and structure for a Context with the given global parameters."""
         with self._lock:
             return self.parameters_in(values).charges(values), self._structure
 
     def in_use(self, positions, box_vectors, values) -> tuple[FMMParameters, str]:
-        """The solver's parameters and backend in a Context with these positions, box vectors and
-        global parameters."""
+        """Parameters and backend of the solver in a Context with the given positions, box vectors
+        and global parameters."""
         with self._lock:
             charges = self.parameters_in(values).charges(values)
             cell = self._structure.cell(box_vectors)
@@ -163,7 +163,7 @@ class HostBridge:
             return solver.parameters_for(cell), solver.backend
 
     def parameters_in(self, values) -> Parameters:
-        """Charges and offsets of the Context that has these global parameters."""
+        """Charges and offsets for a Context with the given global parameters."""
         structure = self.fix_structure()
         snapshot = self.snapshots.get(values.get(REVISION, 0.0))
         if snapshot is not None:
@@ -173,7 +173,7 @@ class HostBridge:
         return self._parameters
 
     def fix_structure(self) -> Structure:
-        """What Contexts use: the definition's structure when this was first called."""
+        """The structure that Contexts use: that of the definition at the first call."""
         if self._structure is None:
             self._structure, self._structure_version = (
                 self.definition.structure,
@@ -183,18 +183,18 @@ class HostBridge:
 
     @property
     def in_contexts(self) -> bool:
-        """Whether Contexts may exist that use the force."""
+        """Whether Contexts of the force may exist."""
         return self._structure is not None
 
     @property
     def is_current(self) -> bool:
-        """Whether the definition still has the structure that Contexts use."""
+        """Whether the structure of the definition is the one that Contexts use."""
         return (
             self._structure is None or self._structure_version == self.definition.structure_version
         )
 
     def release(self) -> None:
-        """Shrink to the packed definition; the next evaluation unpacks it."""
+        """Release everything but the packed definition, which the next evaluation unpacks."""
         with self._lock:
             self._solver = self._loaded = self._structure = self._parameters = None
             if isinstance(self._definition, Definition):
@@ -214,12 +214,11 @@ signals.install(live)
 
 
 def revive(uid: str, packed: str | dict) -> HostBridge:
-    """The bridge to a pickle, with its definition still packed: so whatever is wrong with that
-    shows when it is used.
+    """The bridge of a pickle. Its definition remains packed, so that errors in it occur on use.
 
     Args:
-        uid: identity of the bridge that was pickled; the new one gets its own.
-        packed: its packed definition.
+        uid: identity of the pickled bridge; the new bridge has another one.
+        packed: packed definition.
     """
     with openmm_callback():
         prepare()
@@ -237,8 +236,8 @@ def _references(table, key) -> int:
 
 
 _HELD_ONCE = _references({0: object()}, 0)
-"""Reference count, as ``_references`` sees it, of what one owner holds.
+"""Reference count, as determined by ``_references``, of an object with a single owner.
 
-OpenMM 8.6 never frees a callable it has unpickled. One that has no other owner left belongs to a
-force that is gone. Any other callable is freed with its force, which may be its only owner.
+OpenMM 8.6 never frees a callable that it has unpickled. If such a callable has no other owner, its
+force no longer exists. Any other callable is freed with its force, which may be its only owner.
 """

@@ -51,50 +51,49 @@ class FMMForce(_PythonForce):
     .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_{n}{}' \frac{q_i q_j}{|x_i - x_j - n|}
                   - k_e \sum_{(i,j)\ excluded} \frac{q_i q_j}{|x_i - x_j|}
 
-    with tin-foil boundary and, for a net charge, a uniform neutralising background, as OpenMM's PME
-    has them. Of an excluded pair the bare interaction at the distance of the coordinates as they
-    are is removed, or at the minimum image after
-    ``setExclusionsUsePeriodicBoundaryConditions(True)``. After
-    ``setUsesPeriodicBoundaryConditions(False)`` the particles are in empty space: n = 0 alone, for
-    any net charge, as with OpenMM's NoCutoff.
+    The boundary is tin-foil, and a uniform background neutralises a net charge, as in OpenMM's PME.
+    For an excluded pair the bare interaction is subtracted at the distance that the coordinates
+    give, or at the minimum image after ``setExclusionsUsePeriodicBoundaryConditions(True)``. After
+    ``setUsesPeriodicBoundaryConditions(False)`` the particles are in free space: only n = 0
+    contributes, and the net charge is arbitrary, as with OpenMM's NoCutoff.
 
-    Fill it like any force of OpenMM and add it to a System; charges are
-    ``charge = base + sum(scale * parameter)`` over the parameter offsets. Where it differs from a
-    ``NonbondedForce``:
+    Particles, exclusions and parameter offsets are added as to any force of OpenMM. The charge of
+    a particle is ``base + sum(scale * parameter)`` over its parameter offsets. The force differs
+    from a ``NonbondedForce`` in these points:
 
-    - Global parameters must be added before ``system.addForce(force)``, and their defaults stay as
-      they are then; everything else may follow. Set other values with ``context.setParameter()``.
-      A force that :func:`use_fmm` made leaves its parameters to the NonbondedForce, and with them
-      the defaults, which may be set there at any time.
-    - Charges that are set after that take effect at the next evaluation in every Context that has
-      not been updated by ``updateParametersInContext()``, not only in new Contexts.
-    - Particle count and exclusions are fixed once a Context has evaluated the force. After a later
-      change ``updateParametersInContext()`` raises an error; copy the System for a Context with the
-      new ones.
+    - Global parameters must be added before ``system.addForce(force)``, and their defaults cannot
+      change afterwards; set other values with ``context.setParameter()``. Everything else may be
+      added later. A force made by :func:`use_fmm` leaves its parameters to the NonbondedForce,
+      where their defaults may be set at any time.
+    - Charges that are set later take effect at the next evaluation in every Context that has not
+      been updated by ``updateParametersInContext()``, not only in new Contexts.
+    - The number of particles and the exclusions are fixed once a Context has evaluated the force.
+      After a later change ``updateParametersInContext()`` raises an error; make a Context of a copy
+      of the System.
     - ``system.getForce(i)`` returns an ``openmm.PythonForce``; :meth:`from_force` and
-      :func:`find_fmm` return the ``FMMForce`` to it.
+      :func:`find_fmm` return its ``FMMForce``.
     - ``updateParametersInContext()`` records the charges in use in the Context's parameter
-      ``fmm_revision``. It becomes part of States and checkpoints, and of
-      ``reinitialize(preserveState=True)``: these bring back the charges of that update, so call it
-      again afterwards for those set since. The charges themselves are kept for the Contexts that
-      were updated, and the last eight in use; a State that needs others of this process is an
-      error. A State from before any update, or of a Context without an FMMForce, leaves the charges
-      as they are; in a Context without an FMMForce every State leaves them.
-    - A PythonForce does not know its Context's precision, so ``precision="auto"`` depends on the
-      tolerance. On the native bridge it is double in Contexts of double precision.
-    - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a clone: global parameters reach
+      ``fmm_revision``, which is part of States and checkpoints and of
+      ``reinitialize(preserveState=True)``. Loading these restores the charges of that update; for
+      charges set since, call it again. Charges are remembered for the Contexts that were updated,
+      and for the last eight updates in use. Loading a State that needs other charges of this
+      process raises an error. A State from before any update, or of a Context without an FMMForce,
+      does not change the charges.
+    - A PythonForce does not know the precision of its Context, so ``precision="auto"`` depends on
+      the tolerance. On the native bridge it is double in Contexts of double precision.
+    - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a copy. Global parameters reach
       it, ``updateParametersInContext()`` does not.
-    - ``State.getEnergyParameterDerivatives()`` lacks it: call
+    - ``State.getEnergyParameterDerivatives()`` does not include it; call
       :meth:`getEnergyParameterDerivativesInContext`.
 
     Args:
-        tolerance: relative RMS force error to meet.
-        options: the keywords of
+        tolerance: largest relative RMS force error.
+        options: keywords of
             :class:`ForceKeywords <fmm_openmm.integration.options.ForceKeywords>`.
 
     Raises:
-        ValueError, TypeError: a bad option, naming it.
-        UnsupportedError: an option that is not available on this computer.
+        ValueError, TypeError: an option is invalid; the message names it.
+        UnsupportedError: an option is not available on this computer.
     """
 
     @suggests_keywords(like=Options)
@@ -124,10 +123,11 @@ class FMMForce(_PythonForce):
 
     @property
     def this(self):
-        """SWIG's handle of the C++ object, which is built when something first asks for it.
+        """SWIG's handle of the C++ object, which is created on first use.
 
-        A PythonForce is immutable, so a change while Python still owns it drops the object, see
-        :meth:`_edited`. OpenMM asks for ``thisown`` before a System or another force takes it over.
+        A PythonForce is immutable. A change while Python still owns the object therefore discards
+        it (:meth:`_edited`). OpenMM reads ``thisown`` before a System or another force takes
+        ownership.
         """
         handle = self.__dict__.get("this")
         if handle is None:
@@ -155,16 +155,13 @@ class FMMForce(_PythonForce):
 
     @property
     def _is_taken(self) -> bool:
-        """Whether a System or another force owns the C++ object, or it came from somebody else
-        who may hand it on."""
+        """Whether a System or another force owns the C++ object or may come to own it."""
         handle = self.__dict__.get("this")
         return handle is not None and (self._is_view or not handle.own())
 
     def _removed(self, system: openmm.System, index: int) -> None:
-        """Remove it from the System that owns it.
-
-        All handles then belong to Python again, as if never added.
-        """
+        """Remove the force from the System that owns it. All handles then belong to Python
+        again."""
         name, group = self.getName(), self.getForceGroup()
         handles, bridge = list(self._bridge.handles), HostBridge(self._definition)
         system.removeForce(index)
@@ -174,7 +171,7 @@ class FMMForce(_PythonForce):
             handle._start(bridge, name, group)
 
     def _edited(self) -> None:
-        """Carry a change of the definition over to the C++ object."""
+        """Apply a change of the definition to the C++ object."""
         if "this" not in self.__dict__:
             return
         callbacks.changed()
@@ -202,7 +199,7 @@ class FMMForce(_PythonForce):
     # particles
 
     def addParticle(self, charge) -> int:
-        """Add a particle; one is needed for each of the System, in its order.
+        """Add a particle. The force needs one for each particle of the System, in the same order.
 
         Args:
             charge: e.
@@ -224,19 +221,20 @@ class FMMForce(_PythonForce):
         return unit.Quantity(float(charge), unit.elementary_charge)
 
     def setParticleParameters(self, index: int, charge) -> None:
-        """Set the charge of a particle, e. Contexts that have been updated before need another
+        """Set the charge of a particle, e. Contexts that were updated before need another
         :meth:`updateParametersInContext`."""
         self._definition.set_charge(_index(index, self.getNumParticles(), "particles"), charge)
         self._edited()
 
     def setCharges(self, charges) -> None:
-        """Set the charges of all particles, shape (n,), e: as :meth:`setParticleParameters` for
-        each. Once a System owns the force, every single change writes anew what copies and XML are
-        made of; this does so once.
+        """Set the charges of all particles, shape (n,), e.
+
+        Equivalent to :meth:`setParticleParameters` for each particle, but faster if a System owns
+        the force, since each change serialises the force again.
 
         Raises:
-            ValueError: another number of particles, or a charge that is not finite, naming the
-                particle.
+            ValueError: the number of charges is wrong, or a charge is not finite; the message names
+                the particle.
         """
         self._definition.set_charges(charges)
         self._edited()
@@ -244,13 +242,13 @@ class FMMForce(_PythonForce):
     # exclusions
 
     def addExclusion(self, particle1: int, particle2: int) -> int:
-        """Exclude a pair: its bare 1/r interaction is left out.
+        """Exclude the bare 1/r interaction of a pair.
 
         Returns:
             The index of the exclusion.
 
         Raises:
-            ValueError: the pair is excluded already, or is no pair.
+            ValueError: the pair is excluded already, or is not a pair of particles.
         """
         index = self._definition.add_exclusion(
             _integer(particle1, "particle1"), _integer(particle2, "particle2")
@@ -269,13 +267,13 @@ class FMMForce(_PythonForce):
         ].tolist()
 
     def setExclusionsUsePeriodicBoundaryConditions(self, periodic: bool) -> None:
-        """Whether an excluded pair means its minimum image instead of its coordinates as they
-        are (the default)."""
+        """Set whether exclusions apply to the minimum image of a pair instead of the image that the
+        coordinates give (the default)."""
         self._definition.set_exclusions_periodic(periodic)
         self._restructured()
 
     def getExclusionsUsePeriodicBoundaryConditions(self) -> bool:
-        """Whether an excluded pair means its minimum image."""
+        """Whether exclusions apply to the minimum image of a pair."""
         return self._definition.exclusions_periodic
 
     # parameter offsets
@@ -287,7 +285,7 @@ class FMMForce(_PythonForce):
             The index of the parameter.
 
         Raises:
-            ValueError: the name is taken, a System owns the force already, or it came from
+            ValueError: the name is in use, a System owns the force already, or the force came from
                 :meth:`from_force`.
         """
         if self._is_taken:
@@ -312,8 +310,8 @@ class FMMForce(_PythonForce):
         return self._global_parameter(index)[0]
 
     def getGlobalParameterDefaultValue(self, index: int) -> float:
-        """The value of a global parameter in a new Context; of a force that :func:`use_fmm` made,
-        at the conversion."""
+        """The value of a global parameter in a new Context; for a force made by :func:`use_fmm`,
+        the value at the conversion."""
         return self._global_parameter(index)[1]
 
     def _global_parameter(self, index: int) -> tuple[str, float]:
@@ -366,11 +364,11 @@ class FMMForce(_PythonForce):
     # boundary
 
     def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None:
-        """Whether there are periodic images (the default), or the particles are in empty space.
+        """Set whether there are periodic images (the default) or the particles are in free space.
 
         Raises:
-            ValueError: for False, if the force was given a ``grid``; for another than before, once
-                a Context has used it.
+            ValueError: False together with the option ``grid``, or a change after a Context has
+                used the force.
         """
         if self._bridge.in_contexts and bool(periodic) != self.usesPeriodicBoundaryConditions():
             raise ValueError(
@@ -382,7 +380,7 @@ class FMMForce(_PythonForce):
             super().setUsesPeriodicBoundaryConditions(bool(periodic))
         self._restructured()
 
-    # what a PythonForce could do and an FMMForce cannot
+    # methods of PythonForce that an FMMForce does not support
 
     def setParticles(self, particles) -> None:
         """Not available.
@@ -397,15 +395,14 @@ class FMMForce(_PythonForce):
     # Contexts
 
     def updateParametersInContext(self, context: openmm.Context) -> None:
-        """Send the present charges and parameter offsets to a Context.
+        """Copy the charges and parameter offsets of the force to a Context.
 
         ``reinitialize(preserveState=True)``, ``setState``, ``loadState`` and ``loadCheckpoint``
-        bring back the charges of the last update, not those set on the force since: call this again
-        afterwards.
+        restore the charges of the last update. If charges were set since, call this again.
 
         Raises:
             ValueError: the Context's System does not own this force, or did not when the Context
-                was made; or particles or exclusions were changed.
+                was created; or the number of particles or the exclusions have changed.
         """
         self._require_in(context, "updateParametersInContext")
         if not self._bridge.is_current:
@@ -441,14 +438,14 @@ class FMMForce(_PythonForce):
         context.setParameter(REVISION, revision)
 
     def getFMMParametersInContext(self, context: openmm.Context) -> dict:
-        """What is in use at the Context's box vectors.
+        """Parameters in use at the box vectors of a Context.
 
         Returns:
             The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and
             ``bridge_reason``, ``lennard_jones`` ("sites" or "openmm") and ``lennard_jones_reason``.
 
         Raises:
-            OpenMMException: the Context has no positions yet, on which the choice may depend.
+            OpenMMException: the Context has no positions yet, on which the parameters may depend.
         """
         self._require_in(context, "getFMMParametersInContext")
         state = _state(context)
@@ -476,9 +473,9 @@ class FMMForce(_PythonForce):
         }
 
     def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
-        """The electrostatic potential at every particle: of all others but the excluded ones, of
-        every periodic image and of the background. The derivative of the force's energy with
-        respect to the particle's charge.
+        """The electrostatic potential at every particle, due to all particles that are not
+        excluded, all periodic images and the background. It is the derivative of the force's energy
+        with respect to the charge of the particle.
 
         Returns:
             shape (n,), kJ/mol/e.
@@ -488,8 +485,8 @@ class FMMForce(_PythonForce):
     def getEnergyParameterDerivativesInContext(self, context: openmm.Context) -> dict[str, float]:
         """The derivative of this force's energy with respect to each of its global parameters.
 
-        ``{name: sum_i scale_i * potential_i}``, kJ/mol per unit of the parameter. What exception
-        parameter offsets of a NonbondedForce contribute is not part of it.
+        ``{name: sum_i scale_i * potential_i}``, kJ/mol per unit of the parameter, without the
+        contribution of exception parameter offsets of a NonbondedForce.
         """
         parameters, potentials = self._evaluate(context, "getEnergyParameterDerivativesInContext")
         return parameters.derivatives(potentials)
@@ -532,16 +529,16 @@ class FMMForce(_PythonForce):
         ]
         return [(force, int(force.this) == int(self.this)) for force in forces]
 
-    # other ways to make one
+    # other constructors
 
     @classmethod
     def from_force(cls, force: openmm.Force) -> "FMMForce":
-        """The FMMForce to a force that came from ``system.getForce()``, from XML or from a copy.
+        """The FMMForce of a force obtained from ``system.getForce()``, from XML or from a copy.
 
-        Both are handles of one C++ object and share its charges.
+        Both are handles of the same C++ object and share its charges.
 
         Raises:
-            ValueError, TypeError: the force is not an FMMForce, or no force at all.
+            ValueError, TypeError: the force is not an FMMForce, or not a force.
         """
         if isinstance(force, FMMForce):
             return force
@@ -574,13 +571,13 @@ class FMMForce(_PythonForce):
         """A force with the charges, charge offsets and boundary of a NonbondedForce; every
         exception becomes an exclusion.
 
-        The NonbondedForce is left as it is. It must evaluate its exceptions itself, and
-        nothing else of Coulomb: :func:`use_fmm` arranges that.
+        The NonbondedForce is not changed. It must evaluate its exceptions, but no other Coulomb
+        interaction; :func:`use_fmm` arranges that.
 
         Args:
             nonbonded_force: the source.
-            tolerance: relative RMS force error to meet.
-            options: the other keywords of :class:`FMMForce`.
+            tolerance: largest relative RMS force error.
+            options: other keywords of :class:`FMMForce`.
 
         Raises:
             TypeError: not a NonbondedForce.
@@ -596,8 +593,7 @@ class FMMForce(_PythonForce):
         return made
 
     def _fill(self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray) -> None:
-        """Take over from a NonbondedForce with these charges, shape (n,), e,
-        while this force is empty."""
+        """Fill the empty force from a NonbondedForce with the given charges, shape (n,), e."""
         definition = self._definition
         definition.set_boundary(Boundary((nonbonded_force.usesPeriodicBoundaryConditions(),) * 3))
         definition.fill(charges, excepted_pairs(nonbonded_force))
@@ -631,7 +627,7 @@ def _restore(cls, packed: str | dict, name: str, group: int) -> FMMForce:
 
 
 def find_fmm(system: openmm.System) -> list[FMMForce]:
-    """Every FMMForce of a System, in its order: also after the System was copied or read from XML.
+    """All FMMForces of a System, in order; also of a copy, or of a System read from XML.
 
     Raises:
         TypeError: not a System.
@@ -647,8 +643,7 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
 
 
 def _state(context: openmm.Context) -> openmm.State:
-    """Positions, box vectors and global parameters, or OpenMM's error where no
-    positions have been set."""
+    """State with positions, box vectors and global parameters; OpenMM's error without positions."""
     context.getState(energy=True, groups=0)
     return context.getState(positions=True, parameters=True)
 

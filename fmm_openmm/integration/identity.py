@@ -1,8 +1,8 @@
-"""Which callable a PythonForce holds: what its pickle tells, and the callables that are alive.
+"""Identification of the callable of a PythonForce from its pickle, and the live callables.
 
-All that such a pickle holds is the text of a loader, the identity, and the definition as text
-(:meth:`fmm_openmm.integration.definition.Definition.pack`). So it does not depend on the classes of
-this package, and :func:`content_in` reads it without running anything of it.
+The pickle consists of the text of a loader, the identity, and the definition as text
+(:meth:`fmm_openmm.integration.definition.Definition.pack`). It therefore does not depend on the
+classes of this package, and :func:`content_in` reads it without executing it.
 """
 
 import inspect
@@ -20,10 +20,10 @@ import openmm
 from fmm_openmm.integration.definition import Definition, Structure, content_of
 
 IDENTITY = "fmm_openmm callable "
-"""How every identity starts; 32 hexadecimal digits follow."""
+"""Prefix of every identity; 32 hexadecimal digits follow."""
 
 _IDENTITY_IN_XML = re.compile(f"({IDENTITY.encode().hex()})(?:3[0-9]|6[1-6]){{32}}")
-"""An identity where XML has the bytes of a pickle in hexadecimal digits."""
+"""An identity in XML, where the bytes of a pickle are hexadecimal digits."""
 
 LOADER = """
 try:
@@ -34,60 +34,57 @@ except Exception as error:
     def made(state):
         raise ImportError(text)
 """
-"""What unpickles a bridge. It must not fail: OpenMM 8.6 takes a callable that cannot be
-unpickled for a valid one, and the process would die of reading a System's XML where fmm_openmm
-is not installed."""
+"""Code that unpickles a bridge. It must not fail, because OpenMM 8.6 treats a callable that cannot
+be unpickled as valid: reading the XML of a System without fmm_openmm installed would end the
+process."""
 
 
 SOURCE = "exec(loader) or made"
-"""What evaluates the loader, to the callable that it made."""
+"""Expression that runs the loader and returns its callable."""
 
 
 class Bridge(Protocol):
-    """A callable of this package, as its readers know it."""
+    """Interface of the package's callables."""
 
     uid: str
     definition: Definition
 
     def fix_structure(self) -> Structure:
-        """What Contexts use from now on."""
+        """Freeze and return the structure that Contexts use."""
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
-        """Charges, shape (n,), e, and structure of the Context that has these global
-        parameters."""
+        """Charges, shape (n,), e, and structure for a Context with the given global parameters."""
 
 
 live: weakref.WeakValueDictionary[str, Bridge] = weakref.WeakValueDictionary()
-"""The callables of this process by their identity."""
+"""Callables of this process by identity."""
 
 
 def bridge_of(force: openmm.PythonForce) -> Bridge | None:
-    """The live callable of a force, wherever it came from; None if it is not ours."""
+    """The live callable of a force; None if the force is not an FMMForce."""
     try:
-        # OpenMM's own method, whose text has identities
+        # OpenMM's original method, whose text contains identities
         text = inspect.unwrap(openmm.XmlSerializer._serializeForce)(force)
         node = ET.fromstring(text)
-    except openmm.OpenMMException:  # the callable of somebody else, which cannot be pickled
+    except openmm.OpenMMException:  # a foreign callable that cannot be pickled
         return None
     return bridge_in(bytes.fromhex(node.get("function")))
 
 
 def without_identities(text: str) -> str:
-    """XML without the identities of callables, so that equal forces have equal texts."""
+    """XML with identities of callables zeroed, so that equal forces have equal texts."""
     return _IDENTITY_IN_XML.sub(r"\g<1>" + "30" * 32, text)
 
 
 def bridge_in(pickled: bytes) -> Bridge | None:
-    """The live callable that a PythonForce holds this pickle of; None if it is not ours."""
+    """The live callable with this pickle; None if it is not one of the package."""
     names = _names_in(pickled)
     return names and live.get(names["uid"])
 
 
 def content_in(attributes) -> dict | None:
-    """What defines the FMMForce of an XML element with these attributes, as :func:`content_of`
-    returns it; None if it is another force.
-
-    Nothing of the file is run, as ``XmlSerializer.deserialize`` would.
+    """:func:`content_of` the FMMForce of an XML element with these attributes; None for another
+    force. Unlike ``XmlSerializer.deserialize`` it executes nothing from the file.
     """
     if attributes.get("type") != "PythonForce":
         return None
@@ -96,11 +93,11 @@ def content_in(attributes) -> dict | None:
 
 
 def _names_in(pickled: bytes) -> dict | None:
-    """``uid`` and ``packed`` in the pickle of a bridge; None unless it is one, letter by letter."""
+    """``uid`` and ``packed`` in the pickle of a bridge; None unless it is exactly that."""
     reader = _Reader(io.BytesIO(pickled))
     try:
         for opcode, argument, _ in pickletools.genops(pickled):
-            # places in the unpickler's memory, which would reserve all below it
+            # a large index into the unpickler's memo would allocate all entries below it
             if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(pickled):
                 return None
         return reader.names if reader.load() is reader else None
@@ -109,9 +106,9 @@ def _names_in(pickled: bytes) -> dict | None:
 
 
 class _Reader(pickle.Unpickler):
-    """Takes the pickle of a bridge apart, and refuses to load anything else.
+    """Parses the pickle of a bridge and refuses to load anything else.
 
-    ``load`` returns the reader itself where the last that was called is what calls the loader.
+    ``load`` returns the reader itself if the last call in the pickle is that of the loader.
     """
 
     names: dict | None = None

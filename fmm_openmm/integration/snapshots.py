@@ -1,5 +1,5 @@
-"""Which Context uses which charges, told through the one thing of a Context that the callable
-sees: its parameters."""
+"""The charges of each Context, identified by a global parameter, the only property of a Context
+that the callable of a PythonForce sees."""
 
 import hashlib
 import weakref
@@ -7,24 +7,24 @@ import weakref
 from fmm_openmm.integration.definition import Parameters
 
 REVISION = "fmm_revision"
-"""Global parameter every FMMForce declares.
-0: the charges of the definition; otherwise the revision of a snapshot.
+"""Global parameter of every FMMForce: 0 for the charges of the definition, else the revision of a
+snapshot.
 
 The name is the same for all forces and runs, so that a State or checkpoint written by one run loads
 in the next.
 """
 
 KEPT = 8
-"""Snapshots kept although no known Context was sent them, those used last: a recent checkpoint
-finds its charges again."""
+"""Number of recently used snapshots that are kept without a known Context, so that a recent
+checkpoint finds its charges."""
 
 REMEMBERED = 100_000
-"""Revisions whose snapshots are gone, but not the knowledge that there were any."""
+"""Number of revisions without a snapshot that are remembered."""
 
 
 def revision_of(parameters: list[Parameters]) -> int:
-    """A number that names these parameters in every process: a 48-bit digest of
-    their content, never 0."""
+    """Identifier of parameters that is the same in every process: a 48-bit digest of their content,
+    never 0."""
     digest = hashlib.blake2b(digest_size=6)
     for item in parameters:
         for part in item.digest_parts():
@@ -33,10 +33,10 @@ def revision_of(parameters: list[Parameters]) -> int:
 
 
 class Snapshots:
-    """The parameters that were sent to Contexts, by revision.
+    """The parameters copied to Contexts, by revision.
 
-    A snapshot is kept as long as a Context it was sent to is alive. Contexts whose lifetime Python
-    does not see (the inner Context of a CustomCVForce) count as alive.
+    A snapshot is kept as long as a Context that it was copied to exists. Contexts whose lifetime is
+    unknown to Python (the inner Context of a CustomCVForce) are assumed to exist.
     """
 
     def __init__(self):
@@ -50,10 +50,10 @@ class Snapshots:
         return len(self._by_revision)
 
     def get(self, revision: float) -> Parameters | None:
-        """What was sent under this revision; None if nothing was, in this process.
+        """The parameters of a revision; None if this process has not seen it.
 
         Raises:
-            ValueError: it is no longer kept.
+            ValueError: the snapshot is no longer kept.
         """
         revision = int(revision)
         found = self._by_revision.get(revision)
@@ -66,17 +66,17 @@ class Snapshots:
         return found
 
     def has_dropped(self, revision: float) -> bool:
-        """Whether :meth:`get` raises the error."""
+        """Whether :meth:`get` raises an error."""
         return int(revision) in self._dropped
 
     def drop(self, revision: int) -> None:
-        """Make :meth:`get` raise the error."""
+        """Have :meth:`get` raise an error."""
         self._dropped[revision] = None
         while len(self._dropped) > REMEMBERED:
             self._dropped.pop(next(iter(self._dropped)))
 
     def add(self, revision: int, parameters: Parameters, context) -> None:
-        """Record that ``context`` is about to get this revision."""
+        """Record that a Context is about to receive a revision."""
         self._by_revision[revision] = parameters
         self._dropped.pop(revision, None)
         self._use(revision)

@@ -1,4 +1,4 @@
-"""``Table``: rows of numbers that grow like a list and are kept in files as compressed blocks."""
+"""``Table``: a growing array that is stored in compressed blocks."""
 
 import zlib
 from base64 import b64decode, b64encode
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 BLOCK = 1024
-"""Rows in a block. A changed row costs the compression of one block, not of the whole table."""
+"""Rows in a block. After a change only the blocks concerned are compressed again."""
 
 
 class Table:
     """A growing array of shape (rows, width).
 
-    Charges and exclusions of a solvent repeat, so compressed they are a small fraction of their
-    size: the XML of a System stays small, and so does the copy of every pickle that OpenMM's
-    ``PythonForce`` never frees.
+    Charges and exclusions of a solvent are repetitive and compress well. This keeps the XML of a
+    System small, and every pickle that OpenMM's ``PythonForce`` copies and never frees.
 
     Args:
         dtype: element type; stored little-endian.
@@ -35,7 +34,7 @@ class Table:
 
     @classmethod
     def unpack(cls, dtype, width: int, text: str | list[str]) -> "Table":
-        """The table that :meth:`pack` wrote; earlier versions wrote its words as a list."""
+        """The inverse of :meth:`pack`; earlier versions stored the words as a list."""
         table = cls(dtype, width)
         parts = list(unpacked(dtype, width, text))
         if parts:
@@ -45,8 +44,8 @@ class Table:
         return table
 
     def pack(self) -> str:
-        """A word for each block of rows: base64 of its zlib-compressed bytes; integers as
-        differences between rows."""
+        """Words separated by spaces, one for each block: base64 of its zlib-compressed bytes;
+        integers are stored as differences between rows."""
         for block, packed in enumerate(self._packed):
             if packed is None:
                 rows = self.rows[block * BLOCK : (block + 1) * BLOCK]
@@ -57,7 +56,7 @@ class Table:
 
     def append(self, row) -> int:
         """Add a row and return its index."""
-        row = np.array(row, self._dtype)  # or an error, before anything has changed
+        row = np.array(row, self._dtype)  # raises errors before anything has changed
         if self._count == len(self._rows):
             self._rows = np.concatenate(
                 [self._rows, np.zeros((max(16, self._count), *self._rows.shape[1:]), self._dtype)]
@@ -85,10 +84,10 @@ class Table:
 
 
 def unpacked(dtype, width: int, text: str | list[str]) -> Iterator[np.ndarray]:
-    """What :meth:`Table.pack` wrote, block by block: rows, shape (at most ``BLOCK``, width).
+    """Blocks of a packed table, each of shape (at most ``BLOCK``, width).
 
     Raises:
-        ValueError, zlib.error: damaged, or a block with more rows, which is not expanded.
+        ValueError, zlib.error: a block is damaged or has more rows; it is not expanded further.
     """
     dtype = np.dtype(dtype).newbyteorder("<")
     most = BLOCK * width * dtype.itemsize

@@ -1,5 +1,4 @@
-"""From PME or NoCutoff to FMM and back: what changes in the NonbondedForce,
-and how it is undone exactly."""
+"""The changes that a conversion makes to a NonbondedForce, and their exact reversal."""
 
 from dataclasses import dataclass
 
@@ -10,27 +9,27 @@ from fmm_openmm.convert.nonbonded import set_particle_parameters
 from fmm_openmm.integration.table import Table
 
 METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
-"""Names of the methods of a NonbondedForce; a method is its place here."""
+"""Names of the methods of a NonbondedForce, indexed by method."""
 
 PERIODIC = range(2, 6)
-"""The methods that are periodic."""
+"""Periodic methods."""
 
 ANY = ""
-"""Stands for the signature of any force."""
+"""Wildcard for the signature of a force."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """What of a NonbondedForce a conversion changes.
+    """The properties of a NonbondedForce that a conversion changes.
 
     Attributes:
-        method: its nonbonded method.
+        method: nonbonded method.
         charges: shape (n,), e.
-        charge_scales: of its particle parameter offsets, shape (k,).
+        charge_scales: charge scales of the particle parameter offsets, shape (k,).
         zeroed: signatures of the forces that :func:`fmm_openmm.integration.guard.zeroed.zeroed`
             finds in the System before the conversion.
-        exceptions: how many exceptions the force had.
-        place: of the force among the NonbondedForces of the System.
+        exceptions: number of exceptions of the force.
+        place: index of the force among the NonbondedForces of the System.
     """
 
     method: int
@@ -41,8 +40,8 @@ class Original:
     place: int = 0
 
     @classmethod
-    def of(cls, force: openmm.NonbondedForce, charges: np.ndarray) -> "Original":
-        """Read it from a force with these charges, shape (n,), e."""
+    def from_force(cls, force: openmm.NonbondedForce, charges: np.ndarray) -> "Original":
+        """The properties of a force with the given charges, shape (n,), e."""
         scales = [
             force.getParticleParameterOffset(index)[2]
             for index in range(force.getNumParticleParameterOffsets())
@@ -50,7 +49,7 @@ class Original:
         return cls(force.getNonbondedMethod(), charges, np.array(scales, np.float64))
 
     def without_coulomb(self) -> "Original":
-        """The same with charges 0, and no Ewald sum that would run for nothing."""
+        """The same with zero charges, and without an Ewald sum, which would be superfluous."""
         return Original(
             self.method_without_coulomb,
             np.zeros_like(self.charges),
@@ -59,17 +58,16 @@ class Original:
 
     @property
     def method_without_coulomb(self) -> int:
-        """LJPME keeps its method, whose dispersion grid does not depend on charges. PME and Ewald
-        become CutoffPeriodic: the same Lennard-Jones interaction, and exceptions are evaluated
-        alike."""
+        """The method after a conversion. LJPME is kept for its dispersion sum. PME and Ewald become
+        CutoffPeriodic, with the same Lennard-Jones interaction and the same exceptions."""
         ewald = self.method in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
         return openmm.NonbondedForce.CutoffPeriodic if ewald else self.method
 
     def apply(self, force: openmm.NonbondedForce, parameters: np.ndarray) -> None:
-        """Write it to a force; Lennard-Jones parameters and exceptions stay as they are.
+        """Apply the properties to a force; Lennard-Jones parameters and exceptions are kept.
 
         Args:
-            parameters: what :func:`particle_parameters` has read from the force, shape (n, 3).
+            parameters: :func:`particle_parameters` of the force, shape (n, 3).
         """
         set_particle_parameters(force, np.column_stack([self.charges, parameters[:, 1:]]))
         for index, scale in enumerate(self.charge_scales.tolist()):
@@ -78,7 +76,7 @@ class Original:
         force.setNonbondedMethod(self.method)
 
     def matches(self, force: openmm.NonbondedForce) -> bool:
-        """Whether the force has the particles and offsets that this was read from."""
+        """Whether the numbers of particles and offsets of the force are those of the original."""
         return (force.getNumParticles(), force.getNumParticleParameterOffsets()) == (
             len(self.charges),
             len(self.charge_scales),
@@ -86,13 +84,12 @@ class Original:
 
     @staticmethod
     def check_without_charges(force: openmm.NonbondedForce, charges: np.ndarray) -> None:
-        """Refuse charges, shape (n,), that came after the conversion: OpenMM would cut them off,
-        among zeros.
+        """Refuse charges, shape (n,), that were set after the conversion.
 
         Raises:
             ValueError: the force has charges, or offsets of charges.
         """
-        found = Original.of(force, charges)
+        found = Original.from_force(force, charges)
         if found.charges.any() or found.charge_scales.any():
             raise ValueError(
                 "the NonbondedForce has charges again, which use_fmm() had moved to the FMMForce: "
@@ -100,7 +97,7 @@ class Original:
             )
 
     def pack(self) -> dict:
-        """Plain builtin objects."""
+        """The properties as built-in objects."""
         return {
             "method": self.method,
             "charges": Table(np.float64, 1, self.charges).pack(),
@@ -112,12 +109,12 @@ class Original:
 
     @classmethod
     def unpack(cls, packed: dict) -> "Original":
-        """What :meth:`pack` wrote."""
+        """The inverse of :meth:`pack`."""
         return cls(
             packed["method"],
             Table.unpack(np.float64, 1, packed["charges"]).rows[:, 0].copy(),
             Table.unpack(np.float64, 1, packed["charge_scales"]).rows[:, 0].copy(),
-            # earlier files have the number of these forces, or nothing
+            # earlier formats store the number of these forces, or nothing
             tuple(packed.get("zeroed", [ANY] * packed.get("charged_by_zeros", 0))),
             packed.get("exceptions", 0),
             packed.get("place", 0),

@@ -1,4 +1,4 @@
-"""``use_fmm`` and ``restore_pme``: FMM in place of PME or NoCutoff in a System, and back."""
+"""``use_fmm`` and ``restore_pme``: replace PME or NoCutoff in a System by an FMM, and undo it."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -37,44 +37,44 @@ def use_fmm(
 ) -> FMMForce:
     """Replace PME, or the sum over all pairs of NoCutoff, by the fast multipole method, in place.
 
-    The charges of the System's NonbondedForce and the charge part of its particle parameter offsets
-    move to a new :class:`FMMForce` of the same force group. Lennard-Jones and exceptions, with
-    their charge products and offsets, stay where they are; PME and Ewald become CutoffPeriodic,
-    LJPME stays for its dispersion, and NoCutoff for its Lennard-Jones interaction. A Context made
-    before sees the change after ``context.reinitialize()``.
+    The charges of the System's NonbondedForce, and the charge part of its particle parameter
+    offsets, move to a new :class:`FMMForce` in the same force group. The NonbondedForce keeps
+    Lennard-Jones interactions and exceptions with their charge products and offsets. Its methods
+    PME and Ewald become CutoffPeriodic; LJPME is kept for its dispersion, NoCutoff for its
+    Lennard-Jones interaction. Existing Contexts change after ``context.reinitialize()``.
 
-    Convert last: whatever edits the NonbondedForce afterwards, be it an alchemical factory, a
-    machine-learning potential or a script, finds charges of zero there. Such a System is refused
-    when a Context is made of it, see :func:`fmm_openmm.check_system`. For an edit call
-    :func:`restore_pme` before it and this function after it.
+    Convert last. Whatever edits the NonbondedForce afterwards, such as an alchemical factory, a
+    machine-learning potential or a script, finds zero charges in it. Such a System is refused when
+    a Context is created from it (:func:`fmm_openmm.check_system`). To edit a converted System, call
+    :func:`restore_pme` before and this function after the edit.
 
     Args:
-        system: with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff. Others may have
-            Lennard-Jones interactions alone.
-        tolerance: relative RMS force error to meet.
-        allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic, whose reaction field
-            is replaced by the full Coulomb interaction, periodic or in empty space: another
-            physics. Lennard-Jones stays cut off.
-        options: the other keywords of :class:`FMMForce`.
+        system: System with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff. Further
+            NonbondedForces may have only Lennard-Jones interactions.
+        tolerance: largest relative RMS force error.
+        allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic. Their reaction field
+            is replaced by the full Coulomb interaction, periodic or in free space, which is another
+            physics. Lennard-Jones remains cut off.
+        options: other keywords of :class:`FMMForce`.
 
     Returns:
         The force that was added.
 
     Raises:
-        UnsupportedError: the System cannot be converted; the message names the force and what to
-            do. Nothing has changed then, nor after the other errors.
-        ValueError, TypeError: a bad option, or an FMMForce is there already.
+        UnsupportedError: the System cannot be converted; the message names the force and the
+            remedy. The System is unchanged after this and all other errors.
+        ValueError, TypeError: an option is invalid, or the System has an FMMForce already.
 
     Warns:
-        UserWarning: the NonbondedForce has its reciprocal space in a force group of its own; or
-            OpenMM has the CUDA platform, but the native plugin cannot be had
-            (:mod:`fmm_openmm.integration.native.plugin`): once a process.
+        UserWarning: the reciprocal space of the NonbondedForce has a separate force group; or,
+            once in a process, OpenMM has the CUDA platform but the native plugin is not available
+            (:mod:`fmm_openmm.integration.native.plugin`).
     """
     nonbonded, place = _convertible_force(system, allow_reaction_field)
     force = FMMForce(tolerance, **options)
     parameters = particle_parameters(nonbonded)
     force._fill(nonbonded, parameters[:, 0])
-    original = Original.of(nonbonded, force._definition.parameters.base)
+    original = Original.from_force(nonbonded, force._definition.parameters.base)
     original = replace(
         original,
         exceptions=force.getNumExclusions(),
@@ -104,17 +104,17 @@ def use_fmm(
 
 
 def restore_pme(system: openmm.System) -> None:
-    """Undo :func:`use_fmm`: original charges, parameter offsets and method, exactly, and without
-    the FMMForce.
+    """Undo :func:`use_fmm`: remove the FMMForce and restore charges, parameter offsets and method
+    exactly.
 
-    Works on the System that was converted, its copies and what was read from its XML. Then
-    reinitialize every Context of the System, or do not use it again: OpenMM would call the force
-    that is gone, and the process would crash.
+    It works for the converted System, its copies, and Systems read from its XML. Afterwards
+    reinitialize every Context of the System or do not use it any more: OpenMM would call the
+    removed force, and the process would crash.
 
     Raises:
         ValueError: the System holds no FMMForce made by :func:`use_fmm`, or several, or its
-            NonbondedForce has other particles or offsets by now, or charges. Nothing has changed
-            then.
+            NonbondedForce now has charges or other numbers of particles or offsets. The System is
+            unchanged then.
     """
     converted = [force for force in find_fmm(system) if force._definition.original is not None]
     if not converted:
@@ -140,7 +140,7 @@ def restore_pme(system: openmm.System) -> None:
     index = next(
         index for index, other in enumerate(system.getForces()) if int(other.this) == handle
     )
-    present, forces = Original.of(target, parameters[:, 0]), system.getNumForces()
+    present, forces = Original.from_force(target, parameters[:, 0]), system.getNumForces()
     try:
         original.apply(target, parameters)
         force._removed(system, index)
@@ -154,8 +154,8 @@ def restore_pme(system: openmm.System) -> None:
 def _convertible_force(
     system: openmm.System, allow_reaction_field: bool
 ) -> tuple[openmm.NonbondedForce, int]:
-    """The NonbondedForce to convert and its place among those of the System, or the error that says
-    why not."""
+    """The NonbondedForce to convert and its index among those of the System; raises an error if
+    there is none."""
     if find_fmm(system):
         raise ValueError(
             "`system` holds an FMMForce already: "

@@ -1,2 +1,2 @@
-"""Wrappers around methods of OpenMM: they refuse a System that was edited after its conversion, and
-hold signals back while forces are evaluated."""
+"""Wrappers around methods of OpenMM that refuse a System edited after its conversion and defer
+signals while forces are evaluated."""

@@ -1,12 +1,11 @@
-"""The check around ``openmm.Context``: no Context is made of a System that was edited after its
-conversion.
+"""Refusal of Contexts for Systems that were edited after their conversion.
 
-A PythonForce never sees its System, so the check is made where Python makes a Context:
-``openmm.Context(...)``, and so ``openmm.app.Simulation``, and ``context.reinitialize()``; and where
-a NonbondedForce sends its charges, ``force.updateParametersInContext(context)``. It is
-installed when ``fmm_openmm.integration`` is imported, which every FMMForce does, also one read from
-XML. Contexts that OpenMM makes itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not seen.
-"""
+A PythonForce has no access to its System. The check is therefore made where Python creates a
+Context, in ``openmm.Context(...)``, hence also in ``openmm.app.Simulation``, and in
+``context.reinitialize()``; and where a NonbondedForce copies its charges to one, in
+``force.updateParametersInContext(context)``. It is installed by the import of
+``fmm_openmm.integration``, which every FMMForce causes, even one read from XML. Contexts that
+OpenMM creates itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not checked."""
 
 import functools
 
@@ -16,11 +15,11 @@ from fmm_openmm.integration.guard.edits import check_sent, check_system, may_be_
 from fmm_openmm.integration.guard.wrapping import wrap
 
 _MARK = "_fmm_openmm_plain"
-"""Attribute of a method that :func:`install` put in place: the method of OpenMM."""
+"""Attribute of a wrapper that holds OpenMM's method."""
 
 
 def install() -> None:
-    """Check every System that a Context is made of from now on; once is enough."""
+    """Check the System of every new Context from now on. Further calls have no effect."""
     for owner, name, check in _CHECKS:
         wrap(owner, name, functools.partial(_checked, check), _MARK)
 
@@ -32,7 +31,7 @@ def remove() -> None:
 
 
 def _checked(check, method):
-    """``method`` after a check that is given the same arguments, be they right or wrong."""
+    """``method`` preceded by a check with the same arguments, valid or not."""
 
     def checked(self, *args, **keywords):
         check(self, *args, **keywords)
@@ -65,4 +64,4 @@ _CHECKS = (
     (openmm.Context, "reinitialize", _check_reinitialized),
     (openmm.NonbondedForce, "updateParametersInContext", _check_sent),
 )
-"""Class, method, and what is checked before it."""
+"""Class, method, and check that precedes it."""

@@ -1,8 +1,8 @@
-"""``check_system``: whether a System was edited after :func:`fmm_openmm.use_fmm`, which silently
-gives wrong energies.
+"""``check_system``: detects edits of a System after :func:`fmm_openmm.use_fmm` that would silently
+give wrong energies.
 
-Whatever edits a NonbondedForce after the conversion finds charges of zero in it, and the FMMForce
-does not see the edit.
+Code that edits a NonbondedForce after the conversion finds zero charges in it, and the FMMForce
+does not notice the edit.
 """
 
 import weakref
@@ -24,11 +24,11 @@ REMEDY = (
 
 
 _converted: dict[int, weakref.ref] = {}
-"""The Systems that :func:`fmm_openmm.use_fmm` has converted, by the address of the C++ object."""
+"""Systems converted by :func:`fmm_openmm.use_fmm`, by the address of the C++ object."""
 
 
 def remember(system: openmm.System) -> None:
-    """Record that a System was converted: once its FMMForce is removed, nothing in it tells."""
+    """Record that a System was converted, which it does not show once its FMMForce is removed."""
     address = int(system.this)
     _converted[address] = weakref.ref(system, lambda _: _converted.pop(address, None))
 
@@ -39,7 +39,7 @@ def forget(system: openmm.System) -> None:
 
 
 def may_be_converted(system: openmm.System) -> bool:
-    """Whether :func:`check_system` has anything to look at."""
+    """Whether :func:`check_system` has anything to check."""
     return int(system.this) in _converted or any(
         isinstance(force, openmm.PythonForce) for force in system.getForces()
     )
@@ -49,20 +49,21 @@ def check_system(system: openmm.System) -> None:
     """Raise an error if a System was edited after :func:`fmm_openmm.use_fmm` in a way that makes
     its energies wrong.
 
-    The numbers of particles, and the method, charges, charge offsets and exceptions of the
-    NonbondedForce, are compared with what was converted. An FMMForce that is there twice, or was
-    removed from the System that was converted, is refused; so is a custom force for pairs, bonds or
-    an external field, or an implicit solvent, that was made since and has zeros where the charges
-    of particles should be, which it may have read in the NonbondedForce. Everything else may be
-    edited: Lennard-Jones parameters, also in a NonbondedForce of their own, charge products of
-    exceptions, other forces, and the charges and exclusions of the FMMForce. An FMMForce without
-    any other force is the Coulomb part of a decomposition. Of an FMMForce that
-    :func:`fmm_openmm.use_fmm` did not make, only the number of particles is checked. A System that
-    was not converted passes. Every System is checked so when Python makes or reinitializes an
-    ``openmm.Context`` of it.
+    The number of particles, and the method, charges, charge offsets and exceptions of the
+    NonbondedForce, are compared with those at the conversion. The check refuses a second FMMForce
+    of the same NonbondedForce, and an FMMForce removed from the converted System. It also refuses a
+    custom force for pairs, bonds or an external field, or an implicit solvent, that was added since
+    and has zeros in place of charges, which it may have read from the NonbondedForce.
+
+    Everything else may be edited: Lennard-Jones parameters, also in a separate NonbondedForce,
+    charge products of exceptions, other forces, and charges and exclusions of the FMMForce. An
+    FMMForce without any other force is accepted as the Coulomb part of a decomposition. For an
+    FMMForce not made by :func:`fmm_openmm.use_fmm` only the number of particles is checked. A
+    System that was not converted passes. The check runs whenever Python creates or reinitializes an
+    ``openmm.Context``.
 
     Args:
-        system: converted or not; also a copy, or one that was read from XML.
+        system: a System, converted or not, a copy, or one read from XML.
 
     Raises:
         UnsupportedError: the System was edited; the message names the force, the first particle or
@@ -78,7 +79,7 @@ def check_system(system: openmm.System) -> None:
             f"the System holds {len(made)} FMMForces made by fmm.use_fmm(system) of one "
             "NonbondedForce: remove all but one with system.removeForce()"
         )
-    is_first = int(system.this) in _converted  # and no copy, of which forces may be left out
+    is_first = int(system.this) in _converted  # not a copy, which may lack forces
     if made and (system.getNumForces() > 1 or is_first):
         _check_converted(made[0], system)
     if not forces and is_first:
@@ -86,8 +87,7 @@ def check_system(system: openmm.System) -> None:
 
 
 def check_sent(force: openmm.NonbondedForce, context: openmm.Context) -> None:
-    """Raise an error if a NonbondedForce would send charges to a Context whose System was
-    converted."""
+    """Raise an error if a NonbondedForce would copy charges to a Context of a converted System."""
     if first_charge(force) is None:
         return
     system = context.getSystem()
@@ -98,14 +98,14 @@ def check_sent(force: openmm.NonbondedForce, context: openmm.Context) -> None:
 
 
 def converted_force(system: openmm.System, original: Original) -> openmm.NonbondedForce | None:
-    """The NonbondedForce that was converted: others were added after it."""
+    """The NonbondedForce that was converted."""
     found = _nonbonded(system)
     return found[original.place] if original.place < len(found) else None
 
 
 def expected_charges(definition, original: Original) -> np.ndarray:
-    """What stands for the charge of each particle before the conversion, shape (n,), e: where that
-    is 0, the scale of its parameter offset."""
+    """Charges before the conversion, shape (n,), e; where a charge is 0, the scale of its parameter
+    offset."""
     charges = np.zeros(len(definition.charges))
     charges[: len(original.charges)] = original.charges
     particles = definition.offset_targets.rows[:, 1]
@@ -160,8 +160,8 @@ def _check_without_fmm(system: openmm.System) -> None:
 
 
 def _check_settings(nonbonded, name: str, definition, method: int) -> None:
-    """Compare the method, and the names of the global parameters. The Lennard-Jones interaction
-    may be cut off or not, but both are periodic or neither is, and Ewald sums have no charges."""
+    """Compare method and names of global parameters. The cutoff of the Lennard-Jones interaction
+    may change, but not its periodicity, and Ewald sums would have no charges."""
     now = nonbonded.getNonbondedMethod()
     sums_nothing = now != method and now in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
     if sums_nothing or (now in PERIODIC) != (method in PERIODIC):
@@ -189,8 +189,8 @@ def _check_charges(nonbonded: openmm.NonbondedForce, name: str) -> None:
 
 
 def first_charge(nonbonded: openmm.NonbondedForce) -> str | None:
-    """The first charge, or charge of a parameter offset, that is not 0, in words; None if there is
-    none."""
+    """Description of the first nonzero charge or charge scale of a parameter offset; None if there
+    is none."""
     particle = first_charged(nonbonded)
     if particle is not None:
         charge = nonbonded.getParticleParameters(particle)[0]._value
@@ -207,8 +207,8 @@ def first_charge(nonbonded: openmm.NonbondedForce) -> str | None:
 def _check_exceptions(
     nonbonded: openmm.NonbondedForce, name: str, exclusions: np.ndarray, converted: int
 ) -> None:
-    """Compare with exclusions, shape (m, 2), the first ``converted`` of which were exceptions:
-    others were added on purpose."""
+    """Compare exceptions with exclusions, shape (m, 2), the first ``converted`` of which were
+    exceptions; later ones were added by the user."""
     exceptions = excepted_pairs(nonbonded)
     added = first_in_one_only(exceptions, exclusions)
     if added is not None:

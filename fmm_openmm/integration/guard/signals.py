@@ -1,15 +1,13 @@
-"""Signals wait while OpenMM evaluates forces.
+"""Deferral of signals while OpenMM evaluates forces.
 
-OpenMM takes whatever a PythonForce raises for an error of that force. A signal whose handler runs
-while the host bridge computes, and raises as that of Ctrl-C does, would end a step in its middle
-(inside a barostat's trial move, say) with an ``OpenMMException`` that no longer tells of it. So
-handlers wait until the method of OpenMM that was called returns, as they do where there is no
-PythonForce, and act then: ``KeyboardInterrupt`` or ``SystemExit`` comes out of ``step``.
+OpenMM treats any exception of a PythonForce as an error of that force. A signal handler that runs
+while the host bridge computes, and raises an exception as that of Ctrl-C does, would end a step
+half-way, for example inside a trial move of a barostat, with an ``OpenMMException`` that hides the
+signal. Handlers are therefore deferred until OpenMM's method returns, as they are without a
+PythonForce; ``KeyboardInterrupt`` or ``SystemExit`` then comes out of ``step``.
 
-``openmm.app.Simulation`` takes ten steps a call. A minimisation is one call, and so is a long
-``integrator.step``: Ctrl-C ends the host bridge's evaluation in the former, a second one in the
-latter.
-"""
+``openmm.app.Simulation`` takes ten steps in a call. A minimisation is a single call: Ctrl-C ends
+the evaluation of the host bridge at once. In a long ``integrator.step`` the second Ctrl-C does."""
 
 import _signal  # ``signal`` without its enumerations, which would cost 25 microseconds a step
 import functools
@@ -26,7 +24,8 @@ SIGNALS = [
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGXCPU")
     if hasattr(signal, name)
 ]
-"""Those that handlers are written for; not all, as each takes its time in every call."""
+"""Signals that are deferred: those that programs usually handle, since each costs time in every
+call."""
 
 METHODS = (
     "step",
@@ -38,21 +37,22 @@ METHODS = (
     "minimize",
     "reinitialize",
 )
-"""Methods of OpenMM's classes that evaluate forces; beside them a Context is made."""
+"""Methods of OpenMM's classes that evaluate forces, in addition to the constructor of Context."""
 
 _MARK = "_fmm_openmm_waiting"
-"""Attribute of a method that :func:`install` put in place."""
+"""Attribute of a wrapper that :func:`install` has put in place."""
 
 _current: "_Waiting | None" = None
 
 
 class _Waiting:
-    """For a ``with`` block, in the main thread, in which the handlers of Python wait.
+    """Context manager for the main thread that defers Python's signal handlers.
 
-    It is the handler meanwhile. Should restoring be interrupted, it forwards what comes later.
+    It is the handler in the meantime. If restoring the handlers is interrupted, it forwards later
+    signals to them.
 
     Args:
-        patience: times that Ctrl-C comes before it ends an evaluation.
+        patience: number of Ctrl-C that ends an evaluation.
     """
 
     def __init__(self, patience: int):
@@ -85,7 +85,7 @@ class _Waiting:
 
     @property
     def is_spent(self) -> bool:
-        """Whether Ctrl-C came that often, and will surely raise KeyboardInterrupt."""
+        """Whether Ctrl-C came ``patience`` times and its handler raises KeyboardInterrupt."""
         return (
             self.came[signal.SIGINT] >= self.patience
             and self._usual[signal.SIGINT] is signal.default_int_handler
@@ -93,8 +93,7 @@ class _Waiting:
 
 
 def _raise(numbers: list) -> None:
-    """Have the handlers of signals act, one after the other, whatever they raise; once each, as
-    signals that wait do."""
+    """Raise each signal once, even if handlers of others raise exceptions."""
     if numbers:
         try:
             signal.raise_signal(numbers[0])
@@ -103,12 +102,12 @@ def _raise(numbers: list) -> None:
 
 
 def is_waiting() -> bool:
-    """Whether a signal waits for the method of OpenMM that the main thread has called."""
+    """Whether a signal is deferred at present."""
     return _current is not None and bool(_current.came)
 
 
 def install(bridges) -> None:
-    """Have signals wait in the methods of OpenMM from now on, while there are ``bridges``."""
+    """Defer signals in OpenMM's methods from now on, as long as there are ``bridges``."""
     for kind in {value for value in vars(openmm.openmm).values() if isinstance(value, type)}:
         for name in METHODS:
             if name in vars(kind):

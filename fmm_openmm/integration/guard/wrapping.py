@@ -1,14 +1,17 @@
-"""Methods of OpenMM that run in wrappers of this package."""
+"""Wrapping of OpenMM's methods."""
 
 import functools
 import inspect
 
 
 def wrap(owner: type, name: str, wrapper, mark: str) -> None:
-    """Put ``wrapper(method)`` in the place of a method, static or not; once.
+    """Replace a method, static or not, by ``wrapper(method)``, unless it is wrapped already.
 
     Args:
-        mark: attribute of the new method that is the one before, by which the second time is told.
+        owner: class of the method.
+        name: name of the method.
+        wrapper: returns the replacement.
+        mark: attribute of the replacement that holds the original method.
     """
     method = getattr(owner, name)
     if hasattr(method, mark):

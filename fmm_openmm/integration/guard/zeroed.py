@@ -1,11 +1,10 @@
-"""Forces that hold zeros where charges should be: a tool that makes one of a converted
-NonbondedForce reads zeros there.
+"""Detection of forces with zeros in place of charges, as they result when a tool creates a force
+from a converted NonbondedForce.
 
-Names do not tell a charge from another parameter. It is told by the energy, which OpenMM evaluates
-for two particles alone: a quadratic form of the charges of a pair, or linear in the charge product
-of a bond, that falls off with the distance and is nowhere steeper than Coulomb's law; for one
-particle, linear in the charge and in the coordinates, as in a uniform field.
-"""
+A charge is recognised not by the name of a parameter but by the energy, which OpenMM evaluates for
+two particles. The energy of a pair must be a quadratic form of the charges, that of a bond linear
+in the charge product; it must decrease with the distance and nowhere exceed Coulomb's law by much.
+The energy of one particle must be linear in charge and coordinates, as in a uniform field."""
 
 import copy
 import functools
@@ -24,44 +23,46 @@ KINDS = (
     openmm.CustomBondForce,
     openmm.CustomExternalForce,
 )
-"""The forces that are looked at, besides GBSAOBCForce."""
+"""Types of forces that are examined, in addition to GBSAOBCForce."""
 
 DISTANCES = (0.1, 0.2, 0.3, 0.4)
-"""Distances of a pair at which its energy is looked at, nm: far enough within a cutoff for a
-reaction field to be small."""
+"""Distances at which the energy of a pair is evaluated, nm; so far below usual cutoffs that a
+reaction field is small."""
 
 FAR = 50.0
-"""Distance at which a bond between charges has lost its energy, and a restraint has not, nm."""
+"""Distance at which the energy of a bond between charges vanishes, but not that of a restraint,
+nm."""
 
 DIRECTION = openmm.Vec3(3, 6, 2) / 7
-"""From one particle to the other: along no axis and no diagonal."""
+"""Direction from one particle to the other, along no axis and no diagonal."""
 
 STEEPEST = 1.5
-"""Charges interact at most so many times as strongly as Coulomb's law has it."""
+"""Largest ratio of the interaction of charges to Coulomb's law."""
 
 SCREENED = 100.0
-"""The interaction of charges falls off by at most this factor over :data:`DISTANCES`: by 4, or more
-where it is screened. Dispersion falls off by 4096."""
+"""Largest factor by which the interaction of charges decreases over :data:`DISTANCES`: 4 without
+screening. Dispersion decreases by 4096."""
 
 
 def zeroed(forces: list[openmm.Force], charges: np.ndarray) -> list[tuple[openmm.Force, int, int]]:
-    """The forces that have a charge of 0 for more than half of the particles or bonds that should
-    have another.
+    """The forces with zero charges for more than half of the particles or bonds that should have
+    charges.
 
-    A force is left out where a parameter holds two or more of the charges, up to a common factor,
-    and 0 elsewhere: whoever made it knew them.
+    A force is accepted if a parameter holds two or more of the charges, up to a common factor, and
+    0 elsewhere, since its author knew the charges.
 
     Args:
+        forces: the forces of a System.
         charges: of all particles, shape (n,), e.
 
     Returns:
-        of each the force, the number of zeros, and the number of charges that there should be.
+        for each such force the force, the number of zeros, and the number of charges expected.
     """
     found = []
     for force in forces:
         try:
             numbers = _zeros(force, charges)
-        except IndexError:  # of a particle that there is not: OpenMM refuses the force
+        except IndexError:  # a particle that does not exist: OpenMM refuses the force
             continue
         if numbers:
             found.append((force, *numbers))
@@ -69,13 +70,13 @@ def zeroed(forces: list[openmm.Force], charges: np.ndarray) -> list[tuple[openmm
 
 
 def signature(force: openmm.Force) -> str:
-    """What a force keeps when its parameters and their defaults are changed."""
+    """Text that identifies a force independently of its parameters and their defaults."""
     text = " ".join(_expressions(force)) if not isinstance(force, openmm.GBSAOBCForce) else ""
     return f"{type(force).__name__} {text}"
 
 
 def _zeros(force: openmm.Force, charges: np.ndarray) -> tuple[int, int] | None:
-    """Numbers of zeros and of charges if the force has too many zeros."""
+    """Numbers of zeros and of charges if the force has too many zeros; else None."""
     if not charges.any() or not isinstance(force, (openmm.GBSAOBCForce, *KINDS)):
         return None
     worst, places = None, _charge_columns(force, charges)
@@ -94,7 +95,7 @@ def _zeros(force: openmm.Force, charges: np.ndarray) -> tuple[int, int] | None:
 
 
 def _are_proportional(values: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether two or more values are not 0, and these are those expected up to a factor."""
+    """Whether two or more values are nonzero and proportional to the expected ones."""
     values, expected = values[values != 0], expected[values != 0]
     if len(values) < 2 or not expected.all():
         return False
@@ -103,8 +104,8 @@ def _are_proportional(values: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def _table(force: openmm.Force, columns: tuple[int, ...], charges: np.ndarray):
-    """The values of a charge parameter, or the products of two, and what they should be: shape
-    (m,) each."""
+    """Values of a charge parameter, or products of two, and the expected values, shape (m,)
+    each."""
     if isinstance(force, openmm.CustomBondForce):
         rows = list(calls(force, "getBondParameters", force.getNumBonds()))
         pairs = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
@@ -124,7 +125,7 @@ def _table(force: openmm.Force, columns: tuple[int, ...], charges: np.ndarray):
     return values, charges[:number]
 
 
-# Which parameters are charges
+# Recognition of charges
 
 
 def _expressions(force: openmm.Force) -> list[str]:
@@ -136,8 +137,8 @@ def _expressions(force: openmm.Force) -> list[str]:
 
 
 def _charge_columns(force: openmm.Force, charges: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    """The places of a charge among the parameters of a particle; in a bond of a charge product, or
-    of the two charges."""
+    """Columns of the parameters that hold a charge; for a bond the column of the charge product, or
+    those of the two charges."""
     if isinstance(force, openmm.GBSAOBCForce):
         return ((0,),)
     if isinstance(force, openmm.CustomBondForce):
@@ -153,7 +154,7 @@ def _charge_columns(force: openmm.Force, charges: np.ndarray) -> tuple[tuple[int
 
 
 def _skeleton(force: openmm.Force) -> openmm.Force:
-    """A force of the same energy, without particles or bonds."""
+    """A force with the same energy function, without particles or bonds."""
     kind = next(kind for kind in KINDS if isinstance(force, kind))
     born = kind is openmm.CustomGBForce
     made = kind() if born else kind(force.getEnergyFunction())
@@ -191,11 +192,11 @@ def _columns_in(skeleton: str, sample: tuple[float, ...]) -> tuple[tuple[int, ..
 
 
 class _Probe:
-    """The energy of two particles alone.
+    """Evaluates the energy of two particles.
 
     Args:
-        force: without particles or bonds; the probe's from now on.
-        sample: the parameters of one of its particles or bonds.
+        force: force without particles or bonds, which the probe takes over.
+        sample: parameters of one of its particles or bonds.
     """
 
     def __init__(self, force: openmm.Force, sample: tuple[float, ...]):
@@ -216,26 +217,26 @@ class _Probe:
         system.addForce(force)
         reference = openmm.Platform.getPlatformByName("Reference")
         self._context = openmm.Context(system, openmm.VerletIntegrator(0.001), reference)
-        # the sample may have switched an interaction off, and so may a global parameter
+        # a parameter of the sample, or a global parameter, may switch the interaction off
         defaults = dict(self._context.getParameters())
         halves = dict.fromkeys(defaults, 0.5)
         self._settings = list(product((sample, (1.0,) * len(sample)), (defaults, halves)))
 
     def is_charge(self, places: tuple[int, ...]) -> bool:
-        """Whether the parameters at these places are charges."""
+        """Whether the parameters in these columns are charges."""
         for others, globals_ in self._settings:
             for name, value in globals_.items():
                 self._context.setParameter(name, value)
             try:
-                with np.errstate(all="ignore"):  # what is no number has no form
+                with np.errstate(all="ignore"):  # NaN has no form
                     if self._has_form(places, others):
                         return True
-            except openmm.OpenMMException:  # a table, for one, that does not go so far
+            except openmm.OpenMMException:  # for example beyond the range of a table
                 continue
         return False
 
     def _is_pair(self, places, others) -> bool:
-        """A quadratic form of both charges, which Born energies are as well."""
+        """Whether the energy is a quadratic form of both charges, as Born energies are too."""
         pairs = (0, 0), (1, 1), (1, -1), (1, 0), (0, 1), (2, 2)
         e = np.array([self._energies(places, others, *pair) for pair in pairs])
         plus, minus, one, two, double = e[1:] - e[0]
@@ -248,7 +249,7 @@ class _Probe:
         )
 
     def _is_bond(self, places, others) -> bool:
-        """Linear in the charge product, or in each of two charges."""
+        """Whether the energy is linear in the charge product, or in each of two charges."""
         distances = (*DISTANCES, FAR)
         pairs = (0, 0), (1, 1), (-1, 1), (2, 1), (1, -1), (1, 2)
         e = np.array([self._energies(places, others, *pair, distances) for pair in pairs])
@@ -265,7 +266,7 @@ class _Probe:
         )
 
     def _is_field(self, places, others) -> bool:
-        """Linear in the charge and in the coordinates."""
+        """Whether the energy is linear in charge and coordinates."""
         at = (0.0, 0.1, -0.1, 0.4)
         e = np.array([self._energies(places, others, one, 0, at) for one in (0, 1, -1, 2)])
         form, opposite, double = e[1:] - e[0]
@@ -279,8 +280,8 @@ class _Probe:
         )
 
     def _energies(self, places, others, one: float, two: float, distances=DISTANCES) -> np.ndarray:
-        """At each distance, kJ/mol, with these charges of the two particles; a charge product is
-        the first."""
+        """Energies at the distances, kJ/mol, for charges ``one`` and ``two`` of the particles;
+        ``one`` is the charge product if the parameter is one."""
         force, context = self._force, self._context
         first, second = list(others), list(others)
         first[places[0]], second[places[-1]] = one, two
@@ -301,8 +302,8 @@ class _Probe:
 
 
 def _falls_off_like_coulomb(form: np.ndarray, noise: np.ndarray) -> bool:
-    """Whether energies of unit charges at :data:`DISTANCES` do; those softened at close range do
-    too."""
+    """Whether energies of unit charges at :data:`DISTANCES` decrease like Coulomb's law, which may
+    be softened at close range."""
     sizes = abs(form)
     return (
         bool((sizes > noise).all() and (sizes[1:] < sizes[:-1]).all())
@@ -313,5 +314,5 @@ def _falls_off_like_coulomb(form: np.ndarray, noise: np.ndarray) -> bool:
 
 
 def _noise(form: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    """What rounding may add to a difference of energies, shape (k, m): shape (m,)."""
+    """Bound of the rounding error of a difference of energies, shape (k, m); shape (m,)."""
     return 1e-6 * abs(form) + 1e-13 * abs(energies).max(0)
