@@ -9,7 +9,7 @@ project = "fmm_openmm"
 author = copyright = "The fmm_openmm developers"
 release = __version__
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_argparse_cli",
@@ -18,6 +18,9 @@ extensions = [
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 highlight_language = "none"  # where a block names none
+nb_execution_mode = "force"  # notebooks are stored without results
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 html_theme = "furo"
 html_title = f"fmm_openmm {release}"
 html_math_renderer = "mathml"
