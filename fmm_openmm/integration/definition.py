@@ -1,5 +1,5 @@
-"""What an ``FMMForce`` is defined by: plain host data that can be edited, copied, written as
-text and compared."""
+"""Definition of an ``FMMForce``: data on the host that can be edited, copied, serialised and
+compared."""
 
 import json
 import zlib
@@ -17,8 +17,8 @@ from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
 FORMAT = 2
-"""Version of the packed form.
-Raise it when :meth:`Definition.pack` changes, and read the old ones."""
+"""Version of the packed form. Increase it when :meth:`Definition.pack` changes, and keep reading
+the old versions."""
 
 TABLES = {
     "charges": (np.float64, 1),
@@ -26,25 +26,25 @@ TABLES = {
     "offset_targets": (np.int32, 2),
     "offset_scales": (np.float64, 1),
 }
-"""The tables of a definition: type and columns."""
+"""Type and number of columns of the tables of a definition."""
 
 LAST = np.iinfo(np.int32).max
-"""The largest index of a particle that the tables hold."""
+"""Largest index of a particle in the tables."""
 
 
 def pair_set(pairs: np.ndarray) -> set[tuple[int, int]]:
-    """Pairs of particles, shape (k, 2), the smaller number of each first."""
+    """Set of pairs of particles, given as shape (k, 2), the smaller index first."""
     return set(map(tuple, np.sort(pairs, axis=1).tolist()))
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What a solver is built for: the particle count, the excluded pairs and the boundary.
+    """Number of particles, excluded pairs and boundary, for which a solver is built.
 
     Attributes:
         particles: number of particles.
         exclusions: shape (m, 2), int32.
-        periodic: whether an excluded pair means its minimum image.
+        periodic: whether exclusions apply to minimum images.
         boundary: along which axes there are periodic images.
     """
 
@@ -54,13 +54,14 @@ class Structure:
     boundary: Boundary
 
     def cell(self, box_vectors: np.ndarray) -> np.ndarray | None:
-        """What the solver is told of a Context's box vectors: nothing in open space."""
+        """Cell for the solver from the box vectors of a Context; None in free space."""
         return self.boundary.cell(box_vectors)
 
     def solver(
         self, options: Options, charges: np.ndarray, cell: np.ndarray | None, positions
     ) -> CoulombSolver:
-        """The solver for charges (n,) e, cell (3, 3) nm or None, and positions (n, 3) nm."""
+        """A solver for charges, shape (n,), e, a cell, shape (3, 3), nm, or None, and typical
+        positions, shape (n, 3), nm."""
         return CoulombSolver(
             charges,
             cell,
@@ -78,10 +79,10 @@ class Parameters:
 
     Attributes:
         base: shape (n,), e.
-        names: global parameters that offsets use.
-        defaults: of each its value where a Context has none.
-        targets: of each offset the index into ``names`` and the particle, shape (k, 2).
-        scales: of each offset, shape (k,), e per unit of the parameter.
+        names: names of the global parameters.
+        defaults: their values in Contexts that do not define them.
+        targets: for each offset the index into ``names`` and the particle, shape (k, 2).
+        scales: for each offset its scale, shape (k,), e per unit of the parameter.
     """
 
     base: np.ndarray
@@ -92,8 +93,8 @@ class Parameters:
     _latest: dict = field(default_factory=dict, repr=False)
 
     def charges(self, values) -> np.ndarray:
-        """Charges at the given values of the global parameters; the same array again while these
-        do not change."""
+        """Charges for values of the global parameters; the same array as long as these do not
+        change."""
         key = tuple(map(values.get, self.names, self.defaults))
         if key not in self._latest:
             charges = self.base.copy()
@@ -114,7 +115,7 @@ class Parameters:
         return {name: float(value) for name, value in zip(self.names, sums, strict=True)}
 
     def digest_parts(self) -> tuple:
-        """What two equal sets of parameters have in common."""
+        """Parts of a digest that identifies the parameters."""
         return (self.base.tobytes(), self.names, self.targets.tobytes(), self.scales.tobytes())
 
 
@@ -132,8 +133,7 @@ class Definition:
         offset_scales: :class:`Table` (k, 1).
         original: the packed :class:`fmm_openmm.integration.conversion.original.Original` of a
             converted NonbondedForce, or None.
-        structure_version: counts the changes of the particle count, the exclusions and the
-            boundary.
+        structure_version: number of changes of particles, exclusions and boundary.
     """
 
     def __init__(self, options: Options):
@@ -157,8 +157,8 @@ class Definition:
         """The present structure; the same object until it changes.
 
         Raises:
-            ValueError: an excluded particle that does not exist; in one read from a file, any bad
-                pair.
+            ValueError: an excluded particle does not exist or, in a definition read from a file, a
+                pair is invalid.
         """
         if self._structure is None:
             particles = len(self.charges)
@@ -197,8 +197,8 @@ class Definition:
         return index
 
     def fill(self, charges: np.ndarray, exclusions: np.ndarray) -> None:
-        """The particles and exclusions of an empty definition, shape (n,) and (m, 2)."""
-        if len(charges):  # OpenMM refuses only the Context of a System without particles
+        """Set charges, shape (n,), e, and exclusions, shape (m, 2), of an empty definition."""
+        if len(charges):  # OpenMM allows a System without particles, but no Context of it
             charges = check_charges(charges)
         check_exclusions(exclusions, len(charges))
         self.charges, self.exclusions = (
@@ -298,8 +298,8 @@ class Definition:
     # copying
 
     def pack(self) -> str:
-        """Text in JSON, small enough to live in XML: all by name, and long tables as
-        :meth:`Table.pack` writes them."""
+        """The definition as JSON text, compact enough for XML; tables are packed by
+        :meth:`Table.pack`."""
         content = {
             "format": FORMAT,
             "options": asdict(self.options),
@@ -313,10 +313,10 @@ class Definition:
 
     @classmethod
     def unpack(cls, packed: str | dict) -> "Definition":
-        """The definition that :meth:`pack` wrote, or an earlier version of it.
+        """The inverse of :meth:`pack`, also for earlier formats.
 
         Raises:
-            ValueError: damaged, or written by a newer version of fmm_openmm.
+            ValueError: the text is damaged, or written by a newer version of fmm_openmm.
         """
         content = content_of(packed)
         with _naming_damage():
@@ -334,11 +334,11 @@ class Definition:
 
 
 def size_of(content: dict, name: str) -> tuple[int, float]:
-    """Rows of a table in what :func:`content_of` returned, and the sum of all numbers in it. Only
-    one block is expanded at a time.
+    """Number of rows of a table in the result of :func:`content_of`, and the sum of its elements.
+    Blocks are expanded one at a time.
 
     Raises:
-        ValueError: damaged.
+        ValueError: the table is damaged.
     """
     with _naming_damage():
         sizes = [(len(rows), float(rows.sum())) for rows in unpacked(*TABLES[name], content[name])]
@@ -347,7 +347,7 @@ def size_of(content: dict, name: str) -> tuple[int, float]:
 
 @contextmanager
 def _naming_damage():
-    """Whatever reading a damaged FMMForce raises, as a ValueError that says so."""
+    """Context manager that converts exceptions on reading a damaged FMMForce to a ValueError."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, zlib.error) as error:
@@ -357,10 +357,10 @@ def _naming_damage():
 
 
 def content_of(packed: str | dict) -> dict:
-    """What :meth:`Definition.pack` wrote, by name: ``format``, ``options``, ...
+    """Content of a packed definition by name: ``format``, ``options``, ...
 
     Raises:
-        ValueError: damaged, or written by a newer version of fmm_openmm.
+        ValueError: the text is damaged, or written by a newer version of fmm_openmm.
     """
     with _naming_damage():
         content = json.loads(packed) if isinstance(packed, str) else _texts(packed)
@@ -380,7 +380,7 @@ def content_of(packed: str | dict) -> dict:
 
 
 def _texts(packed):
-    """Format 1, a dictionary with bytes in it, as format 2 has it."""
+    """Format 1, a dictionary with bytes, converted to format 2."""
     if isinstance(packed, bytes):
         return b64encode(packed).decode()
     if isinstance(packed, dict):

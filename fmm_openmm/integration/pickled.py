@@ -1,7 +1,7 @@
-"""Replace the pickle inside a C++ ``PythonForce`` that a System owns already.
+"""Replacement of the pickle in a C++ ``PythonForce`` that a System owns.
 
-``PythonForce::setPickledFunction`` is public in C++ but not wrapped for Python. Without it, charges
-changed after ``system.addForce(force)`` would be missing from the System's XML and copies.
+``PythonForce::setPickledFunction`` is public in C++ but not wrapped for Python. Without it the XML
+and copies of a System would lack charges that were changed after ``system.addForce(force)``.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ def _setter():
 
 
 def replace_pickle(force: openmm.PythonForce, data: bytes) -> bool:
-    """Make ``data`` what the force is serialised and cloned with; False if this build of OpenMM
-    does not export how."""
+    """Set the data by which the force is serialised and copied; returns False if this build of
+    OpenMM does not export the function."""
     setter = _setter()
     if setter is not None:
         setter(int(force.this), data, len(data))

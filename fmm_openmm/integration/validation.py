@@ -28,37 +28,38 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OPENMM = {Boundary(PERIODIC): "pme", Boundary(OPEN): "nocutoff"}
-"""OpenMM's own sums."""
+"""References computed by OpenMM, by boundary."""
 
 REFERENCES = {
     boundary: (oracle.name, *([OPENMM[boundary]] if boundary in OPENMM else []))
     for boundary, oracle in ORACLES.items()
 }
-"""By boundary, the default first."""
+"""Names of references by boundary, the default first."""
 
 CONVERGED = 1e-7
-"""``ewaldErrorTolerance`` of PME as the reference; its own relative force error
-is then a few 1e-6."""
+"""``ewaldErrorTolerance`` of PME as the reference, whose relative force error then is a few
+1e-6."""
 
 CONVERGED_CUTOFFS = (1.4, 2.0, 3.0)
-"""Its cutoffs in nm where the box allows, the first whose grid is affordable."""
+"""Cutoffs of PME as the reference, nm: the first one that fits the box and whose grid is not too
+large."""
 
 LARGEST_GRID = 2**28
-"""Points of PME's grid on the Reference platform, 16 bytes each, which takes a minute for as many;
-it crashes from ``2**31`` on."""
+"""Largest number of points of PME's grid on the Reference platform, 16 bytes each, which takes a
+minute. From ``2**31`` points on the platform crashes."""
 
 WIDEST_CUTOFF = 0.45
-"""Largest cutoff over the smallest box width: nearer to half of it, PME's pair list loses pairs
-in skewed cells."""
+"""Largest ratio of the cutoff to the smallest box width; at ratios closer to one half PME's pair
+list loses pairs in skewed cells."""
 
 WIDEST_CUTOFF_TILTED = 0.33
-"""The same in a cell that is not rectangular, where the Reference platform of OpenMM 8.6 loses
-pairs if fewer than three cutoffs fit along z: 4e-3 of the forces in a rhombic
-dodecahedron of 3 nm at 0.9 nm."""
+"""The same for a cell that is not rectangular, in which the Reference platform of OpenMM 8.6 loses
+pairs if fewer than three cutoffs fit along z: an error of 4e-3 of the forces in a rhombic
+dodecahedron of 3 nm with a cutoff of 0.9 nm."""
 
 CANCELLED = 0.1
-"""Least RMS force that errors are relative to, over that between two RMS charges as far apart as
-particles are on average: in a perfect crystal, or of a single ion, the exact forces are zero."""
+"""Smallest RMS force that errors are relative to, in units of the force between two RMS charges at
+the mean distance of particles. The exact forces of a perfect crystal or a single ion are zero."""
 
 
 @suggests_keywords(like=SolverOptions)
@@ -72,12 +73,10 @@ def validate(
     backend: str | None = None,
     **options: "Unpack[SolverKeywords]",
 ) -> ValidationReport:
-    """Compare FMM, as a :class:`fmm_openmm.CoulombSolver` computes it, and PME with a converged
-    sum.
+    """Compare FMM, computed by a :class:`fmm_openmm.CoulombSolver`, and PME with a converged sum.
 
-    The charges and the boundary are those of the System's FMMForce, or else of its NonbondedForce,
-    with parameter offsets at their defaults; the box is the System's default. Nothing in the System
-    changes.
+    Charges and boundary are those of the System's FMMForce, or else of its NonbondedForce, with
+    parameter offsets at their defaults. The box is the System's default. The System is not changed.
 
     Args:
         system: with a NonbondedForce, or converted by :func:`fmm_openmm.use_fmm`.
@@ -85,20 +84,19 @@ def validate(
             the box face depends on its splitting parameter.
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged
             to rounding (about half a minute for 50,000 particles on two cores), or "pme", the
-            Reference platform's PME at a tight tolerance, in boxes whose grid is affordable;
-            without them "direct" (the default), the sum over all pairs, or "nocutoff", the
-            same by the Reference platform.
-        tolerance: relative RMS force error to meet. Without this and the following, those of the
-            System's FMMForce; with one of them, the defaults of :class:`fmm_openmm.FMMForce` for
-            the others. Its ``bridge`` and ``lennard_jones`` say nothing here: a
-            :class:`fmm_openmm.CoulombSolver` is measured, not the FMM inside a Context.
+            Reference platform's PME at a tight tolerance, unless its grid would be too large.
+            Without periodic boundary conditions "direct" (the default), the sum over all pairs, or
+            "nocutoff", the same by the Reference platform.
+        tolerance: largest relative RMS force error. If neither this nor any of the following
+            options is given, the options of the System's FMMForce are used; otherwise options
+            that are not given have the defaults of :class:`fmm_openmm.FMMForce`.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
-        options: the expansion's.
+        options: options of the expansion.
 
     Raises:
-        ValueError, TypeError: bad input.
-        UnsupportedError: the System has no single force to read charges from,
+        ValueError, TypeError: an argument is invalid.
+        UnsupportedError: the System has no single force with charges,
             :func:`fmm_openmm.check_system` refuses it, or the box is too large for the reference
             "pme".
     """
@@ -150,7 +148,7 @@ def validate(
 
 
 def _reference(reference: str, charges, structure, positions, cell) -> tuple[str, tuple]:
-    """Name, and energy and forces, of the converged sum."""
+    """Name of the converged sum, and its energy and forces."""
     oracle = ORACLES[structure.boundary]
     if reference == oracle.name:
         result = oracle.sum(positions, charges, cell, structure.exclusions, structure.periodic)
@@ -163,7 +161,7 @@ def _reference(reference: str, charges, structure, positions, cell) -> tuple[str
 
 
 def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
-    """Name, and energy and forces, of PME, or why it is left out."""
+    """Name of PME, and its energy and forces; or the reason why it is omitted."""
     tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
     cutoff = min(nonbonded.getCutoffDistance()._value, _widest_cutoff(cell))
     as_set = parameters[0]._value != 0  # else the tolerance decides
@@ -179,8 +177,8 @@ def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
 
 
 def reference_cutoff(cell: np.ndarray) -> float | None:
-    """Cutoff of PME as the reference in a cell, shape (3, 3), nm; None where no grid is
-    affordable."""
+    """Cutoff of PME as the reference in a cell, shape (3, 3), nm; None if its grid would be too
+    large."""
     for cutoff in CONVERGED_CUTOFFS:
         cutoff = min(cutoff, _widest_cutoff(cell))
         if grid_points(cell, cutoff, CONVERGED) <= LARGEST_GRID:
@@ -189,7 +187,7 @@ def reference_cutoff(cell: np.ndarray) -> float | None:
 
 
 def grid_points(cell: np.ndarray, cutoff: float, tolerance: float) -> float:
-    """Points of the grid that OpenMM's Reference platform takes for PME, from the User Guide:
+    """Number of points of PME's grid on OpenMM's Reference platform, from the User Guide:
     ``2 alpha d / (3 tolerance^(1/5))`` along an edge of length d, with
     ``alpha = sqrt(-log(2 tolerance)) / cutoff``."""
     alpha = np.sqrt(max(-np.log(2.0 * tolerance), 0.0)) / cutoff
@@ -202,8 +200,8 @@ def _widest_cutoff(cell: np.ndarray) -> float:
 
 
 def electrostatics(system: openmm.System) -> tuple[Definition, openmm.NonbondedForce]:
-    """Charges and exclusions, and the force that holds the settings of PME (OpenMM's defaults if
-    there is none)."""
+    """The definition of charges and exclusions, and the NonbondedForce with the settings of PME,
+    which is a new one if the System has none."""
     converted = find_fmm(system)
     nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     if len(converted) == 1:
@@ -226,10 +224,11 @@ def _by_openmm(
     tolerance: float = CONVERGED,
     pme_parameters=(0, 0, 0, 0),
 ) -> tuple[float, np.ndarray]:
-    """Energy (kJ/mol) and forces (n, 3) (kJ/mol/nm) of the charges alone, by the Reference platform
-    in float64: by PME, or by NoCutoff where there is no cell.
+    """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference platform
+    in
+    float64: by PME, or by NoCutoff without a cell.
 
-    Virtual sites are particles like any other here, so forces stay where they act.
+    Virtual sites are treated as ordinary particles, which keep their forces.
     """
     system, force = openmm.System(), openmm.NonbondedForce()
     for charge in charges:

@@ -1,10 +1,10 @@
-"""XML of Systems and States with an FMMForce: nothing is in it that only this process knows.
+"""XML of Systems and States with an FMMForce, independent of the process that writes it.
 
-Inside a process the pickle of a force names its callable
-(:mod:`fmm_openmm.integration.identity`), by which every serialisation of equal Systems would be
-another text. A State names the charges of its Context (:mod:`fmm_openmm.integration.snapshots`) by
-a parameter that a Context with PME lacks. So the methods of OpenMM that write XML or load a State
-are wrapped when ``fmm_openmm.integration`` is imported, which every FMMForce does.
+The pickle of a force contains the identity of its callable
+(:mod:`fmm_openmm.integration.identity`), so that serialisations of equal Systems would differ. A
+State identifies the charges of its Context (:mod:`fmm_openmm.integration.snapshots`) by a parameter
+that a Context with PME lacks. The methods of OpenMM that write XML or load a State are therefore
+wrapped when ``fmm_openmm.integration`` is imported, which every FMMForce causes.
 """
 
 import re
@@ -16,11 +16,11 @@ from fmm_openmm.integration.identity import without_identities
 from fmm_openmm.integration.snapshots import REVISION
 
 _MARK = "_fmm_openmm_xml"
-"""Attribute of a method that :func:`install` put in place."""
+"""Attribute of a wrapper that :func:`install` has put in place."""
 
 
 def install() -> None:
-    """Wrap OpenMM's methods from now on; once is enough."""
+    """Wrap OpenMM's methods. Further calls have no effect."""
     wrap(openmm.XmlSerializer, "serializeSystem", _written(without_identities), _MARK)
     wrap(openmm.XmlSerializer, "_serializeForce", _written(without_identities), _MARK)
     wrap(openmm.XmlSerializer, "_serializeState", _written(_without_zero), _MARK)
@@ -28,17 +28,17 @@ def install() -> None:
 
 
 def _written(change):
-    """The wrapper of a method whose text is changed."""
+    """Wrapper that applies a change to the text that a method returns."""
     return lambda plain: lambda item: change(plain(item))
 
 
 def _without_zero(text: str) -> str:
-    """The text of a State that names no charges, which OpenMM alone can load."""
+    """Text of a State without the parameter if it is 0, so that a Context with PME can load it."""
     return text.replace(f' {REVISION}="0"', "", 1)
 
 
 def _loading(plain):
-    """The wrapper of ``Context.setState``."""
+    """Wrapper of ``Context.setState``."""
 
     def set_state(self, state):
         present = dict(self.getParameters()).get(REVISION)
@@ -51,7 +51,7 @@ def _loading(plain):
             text = re.sub(rf' {REVISION}="[^"]*"', "", text, count=1)
             plain(self, openmm.XmlSerializer.deserialize(text))
         if present and not self.getParameter(REVISION):
-            # the State names no charges, as one from XML or of PME
+            # the State identifies no charges, as States from XML or PME do not
             self.setParameter(REVISION, present)
 
     return set_state

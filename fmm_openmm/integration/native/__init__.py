@@ -1,1 +1,1 @@
-"""The native bridge to OpenMM's CUDA platform: the plugin, what it asks, and the answers."""
+"""The native bridge to OpenMM's CUDA platform: the plugin, its requests, and the answers."""

@@ -1,9 +1,9 @@
 """The functions of the native bridge that the plugin calls, and their registration.
 
 On the CUDA platform the plugin (``fmm_openmm/native``) creates the kernel of every PythonForce. It
-calls :func:`_open` to ask whether it may serve the callable; for others, and after any failure,
-OpenMM's own kernel does the work, which calls the callable. A served force has a
-:class:`fmm_openmm.integration.native.session.Session` in each of its Contexts.
+calls :func:`_open` to ask whether it is to compute the force. All other forces, and forces after a
+failure, are computed by OpenMM's own kernel, which calls the callable of the force. A force that
+the plugin computes has a :class:`fmm_openmm.integration.native.session.Session` in each Context.
 """
 
 import atexit
@@ -25,15 +25,15 @@ from fmm_openmm.integration.snapshots import REVISION
 _log = logging.getLogger("fmm_openmm")
 
 HOST_STEP, PME_STEP = 2.5, 0.16
-"""A step of 21,384 atoms of water on one H200, ms, with the host bridge and with PME."""
+"""Time of a step of 21,384 atoms of water on one H200 with the host bridge and with PME, ms."""
 
 _sessions: dict[int, Session] = {}
-"""By the address of the plugin's kernel."""
+"""Sessions by the address of the plugin's kernel."""
 
 
 @functools.cache
 def activate() -> str | None:
-    """Let the plugin serve the CUDA platform; why that is not possible, None if it is."""
+    """Load and register the plugin; returns the reason if that is impossible, else None."""
     library = plugin.load()
     if isinstance(library, str):
         return library
@@ -45,11 +45,11 @@ def activate() -> str | None:
 
 
 def prepare(options: Options | None = None) -> None:
-    """:func:`activate`, before a force is made; warns, once a process, if that is not possible
-    though there is a device for it.
+    """:func:`activate` before a force is created. Warns once in a process if that is impossible
+    although there is a CUDA device.
 
     Args:
-        options: the force's, which may want something else; None where they are not known yet.
+        options: options of the force, which may not request the plugin; None if they are unknown.
     """
     reason = activate()
     wanted = options is None or (options.bridge == "auto" and options.on_gpu)
@@ -77,7 +77,7 @@ def changed() -> None:
 
 
 def status(bridge: Bridge, context) -> tuple[Session | None, str]:
-    """The session that serves a bridge in a Context, or None, and why."""
+    """The session of a bridge in a Context, or None if there is none, and the reason."""
     options, name = bridge.definition.options, context.getPlatform().getName()
     for session in sessions_of(bridge, int(context.this)) if name == "CUDA" else ():
         return (
@@ -98,17 +98,18 @@ def status(bridge: Bridge, context) -> tuple[Session | None, str]:
 
 
 def sessions_of(bridge: Bridge, context: int | None = None) -> list[Session]:
-    """The sessions of a bridge, in the Context at this address or in all."""
+    """The sessions of a bridge in the Context at an address, or in all Contexts."""
     own = [session for session in list(_sessions.values()) if session.bridge is bridge]
     return own if context is None else [session for session in own if session.context == context]
 
 
-# Called by the plugin, from whatever thread OpenMM uses. Nothing may be raised but an interrupt,
-# which may come before the first line: then DONE is not delivered, and the plugin raises an error.
+# The plugin calls these functions from any of OpenMM's threads. They must not raise exceptions
+# other than an interrupt, which may occur before the first line; DONE is then missing, and the
+# plugin raises an error.
 
 
 def _answering(function):
-    """The callback that delivers DONE, to the inbox that is its last argument, after all else."""
+    """A callback that delivers DONE at the end; its last argument is the inbox."""
 
     @functools.wraps(function)
     def answer(*args):
@@ -125,7 +126,7 @@ def _open(kernel, context, pickled, size, place, inbox):
         bridge = bridge_in(ctypes.string_at(pickled, size)) if size else None
         if bridge is None:
             return
-        # by a Context that failed to be made, at the same address
+        # left by a Context at the same address whose creation failed
         for left in sessions_of(bridge, context):
             del _sessions[left.kernel]
         place, structure = place.contents, bridge.fix_structure()
@@ -140,7 +141,7 @@ def _open(kernel, context, pickled, size, place, inbox):
             _sessions[kernel] = Session(bridge, kernel, context, place)
             names = (REVISION, *bridge.definition.parameters.names)
             _deliver(inbox, Delivery.CLAIM, "\0".join(names).encode())
-    except Exception as error:  # the host bridge will meet it again, and tell
+    except Exception as error:  # occurs again on the host bridge, which reports it
         _log.info("an FMMForce is left to the host bridge: %s", error)
 
 
@@ -207,5 +208,5 @@ _answers = _open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program,
 _callbacks = Callbacks(
     *(kind(answer) for (_, kind), answer in zip(Callbacks._fields_, _answers, strict=True))
 )
-"""Kept as long as the plugin may call them: always. Those that close something run no line of
-Python, before which an interrupt might come."""
+"""Never freed, as the plugin may call them at any time. Those that close something are functions in
+C, in which no interrupt can occur."""

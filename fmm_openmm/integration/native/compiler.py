@@ -1,17 +1,17 @@
-"""How the native plugin is compiled, here and for wheels: ``.ci/wheel`` runs this file without
-the package it is in."""
+"""Compiler arguments for the native plugin, on first use and for wheels: ``.ci/wheel`` runs this
+file without the package."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
 def arguments(include: Path, cuda: Iterable[Path], libraries: Path) -> list[str]:
-    """What a compiler is told beside sources and output.
+    """Arguments of the compiler other than sources and output.
 
     Args:
-        include: OpenMM's headers.
-        cuda: folders with CUDA's.
-        libraries: OpenMM's libraries, with those of its platforms in ``plugins``.
+        include: folder of OpenMM's headers.
+        cuda: folders of CUDA's headers.
+        libraries: folder of OpenMM's libraries, with those of its platforms in ``plugins``.
     """
     return [
         "-std=c++17",

@@ -1,10 +1,10 @@
-"""Lennard-Jones pairs of Contexts with an FMMForce: whether the plugin computes them among their
-sites, or OpenMM among all particles.
+"""Choice between the plugin, which computes Lennard-Jones pairs among their sites, and OpenMM,
+which computes them among all particles, for Contexts with an FMMForce.
 
-Without Coulomb in it the list of pairs that OpenMM makes of all particles serves only those that
-have a Lennard-Jones interaction, the sites: the oxygens, in three-site water. The plugin asks
-:func:`claim` for every NonbondedForce and CustomNonbondedForce of such a Context on the CUDA
-platform, and :func:`program` for what computes those that it gets.
+OpenMM lists pairs of all particles. Without Coulomb only particles with a Lennard-Jones interaction
+need them, the sites: in three-site water the oxygens. The plugin calls :func:`claim` for every
+NonbondedForce and CustomNonbondedForce of such a Context on the CUDA platform, and :func:`program`
+for the program of a force that it computes.
 """
 
 import ctypes
@@ -18,14 +18,19 @@ from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.integration.identity import Bridge, bridge_in
 
 SITES_WITHOUT_CUTOFF = 0.7
-"""Largest fraction of the particles that are sites for which all pairs of sites, each computed
-from both sides, are fewer than all pairs of particles, computed once."""
+"""Largest fraction of sites at which all pairs of sites, each computed twice, are fewer than all
+pairs of particles, each computed once."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Where the pairs of a force are computed, and why; ``context`` is the
-    address of its Context."""
+    """Implementation of the pairs of a force, and the reason.
+
+    Attributes:
+        context: address of the Context.
+        among_sites: whether the plugin computes the pairs.
+        reason: for messages.
+    """
 
     context: int
     among_sites: bool
@@ -33,13 +38,13 @@ class Decision:
 
 
 _decisions: dict[int, Decision] = {}
-"""By the address of the plugin's claim."""
+"""Decisions by the address of the plugin's claim."""
 
 close = _decisions.pop
 
 
 def bridge_of(pairs: Pairs) -> Bridge | None:
-    """That of the first FMMForce of the Context; None if there is none."""
+    """The bridge of the first FMMForce of the Context; None if there is none."""
     texts = (
         ctypes.string_at(pairs.pickled[k], pairs.sizes[k])
         for k in range(pairs.count)
@@ -49,11 +54,11 @@ def bridge_of(pairs: Pairs) -> Bridge | None:
 
 
 def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
-    """Whether the pairs of a force are to be computed among its sites, and why or why not.
+    """Whether the plugin is to compute the pairs of a force, and the reason.
 
     Args:
         choice: "auto", "sites" or "openmm".
-        pairs: the facts.
+        pairs: description of the force.
     """
     force, obstacle = pairs.force.decode(), pairs.obstacle.decode()
     if choice == "openmm":
@@ -72,12 +77,11 @@ def decide(choice: str, pairs: Pairs) -> tuple[bool, str]:
 
 
 def claim(kernel: int, pairs: Pairs, bridge: Bridge | None) -> bool:
-    """Whether the plugin is to compute the pairs of a force, in a Context with this bridge.
-
-    The decision is kept until :func:`close`.
+    """Whether the plugin is to compute the pairs of a force in a Context with the given bridge. The
+    decision is recorded until :func:`close`.
 
     Raises:
-        ValueError: it must, and cannot.
+        ValueError: "sites" is requested, but impossible.
     """
     options = bridge and bridge.definition.options
     if options is None:
@@ -93,8 +97,8 @@ def claim(kernel: int, pairs: Pairs, bridge: Bridge | None) -> bool:
 
 
 def status(context) -> tuple[str, str]:
-    """ "sites" if all pairs of a Context with an FMMForce are computed among their sites, else
-    "openmm"; and why."""
+    """ "sites" if the plugin computes all pairs of a Context with an FMMForce, else "openmm"; and
+    the reason."""
     name = context.getPlatform().getName()
     if name != "CUDA":
         return "openmm", f"the Context is on the {name} platform"
@@ -109,7 +113,7 @@ def status(context) -> tuple[str, str]:
 
 
 def program(sites: Sites, place: Place) -> bytes:
-    """What computes the pairs of some sites, serialised."""
+    """The serialised program for the pairs of sites."""
     box = np.array(sites.box).reshape(3, 3)
     described = lennard_jones.Sites(
         sites.number,

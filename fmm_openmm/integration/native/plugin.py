@@ -1,17 +1,16 @@
-"""The native plugin's shared library: which one is loaded, and building it where none is there.
+"""The shared library of the native plugin: selection, and build if there is none.
 
 A wheel of this package holds a library for every supported minor version of OpenMM's own wheels,
 which CUDA 12 and 13 share: ``.ci/wheel`` builds them, ``native/lib/manifest.json`` describes them.
 
-Where none of them fits, as with a source install, OpenMM from conda-forge or another version of
-OpenMM, the library is built at first use on a computer with OpenMM's CUDA platform. It is not built
-by ``pip install``: pip builds in an environment of its own, without the OpenMM that the library
-must match, which later may be upgraded as well. What it needs came with OpenMM's own packages: its
-headers, and those of the CUDA runtime; beside them only a C++ compiler. That library is kept in
-``$FMM_OPENMM_CACHE``, or else in the user's cache folder, under a name that depends on its sources,
-OpenMM and the compiler. It is loaded from there only if no other user can have written it. Where it
-cannot be kept, it is built for the process alone.
-"""
+If none of them fits, as for a source install, OpenMM from conda-forge or another version of OpenMM,
+the library is built on first use on a computer with OpenMM's CUDA platform. ``pip install`` does
+not build it, because pip builds in an isolated environment without the installed OpenMM, which may
+also be upgraded later. The build needs the headers of OpenMM and of the CUDA runtime, which
+OpenMM's packages provide, and a C++ compiler. The library is stored in ``$FMM_OPENMM_CACHE`` or in
+the user's cache folder, under a name that depends on its sources, OpenMM and the compiler. It is
+loaded from there only if no other user can have written it. If it cannot be stored, it is built for
+the present process only."""
 
 import ctypes
 import functools
@@ -184,19 +183,18 @@ def _compile(made: Path, compiler: list[str], options: list[str]) -> None:
             (line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:]
         )
         raise UnsupportedError(f"the native plugin does not compile: {first}")
-    # whatever the umask, or the next process would not load it
+    # independent of the umask, since a library that others can write is not loaded
     made.chmod(made.stat().st_mode & 0o755)
 
 
 def _store(made: Path, target: Path) -> Path:
-    """Move the library to the cache folder; returns where it is, which is where it was if that
-    folder cannot be written."""
+    """Move the library to the cache folder if that is writable; returns its path."""
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             copy = Path(shutil.copy(made, folder))
             with open(copy, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(copy, target)  # whole or not at all, whoever else builds it
+            os.replace(copy, target)  # atomic, as other processes may build it too
     except OSError as error:
         _log.warning(
             "the native plugin is not kept in %s (%s): it is built for this process alone",
@@ -209,15 +207,15 @@ def _store(made: Path, target: Path) -> Path:
 
 
 def sources() -> list[str]:
-    """What is compiled."""
+    """Source files of the library."""
     return [str(path) for path in sorted(_files("*.cpp"))]
 
 
 def command() -> tuple[list[str], list[str]]:
-    """The compiler, with what may come before or after its name in ``CXX``, and its options.
+    """The words of the compiler's command, from ``CXX`` if that is set, and its options.
 
     Raises:
-        UnsupportedError: what is missing.
+        UnsupportedError: a compiler or headers are missing.
     """
     named = shlex.split(os.environ.get("CXX", ""))
     found = [path for path in map(shutil.which, ("g++", "c++", "clang++")) if path]
@@ -247,8 +245,8 @@ def command() -> tuple[list[str], list[str]]:
 
 
 def _cuda_folders():
-    """Where CUDA's headers may be: a toolkit that was named, the packages OpenMM depends on, a
-    toolkit in the usual place."""
+    """Candidate folders of CUDA's headers: the toolkit that the environment names, the packages
+    that OpenMM depends on, and toolkits in the usual places."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(name):
             yield Path(os.environ[name]) / "include"
@@ -265,19 +263,19 @@ def _folder() -> Path:
 
 
 def _files(pattern: str) -> Iterator[Path]:
-    """What the library is made of."""
+    """Files of the library's source."""
     return (path for part in ("core", "openmm") for path in (_folder() / part).glob(pattern))
 
 
 def _kept() -> Path:
-    """Where the library is kept: the cache folder, or this process's own if there is none, or
+    """Folder for the library: the cache folder, or a private one of the process if there is none or
     others can write to it."""
     folder = cache_folder()
     if folder is None:
         return private_folder()
     try:
         make_folder(folder)
-        folder = folder.resolve()  # what is checked is what is used, whoever may change a link
+        folder = folder.resolve()  # check and use the same folder, even if a link changes
         reason = why_unsafe(folder)
     except OSError as error:
         reason = str(error)

@@ -1,9 +1,10 @@
-"""The native bridge: inside OpenMM's CUDA platform the plugin executes programs that are made here.
+"""The programs that the plugin runs inside OpenMM's CUDA platform.
 
-A :class:`Session` is one served force in one Context. It is asked for a program when the Context is
-made, when its cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and when particles
-have left boxes that cover these only; and for charges when a global parameter or the force's
-definition has changed: never in an ordinary step, nor for a barostat's trial moves.
+A :class:`Session` represents one force in one Context. The plugin requests a program when the
+Context is created, when its cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and
+when particles have left the boxes of a region. It requests charges when a global parameter or the
+definition of the force has changed. It requests nothing in ordinary steps and trial moves of a
+barostat.
 """
 
 from dataclasses import replace
@@ -28,22 +29,22 @@ from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import FMMParameters
 
 COINCIDENT = 1e-7
-"""Distance, over the box or the extent of the particles, of those that
-float32 cannot tell apart."""
+"""Distance, relative to the box or the extent of the particles, below which float32 does not
+separate two particles."""
 
 
 class Session:
     """One force in one Context of the CUDA platform.
 
     Args:
-        bridge: whose force it is.
+        bridge: bridge of the force.
         kernel, context: addresses of the plugin's kernel and of the Context.
-        place: the Context's.
+        place: description of the Context.
 
     Attributes:
-        particles: of the System.
-        reason: why the host bridge serves the force after all; None if it does not.
-        planner: which boxes serve; None before the first program.
+        particles: number of particles of the System.
+        reason: reason why the host bridge computes the force after all; None if it does not.
+        planner: planner of the boxes; None before the first program.
     """
 
     def __init__(self, bridge: Bridge, kernel: int, context: int, place: Place):
@@ -57,19 +58,19 @@ class Session:
         self.reason: str | None = None
         self._boundary = bridge.fix_structure().boundary
         self.planner: Planner | None = None
-        self._seen = False  # whether positions have told how much of a periodic cell is empty
-        self._made: tuple[BoxLattice, tuple] | None = None  # what the last program was made for
+        self._seen = False  # whether the filled fraction is known
+        self._made: tuple[BoxLattice, tuple] | None = None  # of the last program
 
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
     ) -> dict[int, bytes]:
-        """What serves box vectors, shape (3, 3), nm: the boxes as :func:`describe` tells of them,
-        and a program unless the last one will do. Nothing where boxes cover the particles only and
-        there are no positions yet.
+        """Deliveries for a cell: the boxes (:func:`describe`), and a program unless the last one is
+        suitable. Empty if a region is needed and there are no positions yet.
 
         Args:
-            values: of the global parameters.
-            positions: shape (n, 3), nm; needed where boxes cover the particles only.
+            cell: box vectors, shape (3, 3), nm.
+            values: values of the global parameters.
+            positions: shape (n, 3), nm; needed for a region.
         """
         given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
@@ -95,7 +96,7 @@ class Session:
         p, lattice, found = plan.parameters, plan.boxes.lattice, {}
         settings = p.order, p.smoothing, p.precision, p.m2l
         if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
-            self.forget()  # should this fail
+            self.forget()  # in case of an error
             self._dtype = np.dtype(p.precision).type
             program = build(
                 lattice, p.order, p.smoothing, charges, structure.exclusions,
@@ -110,12 +111,14 @@ class Session:
     def charges(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None
     ) -> dict[int, bytes]:
-        """What follows from other charges: these, or a program with other parameters if the
-        tolerance needs them, or if boxes that cover the particles only have become far too many.
+        """Deliveries for new charges: the charges, or a program with other parameters if the
+        tolerance requires them or a region has become far too large.
 
         Args:
-            positions: shape (n, 3), nm: at the first evaluation, where they tell how much of the
-                cell is empty, and whenever boxes cover the particles only.
+            cell: box vectors, shape (3, 3), nm.
+            values: values of the global parameters.
+            positions: shape (n, 3), nm: at the first evaluation, to find the filled fraction of the
+                cell, and always for a region.
         """
         charges, _ = self._inputs(values)
         if positions is not None:
@@ -129,11 +132,11 @@ class Session:
         return self.program(cell, values, positions)
 
     def potentials(self, context) -> np.ndarray | None:
-        """At every particle, shape (n,), kJ/mol/e, float64, of an evaluation that is made here;
-        None if it has turned out to be the host bridge's.
+        """Potentials at all particles, shape (n,), kJ/mol/e, float64, after a new evaluation; None
+        if the host bridge has made it.
 
         Args:
-            context: the session's.
+            context: the Context of the session.
         """
         context.getState(energy=True, groups={self._group})
         if self.reason:
@@ -144,14 +147,15 @@ class Session:
         return found.astype(np.float64)
 
     def forget(self) -> None:
-        """The last program is gone."""
+        """Discard the last program."""
         self._made = None
 
     def explain(self, cell: np.ndarray, positions: np.ndarray) -> str:
-        """Why an energy is not a number.
+        """Reason why an energy is not finite.
 
         Raises:
-            ValueError: a coordinate that is not finite or absurdly far, naming the particle.
+            ValueError: a coordinate is not finite or far out of range; the message names the
+                particle.
         """
         check_positions(positions, self.particles)
         boundary = self._boundary
@@ -161,7 +165,7 @@ class Session:
             points = boundary.wrap(positions, cell)
         tree = boundary.tree(points)
         excluded = pair_set(self.bridge.fix_structure().exclusions)
-        for first, point in enumerate(points):  # not all pairs at once: n^2 of them may coincide
+        for first, point in enumerate(points):  # one by one, as up to n^2 pairs may coincide
             for second in sorted(tree.query_ball_point(point, COINCIDENT)):
                 if second > first and (first, second) not in excluded:
                     return (
@@ -172,8 +176,8 @@ class Session:
     def parameters_for(
         self, cell: np.ndarray, positions: np.ndarray | None = None
     ) -> FMMParameters:
-        """What is used for box vectors, shape (3, 3), nm; before the first evaluation, what
-        would be for positions, shape (n, 3), nm."""
+        """Parameters for box vectors, shape (3, 3), nm; before the first evaluation those for
+        positions, shape (n, 3), nm."""
         planner, cell = self.planner, self._checked(cell)
         if positions is not None and not (self._boundary.is_open or self._seen):
             expected = planner.problem.with_positions(positions, cell)
@@ -182,7 +186,7 @@ class Session:
         return planner.preview(positions, cell).parameters
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
-        """The periodic cell; None in empty space."""
+        """The periodic cell; None in free space."""
         return None if self._boundary.is_open else self._boundary.cell(check_box_vectors(cell))
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
@@ -195,18 +199,16 @@ class Session:
 
 
 def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray) -> np.ndarray:
-    """What the plugin is told of the boxes of a program, with which it follows the cell by itself:
-    ``BoxesData`` of :mod:`fmm_openmm.backends.cuda.abi`, shape (52,).
+    """Data by which the plugin adjusts the boxes of a program to the cell: ``BoxesData`` of
+    :mod:`fmm_openmm.backends.cuda.abi`, shape (52,).
 
     Args:
-        made_for: what the program was made for.
-        boxes: those in use.
-        cell: vectors as given, shape (3, 3), nm.
+        made_for: lattice that the program was built for.
+        boxes: boxes in use.
+        cell: box vectors, shape (3, 3), nm.
     """
     lattice = made_for.unstrained
-    if (
-        lattice.is_padded
-    ):  # the boxes follow the particles, and their operator came with the program
+    if lattice.is_padded:  # a region, whose operator is part of the program
         return np.concatenate(
             [
                 [SAME_SHAPE, SAME_SHAPE],
