@@ -6,102 +6,98 @@ both compilers.
 """
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
 import pytest
 
-from fmm_openmm.backends.cuda.pipeline.m2l import (
-    ROTATION_SHAPES,
-    rotation_shape,
-)
-from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, source_of
-from fmm_openmm.literature.operators.mirrored import P4Parity, P4Symmetric, mirrored_shape
+from fmm_openmm.backends.cuda.pairs import lennard_jones
+from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
+from fmm_openmm.backends.cuda.pipeline.description import build
+from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
+from fmm_openmm.backends.cuda.program import Device, Interface, Program
+from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
+from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
+from fmm_openmm.implementations import M2L, names
+from fmm_openmm.literature import layouts
+from fmm_openmm.literature.layouts import Neighbourhood
+from fmm_openmm.literature.operators import level
 from tests import nvrtc
 from tests.lennard_jones import force_switch
 
 SPILL_BUDGET = 16  # bytes; outside inner loops on one architecture
 ROTATION_SPILL_BUDGET = 512  # of m2l by rotation, whose registers hold as much as they can
 STAGES = sorted(kernel_files())
-FIXED = {"POSITION": "double", "SMOOTHING": 0.05, "ORIGIN": 0.1, "IMAGES": 1} | {
-    f"N{k}": 16 for k in range(3)
-}
-FIXED |= {"POSQ": "float", "CORRECTED": 1, "C10": 0, "C20": 1, "C21": 2} | {
-    f"REACH{k}": 3 for k in range(3)
-}
-FIXED |= {"LISTED": 40, "REGION": 32, "ORDERED": 0, "P2M_LANES": 2, "L2P_WARPS": 4, "L2P_BOXES": 8}
-FIXED |= {
-    "CONVOLVE_WARPS": 16,
-    "MIRRORED_WARPS": 8,
-    "D0": 16,
-    "D1": 169,
-    "D2": 15,
-    "DFT_PITCH": 15,
-    "DFT_PAIRS": 2,
-}
-FIXED |= {"DFT_COLUMNS0": 16, "DFT_COLUMNS1": 16}
-FIXED |= {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}
-FIXED |= {"UNIT": 8.0, "M2L_WARPS": 2, "BLOCKS": 4, "PARTS_EVEN": 2, "PARTS_ODD": 1}
-FIXED |= {
-    "STRIDE": 32,
-    "TRANSLATE_BOXES": 16,
-    "TRANSLATE_THREADS": 256,
-    "M2L_ADD_WARPS": 8,
-    "APART": 1,
-}
-FIXED |= {f"ROOT{k}": 2 for k in range(3)} | {"ROOT10": 1, "ROOT20": 0, "ROOT21": -1}
-FIXED |= {"PASS_TARGETS": 4, "PASS_WARPS": 4, "COPY_WARPS": 8, "COPY_BOXES": 16}
-FIXED |= {"ALPHA": 1.15, "CUT": 13.0, "OPERATOR_WAVES": 64, "OFFSET_TILE": 32}
-CHOSEN = (
-    "REAL",
-    "ORDER",
-    "SMOOTHED",
-    "WINDOW",
-    "STAGED",
-    "MINIMUM_IMAGE",
-    "NEAR",
-    "PADDED",
-    "DFT_ROWS",
-    "DFT_THREADS",
-)
-CHOSEN += ("MIRRORED", "MIRRORED_WAVES", "ROTATED")
+WHOLE = 227 * 1024
+CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
+SKEWED = BoxLattice.from_cell(CELL, counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]]), 2.5)
+PADDED = [(PaddedLattice(np.array((6, 8, 10)), 2.5, levels=levels), levels) for levels in (0, 1)]
+CUBOID = BoxLattice(np.diag((4, 6, 8)), np.eye(3), 2.5)
+PLANES, ALONE, SUMS = (40, 169, 16), (15, 13, 16), (19, 17, 16)
+"""Grids that are transformed in planes, by a block each, and by sums."""
+
+NO_PROGRAM = {"direct": {"TILE": 128}, "treecode": {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}}
+WATER = Sites(10_000, 1, 0, 0.9, None, 6.7 * np.eye(3), 1.0, False, 0, 0, 64)
+PROTEIN = replace(WATER, number=30_000, types=20, partners=2, switching=0.8)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What programs are made for; these ``lattices``, with their levels, and ``m2l`` come before
+    others, and ``shared`` is bytes of shared memory for a large grid."""
+
+    order: int
+    smoothing: float = 0.0
+    dtype: type = np.float32
+    minimum_image: bool = False
+    lattices: Sequence[tuple[BoxLattice, int]] = ()
+    m2l: str = "rotation"
+    precision: str = "mixed"
+    sites: Sites = WATER
+    shared: int = WHOLE
+
+    def build(self, lattice, levels=0, m2l="rotation", shared=WHOLE):
+        charges, pairs = np.ones(5 * lattice.span.prod()), np.array([[0, 1]])
+        return build(
+            lattice, self.order, self.smoothing, charges, pairs, self.minimum_image, self.dtype,
+            Device(32, shared), Interface(self.precision, len(charges)), levels, m2l
+        )  # fmt: skip
+
+    @cached_property
+    def programs(self) -> dict[str, Program]:
+        """Of every kernel file a program that has it."""
+        device, near = Device(132, WHOLE), Neighbourhood.of(CUBOID, np.arange(193))
+        made = [self.build(lattice, levels) for lattice, levels in self.lattices]
+        made += [
+            self.build(BoxLattice(np.diag(grid), np.eye(3), 2.5), shared=shared)
+            for grid, shared in ((PLANES, self.shared), (ALONE, WHOLE), (SUMS, WHOLE))
+        ]
+        made += [self.build(CUBOID, 1, m2l) for m2l in (self.m2l, *names(M2L, "cuda"))]
+        made += [
+            self.build(SKEWED),
+            lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
+            level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),
+            *(layouts.program(name, near, self.dtype) for name in layouts.LAYOUTS),
+        ]
+        return {
+            kernel.file: program for program in made[::-1] for kernel in program.kernels.values()
+        }
+
+
 VARIANTS = {
-    "float 5": ("float", 5, 0, 448, 1, 0, 81, 0, 1, 1024, 1, 8, 0),
-    "float 9 smoothed": ("float", 9, 1, 448, 1, 0, 93, 0, 169, 1024, 0, 8, 1),
-    "float 7 open": ("float", 7, 1, 448, 1, 0, 57, 1, 169, 1024, 1, 8, 0),
-    "double 12 smoothed": ("double", 12, 1, 224, 0, 1, 179, 0, 169, 512, 1, 4, 1),
-}
-WATER = {
-    "LIMITED": 1,
-    "PERIODIC": 1,
-    "PARTNERS": 0,
-    "SWITCHED": 0,
-    "TYPES": 1,
-    "PAIR_LANES": 16,
-    "DETERMINISTIC": 0,
-    "LIST_BLOCKS": 4,
-    "HALF": 0,
-}
-WATER |= {"CUTOFF": 0.9, "SWITCHING": 0.8, "ENERGY_TYPE": "double"}
-PROTEIN = WATER | {"PARTNERS": 1, "SWITCHED": 1, "TYPES": 20, "PAIR_LANES": 32, "HALF": 1}
-LENNARD_JONES = {
-    "float 5": WATER,
-    "float 9 smoothed": PROTEIN,
-    "float 7 open": WATER
-    | {
-        "LIMITED": 0,
-        "PERIODIC": 0,
-        "PARTNERS": 1,
-        "TYPES": 50,
-        "ENERGY_TYPE": "float",
-        "LIST_BLOCKS": 3,
-    },
-    "double 12 smoothed": PROTEIN
-    | {"DETERMINISTIC": 1, "HALF": 0, "POSQ": "double", "LIST_BLOCKS": 2},
-}
-MIRRORED = {
-    "m2l_matrices": (1,),
-    "m2l_p4_symmetric": P4Symmetric.abreast,
-    "m2l_p4_parity": P4Parity.abreast,
-}
+    "float 5": Variant(5, m2l="p4", shared=20_000),
+    "float 9 smoothed": Variant(9, 0.05, lattices=[(SKEWED, 0)], sites=PROTEIN),
+    "float 7 open": Variant(
+        7, 0.05, lattices=PADDED, precision="single",
+        sites=replace(WATER, types=50, partners=2, cutoff=None, box_vectors=None),
+    ),
+    "double 12 smoothed": Variant(
+        12, 0.05, np.float64, minimum_image=True, precision="double",
+        sites=replace(PROTEIN, deterministic=True),
+    ),
+}  # fmt: skip
 SOME = ("float 9 smoothed", "double 12 smoothed")  # what takes most registers
 # by version of CUDA and architecture; all variants on the oldest,
 # the newest and what is measured on
@@ -118,17 +114,13 @@ CASES = [
 
 
 def macros_of(variant, stage):
-    """All macros of a kernel file in a variant."""
-    macros = FIXED | dict(zip(CHOSEN, VARIANTS[variant], strict=True))
-    padded = macros.pop("PADDED")
-    macros |= {f"PADDED{k}": padded for k in range(3)}
-    of = macros["ORDER"], {"float": 4, "double": 8}[macros["REAL"]]
+    """All macros of a kernel file in a variant, those of a program that has it."""
+    variant = VARIANTS[variant]
+    if stage in NO_PROGRAM:
+        return {"REAL": real_type(variant.dtype), "ORDER": variant.order} | NO_PROGRAM[stage]
+    macros = variant.programs[stage].macros
     # with two blocks a multiprocessor, as they are launched, they spill up to 420 bytes on sm_90
-    if stage in MIRRORED:
-        macros |= mirrored_shape(*of, MIRRORED[stage]) | {"BLOCKS": 1}
-    if stage == "m2l_rotation":
-        macros |= rotation_shape(*of, 227 * 1024)[0]
-    return macros | (LENNARD_JONES[variant] if stage.startswith("lennard_jones") else {})
+    return macros | ({"BLOCKS": 1} if stage in ("m2l_p4_symmetric", "m2l_p4_parity") else {})
 
 
 def check(cuda, architecture, stage, macros, budget, monkeypatch):
