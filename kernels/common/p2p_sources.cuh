@@ -28,11 +28,11 @@ __device__ __forceinline__ unsigned wrap(unsigned i, unsigned n) {
 // Number of a box whose index exceeds its range by at most the extent of the near stencil; -1 if
 // the box does not exist.
 __device__ __forceinline__ int near_number(int i0, int i1, int i2) {
-    const bool inside = (!PADDED0 || (i0 >= 0 && i0 < N0)) && (!PADDED1 || (i1 >= 0 && i1 < N1)) &&
-                        (!PADDED2 || (i2 >= 0 && i2 < N2));
 #if !ANY_PADDED && C10 == 0 && C20 == 0 && C21 == 0 && N0 >= REACH0 && N1 >= REACH1 && N2 >= REACH2
     return wrap(i0, N0) + N0 * (wrap(i1, N1) + N1 * wrap(i2, N2));
 #else
+    const bool inside = (!PADDED0 || (i0 >= 0 && i0 < N0)) && (!PADDED1 || (i1 >= 0 && i1 < N1)) &&
+                        (!PADDED2 || (i2 >= 0 && i2 < N2));
     return inside ? box_number(i0, i1, i2) : -1;
 #endif
 }
