@@ -46,6 +46,56 @@ def _run(x, y, z, buffer, length):
     return total0, total1, total2, total3
 
 
+@inline
+def _find_sources(box, near, start, counts, source, begin):
+    """Number of parts in all near boxes of ``box``.
+
+    Args:
+        source: the number of each near box is written here.
+        begin: the number of parts in the near boxes before each.
+    """
+    n0, n1 = counts[0, 0], counts[1, 1]
+    length = 0
+    i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
+    for k in range(len(near)):
+        # along the first axis the numbers just count up
+        if (
+            k > 0
+            and near[k, 1] == near[k - 1, 1]
+            and near[k, 2] == near[k - 1, 2]
+            and near[k, 0] == near[k - 1, 0] + 1
+        ):
+            i0 = i0 + 1 if i0 + 1 < n0 else 0
+        else:
+            i0, i1, i2 = home(
+                box % n0 + near[k, 0],
+                box // n0 % n1 + near[k, 1],
+                box // (n0 * n1) + near[k, 2],
+                counts,
+            )
+        source[k], begin[k] = i0 + n0 * (i1 + n1 * i2), length
+        length += start[source[k] + 1] - start[source[k]]
+    return length
+
+
+@inline
+def _copy_sources(x, charge, start, boxes, near, source, begin, buffer):
+    """Copy the parts of near boxes, shifted to the centre of their own box, into ``buffer``
+    (4, capacity)."""
+    real = x.dtype.type
+    nothing, away = real(0.0), real(AWAY)
+    for k in range(len(near)):
+        s0 = real(near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0])
+        s1 = real(near[k, 1] * boxes[1, 1] + near[k, 2] * boxes[2, 1])
+        s2 = real(near[k, 2] * boxes[2, 2])
+        first = start[source[k]]
+        for j in range(start[source[k] + 1] - first):
+            buffer[0, begin[k] + j] = x[first + j, 0] + s0 if charge[first + j] != nothing else away
+            buffer[1, begin[k] + j] = x[first + j, 1] + s1
+            buffer[2, begin[k] + j] = x[first + j, 2] + s2
+            buffer[3, begin[k] + j] = charge[first + j]
+
+
 @kernel(
     "real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], "
     "i8[::1], i8, f8[::1], f8[:,::1]"
@@ -65,7 +115,6 @@ def _p2p(
     field,
 ):
     real = x.dtype.type
-    n0, n1 = counts[0, 0], counts[1, 1]
     nothing, away = real(0.0), real(AWAY)
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
@@ -73,43 +122,11 @@ def _p2p(
         for box in range(chunk, len(start) - 1, chunks):
             if start[box] == start[box + 1]:
                 continue
-            length = 0
-            i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
-            # numbers of the near boxes; along the first axis they just count up
-            for k in range(len(near)):
-                if (
-                    k > 0
-                    and near[k, 1] == near[k - 1, 1]
-                    and near[k, 2] == near[k - 1, 2]
-                    and near[k, 0] == near[k - 1, 0] + 1
-                ):
-                    i0 = i0 + 1 if i0 + 1 < n0 else 0
-                else:
-                    i0, i1, i2 = home(
-                        box % n0 + near[k, 0],
-                        box // n0 % n1 + near[k, 1],
-                        box // (n0 * n1) + near[k, 2],
-                        counts,
-                    )
-                source[k], begin[k] = i0 + n0 * (i1 + n1 * i2), length
-                length += start[source[k] + 1] - start[source[k]]
+            length = _find_sources(box, near, start, counts, source, begin)
             padded = (length + BLOCK - 1) // BLOCK * BLOCK
             if padded > buffer.shape[1]:
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
-            for k in range(len(near)):
-                s0 = real(
-                    near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0]
-                )
-                s1 = real(near[k, 1] * boxes[1, 1] + near[k, 2] * boxes[2, 1])
-                s2 = real(near[k, 2] * boxes[2, 2])
-                first = start[source[k]]
-                for j in range(start[source[k] + 1] - first):
-                    buffer[0, begin[k] + j] = (
-                        x[first + j, 0] + s0 if charge[first + j] != nothing else away
-                    )
-                    buffer[1, begin[k] + j] = x[first + j, 1] + s1
-                    buffer[2, begin[k] + j] = x[first + j, 2] + s2
-                    buffer[3, begin[k] + j] = charge[first + j]
+            _copy_sources(x, charge, start, boxes, near, source, begin, buffer)
             for j in range(length, padded):
                 buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = away, away, away, nothing
             for i in range(start[box], start[box + 1]):
