@@ -18,6 +18,17 @@ from fmm_openmm.cli.options import add_expansion_arguments
 
 EXAMPLE = "fmm-openmm bench solver --sizes 6 --tolerance 5e-4 1e-5 --plot=solver.png"
 
+COLUMNS = (
+    "atoms",
+    "cell",
+    "tolerance",
+    "smoothing",
+    "order, radius, boxes",
+    "force error",
+    "evaluation",
+)
+COLUMNS_AFTER_STAGES = ("new shape", "10^9 pairs/s", "p2p / limit", "far / limit")
+
 
 def add_arguments(parser) -> None:
     """Sizes, tolerances, the backend, smoothing, cells, and parameters other than those chosen."""
@@ -30,7 +41,7 @@ def add_arguments(parser) -> None:
 
 def run(args, terminal, drawing) -> dict:
     """Measure, print, draw."""
-    from fmm_openmm.bench.solver import limits, measure
+    from fmm_openmm.bench.solver import measure
     from fmm_openmm.bench.timing import STAGES
 
     backend = choose_backend(args.backend)
@@ -47,22 +58,7 @@ def run(args, terminal, drawing) -> dict:
         f"Backend {backend}; times in microseconds; "
         "p2p and far field against multiply-adds and a copy alone\n"
     )
-    terminal.heading(
-        (
-            "atoms",
-            "cell",
-            "tolerance",
-            "smoothing",
-            "order, radius, boxes",
-            "force error",
-            "evaluation",
-            *STAGES,
-            "new shape",
-            "10^9 pairs/s",
-            "p2p / limit",
-            "far / limit",
-        ),
-    )
+    terminal.heading((*COLUMNS, *STAGES, *COLUMNS_AFTER_STAGES))
     rows = []
     with terminal.progress("solver", len(cases)) as advance:
         for where, cell, tolerance, smoothing in cases:
@@ -73,26 +69,43 @@ def run(args, terminal, drawing) -> dict:
                 **measure(where, tolerance, smoothing, cell, backend, **fixed),
             }
             rows.append(row)
-            times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
-            terminal.row(
-                [
-                    str(row["atoms"]),
-                    cell,
-                    f"{tolerance:g} {row['precision']}",
-                    f"{row['smoothing']:g}",
-                    f"{row['order']}, {row['near_radius']:g}, {np.diag(row['grid']).tolist()}",
-                    f"{row['force_error']:.1e}",
-                    *(f"{1e6 * seconds:.0f}" for seconds in times),
-                    f"{1e-9 * row['pairs_per_second']:.3g}",
-                    *(
-                        "-" if row[name] is None else f"{row[name]:.2f}"
-                        for name in ("p2p_share", "far_share")
-                    ),
-                ]
-            )
+            terminal.row(_printed(row, cell, tolerance))
             advance()
+    found = _device_limits(backend, sorted({row["precision"] for row in rows}), terminal)
+    if drawing:
+        lines(
+            drawing,
+            rows,
+            ("cell", "tolerance", "smoothing_asked"),
+            lambda row: 1e6 * row["seconds"],
+            "evaluation, us",
+        )
+    return {"limits": found, "rows": rows}
+
+
+def _printed(row: dict, cell: str, tolerance: float) -> list[str]:
+    """The entries of a row of the table."""
+    times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
+    shares = (row["p2p_share"], row["far_share"])
+    return [
+        str(row["atoms"]),
+        cell,
+        f"{tolerance:g} {row['precision']}",
+        f"{row['smoothing']:g}",
+        f"{row['order']}, {row['near_radius']:g}, {np.diag(row['grid']).tolist()}",
+        f"{row['force_error']:.1e}",
+        *(f"{1e6 * seconds:.0f}" for seconds in times),
+        f"{1e-9 * row['pairs_per_second']:.3g}",
+        *("-" if share is None else f"{share:.2f}" for share in shares),
+    ]
+
+
+def _device_limits(backend: str, precisions: list[str], terminal) -> dict:
+    """The limits of the device in each precision in which they are known; prints them."""
+    from fmm_openmm.bench.solver import limits
+
     found = {}
-    for precision in sorted({row["precision"] for row in rows}):
+    for precision in precisions:
         best = limits(backend, precision)
         if best:
             found[precision] = {
@@ -103,12 +116,4 @@ def run(args, terminal, drawing) -> dict:
                 f"\nLimits, {precision}: {best.multiply_adds:.3g} multiply-adds/s, "
                 f"{best.bandwidth:.3g} bytes/s"
             )
-    if drawing:
-        lines(
-            drawing,
-            rows,
-            ("cell", "tolerance", "smoothing_asked"),
-            lambda row: 1e6 * row["seconds"],
-            "evaluation, us",
-        )
-    return {"limits": found, "rows": rows}
+    return found
