@@ -16,6 +16,7 @@ from matplotlib.ticker import NullFormatter
 
 import fmm_openmm as fmm
 from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.units import COULOMB_CONSTANT
 
 FOLDER = Path(__file__).parent
 DOCS = FOLDER.parent
@@ -148,6 +149,38 @@ def boxes() -> Figure:
     return figure
 
 
+def convolution() -> Figure:
+    """The far potential in a plane of boxes as a convolution, in the lowest degree: the net charges
+    of boxes, and the potential of a unit charge and its images, without the near boxes."""
+    side, middle = 9, (4, 4, 4)
+    moments = np.zeros((side,) * 3)
+    moments[2, 5, 4], moments[6, 3, 4] = 1, -1
+    boxes = np.stack(np.unravel_index(np.arange(side**3), moments.shape), 1)
+    unit = np.zeros(side**3)
+    unit[np.ravel_multi_index(middle, moments.shape)] = 1
+    operator = ewald_sum(boxes + 0.5, unit, side * np.eye(3)).potentials / COULOMB_CONSTANT
+    apart = np.linalg.norm(boxes - middle, axis=1)
+    near = (apart > 0) & (apart <= 1.87)
+    operator[near] -= 1 / apart[near]
+    operator = operator.reshape(moments.shape)
+    operator -= operator[middle]  # a constant changes nothing in a neutral system
+    waves = np.fft.rfftn(moments) * np.fft.rfftn(np.roll(operator, -4, (0, 1, 2)))
+    panels = [
+        ("charges of boxes", moments, r"$\ast$"),
+        ("lattice operator", operator, "="),
+        ("potential of all far charges", np.fft.irfftn(waves, moments.shape, (0, 1, 2)), ""),
+    ]
+    figure = Figure(figsize=(8.4, 2.9), layout="constrained")
+    for axes, (title, values, sign) in zip(figure.subplots(1, 3), panels, strict=True):
+        plane = np.round(values[:, :, 4].T, 3)
+        largest = np.abs(plane).max()
+        axes.pcolormesh(plane, cmap="PuOr", vmin=-largest, vmax=largest, edgecolors="0.85")
+        axes.text(1.06, 0.5, sign, transform=axes.transAxes, fontsize=20, va="center")
+        axes.set(aspect="equal", title=title)
+        axes.set_axis_off()
+    return figure
+
+
 def crossing(smoothing: float, offsets: np.ndarray) -> np.ndarray:
     """Error of the energy, kJ/mol, of 120 ions at a low order, while one of them crosses the face
     of a box of 1 nm; offsets from the face in nm."""
@@ -253,6 +286,7 @@ def cost() -> Figure:
 FIGURES = {
     "steps": steps,
     "boxes": boxes,
+    "convolution": convolution,
     "smoothing": smoothing,
     "tolerance": tolerance,
     "cost": cost,
