@@ -16,7 +16,17 @@ ARCHITECTURE = ROOT / "docs" / "development" / "architecture.md"
 
 # Each layer may import the layers before it and itself. A set in a row shares the row's rank,
 # as in the document.
-BASE = ["units", "errors", "version", "cache", "openmp", "implementations", "arrays", "display"]
+BASE = [
+    "units",
+    "errors",
+    "version",
+    "cache",
+    "openmp",
+    "implementations",
+    "arrays",
+    "display",
+    "progress",
+]
 SHAPE = [*BASE, "checks", "options", "boundary", "box", "octree"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
@@ -27,6 +37,7 @@ MAY_IMPORT = {
     "errors": [],
     "version": [],
     "display": [],
+    "progress": [],
     "cache": ["errors"],
     "openmp": [],
     "implementations": ["errors"],
@@ -67,7 +78,7 @@ OUTSIDE = {
     "parmed": ["convert"],
     "MDAnalysis": ["convert"],
     "ase": ["convert"],
-    "rich": ["cli", "bench"],
+    "rich": ["cli", "bench", "progress"],
     "matplotlib": ["cli", "bench", "integration/report"],
 }
 

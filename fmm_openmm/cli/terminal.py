@@ -9,15 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
+
+from fmm_openmm.progress import show_progress
 
 
 @dataclass
@@ -106,21 +100,7 @@ class Terminal:
     def progress(self, description: str, total: int | None = None):
         """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a
         function ``advance(steps=1, description=None)``."""
-        console = Console(stderr=True)
-        if not (self._progress and console.is_terminal):
-            yield lambda steps=1, description=None: None
-            return
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
-        if total is not None:
-            columns[2:2] = [BarColumn(), MofNCompleteColumn()]
-        with Progress(
-            *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
-        ) as bar:
-            task = bar.add_task(description, total=total)
-
-            def advance(steps: int = 1, description: str | None = None) -> None:
-                bar.update(task, advance=steps, description=description)
-
+        with show_progress(description, total, self._progress) as advance:
             yield advance
 
     def write_json(self, result: dict) -> None:

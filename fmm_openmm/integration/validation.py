@@ -22,6 +22,7 @@ from fmm_openmm.integration.report import Comparison, ValidationReport
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES
 from fmm_openmm.planning.request import SolverKeywords, SolverOptions
+from fmm_openmm.progress import show_progress
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def validate(
     tolerance: float | None = None,
     precision: str | None = None,
     backend: str | None = None,
+    progress: bool = False,
     **options: "Unpack[SolverKeywords]",
 ) -> ValidationReport:
     """Compare FMM, computed by a :class:`fmm_openmm.CoulombSolver`, and PME with a converged sum.
@@ -92,6 +94,7 @@ def validate(
             that are not given have the defaults of :class:`fmm_openmm.FMMForce`.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
+        progress: show on stderr, in a terminal or a notebook, what is computed now.
         options: options of the expansion.
 
     Raises:
@@ -126,12 +129,16 @@ def validate(
             f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this "
             f"box, {widths} nm: take 'ewald'"
         )
-    solver = structure.solver(options, charges, cell, positions)
-    fmm = solver.compute(positions)
-    name, exact = _reference(reference, charges, structure, positions, cell)
     pme, least = None, 0.0
+    with show_progress("FMM", shown=progress) as advance:
+        solver = structure.solver(options, charges, cell, positions)
+        fmm = solver.compute(positions)
+        advance(description=f"reference, {reference}")
+        name, exact = _reference(reference, charges, structure, positions, cell)
+        if "pme" in REFERENCES[boundary]:
+            advance(description="PME")
+            pme = _pme(charges, structure, positions, cell, nonbonded)
     if "pme" in REFERENCES[boundary]:
-        pme = _pme(charges, structure, positions, cell, nonbonded)
         distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
         least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
