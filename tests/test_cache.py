@@ -282,6 +282,21 @@ def test_a_kernel_cache_that_fails_is_named_and_done_without(loader, monkeypatch
     assert record.getMessage() == expected
 
 
+def test_compilation_is_told_once(loader, monkeypatch, caplog):
+    """Not what CuPy reads from its folder."""
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+    monkeypatch.setattr(loader.cupy, "RawModule", Module)
+    caplog.set_level(logging.INFO, logger="fmm_openmm")
+    loader._tell_of_compilation.cache_clear()
+    loader.load("gather", {})
+    assert not caplog.messages
+    monkeypatch.setattr(loader, "SLOW", -1.0)
+    for _ in range(2):
+        loader.load("gather", {})
+    assert caplog.messages == ["compiling kernels (once per precision)"]
+    loader._tell_of_compilation.cache_clear()
+
+
 def test_what_is_not_the_caches_fault_is_raised(loader, monkeypatch, caplog):
     monkeypatch.setattr(loader.cupy, "RawModule", Module)
     monkeypatch.setattr(Module, "hopeless", True)

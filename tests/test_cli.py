@@ -827,6 +827,21 @@ def test_analyse_takes_the_box_of_the_system_where_there_is_none(succeed, trajec
         assert found == pytest.approx(exact, rel=1e-4)
 
 
+def test_analyse_that_is_interrupted_keeps_what_it_has(succeed, trajectories, monkeypatch):
+    """Ctrl-C during the first frame."""
+    compute = fmm.CoulombSolver.compute
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return compute(*arguments)
+
+    monkeypatch.setattr(fmm.CoulombSolver, "compute", interrupted)
+    argv = ("analyse", "system.xml", "run.dcd", "-o", "first.npz", "--potentials")
+    assert "Interrupted after frame 0" in succeed(*argv, code=130)
+    found = np.load("first.npz")
+    assert (found["frames"].tolist(), found["potentials"].shape) == ([0], (1, 768))
+
+
 def test_analyse_in_free_space(succeed, folder, trajectories):
     """Whatever cell the trajectory has."""
     charges = fmm.ChargeSystem.from_openmm(*small_water()[1:])

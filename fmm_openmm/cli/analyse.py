@@ -6,10 +6,12 @@ kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm.
 """
 
 import csv
+from contextlib import ExitStack
 
 import numpy as np
 
 from fmm_openmm.cli import inputs, notes, options
+from fmm_openmm.cli.interrupts import first_interrupt
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.cli.trajectories import frames
 from fmm_openmm.convert.openmm_system import defaults_in
@@ -44,11 +46,12 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Read, compute frame by frame, write."""
+    """Read, compute frame by frame, to the end or until an interrupt comes, write."""
     wanted = [name for name in ARRAYS if getattr(args, name)]
     check_arguments(args, wanted)
     drawing = figure(args.plot)
-    with terminal.progress("reading") as advance:
+    with ExitStack() as stack:
+        advance = stack.enter_context(terminal.progress("reading"))
         path = inputs.files_by_kind(args.files).get("trajectory")
         if path is None:
             raise ValueError(f"no trajectory among {' and '.join(args.files)}: .dcd, .xtc or .nc")
@@ -57,6 +60,7 @@ def run(args, terminal) -> Outcome:
         solver, is_open = solver_of(args, molecules)
         rows: list[tuple[int, float, float]] = []
         arrays: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+        interrupt = stack.enter_context(first_interrupt())
         for k, frame in enumerate(frames(path, molecules.topology, args.stride)):
             number = k * args.stride
             advance(description=f"frame {number}")
@@ -65,11 +69,16 @@ def run(args, terminal) -> Outcome:
             rows.append((number, frame.time, float(result.energy)))
             for name in wanted:
                 arrays[name].append(getattr(result, name).astype(np.float32))
+            if interrupt.came:
+                break
     if not rows:
         raise ValueError(f"{path} has no frames")
-    written, times, energies = map(np.array, zip(*rows, strict=True))
+    if interrupt.came:
+        terminal.say(f"Interrupted after frame {rows[-1][0]}\n")
+    numbers, times, energies = map(np.array, zip(*rows, strict=True))
+    columns = {"frames": numbers, "times": times, "energies": energies}
     if args.output:
-        write(args.output, rows, {"frames": written, "times": times, "energies": energies}, arrays)
+        write(args.output, rows, columns, arrays)
     if drawing:
         draw(drawing, times, energies)
         drawing.savefig(args.plot)
@@ -83,8 +92,8 @@ def run(args, terminal) -> Outcome:
             *([("written to", args.output)] if args.output else []),
         ]
     )
-    columns = {"frames": written, "times": times, "energies": energies}
-    return Outcome({"particles": len(molecules.positions), "file": args.output, **columns, **noted})
+    found = {"particles": len(molecules.positions), "file": args.output, **columns, **noted}
+    return Outcome(found | {"interrupted": interrupt.came}, interrupted=interrupt.came)
 
 
 def check_arguments(args, wanted: list[str]) -> None:

@@ -85,7 +85,10 @@ def run(args, terminal, drawing) -> dict:
 
 def _printed(row: dict, cell: str, tolerance: float) -> list[str]:
     """The entries of a row of the table."""
-    times = (row["seconds"], *row["stages"].values(), row["new_shape_seconds"])
+    from fmm_openmm.bench.timing import STAGES
+
+    stages = (row["stages"][stage] for stage in STAGES)
+    times = (row["seconds"], *stages, row["new_shape_seconds"])
     shares = (row["p2p_share"], row["far_share"])
     return [
         str(row["atoms"]),

@@ -8,7 +8,9 @@ compiled anew, and a warning names the folder.
 
 import logging
 import os
+import time
 import warnings
+from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 
@@ -18,6 +20,9 @@ FOLDER = "CUPY_CACHE_DIR"
 IN_MEMORY = "CUPY_CACHE_IN_MEMORY"
 """Variables of CuPy: the folder, which CuPy 14 reads when it is imported; "1" for none, which it
 reads at each compilation."""
+
+SLOW = 0.2
+"""Seconds after which a kernel was compiled: CuPy's folder gives it in milliseconds."""
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -85,9 +90,17 @@ def load(stage: str, macros: dict) -> cupy.RawModule:
 
 
 def _compiled(code: str) -> cupy.RawModule:
-    module = cupy.RawModule(code=code, options=OPTIONS, backend="nvrtc")
+    module, start = cupy.RawModule(code=code, options=OPTIONS, backend="nvrtc"), time.monotonic()
     module.compile()
+    if time.monotonic() - start > SLOW:
+        _tell_of_compilation()
     return module
+
+
+@cache
+def _tell_of_compilation() -> None:
+    """Log once in a process what the first evaluations wait for."""
+    _log.info("compiling kernels (once per precision)")
 
 
 def why_unusable() -> str | None:
