@@ -302,7 +302,7 @@ def test_stages_of_levels_are_timed_on_a_gpu(base):
     )
     assert list(evaluation.stage_seconds()) == [*timing.STAGES, "m2m", "m2l", "l2l"]
     evaluation._device = SimpleNamespace(median_seconds=lambda run: run())
-    evaluation.stages = SimpleNamespace(run=SimpleNamespace(queue=lambda *stages: [*stages]))
+    evaluation.evaluator = SimpleNamespace(run=SimpleNamespace(queue=lambda *stages: [*stages]))
     single = {name: [name] for name in timing.STAGES}
     assert evaluation.stage_seconds() == single | {
         "m2m": ["m2m"],

@@ -43,8 +43,8 @@ class Evaluation:
         self.forces = forces.get() if self._device else forces
 
     @cached_property
-    def stages(self):
-        """Stages of the first evaluation."""
+    def evaluator(self):
+        """Evaluator of the first evaluation."""
         return self.solver._stages[0]
 
     def seconds(self) -> float:
@@ -64,7 +64,7 @@ class Evaluation:
         """Median time of the graph alone on a GPU, else of a call."""
         if not self._device:
             return self.call_seconds()
-        return self._device.median_seconds(self.stages.run.replay)
+        return self._device.median_seconds(self.evaluator.run.replay)
 
     def stage_seconds(self) -> dict[str, float]:
         """Median time of each stage alone. Stages that only levels need are included if there are
@@ -77,11 +77,13 @@ class Evaluation:
                 }
                 queued |= {"m2m": ["m2m"], **of_levels}
             return {
-                name: self._device.median_seconds(lambda parts=parts: self.stages.run.queue(*parts))
+                name: self._device.median_seconds(
+                    lambda parts=parts: self.evaluator.run.queue(*parts)
+                )
                 for name, parts in queued.items()
             }
         width = box_width(self._cell, self.solver.parameters.counts)
-        return timing.stage_seconds(self.stages, self._positions, width)
+        return timing.stage_seconds(self.evaluator, self._positions, width)
 
     def new_shape_seconds(self) -> float:
         """Time of an evaluation in a cell of a new shape. It is the third shape, since the second

@@ -174,9 +174,11 @@ def _fft(level: Level) -> tuple[float, None]:
     rng = np.random.default_rng(0)
     positions = cupy.asarray(rng.uniform(0, level.side, (level.boxes, 3)))
     charges, no_pairs = rng.normal(size=level.boxes), np.empty((0, 2), np.int64)
-    stages = backend_class("cuda")(lattice, level.order, 0.0, charges, no_pairs, False, level.dtype)
-    stages.compute(positions, 1.0)
-    return device.median_seconds(lambda: stages.run.queue("lattice")), None
+    evaluator = backend_class("cuda")(
+        lattice, level.order, 0.0, charges, no_pairs, False, level.dtype
+    )
+    evaluator.compute(positions, 1.0)
+    return device.median_seconds(lambda: evaluator.run.queue("lattice")), None
 
 
 def rows(orders, depths, precisions, names=NAMES, separation: int = 1):

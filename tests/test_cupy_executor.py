@@ -1,0 +1,128 @@
+"""What the evaluator queues on a GPU, with streams and graphs that take notes. Needs no GPU."""
+
+import numpy as np
+import pytest
+
+from fmm_openmm.backends.cuda.program import SETUP, Device
+from fmm_openmm.box import BoxLattice
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
+from fmm_openmm.backends.cuda import evaluator as evaluators  # noqa: E402
+from fmm_openmm.backends.cuda.execute.cupy import executor  # noqa: E402
+
+LEVELS, COUNTS = 1, np.diag((4, 6, 8))
+CELL = 1.0 * COUNTS
+
+
+class Array(np.ndarray):
+    def set(self, values):
+        self[...] = values
+
+    def get(self):
+        return np.asarray(self)
+
+
+class Stream:
+    """A stream that is the current one within a ``with``."""
+
+    def __init__(self, non_blocking=True, priority=0):
+        self.priority, self.ptr = priority, 0
+
+    def __enter__(self):
+        current.append(self)
+
+    def __exit__(self, *_):
+        current.pop()
+
+    def begin_capture(self):
+        notes.append(("capture", self))
+
+
+class Graph:
+    @classmethod
+    def captured(cls, stream):
+        notes.append(("captured", stream))
+        return cls()
+
+    def launch(self, stream):
+        notes.append(("graph", stream))
+
+
+class CurrentDevice:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+
+notes: list[tuple] = []  # what was queued, and on which stream
+current: list[Stream] = []
+
+
+@pytest.fixture
+def evaluator(monkeypatch):
+    def allocated(program):
+        buffers = program.buffers.items()
+        return {name: np.zeros(each.shape, each.dtype).view(Array) for name, each in buffers}
+
+    def bound(step, *_):
+        return lambda: notes.append((step, current[-1]))
+
+    notes.clear()
+    current[:] = [Stream()]
+    monkeypatch.setattr(cupy.cuda, "Stream", Stream)
+    monkeypatch.setattr(cupy.cuda, "Device", CurrentDevice)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: current[-1])
+    monkeypatch.setattr(cupy, "asarray", np.asarray)
+    monkeypatch.setattr(executor, "allocated", allocated)
+    monkeypatch.setattr(executor, "compiled", lambda program: {})
+    monkeypatch.setattr(executor, "bound", bound)
+    monkeypatch.setattr(executor, "Graph", Graph)
+    monkeypatch.setattr(evaluators, "current_device", lambda: Device(132, 227 * 1024))
+    lattice = BoxLattice.from_cell(CELL, COUNTS, 1.87)
+    pairs = np.zeros((0, 2), np.int64)
+    return evaluators.CudaEvaluator(lattice, 4, 0.05, np.ones(20), pairs, False, np.float32, LEVELS)
+
+
+def queued(evaluator, width=1.0):
+    notes.clear()
+    evaluator.evaluate(np.zeros((20, 3)), width)
+    return [*notes]
+
+
+def test_the_graph_is_captured_once(evaluator):
+    """After all steps were queued one by one, in the order of the program."""
+    (caller,) = current
+    steps = evaluator._program.steps
+    setup = [step for step in steps if step.stage == SETUP]
+    others = [step for step in steps if step.stage != SETUP]
+    first = queued(evaluator)
+    count = len(setup) + len(others)
+    assert [step for step, _ in first[:count]] == setup + others
+    side = {step.stream: stream for step, stream in first[:count]}
+    assert side[0] is caller
+    assert all(stream is side[step.stream] for step, stream in first[:count])
+    lower = {number: stream.priority for number, stream in side.items() if number}
+    assert max(lower, key=lower.get) == 1  # the background's
+
+    (begin, captured), *again, end, launch = first[count:]
+    assert (begin, end, launch) == ("capture", ("captured", captured), ("graph", caller))
+    assert [step for step, _ in again] == others
+    assert all(stream is (side | {0: captured})[step.stream] for step, stream in again)
+    assert queued(evaluator) == [("graph", caller)]
+
+
+def test_the_set_up_is_queued_for_another_shape_only(evaluator):
+    (caller,) = current
+    queued(evaluator)
+    parameters = evaluator.run.buffers["parameters"].copy()
+    assert queued(evaluator, 1.1) == [("graph", caller)]
+    assert (evaluator.run.buffers["parameters"] != parameters).any()
+    lattice = BoxLattice.from_cell(CELL * [[1.0], [1.0], [1.001]], COUNTS, 1.87)
+    assert not evaluator.adopt(lattice, 5, 0.05, np.float32)
+    assert evaluator.adopt(lattice, 4, 0.05, np.float32)
+    *setup, graph = queued(evaluator)
+    assert graph == ("graph", caller)
+    assert {step.stage for step, _ in setup} == {SETUP}
+    assert len(setup) == len(evaluator._program.steps_of(SETUP))
