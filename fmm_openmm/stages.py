@@ -63,13 +63,14 @@ class Moments:
 
     Attributes:
         boxes: multipole moments, shape (boxes, terms).
-        charge, dipole, square: the sums of ``q``, ``q x`` and ``q |x|^2`` over all parts, float64.
+        charge, dipole, square: the sums of ``q``, ``q x`` and, axis by axis, ``q x^2`` over all
+            parts, float64; dipole and square have shape (3,).
     """
 
     boxes: np.ndarray
     charge: float
     dipole: np.ndarray
-    square: float
+    square: np.ndarray
 
 
 @dataclass
@@ -158,7 +159,7 @@ class Stages(ABC):
     def m2l(self, moments: Moments, local: np.ndarray, level: int) -> np.ndarray:
         """``local`` of a level plus the contributions of its interactions
         (:attr:`fmm_openmm.octree.Octree.interactions`) and, at the leaves, of
-        :func:`fmm_openmm.backends.trace.trace_shift`."""
+        :func:`fmm_openmm.expansions.background.leaf_terms`."""
         raise NotImplementedError("m2l needs levels below the root grid")
 
     @abstractmethod
@@ -167,12 +168,8 @@ class Stages(ABC):
         accumulator.
 
         The lattice sum is not harmonic: the neutralising background gives it the Laplacian
-        4 pi / V, which no solid harmonic represents. With Q, D, S the sums of q, q x and q |x|^2
-        over all parts, x relative to the box centres,
-
-            Phi += 2 pi / (3 V) (Q |x|^2 - 2 x.D + S)
-
-        where 1 / V is the ``background`` of the lattice, 0 in free space.
+        4 pi / V, which no solid harmonic represents. It is added as the polynomial of
+        :func:`fmm_openmm.expansions.background.polynomial`.
         """
 
     @abstractmethod

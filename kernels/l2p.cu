@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
         const int* __restrict__ slot /* (BOXES) */,
         const real* __restrict__ local /* at slot[box] + STRIDE * term */,
-        const double* __restrict__ sums /* (5) */,
+        const double* __restrict__ trace /* (7): of x^2, y^2, z^2, x, y, z, 1 */,
         real4* __restrict__ far /* (parts): potential, field */) {
     __shared__ Shared s;
     const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first),
@@ -107,10 +107,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int a = threadIdx.x / L2P_BOXES; a < TERMS; a += THREADS / L2P_BOXES)
             s.expansion[a][column] = from[a * (long long)STRIDE];
     }
-    const real factor = real(2 * 3.14159265358979323846 / 3 / BOXES);
-    const real charge = factor * real(sums[0]), square = factor * real(sums[4]);
-    const real dipole_x = 2 * factor * real(sums[1]), dipole_y = 2 * factor * real(sums[2]),
-               dipole_z = 2 * factor * real(sums[3]);
+    const real square_x = real(trace[0]), square_y = real(trace[1]), square_z = real(trace[2]);
+    const real linear_x = real(trace[3]), linear_y = real(trace[4]), linear_z = real(trace[5]);
+    const real constant = real(trace[6]);
     __syncthreads();
     for (int from = begin; from < last; from += PARTS) {
         const int k = from + lane;
@@ -154,10 +153,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
 #endif
         if (k >= last) continue;
-        const real phi = sum.x + charge * (part.x * part.x + part.y * part.y + part.z * part.z) +
-                         square - (part.x * dipole_x + part.y * dipole_y + part.z * dipole_z);
-        far[k] = real4{phi, dipole_x - 2 * charge * part.x - sum.y / 2,
-                       dipole_y - 2 * charge * part.y - sum.z / 2,
-                       dipole_z - 2 * charge * part.z - sum.w};
+        const real phi = sum.x + constant + part.x * (part.x * square_x + linear_x) +
+                         part.y * (part.y * square_y + linear_y) +
+                         part.z * (part.z * square_z + linear_z);
+        far[k] = real4{phi, -linear_x - 2 * square_x * part.x - sum.y / 2,
+                       -linear_y - 2 * square_y * part.y - sum.z / 2,
+                       -linear_z - 2 * square_z * part.z - sum.w};
     }
 }

@@ -1,6 +1,6 @@
 // m2l_add: adds the results of m2l, one sum for each share of the interaction lists, to the local
 // expansions of a level; on the leaves also the part of the trace term that the root grid does not
-// contain (fmm_openmm/backends/trace.py).
+// contain (fmm_openmm/expansions/background.py).
 //
 // A block owns 32 targets at one child position; its warps share their sources and their terms.
 // Bound by reading moments.
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(WARP* WARPS)
             const double2* __restrict__ rows /* (translations, (TERMS + 1) / 2) */,
             const real* __restrict__ moments /* slabs */, int shares,
             const real* __restrict__ sums /* (shares) slabs */,
-            const double* __restrict__ trace /* (9), see trace_levels.cu */,
+            const double* __restrict__ trace /* (11), see trace_levels.cu */,
             const Parameters* __restrict__ parameters,
             double* __restrict__ central /* slabs of one term */,
             real* __restrict__ local /* slabs */) {
@@ -54,8 +54,7 @@ extern "C" __global__ void __launch_bounds__(WARP* WARPS)
     const long long length = 8LL * groups * (TERMS * WARP), own = child * groups + blockIdx.x;
     local += own * (TERMS * WARP) + lane;
     sums += own * (TERMS * WARP) + lane;
-    const double background = is_leaf && !ANY_PADDED ? 2 * 3.14159265358979323846 / 3 / BOXES : 0;
-    const double *shifted = trace + 5, charge = trace[0];
+    const double* change = trace + 7;
     const LeafOffset at(target, child, parameters);
     for (int a = warp; a < TERMS; a += WARPS) {
         real total = 0;
@@ -63,17 +62,18 @@ extern "C" __global__ void __launch_bounds__(WARP* WARPS)
             for (int n = 0; n < shares; n++) total += sums[n * length + a * WARP];
         if (a == 0) {
             double potential = central[own * WARP + lane] + (APART ? precise : total);
-            const double dipole = at.x * (trace[1] + shifted[0]) + at.y * (trace[2] + shifted[1]) +
-                                  at.z * (trace[3] + shifted[2]);
-            potential += background * (charge * at.square() - 2 * dipole + trace[8]);
+            if (is_leaf)
+                potential += at.x * (at.x * trace[0] + trace[3] + change[0]) +
+                             at.y * (at.y * trace[1] + trace[4] + change[1]) +
+                             at.z * (at.z * trace[2] + trace[5] + change[2]) + change[3];
             central[own * WARP + lane] = potential;
             local[0] = real(potential);
             continue;
         }
         // the harmonics y / 2, z and x / 2
-        if (a == 1) total += real(4 * background * (charge * at.y - shifted[1]));
-        if (a == 2) total += real(2 * background * (charge * at.z - shifted[2]));
-        if (a == 3) total += real(4 * background * (charge * at.x - shifted[0]));
+        if (is_leaf && a == 1) total += real(2 * (2 * at.y * trace[1] + change[1]));
+        if (is_leaf && a == 2) total += real(2 * at.z * trace[2] + change[2]);
+        if (is_leaf && a == 3) total += real(2 * (2 * at.x * trace[0] + change[0]));
         local[a * WARP] += total;
     }
 }

@@ -154,20 +154,24 @@ __device__ __forceinline__ void for_each_term(Visit visit) {
 }
 
 // Computes the moments of a box for the orders of warp WARP; each lane of the box takes every
-// P2M_LANES-th part. Returns the lane's share of sum Q |x|^2.
+// P2M_LANES-th part. Returns the lane's share of
+// sum_k c_k S_k.
 template <int WARP>
 __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count,
-                                             const real4* xq, real* __restrict__ moments) {
+                                             const real4* xq, const double* background,
+                                             real* __restrict__ moments) {
     constexpr int FIRST = first_order(WARP, WARPS), LAST = first_order(WARP + 1, WARPS);
     // for low expansion orders some warps have no work
     constexpr int COUNT = FIRST < LAST ? terms_of(FIRST, LAST) : 1;
     real sum[(COUNT + P2M_LANES - 1) / P2M_LANES * P2M_LANES] = {};
     double second = 0;
+    const real cx = real(background[0]), cy = real(background[1]), cz = real(background[2]);
 #pragma unroll 1
     for (int k = lane; k < count; k += P2M_LANES) {
         const real4 part = k < SHARED_PARTS ? s.part[k][box] : xq[k];
-        const real r2 = part.x * part.x + part.y * part.y + part.z * part.z;
-        if (WARP == WARPS - 1) second += double(part.w) * double(r2);
+        const real x2 = part.x * part.x, y2 = part.y * part.y, z2 = part.z * part.z;
+        const real r2 = x2 + y2 + z2;
+        if (WARP == WARPS - 1) second += double(part.w) * double(cx * x2 + cy * y2 + cz * z2);
         real2 power[LAST + 1];
         power[0] = real2{part.w, 0};
 #pragma unroll
@@ -193,12 +197,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int* __restrict__ next /* (CORNERS, n) */, const Located* __restrict__ located,
         const real4* __restrict__ fraction, const int* __restrict__ slot /* (BOXES) */,
         const Parameters* __restrict__ parameters,
+        const double* __restrict__ background /* (3): c of fmm_openmm/expansions/background.py */,
         int* number /* (parts): lists of crowded blocks, in order of arrival */,
         int* __restrict__ start /* (BOXES + 1) */, int* __restrict__ sorted /* (parts): numbers */,
         int* __restrict__ place /* (CORNERS, n): inverse of sorted */,
         real4* xq /* (parts + 1): x, y, z, charge */,
         real* __restrict__ moments /* at slot[box] + STRIDE * term */,
-        double* __restrict__ square /* (blocks): sum Q |x|^2 */) {
+        double* __restrict__ square /* (blocks): sum_k c_k S_k */) {
     __shared__ Shared s;
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];
     const auto store_part = [&](int b, int rank, int own, const Located& at, const real4& u) {
@@ -258,16 +263,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     real* to = box < BOXES ? moments + slot[box] : nullptr;
     switch (warp) {
         case 0:
-            moments_of<0>(s, mine, member, many, own, to);
+            moments_of<0>(s, mine, member, many, own, background, to);
             break;
         case 1:
-            moments_of<1>(s, mine, member, many, own, to);
+            moments_of<1>(s, mine, member, many, own, background, to);
             break;
         case 2:
-            moments_of<2>(s, mine, member, many, own, to);
+            moments_of<2>(s, mine, member, many, own, background, to);
             break;
         default: {
-            const double second = warp_sum(moments_of<3>(s, mine, member, many, own, to));
+            const double second =
+                warp_sum(moments_of<3>(s, mine, member, many, own, background, to));
             if (lane == 0) square[blockIdx.x] = second;
         }
     }

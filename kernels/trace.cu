@@ -1,13 +1,17 @@
-// trace: the sums Q, D, S of the trace term (docs/explanation/method.md), times `share`, one box's
-// share of the cell. Q and D are the moments at k = 0; S is summed over the blocks of p2m.
+// trace: the coefficients of the trace term (fmm_openmm/expansions/background.py),
+//
+//     c_k Q of x_k^2,   -2 c_k D_k of x_k,   sum_k c_k S_k
+//
+// Q and D are the moments at k = 0; the constant is summed over the blocks of p2m.
 //
 // One block. Bound by latency, and concurrent with the convolution.
 #include "common/types.cuh"
 
 extern "C" __global__ void trace(
     const real2* __restrict__ spectrum /* (TERMS, waves) of the moments */, int waves,
-    const double* __restrict__ square /* (squares) */, int squares, double share,
-    double* __restrict__ sums /* (5): Q, D, S */) {
+    const double* __restrict__ square /* (squares) */, int squares,
+    const double* __restrict__ background /* (3): c */,
+    double* __restrict__ terms /* (7): x^2, y^2, z^2, x, y, z, 1 */) {
     __shared__ double partial[1024];
     double s = 0;
     for (int b = threadIdx.x; b < squares; b += blockDim.x) s += square[b];
@@ -18,10 +22,11 @@ extern "C" __global__ void trace(
         __syncthreads();
     }
     if (threadIdx.x == 0) {
-        sums[0] = share * spectrum[0].x;
-        sums[1] = share * 2 * spectrum[3 * (long long)waves].x;  // R_11 = (x + i y) / 2
-        sums[2] = share * 2 * spectrum[1 * (long long)waves].x;
-        sums[3] = share * spectrum[2 * (long long)waves].x;
-        sums[4] = share * partial[0];
+        const double charge = spectrum[0].x;
+        for (int axis = 0; axis < 3; axis++) terms[axis] = background[axis] * charge;
+        terms[3] = -4 * background[0] * spectrum[3 * (long long)waves].x;  // R_11 = (x + i y) / 2
+        terms[4] = -4 * background[1] * spectrum[1 * (long long)waves].x;
+        terms[5] = -2 * background[2] * spectrum[2 * (long long)waves].x;
+        terms[6] = partial[0];
     }
 }

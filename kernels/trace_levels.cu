@@ -1,12 +1,13 @@
-// trace_levels: the sums of the trace term with levels (fmm_openmm/backends/trace.py): Q, D, S
-// about the centres of the leaves, and the changes D' - D, S' - S of D and S if they are taken
+// trace_levels: the coefficients of the trace term with levels
+// (fmm_openmm/expansions/background.py): as trace.cu has them, from Q, D and S about the centres of
+// the leaves, and their changes -2 c_k (D'_k - D_k) and sum_k c_k (S'_k - S_k) if D and S are taken
 // about the centres of the boxes of the root grid instead. All in float64.
 //
 //   trace_leaves  partial sums. A block sums some leaves
 //   trace_sums    the sum over blocks. One block
 #include "common/leaf_offset.cuh"
 
-#define SUMS 8  // Q, D, D' - D, S' - S
+#define SUMS 8  // Q, D, D' - D, sum_k c_k (S'_k - S_k)
 #define THREADS 256
 
 // Sum over the threads of a block; valid in thread 0.
@@ -24,6 +25,7 @@ __device__ __forceinline__ double block_sum(double value) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     trace_leaves(int half, const Parameters* __restrict__ parameters,
+                 const double* __restrict__ background /* (3): c */,
                  const real* __restrict__ moments /* slabs */,
                  double* __restrict__ partial /* (blocks, SUMS) */) {
     const int parents = parents_of(half);
@@ -42,7 +44,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sum[4] += q * a.x;
         sum[5] += q * a.y;
         sum[6] += q * a.z;
-        sum[7] += 2 * (a.x * dx + a.y * dy + a.z * dz) + q * a.square();
+        sum[7] += background[0] * a.x * (2 * dx + q * a.x) +
+                  background[1] * a.y * (2 * dy + q * a.y) +
+                  background[2] * a.z * (2 * dz + q * a.z);
     }
     for (int n = 0; n < SUMS; n++) {
         const double total = block_sum(sum[n]);
@@ -53,7 +57,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     trace_sums(int blocks, const double* __restrict__ partial /* (blocks, SUMS) */, int squares,
                const double* __restrict__ square /* (squares), of p2m */,
-               double* __restrict__ sums /* (9): Q, D, S, D' - D, S' - S */) {
+               const double* __restrict__ background /* (3): c */,
+               double* __restrict__ terms /* (11): those of trace, x, y, z, 1 of the changes */) {
     for (int n = 0; n <= SUMS; n++) {
         double value = 0;
         if (n < SUMS)
@@ -61,6 +66,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         else
             for (int i = threadIdx.x; i < squares; i += THREADS) value += square[i];
         value = block_sum(value);
-        if (threadIdx.x == 0) sums[n < 4 ? n : (n == SUMS ? 4 : n + 1)] = value;
+        if (threadIdx.x != 0) continue;
+        if (n == 0)
+            for (int axis = 0; axis < 3; axis++) terms[axis] = background[axis] * value;
+        else if (n < 7)
+            terms[n < 4 ? n + 2 : n + 3] = -2 * background[(n - 1) % 3] * value;
+        else
+            terms[n == SUMS ? 6 : 10] = value;
     }
 }

@@ -150,12 +150,15 @@ def test_with_little_shared_memory(cell, folder):
         ("cuboid", (2, 2, 1), 1, "p4_parity", np.float64, 0.0),
         ("cube", (1, 1, 1), 2, "rotation", np.float64, 0.1),
         ("open", (1, 1, 2), 2, "rotation", np.float32, 0.1),
+        ("nearly empty", (2, 2, 1), 1, "rotation", np.float64, 0.0),
     ],
 )
 def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
     """With a net charge, so that the trace term counts."""
-    if cell == "open":
-        lattice, width = PaddedLattice(np.array(root) << levels, 1.87, levels=levels), 1.0
+    if cell in ("open", "nearly empty"):
+        vectors = EMPTY_SPACE if cell == "open" else np.diag([12.0, 13.0, 11.0])
+        span = np.array(root) << levels
+        lattice, width = PaddedLattice(span, 1.87, levels=levels, cell=vectors), 1.0
         positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
     else:
         vectors, counts = CELLS[cell][0], counts_matrix(root) << levels

@@ -160,7 +160,7 @@ def test_lattice(fast, obvious, dtype):
 
 def test_l2p(fast, obvious, dtype):
     local, slots = random_expansions(fast[0], dtype), fast[0].lattice.slots
-    moments = Moments(None, 1.3, np.array([0.2, -0.7, 0.4]), 2.1)
+    moments = Moments(None, 1.3, np.array([0.2, -0.7, 0.4]), np.array([2.1, 0.4, -1.2]))
     found = fast[0].l2p(fast[1], moments, local)
     expected = obvious[0].l2p(obvious[1], moments, local[:, slots].T.astype(float))
     assert_close(found.potentials, expected.potentials, dtype)

@@ -18,5 +18,4 @@ struct LeafOffset {
         y = i1 * b[4] + i2 * b[7];
         z = i2 * b[8];
     }
-    __device__ __forceinline__ double square() const { return x * x + y * y + z * z; }
 };

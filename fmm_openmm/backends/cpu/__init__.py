@@ -18,8 +18,8 @@ from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.backends.pairs import near_table, partners
-from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.background import leaf_terms
 from fmm_openmm.expansions.operators import check_range, lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
@@ -113,7 +113,7 @@ class CpuStages(HostStages):
         )
         if level < self.octree.levels:
             return local
-        local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
+        local[:, :4] += leaf_terms(self.octree, moments.boxes, moments.charge, moments.dipole)
         return self._in_fft_order(local, self.lattice).astype(self.dtype)
 
     @staticmethod

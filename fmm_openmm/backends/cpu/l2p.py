@@ -7,6 +7,7 @@ import numpy as np
 from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.background import polynomial
 from fmm_openmm.expansions.harmonics import gradient
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, Moments, Parts
@@ -19,8 +20,8 @@ from fmm_openmm.stages import Accumulator, Moments, Parts
 def _l2p(
     x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields
 ):
-    """``trace``: 2 pi / 3 times the background times (Q, 2 D, S). The gradient matrix is given
-    by its entries (axis, row, column, factor)."""
+    """``trace``: see :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is
+    given by its entries (axis, row, column, factor)."""
     real = local.dtype.type
     terms, boxes = local.shape
     inner = order * order
@@ -43,11 +44,10 @@ def _l2p(
                     lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
                 regular(lane[0], lane[1], lane[2], order, tile)
                 for w in range(LANES):
-                    r2 = lane[0, w] ** 2 + lane[1, w] ** 2 + lane[2, w] ** 2
-                    linear = trace[1] * lane[0, w] + trace[2] * lane[1, w] + trace[3] * lane[2, w]
-                    phi[w] = trace[0] * r2 - linear + trace[4]
+                    phi[w] = trace[6]
                     for k in range(3):
-                        field[k, w] = trace[1 + k] - real(2.0) * trace[0] * lane[k, w]
+                        phi[w] += (trace[k] * lane[k, w] + trace[3 + k]) * lane[k, w]
+                        field[k, w] = -(real(2.0) * trace[k] * lane[k, w] + trace[3 + k])
                 for a in range(terms):
                     for w in range(LANES):
                         phi[w] += expansion[a] * tile[a, w]
@@ -75,13 +75,7 @@ def l2p(
     parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int
 ) -> Accumulator:
     """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order."""
-    trace = (
-        2
-        * np.pi
-        / 3
-        * lattice.background
-        * np.array([moments.charge, *(2 * moments.dipole), moments.square])
-    )
+    trace = polynomial(lattice, moments.charge, moments.dipole, moments.square)
     m = len(parts.x)
     out = Accumulator(np.empty(m), np.empty((m, 3)))
     _l2p(

@@ -38,4 +38,4 @@ def p2m(parts: Parts, slots: np.ndarray, order: int) -> Moments:
     moments = np.empty(((order + 1) ** 2, len(slots)), parts.x.dtype)
     _p2m(parts.x, parts.charge, parts.start, slots, order, chunk_count(len(slots)), moments)
     charge, x = parts.charge.astype(np.float64), parts.x.astype(np.float64)
-    return Moments(moments, charge.sum(), charge @ x, charge @ (x * x).sum(1))
+    return Moments(moments, charge.sum(), charge @ x, charge @ (x * x))

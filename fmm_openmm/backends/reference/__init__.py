@@ -11,8 +11,8 @@ from fmm_openmm.backends.reference.m2m import m2m
 from fmm_openmm.backends.reference.p2m import p2m
 from fmm_openmm.backends.reference.p2p import p2p
 from fmm_openmm.backends.reference.sort import gather, sort
-from fmm_openmm.backends.trace import trace_shift
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.background import leaf_terms
 from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
@@ -79,7 +79,7 @@ class ReferenceStages(HostStages):
             moments.boxes, local, self.octree, self.octree.lattices[level], self.translations
         )
         if level == self.octree.levels:
-            local[:, :4] += trace_shift(self.octree, moments.boxes, moments)
+            local[:, :4] += leaf_terms(self.octree, moments.boxes, moments.charge, moments.dipole)
         return local
 
     def l2p(self, parts, moments, local):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.background import polynomial
 from fmm_openmm.expansions.harmonics import gradient, regular
 from fmm_openmm.stages import Accumulator, Moments, Parts
 
@@ -18,13 +19,7 @@ def l2p(
         "bm,xab,ma->mx", r[: order * order], gradient(order), local[box], optimize=True
     )
 
-    x2 = (parts.x**2).sum(1)
-    potentials += (
-        2
-        * np.pi
-        / 3
-        * lattice.background
-        * (moments.charge * x2 - 2 * parts.x @ moments.dipole + moments.square)
-    )
-    fields -= 4 * np.pi / 3 * lattice.background * (moments.charge * parts.x - moments.dipole)
+    trace = polynomial(lattice, moments.charge, moments.dipole, moments.square)
+    potentials += parts.x**2 @ trace[:3] + parts.x @ trace[3:6] + trace[6]
+    fields -= 2 * trace[:3] * parts.x + trace[3:6]
     return Accumulator(potentials, fields)

@@ -13,5 +13,4 @@ def p2m(parts: Parts, order: int) -> Moments:
     moments = np.stack(
         [np.bincount(box, parts.charge * r, boxes) for r in regular(parts.x, order)], 1
     )
-    square = (parts.charge * (parts.x**2).sum(1)).sum()
-    return Moments(moments, parts.charge.sum(), parts.charge @ parts.x, square)
+    return Moments(moments, parts.charge.sum(), parts.charge @ parts.x, parts.charge @ parts.x**2)

@@ -19,6 +19,7 @@ from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.background import coefficients
 from fmm_openmm.expansions.operators import check_range
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -143,6 +144,7 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
     )
     b.buffer("parameters", 41, np.float64)
+    b.table("background", coefficients(b.lattice), np.float64)
     b.table("charges", charges, b.real)
     b.table("slots", places, np.int32)
     b.buffer("moments", (b.terms, *b.root.fft_shape), b.real)

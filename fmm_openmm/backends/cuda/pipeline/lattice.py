@@ -7,6 +7,9 @@ from fmm_openmm.backends.cuda.pipeline.fft import Fourier
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shape
 from fmm_openmm.errors import UnsupportedError
 
+TRACE_TERMS = 7
+"""Coefficients of the trace term, :func:`fmm_openmm.expansions.background.polynomial`."""
+
 CONVOLVE_WARPS = 16
 """A block of convolve."""
 
@@ -26,27 +29,18 @@ def lattice_m2l(b: Builder) -> str:
     if b.levels:
         pass  # the sums are over the leaves
     elif b.lattice.background == 0.0:
-        b.table("sums", np.zeros(5), np.float64)
+        b.table("trace", np.zeros(TRACE_TERMS), np.float64)
         b.record("traced")
     else:
         b.stage("lattice", file="trace", trace=0)
-        b.buffer("sums", 5, np.float64)
+        b.buffer("trace", TRACE_TERMS, np.float64)
         b.record("transformed")
         b.wait("transformed", TRACE_SIDE)
         squares = np.int32(b.program.buffers["square"].shape[0])
-        share = np.float64(b.boxes * b.lattice.background)
         b.launch(
-            "trace",
-            1,
-            1024,
-            "spectrum",
-            np.int32(waves),
-            "square",
-            squares,
-            share,
-            "sums",
+            "trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "background", "trace",
             stream=TRACE_SIDE,
-        )
+        )  # fmt: skip
         b.record("traced", TRACE_SIDE)
     if mirrored(b.root):
         _convolve_mirrored(b)

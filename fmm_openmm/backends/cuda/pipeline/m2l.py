@@ -72,7 +72,7 @@ def m2l(b: Builder, tables: LevelTables, moments: str, local: str, level: int) -
     b.launch(
         "m2l_add", (groups(b, half), 8), WARP * M2L_ADD_WARPS, np.int32(half),
         np.int32(level == b.levels), np.int32(tables.sources), "interactions", "zero_rows",
-        moments, np.int32(operator.shares(b, half)), "level_sums", "sums", "parameters",
+        moments, np.int32(operator.shares(b, half)), "level_sums", "trace", "parameters",
         f"central{level}", local,
     )  # fmt: skip
     return local

@@ -16,6 +16,9 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import (
 TRACE_SUMS = 8
 """Of ``kernels/trace_levels.cu``."""
 
+TRACE_LEVEL_TERMS = 11
+"""Coefficients that it writes."""
+
 
 def m2m(b: Builder, tables: LevelTables) -> list[str]:
     """Moments of all levels above the leaves, and the sums of the trace term."""
@@ -36,23 +39,23 @@ def m2m(b: Builder, tables: LevelTables) -> list[str]:
 
 
 def _trace(b: Builder) -> None:
-    if b.lattice.is_padded:  # there is no background
-        b.table("sums", np.zeros(TRACE_SUMS + 1), np.float64)
+    if b.lattice.background == 0.0:
+        b.table("trace", np.zeros(TRACE_LEVEL_TERMS), np.float64)
         b.record("traced")
         return
     b.stage("m2m", file="trace_levels", trace_leaves=0, trace_sums=0)
     half, squares = half_of(b.levels), np.int32(b.program.buffers["square"].shape[0])
     blocks = min(-(-8 * parents(b, half) // 256), 2 * b.device.multiprocessors)
     b.buffer("trace_partial", (blocks, TRACE_SUMS), np.float64)
-    b.buffer("sums", TRACE_SUMS + 1, np.float64)
+    b.buffer("trace", TRACE_LEVEL_TERMS, np.float64)
     b.record("leaves")
     b.wait("leaves", TRACE_SIDE)
     b.launch(
-        "trace_leaves", blocks, 256, np.int32(half), "parameters", f"moments{b.levels}",
-        "trace_partial", stream=TRACE_SIDE
+        "trace_leaves", blocks, 256, np.int32(half), "parameters", "background",
+        f"moments{b.levels}", "trace_partial", stream=TRACE_SIDE
     )  # fmt: skip
     b.launch(
-        "trace_sums", 1, 256, np.int32(blocks), "trace_partial", squares, "square", "sums",
-        stream=TRACE_SIDE,
+        "trace_sums", 1, 256, np.int32(blocks), "trace_partial", squares, "square", "background",
+        "trace", stream=TRACE_SIDE,
     )  # fmt: skip
     b.record("traced", TRACE_SIDE)

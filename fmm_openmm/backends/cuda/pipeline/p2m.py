@@ -23,8 +23,8 @@ def p2m(b: Builder, parts: Parts) -> str:
     regions = "region_count" if "region_count" in b.program.buffers else "count"
     b.launch(
         "p2m", blocks, 128, np.int32(b.n), "count", regions, "arrived", "next", parts.box,
-        parts.weight, "slots", "parameters", "number", parts.start, parts.particle, "place",
-        parts.x, moments, "square",
+        parts.weight, "slots", "parameters", "background", "number", parts.start, parts.particle,
+        "place", parts.x, moments, "square",
     )  # fmt: skip
     b.record("sorted")
     return moments
