@@ -1,6 +1,8 @@
 """Reference pages name what the code has."""
 
 import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +25,8 @@ MESSAGES = re.findall(
 @pytest.fixture(scope="module")
 def source():
     """The package's Python, with the pieces of texts on several lines put together."""
-    text = "\n".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "fmm_openmm").rglob("*.py")
-    )
+    package = Path(find_spec("fmm_openmm").origin).parent  # installed, where CI runs
+    text = "\n".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     return re.sub(r'"\s*\n\s*f?"', "", text)
 
 
