@@ -62,7 +62,9 @@ class Boundary:
 
     def cell(self, box_vectors: np.ndarray | None) -> np.ndarray | None:
         """The cell that box vectors, shape (3, 3), nm, make with this boundary."""
-        return None if self.is_open else box_vectors
+        if self.is_open or box_vectors is None:
+            return None
+        return np.where(np.array(self.periodic)[:, None], box_vectors, EMPTY_SPACE)
 
     def vectors(self, cell: np.ndarray | None) -> np.ndarray:
         """The vectors of a cell, and unit vectors along axes without images, shape (3, 3), nm."""

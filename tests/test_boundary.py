@@ -12,7 +12,8 @@ BOUNDARIES = [(True, True, True), ALONG_PLANE, (False, False, False)]
 
 
 def cell_of(periodic):
-    return np.where(np.array(periodic)[:, None], CELL, EMPTY_SPACE)
+    cell = Boundary(periodic).cell(CELL)
+    return EMPTY_SPACE if cell is None else cell
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,6 +22,17 @@ def test_a_name_and_a_cell_say_the_same(name):
     assert boundary.name == name
     assert Boundary.from_cell(cell_of(boundary.periodic)) == boundary
     assert Boundary.from_cell(boundary.cell(CELL)) == boundary
+
+
+@pytest.mark.parametrize("periodic", BOUNDARIES)
+def test_a_cell_has_the_vectors_of_periodic_axes(periodic):
+    boundary, cell = Boundary(periodic), cell_of(periodic)
+    assert Boundary.from_cell(cell) == boundary
+    for axis in range(3):
+        np.testing.assert_array_equal(
+            cell[axis], CELL[axis] if periodic[axis] else EMPTY_SPACE[axis]
+        )
+    assert boundary.cell(None) is None
 
 
 def test_an_unknown_name():
