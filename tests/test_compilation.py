@@ -70,7 +70,7 @@ if sys.argv[1]:
     compilation.sys.executable = sys.argv[1]
 kernels = kernels_in("exclusions")
 compilation.prepare(kernels, np.dtype(np.float32))
-print([compilation._is_kept(kernel, np.dtype(np.float32)) for kernel in kernels])
+print([compilation._is_cached(kernel, np.dtype(np.float32)) for kernel in kernels])
 """
 
 

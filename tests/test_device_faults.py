@@ -157,7 +157,7 @@ def unusable(monkeypatch):
         raise UnsupportedError("`backend='cuda'` needs an NVIDIA GPU and its driver:\n none found")
 
     monkeypatch.setattr(backends, "_cuda", missing)
-    monkeypatch.setattr(backends, "_told", False)
+    monkeypatch.setattr(backends, "_reported", False)
     return monkeypatch
 
 

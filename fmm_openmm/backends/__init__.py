@@ -1,6 +1,6 @@
 """The implementations of the stages.
 
-The GPU's is imported, and CuPy with it, only when it is asked for.
+The GPU backend, and with it CuPy, is imported only on request.
 """
 
 import logging
@@ -13,20 +13,21 @@ from fmm_openmm.implementations import SUMS, implementation
 from fmm_openmm.stages import Evaluator, OpenSum
 
 BACKENDS = ("auto", "cuda", "cpu", "reference")
-"""Names a user may give."""
+"""Valid names of backends."""
 
 GPU_FILES = ("/dev/nvidia[0-9]*", "/usr/lib/wsl/lib/libcuda.so.1", "C:/Windows/System32/nvcuda.dll")
-"""Some of these are there where a driver serves an NVIDIA GPU: on Linux, on WSL, on Windows."""
+"""Patterns of files of which at least one exists if there is a driver for an NVIDIA GPU, on Linux,
+on WSL and on Windows."""
 
 _log = logging.getLogger("fmm_openmm")
-_told = False
+_reported = False
 
 
 def backend_class(name: str) -> type[Evaluator]:
     """What computes on the backend "cuda", "cpu" or "reference".
 
     Raises:
-        UnsupportedError: "cuda" without CuPy or without a usable GPU; the message says which.
+        UnsupportedError: "cuda" without CuPy or without a usable GPU; the message gives the reason.
     """
     if name == "cuda":
         return _cuda()
@@ -40,7 +41,7 @@ def backend_class(name: str) -> type[Evaluator]:
 
 
 def open_sum(backend: str, method: str) -> type[OpenSum]:
-    """The class of a method for empty space without boxes, "direct" or "treecode", on the backend
+    """The class of a method for free space without boxes, "direct" or "treecode", on the backend
     "cuda" or "cpu".
 
     Raises:
@@ -51,32 +52,32 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
 
 
 def choose_backend(name: str = "auto") -> str:
-    """The backend of that name; for "auto" "cuda" where it is usable, else "cpu".
+    """Resolve the name of a backend: "auto" means "cuda" if it is usable, else "cpu".
 
-    Once it is said why not: in a warning where there is an NVIDIA GPU, else in a line of the log at
-    level INFO.
+    The reason for "cpu" is reported once: as a warning if there is an NVIDIA GPU, else in the log
+    at level INFO.
     """
-    global _told
+    global _reported
     if name != "auto":
         return name
     try:
         _cuda()
     except UnsupportedError as reason:
-        if not _told:
-            _told = True
+        if not _reported:
+            _reported = True
             (warn if has_gpu() else _log.info)(fallback(reason))
         return "cpu"
     return "cuda"
 
 
 def fallback(reason: Exception) -> str:
-    """Why "auto" means "cpu", in one line."""
+    """A message of one line about why "auto" means "cpu"."""
     return f"backend 'auto' means 'cpu' here: {' '.join(str(reason).split())}"
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU that ``CUDA_VISIBLE_DEVICES`` does not hide; CUDA
-    itself is not asked, since a process that has initialised it cannot be forked."""
+    """Whether this machine has an NVIDIA GPU that ``CUDA_VISIBLE_DEVICES`` does not hide. Does
+    not initialise CUDA, because a process cannot be forked afterwards."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = visible is not None and not re.match(r"\s*(\d|GPU-|MIG-)", visible)
     return not hidden and any(map(glob, GPU_FILES))

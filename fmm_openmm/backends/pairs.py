@@ -1,4 +1,4 @@
-"""Excluded pairs and near boxes as tables that kernels look things up in."""
+"""Lookup tables of excluded pairs and of near boxes for the kernels."""
 
 import numpy as np
 
@@ -6,15 +6,18 @@ import numpy as np
 def partners(
     pairs, particles: int, xp=np, itself_first: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every particle itself and its excluded partners, ascending, as
-    ``partner[start[i]:start[i + 1]]``: start, partner.
+    """For every particle i the list ``partner[start[i]:start[i + 1]]`` of itself and its excluded
+    partners, ascending.
 
     Args:
         pairs: excluded pairs, shape (k, 2).
-        particles: their number.
+        particles: number of particles.
         xp: the library of the arrays, NumPy or CuPy.
-        itself_first: whether the particle comes before its partners; these ascend from it and go on
-            from 0.
+        itself_first: whether each list begins with the particle itself; its partners then ascend
+            cyclically.
+
+    Returns:
+        ``start``, shape (particles + 1,), and ``partner``.
     """
     pairs, everyone = xp.asarray(pairs, xp.int64).reshape(-1, 2), xp.arange(particles)
     i = xp.concatenate([everyone, pairs[:, 0], pairs[:, 1]])
@@ -26,8 +29,8 @@ def partners(
 
 
 def near_table(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row of every offset in ``near`` (m, 3), -1 where it is not near, indexed by offset +
-    reach; and reach (3,)."""
+    """Table of the row of every offset in ``near`` (m, 3), -1 if it is not near, indexed by
+    offset + reach; and ``reach`` (3,), the largest offset along each axis."""
     reach = np.abs(near).max(0)
     table = np.full(2 * reach + 1, -1)
     table[tuple((near + reach).T)] = np.arange(len(near))

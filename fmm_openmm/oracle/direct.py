@@ -1,4 +1,4 @@
-r"""The Coulomb sum of an open system: every pair, no boundary.
+r"""The Coulomb sum over all pairs with open boundaries.
 
 .. math::
     \phi_i = \sum_{j \ne i,\ j \text{ not excluded}} \frac{q_j}{|x_i - x_j|}
@@ -13,7 +13,9 @@ from fmm_openmm.oracle.ewald import EwaldResult, as_pairs, check_shapes, partner
 
 
 def direct_sum(positions, charges, exclusions=None) -> EwaldResult:
-    """Energy, forces, potentials and fields of point charges in empty space.
+    """Energy, forces, potentials and fields of point charges in free space.
+
+    Coinciding charges that are not excluded have infinite potentials.
 
     Parameters
     ----------
@@ -23,9 +25,7 @@ def direct_sum(positions, charges, exclusions=None) -> EwaldResult:
 
     Raises
     ------
-    ValueError : for a shape that does not fit.
-
-    Two charges at the same place that are not excluded get infinite potentials.
+    ValueError : an argument has the wrong shape.
     """
     x, q, pairs = (
         np.asarray(positions, np.float64),
@@ -41,7 +41,7 @@ def direct_sum(positions, charges, exclusions=None) -> EwaldResult:
 
 @njit(parallel=True, cache=True, error_model="numpy")
 def _pair_sums(x, q, starts, partners):
-    """(n, 4): potential and field at each particle."""
+    """Potential and field at each particle, shape (n, 4)."""
     sums = np.zeros((len(q), 4))
     for i in prange(len(q)):
         phi = fx = fy = fz = 0.0

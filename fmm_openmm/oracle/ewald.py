@@ -1,4 +1,4 @@
-r"""The Ewald sum, to rounding, in any periodic cell.
+r"""The Ewald sum in any periodic cell, accurate to rounding.
 
 .. math::
     \phi_i = \sum_{j,n}' q_j \frac{\operatorname{erfc}(\alpha r)}{r}
@@ -8,8 +8,8 @@ r"""The Ewald sum, to rounding, in any periodic cell.
            - \sum_{j \text{ excluded}} q_j \frac{\operatorname{erf}(\alpha r)}{r}
 
 with :math:`S(k) = \sum_j q_j e^{i k x_j}`, Q the net charge and n the periodic images. The primed
-sum leaves out i itself and, of an excluded pair, the very image whose bare :math:`1/r` is to be
-removed. Tin-foil boundary and a uniform neutralising background.
+sum omits i itself and, for an excluded pair, the image whose bare :math:`1/r` is to be removed.
+Tin-foil boundary conditions and a uniform neutralising background.
 
 P. P. Ewald, Ann. Phys. 369, 253 (1921), doi:10.1002/andp.19213690304; the background of a net
 charge: G. Hummer, L. R. Pratt, A. E. Garcia, J. Phys. Chem. 100, 1206 (1996),
@@ -27,30 +27,30 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 BINS_PER_CUTOFF = 3
 PAIR_COST = 24.0
-"""Cost of one real-space pair over that of one (particle, wave vector) term; sets alpha,
-never the answer."""
+"""Cost of a real-space pair relative to a (particle, wave vector) term. It affects the choice of
+alpha, but not the result."""
 
 CHUNK = 1 << 21
-"""Numbers in the largest array of one block of the reciprocal sum, unless a single row has more."""
+"""Maximum number of elements of an array in the reciprocal sum, unless a single row has more."""
 
 
 @dataclass(frozen=True, eq=False)
 class EwaldResult:
-    """What a Coulomb sum returns; all arrays float64, one row a particle."""
+    """Result of a Coulomb sum; all arrays are float64 with one row per particle."""
 
     energy: float
     """kJ/mol"""
     forces: np.ndarray
     """(n, 3), kJ/mol/nm"""
     potentials: np.ndarray
-    """(n,), kJ/mol/e: of all other particles, the own periodic images and the background."""
+    """(n,), kJ/mol/e: of all other particles, the particle's own periodic images and the
+    background."""
     fields: np.ndarray
     """(n, 3), kJ/mol/e/nm: minus the gradient of the potential; ``forces = charges * fields``."""
 
     @classmethod
     def from_potentials(cls, charges, potentials, fields):
-        """From potentials (n,) and fields (n, 3) in e/nm and e/nm^2:
-        applies the Coulomb constant."""
+        """Make a result from potentials (n,) in e/nm and fields (n, 3) in e/nm^2."""
         potentials, fields = COULOMB_CONSTANT * potentials, COULOMB_CONSTANT * fields
         return cls(0.5 * float(charges @ potentials), charges[:, None] * fields, potentials, fields)
 
@@ -66,19 +66,24 @@ def ewald_sum(
 ) -> EwaldResult:
     """Energy, forces, potentials and fields of point charges in a periodic cell.
 
-    Parameters ---------- positions : (n, 3) float64, nm; wrapped or not. charges : (n,) float64, e;
-    their sum need not vanish. box_vectors : (3, 3) float64, nm; rows a, b, c in OpenMM's reduced
-    form. exclusions : (m, 2) integers, optional. From every listed pair the bare ``q_i q_j / r`` is
-    subtracted. Pairs may coincide. exclusions_periodic : bool. False: r of an excluded pair is the
-    distance between the positions as given. True: its minimum image as OpenMM takes it. accuracy :
-    both sums are cut where their terms have fallen to this fraction. alpha : splitting parameter,
-    1/nm; chosen for speed when not given. The answer does not depend on it.
+    Coinciding charges that are not excluded have infinite potentials.
+
+    Parameters
+    ----------
+    positions : (n, 3) float64, nm; wrapped or not.
+    charges : (n,) float64, e; their sum need not vanish.
+    box_vectors : (3, 3) float64, nm; rows a, b, c in OpenMM's reduced form.
+    exclusions : (m, 2) integers, optional: pairs whose bare ``q_i q_j / r`` is subtracted. They may
+        coincide.
+    exclusions_periodic : whether r of an excluded pair is the distance of its minimum image, by
+        OpenMM's convention, instead of the distance between the positions as given.
+    accuracy : both sums are truncated where their terms have decayed to this fraction.
+    alpha : splitting parameter, 1/nm; chosen for speed by default. The result does not
+        depend on it.
 
     Raises
     ------
-    ValueError : for a shape that does not fit.
-
-    Two charges at the same place that are not excluded get infinite potentials.
+    ValueError : an argument has the wrong shape.
     """
     x, q = np.asarray(positions, np.float64), np.asarray(charges, np.float64)
     cell, pairs = np.asarray(box_vectors, np.float64), as_pairs(exclusions)
@@ -93,7 +98,7 @@ def ewald_sum(
         # Pairs ~ n^2 (s / alpha)^3 / V and waves ~ n V (2 s alpha)^3 / 8 pi^3 / 2,
         # up to a common factor.
         alpha = (2 * math.pi**3 * PAIR_COST * len(q) / volume**2) ** (1 / 6)
-    reach = math.sqrt(-math.log(accuracy))
+    decay = math.sqrt(-math.log(accuracy))
     wraps = np.floor(x @ np.linalg.inv(cell))
     wrapped = x - wraps @ cell
 
@@ -103,9 +108,9 @@ def ewald_sum(
         shift = nearest_image(delta, cell)
         delta, image = delta - shift @ cell, image - shift
 
-    potentials, fields = _real_space(wrapped, q, cell, pairs, image, alpha, reach / alpha)
+    potentials, fields = _real_space(wrapped, q, cell, pairs, image, alpha, decay / alpha)
     for sums in (
-        _reciprocal(wrapped, q, cell, alpha, 2 * reach * alpha),
+        _reciprocal(wrapped, q, cell, alpha, 2 * decay * alpha),
         _excluded(delta, q, pairs, alpha),
     ):
         potentials += sums[0]
@@ -115,7 +120,7 @@ def ewald_sum(
 
 
 def as_pairs(exclusions):
-    """(m, 2) int64, also for None and for an empty list."""
+    """Exclusions as an array (m, 2) int64; None and an empty list give (0, 2)."""
     return (
         np.zeros((0, 2), np.int64)
         if exclusions is None
@@ -132,8 +137,8 @@ def check_shapes(positions, charges):
 
 
 def nearest_image(delta, cell):
-    """(m, 3) lattice vectors that OpenMM takes off displacements to get their minimum image: c
-    first, then b, a."""
+    """Lattice vectors (m, 3) that OpenMM subtracts from displacements to obtain their minimum
+    images: first c, then b, then a."""
     shift, rest = np.zeros_like(delta), delta.copy()
     for axis in (2, 1, 0):
         shift[:, axis] = np.floor(rest[:, axis] / cell[axis, axis] + 0.5)
@@ -142,8 +147,8 @@ def nearest_image(delta, cell):
 
 
 def partner_lists(n, pairs):
-    """Each particle's excluded partners as compressed rows: (starts (n+1,), entries (2m,) into
-    [pairs, reversed])."""
+    """Excluded partners of each particle as compressed rows: starts (n + 1,), and entries (2 m,)
+    that index the pairs followed by the reversed pairs."""
     first = np.concatenate([pairs[:, 0], pairs[:, 1]])
     return np.searchsorted(
         first[order := np.argsort(first, kind="stable")], np.arange(n + 1)
@@ -151,14 +156,14 @@ def partner_lists(n, pairs):
 
 
 def _excluded(delta, q, pairs, alpha):
-    """Minus erf(alpha r) / r of the excluded pairs, finite as r vanishes."""
+    """The term -erf(alpha r) / r of the excluded pairs; finite as r vanishes."""
     r = np.sqrt((delta**2).sum(1))
     u = (alpha * r) ** 2
     small = u < 1e-16
     safe = np.where(small, 1.0, r)
     potential = np.where(small, 2 * alpha / math.sqrt(math.pi), erf(alpha * safe) / safe)
-    # erf(x) - 2 x exp(-x^2) / sqrt(pi) is the incomplete gamma function P(3/2, x^2), which does not
-    # cancel at small x.
+    # erf(x) - 2 x exp(-x^2) / sqrt(pi) is the incomplete gamma function P(3/2, x^2), which avoids
+    # cancellation at small x
     slope = np.where(small, 4 * alpha**3 / (3 * math.sqrt(math.pi)), gammainc(1.5, u) / safe**3)
     phi, field = np.zeros(len(q)), np.zeros((len(q), 3))
     for i, j, sign in ((0, 1, 1.0), (1, 0, -1.0)):
@@ -175,7 +180,7 @@ def _reciprocal(x, q, cell, alpha, k_max):
     b = 2 * math.pi * inverse.T
     limits = np.floor(k_max * np.linalg.norm(cell, axis=1) / (2 * math.pi)).astype(int)
     ranges = [np.arange(-m, m + 1) for m in limits]
-    ranges[0] = ranges[0][limits[0] :]  # k and -k give the same: half of them, counted twice
+    ranges[0] = ranges[0][limits[0] :]  # k and -k contribute equally: half of them, counted twice
     phases = 2 * math.pi * (x @ inverse)
     e1, e2, e3 = (np.exp(1j * n[:, None] * phases[:, axis]) for axis, n in enumerate(ranges))
 
@@ -193,7 +198,7 @@ def _reciprocal(x, q, cell, alpha, k_max):
         n1, n2 = n1[reached], n2[reached]
         k2 = ((k[reached, None] + ranges[2][:, None] * b[2]) ** 2).sum(-1)
         inside = (k2 <= k_max**2) & (k2 > 0)
-        used = inside.any(0)  # few of all n3 where the cell is skewed
+        used = inside.any(0)  # few values of n3 if the cell is skewed
         n3, e, k2, inside = ranges[2][used], e3[used], k2[:, used], inside[:, used]
         k2[~inside] = 1.0
         green = (
@@ -212,8 +217,8 @@ def _reciprocal(x, q, cell, alpha, k_max):
 
 
 def _real_space(x, q, cell, pairs, images, alpha, cutoff):
-    """The sum over every image within the cutoff, which may exceed the cell;
-    particles sorted into bins."""
+    """The sum over all images within the cutoff, which may exceed the cell, with particles sorted
+    into bins."""
     inverse = np.linalg.inv(cell)
     heights = 1 / np.linalg.norm(inverse, axis=0)
     shape = np.maximum(1, (BINS_PER_CUTOFF * heights / cutoff).astype(np.int64))
@@ -247,8 +252,8 @@ def _real_space(x, q, cell, pairs, images, alpha, cutoff):
 
 @njit(parallel=True, cache=True, error_model="numpy")
 def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_starts, skips):
-    """(n, 4): potential and field at each particle; skips are
-    (partner, image in cell vectors) to leave out."""
+    """Potential and field at each particle, shape (n, 4), without ``skips``: rows of a partner and
+    its image in cell vectors."""
     sums = np.zeros((len(q), 4))
     gauss = 2 * alpha / math.sqrt(math.pi)
     for i in prange(len(q)):

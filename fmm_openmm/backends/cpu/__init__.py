@@ -1,5 +1,5 @@
-"""The fast CPU backend: Numba kernels on all cores and SciPy's FFT, float32 or float64,
-one file a stage."""
+"""The CPU backend: Numba kernels on all cores and SciPy's FFT, float32 or float64, one file per
+stage."""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ from fmm_openmm.stages import HostStages
 
 
 class CpuStages(HostStages):
-    """See :class:`fmm_openmm.stages.Stages`; arguments as for ``ReferenceStages``.
+    """The stages in Numba, see :class:`fmm_openmm.stages.Stages`; arguments as for
+    ``ReferenceStages``.
 
-    Moments and local expansions have shape (terms, boxes) in FFT order where particles and the root
-    grid meet them, (boxes, terms) in memory order on the levels between. These are float64
-    throughout: what the lattice sum of a coarse root grid leaves out as near is large, and comes
-    back by m2l.
+    Moments and local expansions have shape (terms, boxes) in FFT order at the leaves and at the
+    root grid, and (boxes, terms) in memory order on the levels between. Levels use float64, because
+    the near part that the lattice sum of a coarse root grid omits, and that m2l adds, is large.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CpuStages(HostStages):
         self.table, self.reach = near_table(lattice.near)
         self.octree = Octree(lattice, levels)
         if levels:
-            self.interactions = Interactions.of(self.octree, order, self.translation)
+            self.interactions = Interactions.from_octree(self.octree, order, self.translation)
             self.parent_matrices = parent_matrices(lattice.boxes, order)
         single = self.dtype == np.float32 and not levels
         check_range(lattice, order, np.float32 if single else np.float64)
@@ -118,7 +118,7 @@ class CpuStages(HostStages):
 
     @staticmethod
     def _in_fft_order(boxes, lattice):
-        """Expansions (boxes, terms) in memory order as (terms, boxes) in FFT order."""
+        """Transpose expansions (boxes, terms) in memory order to (terms, boxes) in FFT order."""
         out = np.empty(boxes.shape[::-1], boxes.dtype)
         out[:, lattice.slots] = boxes.T
         return out

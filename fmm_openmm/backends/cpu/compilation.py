@@ -1,9 +1,10 @@
-"""Kernels compiled before they are needed, by other processes side by side.
+"""Parallel compilation of kernels by other processes before first use.
 
-Numba compiles one function after the other, and one with a parallel loop takes seconds. It keeps
-what it has compiled on disk: processes started here import the same modules, compile what they are
-told and end. So this one reads all kernels from there, as every later one does, and gives the same
-bits: machine code is made anew from what is kept, and may round in another way.
+Numba compiles functions one at a time, and one with a parallel loop takes seconds. Processes
+started here import the same modules, compile some of the kernels into Numba's disk cache and exit.
+This process then loads all kernels from the cache, as every later process does, so that all of them
+produce the same bits: code loaded from the cache may round differently from code that was just
+compiled.
 """
 
 import inspect
@@ -20,11 +21,11 @@ import numpy as np
 from fmm_openmm.backends.cpu.threads import signatures
 from fmm_openmm.openmp import get_num_threads, is_kept, types_of
 
-MOST_PROCESSES = 4
+MAX_PROCESSES = 4
 
 SECONDS = 120
-"""A process that takes longer is given up: what it has not done is compiled here,
-at the first call."""
+"""Time limit of a process, s. Kernels that it has not compiled by then are compiled here at their
+first call."""
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -39,20 +40,20 @@ compile_named(names, real)
 
 @cache
 def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
-    """Have kernels compiled for a working precision and kept on disk, from where they are read when
-    they are called.
+    """Compile kernels for a working precision into the disk cache, from which they are loaded when
+    called.
 
-    As many processes share the work as Numba may use threads. What is not kept is compiled here, at
-    its first call.
+    The number of processes is the number of threads that Numba may use, at most ``MAX_PROCESSES``.
+    Kernels that cannot be cached are compiled here at their first call.
     """
-    kept = {kernel: _is_kept(kernel, dtype) for kernel in kernels if kernel in signatures}
-    if all(kept.values()):
+    cached = {kernel: _is_cached(kernel, dtype) for kernel in kernels if kernel in signatures}
+    if all(cached.values()):
         return
     _log.info("compiling kernels (once per precision)")
-    if None in kept.values():
+    if None in cached.values():
         return
-    missing = [kernel for kernel in kept if not kept[kernel]]
-    shares = _shares(missing, min(MOST_PROCESSES, get_num_threads()))
+    missing = [kernel for kernel in cached if not cached[kernel]]
+    shares = _shares(missing, min(MAX_PROCESSES, get_num_threads()))
     processes = [process for share in shares if (process := _start(share, dtype))]
     try:
         for process in processes:
@@ -69,12 +70,13 @@ def _signature(kernel, dtype: np.dtype) -> tuple:
     return types_of(signatures[kernel].replace("real", f"f{dtype.itemsize}"))
 
 
-def _is_kept(kernel, dtype: np.dtype) -> bool | None:
+def _is_cached(kernel, dtype: np.dtype) -> bool | None:
     return is_kept(kernel, _signature(kernel, dtype))
 
 
 def _shares(kernels: Sequence, count: int) -> list[list]:
-    """Kernels by process; times go by the length of their source."""
+    """Distribute kernels among processes; compilation times are estimated by the lengths of their
+    sources."""
     lines = {kernel: len(inspect.getsource(kernel.py_func).splitlines()) for kernel in kernels}
     shares, loads = [[] for _ in range(count)], [0] * count
     for kernel in sorted(kernels, key=lines.get, reverse=True):
@@ -96,8 +98,8 @@ def _start(share: list, dtype: np.dtype) -> subprocess.Popen | None:
 
 
 def compile_named(names: list[tuple[str, str]], real: str) -> None:
-    """What a process does that :func:`prepare` has started: module and name of each kernel, and
-    the working precision."""
+    """Compile kernels, given by module and name, for a working precision; called in the processes
+    that :func:`prepare` starts."""
     for module, name in names:
         kernel = getattr(import_module(module), name)
         kernel.compile(_signature(kernel, np.dtype(real)))

@@ -1,5 +1,5 @@
-"""Charges in empty space by meeting every pair: quadratic in their number,
-and exact to rounding."""
+"""Direct sum over all pairs of charges in free space: quadratic in their number, exact to
+rounding."""
 
 import numpy as np
 
@@ -10,16 +10,16 @@ from fmm_openmm.openmp import prange
 from fmm_openmm.stages import OpenSum
 
 TILE = 1024
-"""Sources whose contributions are added up before they go to a float64 sum."""
+"""Sources summed in the working precision before the sum is added in float64."""
 
 
-AWAY = 1e12
-"""First coordinate, nm, of sources without charge: only charges that coincide
-are at zero distance."""
+DUMMY_X = 1e12
+"""First coordinate, nm, of sources without charge, so that only coinciding charges are at zero
+distance."""
 
 
 class DirectSum(OpenSum):
-    """See :class:`fmm_openmm.stages.OpenSum`."""
+    """The direct sum in Numba, see :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype):
         self.dtype = np.dtype(dtype)
@@ -38,13 +38,13 @@ class DirectSum(OpenSum):
 
 
 def sources(x, charges):
-    """First coordinates of particles as sources."""
-    return np.where(charges == 0.0, AWAY, x)
+    """First coordinates of the particles as sources: uncharged ones are moved away."""
+    return np.where(charges == 0.0, DUMMY_X, x)
 
 
 @inline
 def add_range(xi, yi, zi, x, y, z, charge, begin, end, sums):
-    """Add to ``sums`` (4,) float64 what the sources of a range contribute at a point."""
+    """Add the contribution of a range of sources at a point to ``sums`` (4,) float64."""
     real = charge.dtype.type
     for first in range(begin, end, TILE):
         phi = ex = ey = ez = real(0.0)

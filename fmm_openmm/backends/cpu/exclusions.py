@@ -1,5 +1,5 @@
-"""exclusions: excluded pairs beyond the near stencil are subtracted,
-those within it are listed for p2p."""
+"""exclusions: subtracts excluded pairs beyond the near stencil and lists those within it for
+p2p."""
 
 import numpy as np
 
@@ -87,8 +87,8 @@ def exclusions(
     reach,
     out: Accumulator,
 ) -> NearExclusions:
-    """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries already
-    subtracted have offset -1."""
+    """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries that have been subtracted have
+    offset -1."""
     start = np.zeros(len(parts.x) + 1, np.int64)
     _capacity(parts.first, parts.place, partner_start, partner, start[1:])
     np.cumsum(start, out=start)

@@ -1,5 +1,5 @@
-"""Regular solid harmonics of ``LANES`` points at once: the recurrences of
-``expansions/harmonics.py``, one lane a point."""
+"""Regular solid harmonics of ``LANES`` points at once, by the recurrences of
+``expansions/harmonics.py``; one point per lane."""
 
 from fmm_openmm.backends.cpu.threads import LANES, inline
 

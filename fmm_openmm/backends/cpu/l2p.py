@@ -1,4 +1,4 @@
-"""l2p: local expansions, and the trace term, to potentials and fields at the parts."""
+"""l2p: evaluates local expansions and the trace term at the parts: potentials and fields."""
 
 from functools import cache
 
@@ -20,8 +20,9 @@ from fmm_openmm.stages import Accumulator, Moments, Parts
 def _l2p(
     x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields
 ):
-    """``trace``: see :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is
-    given by its entries (axis, row, column, factor)."""
+    """Evaluate in blocks of ``LANES`` parts. ``trace``: see
+    :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is given by its entries
+    (axis, row, column, factor)."""
     real = local.dtype.type
     terms, boxes = local.shape
     inner = order * order
@@ -64,8 +65,8 @@ def _l2p(
 
 @cache
 def _slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The entries of :func:`fmm_openmm.expansions.harmonics.gradient` that are not 0: axis, row,
-    column, value."""
+    """Nonzero entries of :func:`fmm_openmm.expansions.harmonics.gradient`: axis, row, column,
+    value."""
     matrix = gradient(order)
     entries = np.nonzero(matrix)
     return *map(np.ascontiguousarray, entries), matrix[entries].astype(dtype)

@@ -1,8 +1,8 @@
-"""lattice: the convolution of all boxes' moments with the lattice operator.
+"""lattice: convolves the moments of all boxes with the lattice operator.
 
-Between the two FFTs each wave vector needs a real symmetric matrix, built from the operator's
-terms, times the complex vector of moments. ``LANES`` wave vectors are treated at once, real and
-imaginary parts apart.
+Between the two FFTs, the complex vector of moments of each wave vector is multiplied by a real
+symmetric matrix made of the operator's terms. Inner loops run over ``LANES`` wave vectors, with
+real and imaginary parts in separate arrays.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from fmm_openmm.openmp import get_num_threads, prange
 
 @kernel("real[:,:,::1], real[:,::1], i4[:,:,::1], real[:,:,::1], i8[::1]")
 def _convolve(spectrum, operator, index, weight, degree):
-    """In place: ``spectrum`` (terms, wave vectors, 2) of the moments becomes that of
-    the local expansions."""
+    """Replace the spectrum of the moments by that of the local expansions, in place; ``spectrum``
+    has shape (terms, wave vectors, 2)."""
     real = spectrum.dtype.type
     terms, waves = spectrum.shape[:2]
     for block in prange((waves + LANES - 1) // LANES):
@@ -29,14 +29,14 @@ def _convolve(spectrum, operator, index, weight, degree):
             for w in range(used):
                 t[i, w] = operator[i, begin + w]
         for a in range(terms):  # times i^l
-            turn = degree[a] % 4
+            power = degree[a] % 4
             for w in range(used):
                 r, i = spectrum[a, begin + w, 0], spectrum[a, begin + w, 1]
-                if turn == 0:
+                if power == 0:
                     re[a, w], im[a, w] = r, i
-                elif turn == 1:
+                elif power == 1:
                     re[a, w], im[a, w] = -i, r
-                elif turn == 2:
+                elif power == 2:
                     re[a, w], im[a, w] = -r, -i
                 else:
                     re[a, w], im[a, w] = i, -r
@@ -51,14 +51,14 @@ def _convolve(spectrum, operator, index, weight, degree):
                     matrix = w0 * t[i0, w] + w1 * t[i1, w]
                     sum_re[w] += matrix * re[b, w]
                     sum_im[w] += matrix * im[b, w]
-            turn = degree[a] % 4
+            power = degree[a] % 4
             for w in range(used):  # times (-i)^l
                 r, i = sum_re[w], sum_im[w]
-                if turn == 0:
+                if power == 0:
                     spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = r, i
-                elif turn == 1:
+                elif power == 1:
                     spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = i, -r
-                elif turn == 2:
+                elif power == 2:
                     spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = -r, -i
                 else:
                     spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = -i, r

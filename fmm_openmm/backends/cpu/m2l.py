@@ -1,13 +1,14 @@
-r"""m2l: moments of a level's boxes to local expansions of those they interact with.
+r"""m2l: adds the contributions of the interaction lists of a level to its local expansions.
 
-One thread owns a tile: some boxes of one parity, that is with the same interactions. For each
-offset it gathers the moments of the boxes there, and all lanes are moved by the same shift, in
-vectorised order. Boxes without particles are left out.
+One thread owns a tile of boxes of the same parity, which have the same interactions. For each
+offset it collects the moments of the boxes at that offset, and all lanes are translated by the same
+shift. Empty boxes are skipped.
 
-``p4``        the dense matrix of the shift, each entry made from the shift's irregular harmonics
-              when it is used: (p + 1)^4 multiplications a lane and offset
-``rotation``  see ``expansions/translations.py``: four times the matrix J, a quarter of which is not
-              zero, four turns about z and the translation along z, about 2 (p + 1)^3 in all
+``p4``        multiplies by the dense matrix of the shift, whose entries are computed from irregular
+              harmonics as needed: (p + 1)^4 multiplications per lane and offset
+``rotation``  multiplies four times by the matrix J, a quarter of which is nonzero, rotates four
+              times about z and translates along z: about 2 (p + 1)^3 in all
+              (``expansions/translations.py``)
 """
 
 from collections.abc import Callable
@@ -22,23 +23,23 @@ from fmm_openmm.expansions.translations import Rotation, exchange, irregular
 from fmm_openmm.octree import Octree, parities
 from fmm_openmm.openmp import prange
 
-WIDE = 4 * LANES
-"""Boxes that ``p4`` treats at once: many, as an entry of a matrix serves them all. By ``rotation``
-few, so that two expansions a box stay cached."""
+P4_LANES = 4 * LANES
+"""Lanes of ``p4``: many, because each entry of a matrix is computed once for all lanes.
+``rotation`` uses fewer, so that two expansions per box stay in the cache."""
 
 LEVEL = "f8[:,::1], i8[:,::1], b1[::1], i8[::1], i8[::1], i8[::1], i8[:,::1], i8[::1], i8[::1], "
-"""Types of the arguments that both operators have first."""
+"""Types of the leading arguments, which both operators share."""
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """The offsets of each parity, and what the operators need of each offset.
+    """The offsets of each parity, and the operator's tables for every offset.
 
     Attributes:
-        parity: of the boxes of every level but the root, shape (boxes,) each.
-        offsets: those that occur, shape (k, 3) int64.
+        parity: parities of the boxes of every level but the root, shape (boxes,) each.
+        offsets: all offsets that occur, shape (k, 3) int64.
         start, which: rows of ``offsets`` of parity c are ``which[start[c]:start[c + 1]]``.
-        tables: what the operator's kernel takes beside these.
+        tables: further arguments of the operator's kernel.
     """
 
     parity: dict[int, np.ndarray]
@@ -48,7 +49,7 @@ class Interactions:
     tables: tuple
 
     @classmethod
-    def of(cls, octree: Octree, order: int, operator: "Operator") -> "Interactions":
+    def from_octree(cls, octree: Octree, order: int, operator: "Operator") -> "Interactions":
         offsets, rows = octree.offsets
         start = np.cumsum([0, *map(len, rows)])
         parity = {level: parities(octree.lattices[level]) for level in range(1, octree.levels + 1)}
@@ -57,8 +58,8 @@ class Interactions:
 
 
 def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
-    """The terms T of every shift (k, (2 order + 1)^2), entries of the coupling,
-    the sign of each term."""
+    """Irregular harmonics of every shift (k, (2 order + 1)^2), indices and weights of the coupling,
+    and the sign of each term."""
     index, weight = coupling(order)
     return (
         np.ascontiguousarray(irregular(shifts, 2 * order).T),
@@ -69,11 +70,11 @@ def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
 
 
 def _rotation_tables(shifts: np.ndarray, order: int) -> tuple:
-    """Cosines and sines of m phi and m theta (k, 4, order + 1), then the entries by row of J, of
-    its transpose, and of the translation along z, the last for every shift; the order."""
+    """Cosines and sines of m phi and m theta (k, 4, order + 1); the nonzero entries by row of J, of
+    its transpose, and of the translation along z for every shift; the order."""
     frames = [Rotation.of(shift) for shift in shifts]
     m, n = np.arange(order + 1), np.arange(2 * order + 1)
-    turns = np.array(
+    rotations = np.array(
         [
             [f(m * angle) for angle in (frame.phi, frame.theta) for f in (np.cos, np.sin)]
             for frame in frames
@@ -89,40 +90,40 @@ def _rotation_tables(shifts: np.ndarray, order: int) -> tuple:
     start, column, pattern = _by_row(np.where(np.equal.outer(signed, signed), factor[:, None], 0.0))
     row = np.repeat(np.arange(len(l)), np.diff(start))
     along = np.ascontiguousarray(pattern * radial[:, l[row] + l[column]])
-    return turns, *_by_row(matrix), *_by_row(matrix.T), start, column, along, order
+    return rotations, *_by_row(matrix), *_by_row(matrix.T), start, column, along, order
 
 
 def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The entries that are not 0, row by row: start of each row, column, value; each row filled
-    up to a multiple of 4."""
+    """Nonzero entries row by row: start of each row, column, value; rows are padded to a multiple
+    of 4."""
     columns, values = [], []
-    for each in matrix:
-        used = np.flatnonzero(each)
+    for entries in matrix:
+        used = np.flatnonzero(entries)
         fill = -len(used) % 4
         columns.append(np.append(used, np.full(fill, used[0])))
-        values.append(np.append(each[used], np.zeros(fill)))
+        values.append(np.append(entries[used], np.zeros(fill)))
     start = np.cumsum([0, *map(len, columns)])
     return start, np.concatenate(columns), np.concatenate(values)
 
 
 @inline
-def _gather(moments, counts, filled, targets, begin, used, offset, source, tile):
-    """Moments (terms, lanes) of the boxes at ``offset`` from the targets;
-    whether any holds particles."""
+def _collect(moments, counts, filled, targets, begin, used, offset, source, tile):
+    """Collect the moments (terms, lanes) of the boxes at ``offset`` from the targets. Return
+    whether any of them holds particles."""
     n0, n1 = counts[0, 0], counts[1, 1]
-    found = False
+    any_filled = False
     for w in range(len(source)):
         box = targets[begin + (w if w < used else 0)]
         i0, i1, i2 = home(
             box % n0 + offset[0], box // n0 % n1 + offset[1], box // (n0 * n1) + offset[2], counts
         )
         source[w] = i0 + n0 * (i1 + n1 * i2)
-        found = found or filled[source[w]]
-    if found:
+        any_filled = any_filled or filled[source[w]]
+    if any_filled:
         for w in range(len(source)):
             for a in range(len(tile)):
                 tile[a, w] = moments[source[w], a]
-    return found
+    return any_filled
 
 
 @kernel(LEVEL + "f8[:,::1], i4[:,:,::1], f8[:,:,::1], f8[::1], f8[:,::1]")
@@ -145,11 +146,13 @@ def _m2l_p4(
     terms = moments.shape[1]
     for t in prange(len(tiles) - 1):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
-        source, row = np.empty(WIDE, np.int64), np.empty(WIDE)
-        tile, total = np.empty((terms, WIDE)), np.zeros((terms, WIDE))
+        source, row = np.empty(P4_LANES, np.int64), np.empty(P4_LANES)
+        tile, total = np.empty((terms, P4_LANES)), np.zeros((terms, P4_LANES))
         for k in range(start[parity[t]], start[parity[t] + 1]):
             e = which[k]
-            if not _gather(moments, counts, filled, targets, begin, used, offsets[e], source, tile):
+            if not _collect(
+                moments, counts, filled, targets, begin, used, offsets[e], source, tile
+            ):
                 continue
             for a in range(terms):
                 row[:] = 0.0
@@ -158,9 +161,9 @@ def _m2l_p4(
                         weight[a, b, 0] * harmonics[e, index[a, b, 0]]
                         + weight[a, b, 1] * harmonics[e, index[a, b, 1]]
                     )
-                    for w in range(WIDE):
+                    for w in range(P4_LANES):
                         row[w] += matrix * tile[b, w]
-                for w in range(WIDE):
+                for w in range(P4_LANES):
                     total[a, w] += row[w]
         for w in range(used):
             for a in range(terms):
@@ -168,9 +171,9 @@ def _m2l_p4(
 
 
 @inline
-def _turn(tile, order, cosine, sine, sense):
-    """In place: real and imaginary parts of the terms of m turn by the angle m g, or back if
-    ``sense`` is -1."""
+def _rotate_z(tile, order, cosine, sine, sense):
+    """Rotate about z in place: the real and imaginary parts of order m rotate by the angle m g, or
+    by -m g if ``sense`` is -1."""
     for l in range(1, order + 1):
         for m in range(1, l + 1):
             c, s = cosine[m], sense * sine[m]
@@ -181,8 +184,8 @@ def _turn(tile, order, cosine, sine, sense):
 
 
 @inline
-def _matrix(start, column, value, tile, out):
-    """``out = matrix tile``, the matrix given by its rows."""
+def _multiply(start, column, value, tile, out):
+    """Multiply, ``out = matrix tile``, with the matrix given by its rows."""
     for a in range(len(tile)):
         for k in range(start[a], start[a + 1], 4):
             v0, v1, v2, v3 = value[k], value[k + 1], value[k + 2], value[k + 3]
@@ -200,7 +203,7 @@ def _matrix(start, column, value, tile, out):
     )
 )
 def _m2l_rotation(
-    moments, counts, filled, targets, tiles, parity, offsets, start, which, turns, row, column,
+    moments, counts, filled, targets, tiles, parity, offsets, start, which, rotations, row, column,
     value, transposed_row, transposed_column, transposed_value, along_row, along_column,
     along_value, order, local,
 ):  # fmt: skip
@@ -212,17 +215,19 @@ def _m2l_rotation(
         total = np.zeros((terms, LANES))
         for k in range(start[parity[t]], start[parity[t] + 1]):
             e = which[k]
-            if not _gather(moments, counts, filled, targets, begin, used, offsets[e], source, tile):
+            if not _collect(
+                moments, counts, filled, targets, begin, used, offsets[e], source, tile
+            ):
                 continue
-            _turn(tile, order, turns[e, 0], turns[e, 1], -1.0)
-            _matrix(row, column, value, tile, other)
-            _turn(other, order, turns[e, 2], turns[e, 3], 1.0)
-            _matrix(row, column, value, other, tile)
-            _matrix(along_row, along_column, along_value[e], tile, other)
-            _matrix(transposed_row, transposed_column, transposed_value, other, tile)
-            _turn(tile, order, turns[e, 2], turns[e, 3], -1.0)
-            _matrix(transposed_row, transposed_column, transposed_value, tile, other)
-            _turn(other, order, turns[e, 0], turns[e, 1], 1.0)
+            _rotate_z(tile, order, rotations[e, 0], rotations[e, 1], -1.0)
+            _multiply(row, column, value, tile, other)
+            _rotate_z(other, order, rotations[e, 2], rotations[e, 3], 1.0)
+            _multiply(row, column, value, other, tile)
+            _multiply(along_row, along_column, along_value[e], tile, other)
+            _multiply(transposed_row, transposed_column, transposed_value, other, tile)
+            _rotate_z(tile, order, rotations[e, 2], rotations[e, 3], -1.0)
+            _multiply(transposed_row, transposed_column, transposed_value, tile, other)
+            _rotate_z(other, order, rotations[e, 0], rotations[e, 1], 1.0)
             for a in range(terms):
                 for w in range(LANES):
                     total[a, w] += other[a, w]
@@ -233,12 +238,12 @@ def _m2l_rotation(
 
 @dataclass(frozen=True)
 class Operator:
-    """How expansions are moved.
+    """An operator for translations between boxes.
 
     Attributes:
         kernel: adds to the local expansions of a level.
-        tables: what it takes of shifts (k, 3) and the order.
-        width: boxes treated at once.
+        tables: makes the kernel's tables from shifts (k, 3) and the order.
+        width: number of lanes.
     """
 
     kernel: Callable
@@ -246,7 +251,7 @@ class Operator:
     width: int
 
 
-P4 = Operator(_m2l_p4, _p4_tables, WIDE)
+P4 = Operator(_m2l_p4, _p4_tables, P4_LANES)
 ROTATION = Operator(_m2l_rotation, _rotation_tables, LANES)
 
 
@@ -259,7 +264,7 @@ def m2l(
     level: int,
     operator: Operator,
 ) -> None:
-    """Adds to ``local``; see :meth:`fmm_openmm.stages.Stages.m2l`.
+    """Add to ``local``, see :meth:`fmm_openmm.stages.Stages.m2l`.
 
     Args:
         moments, local: shape (boxes, terms).

@@ -1,4 +1,4 @@
-"""The sums over points from which the lattice operator is made, ``expansions/operators/``."""
+"""The sums over points from which ``expansions/operators/`` makes the lattice operator."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from fmm_openmm.openmp import prange
 
 @kernel("f8[:,:,::1], f8[:,:,::1], f8[:,::1]")
 def _sum(x, weight, out):
-    """``LANES`` columns of ``out`` (terms, n) a thread: the sums over the points ``x`` (k, 3, n),
-    with ``weight`` (k, degrees, n)."""
+    """Sum harmonics over the points ``x`` (k, 3, n) with ``weight`` (k, degrees, n) into ``out``
+    (terms, n); a thread computes ``LANES`` columns at a time."""
     top, columns = weight.shape[1] - 1, x.shape[2]
     for block in prange((columns + LANES - 1) // LANES):
         begin = block * LANES

@@ -1,4 +1,4 @@
-"""p2m: parts to the moments of their boxes, written straight into FFT order."""
+"""p2m: computes the moments of the boxes from their parts, in FFT order."""
 
 import numpy as np
 

@@ -1,9 +1,9 @@
 """p2p: direct interactions within the near stencil.
 
-One thread owns a box. It copies the parts of all near boxes, shifted to its own centre, into one
-buffer and lets each of its parts run over that in vectorised order. Charges that a part must not
-see are zeroed and put away for the length of its run, uncharged parts for good: so only charges
-that coincide are at zero distance, and what they give is not finite.
+One thread owns a box. It copies the parts of all near boxes, shifted to the box's centre, into a
+buffer, and sums over the buffer in vectorised order for each of its parts. While it does so,
+excluded charges are set to zero and moved away; uncharged parts are moved away permanently. Hence
+only coinciding charges are at zero distance, and their results are not finite.
 """
 
 import numpy as np
@@ -14,17 +14,17 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
-AWAY = 99.0
-"""First coordinate, in box widths, of what must not be at zero distance."""
+DUMMY_X = 99.0
+"""First coordinate, in box widths, of sources that must not be at zero distance."""
 
 BLOCK = 64
-"""Sources summed in the working precision before the sum is added up in float64."""
+"""Sources summed in the working precision before the sum is added in float64."""
 
 
 @inline
-def _run(x, y, z, buffer, length):
-    """Potential and field at (x, y, z) of the first ``length`` charges, a multiple of BLOCK, of
-    ``buffer`` (4, capacity)."""
+def _sum_sources(x, y, z, buffer, length):
+    """Potential and field at (x, y, z) of the first ``length`` charges in ``buffer`` (4, capacity);
+    ``length`` is a multiple of BLOCK."""
     real = buffer.dtype.type
     total0, total1, total2, total3 = 0.0, 0.0, 0.0, 0.0
     for block in range(0, length, BLOCK):
@@ -48,17 +48,17 @@ def _run(x, y, z, buffer, length):
 
 @inline
 def _find_sources(box, near, start, counts, source, begin):
-    """Number of parts in all near boxes of ``box``.
+    """Find the near boxes of ``box`` and return the number of their parts.
 
     Args:
-        source: the number of each near box is written here.
-        begin: the number of parts in the near boxes before each.
+        source: filled with the number of each near box.
+        begin: filled with the number of parts in the near boxes before each.
     """
     n0, n1 = counts[0, 0], counts[1, 1]
     length = 0
     i0, i1, i2 = np.int64(0), np.int64(0), np.int64(0)
     for k in range(len(near)):
-        # along the first axis the numbers just count up
+        # along the first axis the numbers are consecutive
         if (
             k > 0
             and near[k, 1] == near[k - 1, 1]
@@ -80,17 +80,17 @@ def _find_sources(box, near, start, counts, source, begin):
 
 @inline
 def _copy_sources(x, charge, start, boxes, near, source, begin, buffer):
-    """Copy the parts of near boxes, shifted to the centre of their own box, into ``buffer``
+    """Copy the parts of near boxes, shifted to the centre of the box, into ``buffer``
     (4, capacity)."""
     real = x.dtype.type
-    nothing, away = real(0.0), real(AWAY)
+    zero, dummy_x = real(0.0), real(DUMMY_X)
     for k in range(len(near)):
         s0 = real(near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0])
         s1 = real(near[k, 1] * boxes[1, 1] + near[k, 2] * boxes[2, 1])
         s2 = real(near[k, 2] * boxes[2, 2])
         first = start[source[k]]
         for j in range(start[source[k] + 1] - first):
-            buffer[0, begin[k] + j] = x[first + j, 0] + s0 if charge[first + j] != nothing else away
+            buffer[0, begin[k] + j] = x[first + j, 0] + s0 if charge[first + j] != zero else dummy_x
             buffer[1, begin[k] + j] = x[first + j, 1] + s1
             buffer[2, begin[k] + j] = x[first + j, 2] + s2
             buffer[3, begin[k] + j] = charge[first + j]
@@ -115,7 +115,7 @@ def _p2p(
     field,
 ):
     real = x.dtype.type
-    nothing, away = real(0.0), real(AWAY)
+    zero, dummy_x = real(0.0), real(DUMMY_X)
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
@@ -128,7 +128,12 @@ def _p2p(
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
             _copy_sources(x, charge, start, boxes, near, source, begin, buffer)
             for j in range(length, padded):
-                buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = away, away, away, nothing
+                buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = (
+                    dummy_x,
+                    dummy_x,
+                    dummy_x,
+                    zero,
+                )
             for i in range(start[box], start[box + 1]):
                 entries = excluded_start[i + 1] - excluded_start[i]
                 if entries > saved.shape[1]:
@@ -138,8 +143,8 @@ def _p2p(
                     if row >= 0:
                         j = begin[row] + excluded_part[excluded_start[i] + e] - start[source[row]]
                         saved[0, e], saved[1, e] = buffer[0, j], buffer[3, j]
-                        buffer[0, j], buffer[3, j] = away, nothing
-                p, e0, e1, e2 = _run(x[i, 0], x[i, 1], x[i, 2], buffer, padded)
+                        buffer[0, j], buffer[3, j] = dummy_x, zero
+                p, e0, e1, e2 = _sum_sources(x[i, 0], x[i, 1], x[i, 2], buffer, padded)
                 phi[i] += p
                 field[i, 0] += e0
                 field[i, 1] += e1

@@ -1,6 +1,6 @@
-"""sort: particles to parts, ordered by box.
+"""sort: splits particles into parts and orders them by box; gather: sums the results of the parts.
 
-Positions are wrapped in float64, then stored relative to their box centre.
+Positions are wrapped in float64 and stored relative to the centres of their boxes.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from fmm_openmm.stages import Parts
 
 @dataclass
 class CpuParts(Parts):
-    """Parts, and where those of each particle are: ``place[first[i]:first[i + 1]]``; shapes (n +
-    1,), (m,) int64."""
+    """Parts, with the indices of those of particle i in ``place[first[i]:first[i + 1]]``; shapes
+    (n + 1,) and (m,), int64."""
 
     first: np.ndarray
     place: np.ndarray
@@ -24,7 +24,7 @@ class CpuParts(Parts):
 
 @inline
 def home(i0, i1, i2, counts):
-    """Box index wrapped into the cell."""
+    """Wrap a box index into the cell."""
     w = i2 // counts[2, 2]
     i0, i1, i2 = i0 - w * counts[2, 0], i1 - w * counts[2, 1], i2 - w * counts[2, 2]
     w = i1 // counts[1, 1]
@@ -49,8 +49,8 @@ def _locate(positions, origin, inverse, smoothing, scaled, side, count):
 
 @inline
 def _corner(side, i, k, axis):
-    """Step along one axis from the home box to the box of part k: the bits of k run over the
-    axes with a neighbour."""
+    """Offset along an axis from the home box to the box of part k; the bits of k correspond to the
+    axes along which the particle is split."""
     bit = 0
     for before in range(axis):
         bit += 1 if side[i, before] else 0

@@ -3,10 +3,10 @@
 All kernels gather: each output element is written by one thread, in a fixed order, so results do
 not depend on the number of threads.
 
-Numba keeps compiled kernels on disk and compiles one anew when its own file has changed, whatever
-it takes from other files. So constants of other modules are arguments. What is left is `LANES`, the
-options below and functions marked ``inline`` that another file uses: after a change of these delete
-``fmm_openmm/backends/cpu/__pycache__``.
+Numba caches compiled kernels on disk and recompiles one if its own file has changed, but not if a
+file that it imports from has. Therefore constants of other modules are passed as arguments. The
+exceptions are `LANES`, the options below and functions marked ``inline`` that other files use:
+after changing them, delete ``fmm_openmm/backends/cpu/__pycache__``.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,7 @@ from collections.abc import Callable
 from fmm_openmm.openmp import get_num_threads, njit
 
 LANES = 16
-"""Particles or wave vectors that an inner loop of fixed length treats at once,
-for the compiler to vectorise."""
+"""Length of inner loops over particles or wave vectors, which the compiler vectorises."""
 
 _OPTIONS = {
     "cache": True,
@@ -26,7 +25,8 @@ _OPTIONS = {
 _NOT_PARALLEL = dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
 )
-"""What Numba need not look for in a kernel, which takes it a tenth of the time to compile."""
+"""Parallel transforms that kernels do not need; disabling them saves a tenth of the compilation
+time."""
 
 inline = njit(**_OPTIONS)
 """Decorator of a function that kernels call."""
@@ -39,14 +39,14 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     """Decorator of a kernel.
 
     Args:
-        signature: types of its arguments as Numba abbreviates them, ``real`` standing for the
-            working precision. Others work as well, but are compiled when they are met.
+        signature: types of its arguments in Numba's notation, with ``real`` for the working
+            precision. Other types work too, but are compiled on first use.
         parallel: whether it has a parallel loop.
     """
 
     def decorated(function: Callable) -> Callable:
         dispatcher = njit(parallel=_NOT_PARALLEL if parallel else False, **_OPTIONS)(function)
-        if dispatcher is not function:  # as it is with NUMBA_DISABLE_JIT
+        if dispatcher is not function:  # they are the same with NUMBA_DISABLE_JIT
             signatures[dispatcher] = signature
         return dispatcher
 
@@ -56,7 +56,7 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
 def kernels_in(*modules: str) -> tuple[Callable, ...]:
     """The kernels of modules of this package."""
     names = {f"{__package__}.{module}" for module in modules}
-    return tuple(each for each in signatures if each.py_func.__module__ in names)
+    return tuple(entry for entry in signatures if entry.py_func.__module__ in names)
 
 
 def chunk_count(work: int) -> int:

@@ -1,4 +1,4 @@
-"""The readable definition of every stage: NumPy, float64, one file a stage."""
+"""The readable reference implementation of every stage: NumPy, float64, one file per stage."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from fmm_openmm.stages import HostStages
 
 
 class ReferenceStages(HostStages):
-    """See :class:`fmm_openmm.stages.Stages`.
+    """The stages in NumPy, see :class:`fmm_openmm.stages.Stages`.
 
     Args:
         lattice: lattice of the boxes that hold the particles, the leaves.
@@ -28,11 +28,11 @@ class ReferenceStages(HostStages):
         smoothing: width of the transition regions in box widths.
         charges: shape (n,), e.
         pairs: excluded pairs, shape (k, 2), each once.
-        minimum_image: whether a pair's nearest image is excluded, instead of the image given by the
-            positions.
-        dtype: of the stages; this backend always computes in float64.
+        minimum_image: whether the nearest image of a pair is excluded, instead of the image given
+            by the positions.
+        dtype: working precision of the stages; ignored, as this backend always computes in float64.
         levels: levels of boxes below the root grid.
-        m2l: the operator that moves expansions between boxes, a name in
+        m2l: the operator that translates expansions between boxes, a name in
             :data:`fmm_openmm.implementations.M2L`.
     """
 

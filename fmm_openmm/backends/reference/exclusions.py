@@ -1,5 +1,5 @@
-"""exclusions: excluded pairs beyond the near stencil are subtracted,
-those within it are listed for p2p."""
+"""exclusions: subtracts excluded pairs beyond the near stencil and lists those within it for
+p2p."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 def expand(
     parts: Parts, pairs: np.ndarray, particles: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs of parts of the given pairs of particles: indices of the parts (k,), (k,) and of
-    the pair (k,)."""
+    """All pairs of parts of the given pairs of particles: the indices of both parts and of the
+    pair, shape (k,) each."""
     by_particle = np.argsort(parts.particle, kind="stable")
     first = np.searchsorted(parts.particle[by_particle], np.arange(particles + 1))
     count = np.diff(first)
@@ -35,7 +35,7 @@ def exclusions(
 
     Args:
         pairs: excluded pairs in both directions, shape (k, 2).
-        shifts: cell translation of each pair's second particle that makes the excluded image, shape
+        shifts: cell translation from each pair's second particle to its excluded image, shape
             (k, 3) integer.
     """
     own = np.repeat(np.arange(particles)[:, None], 2, axis=1)

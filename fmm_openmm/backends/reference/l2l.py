@@ -1,4 +1,4 @@
-"""l2l: local expansions of a level to those of the level below."""
+"""l2l: translates the local expansions of a level to the level below."""
 
 import numpy as np
 

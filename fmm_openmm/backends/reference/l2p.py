@@ -1,4 +1,4 @@
-"""l2p: local expansions, and the trace term, to potentials and fields at the parts."""
+"""l2p: evaluates local expansions and the trace term at the parts: potentials and fields."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""lattice: the convolution of all boxes' moments with the lattice operator."""
+"""lattice: convolves the moments of all boxes with the lattice operator."""
 
 import numpy as np
 import scipy.fft

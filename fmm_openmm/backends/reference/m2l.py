@@ -1,4 +1,4 @@
-"""m2l: moments of a level's boxes to local expansions of those they interact with."""
+"""m2l: adds the contributions of the interaction lists of a level to its local expansions."""
 
 import numpy as np
 
@@ -22,8 +22,8 @@ def m2l(
     )
     offsets, rows = octree.offsets
     for row, offset in enumerate(offsets):
-        having = np.array([row in own for own in rows])
-        targets = np.flatnonzero(having[parity])
+        has_offset = np.array([row in own for own in rows])
+        targets = np.flatnonzero(has_offset[parity])
         sources = lattice.linear(index[targets] + offset)
         out[targets] += operator.m2l(moments[sources].T, -(offset @ lattice.boxes)).T
     return out

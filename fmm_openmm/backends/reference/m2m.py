@@ -1,4 +1,4 @@
-"""m2m: moments of the leaves to those of every level above."""
+"""m2m: computes the moments of every level from those of the leaves."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from fmm_openmm.stages import Moments
 
 def m2m(moments: Moments, octree: Octree, order: int, operator: Translations) -> list[Moments]:
     """See :meth:`fmm_openmm.stages.Stages.m2m`."""
-    pyramid = [moments]
+    by_level = [moments]
     for lattice in octree.lattices[:0:-1]:
         boxes = sum(
             operator.m2m(
-                children(pyramid[0].boxes, lattice.counts, parity).reshape(-1, (order + 1) ** 2).T,
+                children(by_level[0].boxes, lattice.counts, parity).reshape(-1, (order + 1) ** 2).T,
                 shift,
             )
             for parity, shift in zip(PARITIES, from_parent(lattice.boxes), strict=True)
         )
-        pyramid.insert(0, replace(moments, boxes=boxes.T * to_parent(order)))
-    return pyramid
+        by_level.insert(0, replace(moments, boxes=boxes.T * to_parent(order)))
+    return by_level

@@ -1,4 +1,4 @@
-"""p2m: parts to the moments of their boxes."""
+"""p2m: computes the moments of the boxes from their parts."""
 
 import numpy as np
 

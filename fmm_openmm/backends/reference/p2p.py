@@ -9,7 +9,7 @@ from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
     """See :meth:`fmm_openmm.stages.Stages.p2p`.
 
-    Charges at zero distance that are not excluded give infinite values.
+    Coinciding charges that are not excluded give infinite results.
     """
     m = len(parts.x)
     targets = np.repeat(np.arange(m), np.diff(near.start))

@@ -1,4 +1,5 @@
-"""sort: particles to parts, ordered by box."""
+"""sort: splits particles into parts and orders them by box; gather: sums the results of the
+parts."""
 
 import numpy as np
 
@@ -19,8 +20,7 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
     home = np.floor(scaled).astype(np.int64)
     u = scaled - home
 
-    # along each axis: the box next to the home box (0: none within reach) and
-    # its share of the particle
+    # along each axis: the neighbouring box (0: none) and its share of the particle's charge
     side = np.where(u < smoothing, -1, np.where(u > 1.0 - smoothing, 1, 0))
     if smoothing > 0.0:
         distance = np.where(side < 0, u, 1.0 - u)
@@ -70,7 +70,7 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
 
 def gather(parts: Parts, out, particles: int) -> tuple[np.ndarray, np.ndarray]:
     """See :meth:`fmm_openmm.stages.Stages.gather`."""
-    with np.errstate(invalid="ignore"):  # of particles that coincide
+    with np.errstate(invalid="ignore"):  # coinciding particles
         potentials = np.bincount(parts.particle, parts.weight * out.potentials, particles)
         contribution = parts.weight[:, None] * out.fields - parts.slope * out.potentials[:, None]
     fields = np.stack([np.bincount(parts.particle, c, particles) for c in contribution.T], 1)
