@@ -142,7 +142,9 @@ def built(request):
 SITES = lennard_jones.Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
 SITES_FILLED = {"slot", "type", "start", "partner", "pairs", "cell"}
 UNLISTED = {"row_start", "grid"}  # handed over, but not read
-LAYOUT = Neighbourhood.of(BoxLattice(np.diag((3, 4, 5)), np.eye(3), 2.0), np.arange(0, 122, 2))
+LAYOUT = Neighbourhood.from_lattice(
+    BoxLattice(np.diag((3, 4, 5)), np.eye(3), 2.0), np.arange(0, 122, 2)
+)
 
 
 def of_sites(precision="mixed", **changes):

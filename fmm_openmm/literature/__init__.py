@@ -1,6 +1,6 @@
-"""What the literature does in other ways than the solver, to be compared with: M2L operators, data
-layouts of P2P, a treecode.
+"""Methods of the literature for comparison with the solver's own: M2L operators, data layouts of
+P2P, a treecode.
 
-Nothing else imports this package: the benchmarks of the command line do when they are asked to, and
-:mod:`fmm_openmm.implementations` looks up by name what ``m2l`` and ``method`` ask for.
+The package is imported only on request: by the benchmarks of the command line, and by
+:mod:`fmm_openmm.implementations`, which looks up the names given as ``m2l`` and ``method``.
 """

@@ -50,7 +50,10 @@ def case(name):
     parts = stages.sort(rng.uniform(-1, 4, (n, 3)), box_width(cell, counts))
     out = Accumulator(np.zeros(n), np.zeros((n, 3)))
     stages.p2p(parts, stages.exclusions(parts, out), out)
-    of, xq = Neighbourhood.of(lattice, parts.start), np.column_stack([parts.x, parts.charge])
+    of, xq = (
+        Neighbourhood.from_lattice(lattice, parts.start),
+        np.column_stack([parts.x, parts.charge]),
+    )
     return of, xq, np.column_stack([out.potentials, out.fields])
 
 
@@ -81,7 +84,7 @@ def test_agrees_with_the_reference_backend(name, layout, dtype, folder):
 def test_near_boxes(name):
     cell, grid, radius, _ = CASES[name]
     lattice = BoxLattice.from_cell(cell, counts_matrix(grid), radius)
-    of = Neighbourhood.of(lattice, np.arange(lattice.size + 1))
+    of = Neighbourhood.from_lattice(lattice, np.arange(lattice.size + 1))
     z, y, x = np.meshgrid(*[np.arange(m) for m in np.diag(lattice.counts)[::-1]], indexing="ij")
     index = np.stack([x, y, z], -1).reshape(-1, 1, 3)
     offsets = np.rint(of.shift @ np.linalg.inv(lattice.boxes)).astype(int)
@@ -93,9 +96,9 @@ def test_near_boxes(name):
 
 def test_what_is_not_known_is_refused():
     with pytest.raises(UnsupportedError, match="need a periodic lattice, got an open one"):
-        Neighbourhood.of(PaddedLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
+        Neighbourhood.from_lattice(PaddedLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
     with pytest.raises(UnsupportedError, match=f"know at most {MOST_NEAR} near boxes, got 515"):
-        Neighbourhood.of(BoxLattice(np.diag([2, 2, 2]), np.eye(3), 5.0), np.zeros(9, int))
+        Neighbourhood.from_lattice(BoxLattice(np.diag([2, 2, 2]), np.eye(3), 5.0), np.zeros(9, int))
     with pytest.raises(
         ValueError, match="`layout` must be one of indexed, replicated, got 'magic'"
     ):
@@ -206,7 +209,7 @@ def test_agrees_on_the_gpu(name, layout, dtype):
 def test_repeats_bit_for_bit():
     of = bench.random_boxes(6.0, 2e4, 1.75)
     for layout in LAYOUTS:
-        run = bench.ready(layout, of, "single")
+        run = bench.make_run(layout, of, "single")
         run.queue()
         first = run.buffers["results"].copy()
         run.buffers["results"][...] = cupy.nan
@@ -218,8 +221,8 @@ def test_repeats_bit_for_bit():
 def test_measures_on_the_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path))
     monkeypatch.setattr(bench, "CALIBRATION", (1.0, 40.0))
-    costs = bench.costs_of("single")
-    assert bench.costs_of("single") == costs
+    costs = bench.load_costs("single")
+    assert bench.load_costs("single") == costs
     row = bench.measure(case("cube")[0], "single", costs)
     assert row["error"] < 1e-5
     assert row["picked"] == choose(300 / 216, 27, costs)
@@ -266,10 +269,10 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
     monkeypatch.setattr(bench.device, "fma_rate", lambda precision: 1e9)
     monkeypatch.setattr(bench, "CALIBRATION", (1.0, 6.0))
     monkeypatch.setattr(bench, "CALIBRATION_PARTICLES", 60)
-    costs = bench.costs_of("single")
+    costs = bench.load_costs("single")
     assert costs.pair == pytest.approx(32 * 14 / 1e9)
-    assert (len(ticks), bench.costs_of("single"), len(ticks)) == (6, costs, 6)
-    bench.costs_of("single", anew=True)
+    assert (len(ticks), bench.load_costs("single"), len(ticks)) == (6, costs, 6)
+    bench.load_costs("single", remeasure=True)
     assert len(ticks) == 12
     for row in bench.rows(
         [4.0], ["single", "double"], 100, 1.75, {"single": costs, "double": costs}
@@ -309,7 +312,7 @@ def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     """The command, with times made up."""
     monkeypatch.setattr("fmm_openmm.backends.backend_class", lambda name: None)
     monkeypatch.setattr("fmm_openmm.bench.timing.hardware", lambda: "Abacus 9000; 1 threads")
-    monkeypatch.setattr(bench, "costs_of", lambda precision, anew: COSTS)
+    monkeypatch.setattr(bench, "load_costs", lambda precision, remeasure: COSTS)
     monkeypatch.setattr(bench, "measure", made_up)
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     arguments = ["--densities", "2", "8", "64", "--particles", "4096"]

@@ -119,7 +119,7 @@ def test_programs_agree_with_dense_matrices(
     name, order, side, separation, dtype, monkeypatch, tmp_path_factory
 ):
     """Through the emulator; of ``p4_parity`` with one tile of terms a block, and with two."""
-    monkeypatch.setattr("fmm_openmm.literature.operators.mirrored.ENOUGH_WARPS", 256)
+    monkeypatch.setattr("fmm_openmm.literature.operators.mirrored.TARGET_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
     found = emulated(
@@ -214,7 +214,7 @@ def test_operators_agree_with_dense_matrices(side, separation, order):
     expected = dense(moments, side, separation)
     for dtype, accuracy in ACCURACY.items():
         for name in OPERATORS:
-            run = bench.ready(name, Level(order, side, separation, dtype))
+            run = bench.make_run(name, Level(order, side, separation, dtype))
             run.buffers["moments"].set(moments.astype(dtype))
             found = []
             for rubbish in (np.nan, 7):

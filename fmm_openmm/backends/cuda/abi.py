@@ -1,7 +1,7 @@
-"""What Python states and the plugin's C++ states as well: here, once.
+"""The definitions that Python and the plugin's C++ share, stated once.
 
-``python -m fmm_openmm.backends.cuda.abi`` writes it into the headers of :func:`headers`; a test
-compares them, and the structs of the CUDA sources that are the same.
+``python -m fmm_openmm.backends.cuda.abi`` writes them to the headers of :func:`headers`. A test
+compares the files, and the structs of the CUDA sources that must be the same.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ PRECISIONS = ("single", "mixed", "double")
 
 
 class Delivery(IntEnum):
-    """What Python hands over when the plugin asks. DONE comes last: without it Python was
+    """Items that Python delivers on request. The last one is DONE; if it is missing, Python was
     interrupted (Ctrl-C)."""
 
     CLAIM = 0
@@ -51,12 +51,12 @@ class Delivery(IntEnum):
 
 
 class Inbox(c_void_p):
-    """The address of what takes the deliveries of one call."""
+    """Address of the inbox that receives the deliveries of one call."""
 
 
 class Place(ctypes.Structure):
-    """Where a force is computed: of the Context its precision (an index of PRECISIONS) and numbers
-    of particles, of its first device the model, multiprocessors and shared memory a block."""
+    """Properties of a Context and of its first device: precision (an index of PRECISIONS), numbers
+    of particles, model, multiprocessors, and shared memory per block."""
 
     _fields_ = (
         ("precision", c_int),
@@ -70,7 +70,7 @@ class Place(ctypes.Structure):
 
     @property
     def device(self) -> Device:
-        """The facts of the device."""
+        """The device."""
         return Device(self.processors, self.shared)
 
     @property
@@ -81,8 +81,8 @@ class Place(ctypes.Structure):
 
 class Pairs(ctypes.Structure):
     """A force with pairs, in a Context whose PythonForces have these pickled callables: its name,
-    whether it has a cutoff, why its pairs cannot be computed among its sites, or nothing, and
-    another force that has OpenMM list all pairs near each other anyway, or nothing."""
+    whether it has a cutoff, why its pairs cannot be computed among its sites (or empty), and the
+    name of another force that makes OpenMM list all near pairs anyway (or empty)."""
 
     _fields_ = (
         ("context", c_void_p),
@@ -99,9 +99,9 @@ class Pairs(ctypes.Structure):
 
 
 class Sites(ctypes.Structure):
-    """What a program for Lennard-Jones interactions depends on: ``Sites`` of ``lennard_jones.py``.
-    A distance of 0 is none, and so is a box; ``functions`` is the source of f and g where these are
-    not 1/r^12 and 1/r^6."""
+    """Input of a program for Lennard-Jones interactions: ``Sites`` of ``lennard_jones.py``. Zero
+    means no such distance and no box; ``functions`` is the source of f and g if they are not 1/r^12
+    and 1/r^6."""
 
     _fields_ = (
         ("number", c_int),
@@ -120,7 +120,7 @@ class Sites(ctypes.Structure):
 
 
 class Parameters(ctypes.Structure):
-    """The parameter block of the pipeline: ``kernels/common/parameters.cuh`` explains it."""
+    """The parameter block of the pipeline, documented in ``kernels/common/parameters.cuh``."""
 
     _fields_ = (
         ("inverse", c_double * 9),
@@ -134,8 +134,8 @@ class Parameters(ctypes.Structure):
 
 
 class BoxesData(ctypes.Structure):
-    """The boxes of a program: which strains they serve, the cell that strains start from, nm, and
-    the parameter block in it."""
+    """The boxes of a program: the limits of the strains for which they are valid, the unstrained
+    cell, nm, and the parameter block in it."""
 
     _fields_ = (
         ("stretch", c_double),
@@ -146,14 +146,13 @@ class BoxesData(ctypes.Structure):
 
 
 class Cell(ctypes.Structure):
-    """The cell of Lennard-Jones sites: ``sites.cuh`` explains it."""
+    """The cell of Lennard-Jones sites, documented in ``sites.cuh``."""
 
     _fields_ = (("vectors", c_double * 9), ("radius", c_double), ("limit", c_double))
 
 
 class State(ctypes.Structure):
-    """What the list of Lennard-Jones pairs leaves to the next evaluation: ``sites.cuh`` explains
-    it."""
+    """The persistent state of the list of Lennard-Jones pairs, documented in ``sites.cuh``."""
 
     _fields_ = (
         ("built", c_int),
@@ -168,27 +167,28 @@ class State(ctypes.Structure):
 
 
 class Callbacks(ctypes.Structure):
-    """Python's side, which delivers to the inbox before it returns.
+    """Python's callbacks. Each delivers its answer to the inbox before it returns.
 
-    open(session, context, pickled, size, place): is this force ours? Delivers EXCLUSIONS, pairs of
-    int32, unless these are periodic; and CLAIM if it is to be served here: names of global
-    parameters, each but the last followed by 0.
+    open(session, context, pickled, size, place): asks whether a force is an FMMForce. Delivers
+    EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
+    force: names of global parameters, separated by 0.
 
-    request(session, what, box, positions, names, values, count): for a box and values of the global
-    parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS: these alone, if
-    the latest program serves the box as well; with positions for boxes that cover these, without
-    them perhaps nothing. CHARGES: charges, or a program if these need another. FAILURE: why the
-    energy is not a number. Instead of an answer: BAD_INPUT, what the user must mend, or FAILURE.
+    request(session, what, box, positions, names, values, count): asks for data for a box and values
+    of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS:
+    BoxesData alone if the present program is valid for the box, else a program too; if positions
+    are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or a program
+    if they need another one. FAILURE: why the energy is not finite. Errors are delivered instead of
+    an answer: BAD_INPUT for an error of the user, else FAILURE.
 
-    settle(session, reason): the host bridge serves this force from now on. Delivers FAILURE if the
-    user allows the native one only.
+    settle(session, reason): the host bridge computes this force from now on. Delivers FAILURE if
+    the user allows only the native bridge.
 
-    claim_pairs(claim, pairs): are the Lennard-Jones pairs of a force to be computed here? Delivers
-    CLAIM if so, FAILURE if they must be and cannot.
+    claim_pairs(claim, pairs): asks whether the plugin computes the Lennard-Jones pairs of a force.
+    Delivers CLAIM if so, FAILURE if it must but cannot.
 
     pair_program(sites, place): delivers PROGRAM, or FAILURE.
 
-    close(session) and close_pairs(claim) are null once Python is about to end.
+    close(session) and close_pairs(claim) are null once Python exits.
     """
 
     _fields_ = (
@@ -230,7 +230,7 @@ _TYPES = {
 
 
 def declared(kind, name: str) -> str:
-    """A member, or with no name a parameter, of a ctypes type."""
+    """The C++ declaration of a ctypes type: a member, or a parameter if ``name`` is empty."""
     if issubclass(kind, ctypes.Array):
         return f"{declared(kind._type_, name)}[{kind._length_}]"
     if issubclass(kind, ctypes._CFuncPtr):
@@ -280,7 +280,7 @@ def headers() -> dict[str, str]:
         f"// The stream of lower priority.\nconstexpr int BACKGROUND = {BACKGROUND};\n",
     )
     shared = _header(
-        "What Python and the plugin tell each other, and the phases of programs.",
+        "The interface between Python and the plugin, and the phases of programs.",
         "#include <cstdint>\n",
         f'constexpr char COMPILER_OPTIONS[] = "{" ".join(OPTIONS)}";\n'
         f"constexpr double SAME_SHAPE = {SAME_SHAPE!r};\n",

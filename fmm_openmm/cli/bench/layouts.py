@@ -48,7 +48,7 @@ def run(args, terminal, drawing) -> dict:
     backends.backend_class("cuda")  # refuses what this machine cannot do
     from fmm_openmm.literature.layouts import measure as bench
 
-    costs = {precision: bench.costs_of(precision, args.calibrate) for precision in args.precision}
+    costs = {precision: bench.load_costs(precision, args.calibrate) for precision in args.precision}
     for precision, each in costs.items():
         values = ", ".join(f"{name} {1e12 * seconds:.3g}" for name, seconds in asdict(each).items())
         terminal.say(f"Costs, {precision}, picoseconds: {values}")

@@ -1,8 +1,8 @@
-r"""P2P with its source data laid out in several ways, chosen by name, on parts in a periodic
-lattice of boxes.
+r"""P2P with several memory layouts of the sources, chosen by name, for parts in a periodic lattice
+of boxes.
 
     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3
-    j: of the near boxes of i's, not i
+    j: all parts but i in the near boxes of i's box
 
 ``indexed``     sources stay in place and are found through the list of near boxes
                 (``kernels/literature/p2p_indexed.cu``)
@@ -27,30 +27,30 @@ from fmm_openmm.errors import UnsupportedError
 LAYOUTS = ("indexed", "replicated")
 
 PASS_TARGETS = 4
-"""Targets that a warp keeps in registers."""
+"""Maximum targets that a warp keeps in registers."""
 
 PASS_WARPS = 4
-"""Of a block of P2P."""
+"""Warps per block of P2P."""
 
 COPY_WARPS, COPY_BOXES = 8, 16
-"""Warps of a block that copies, and most boxes of one."""
+"""Warps and maximum boxes per block of ``replicate``."""
 
-ENOUGH_PARTS = 64
-"""A block that copies has about as many boxes as hold so many parts, so that each of its threads
-has several sources to copy: seven with 27 near boxes."""
+PARTS_PER_COPY_BLOCK = 64
+"""Approximate number of parts in the boxes of a block of ``replicate``, so that each thread copies
+several sources: seven with 27 near boxes."""
 
 MOST_NEAR = (48 * 1024 // (4 * COPY_BOXES) - 3) // 2
-"""Boxes of a near stencil whose lists fit into shared memory."""
+"""Maximum boxes in the near stencil, whose lists must fit into shared memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """The boxes of parts, and what is near them.
+    """Boxes with parts, and their near boxes.
 
     Attributes (m parts, b boxes):
         start: parts of box i are ``start[i]:start[i + 1]``, shape (b + 1,) int32.
-        near: numbers of the near boxes of every box, itself first, shape (b, k) int32.
-        shift: where they lie relative to it, shape (k, 3) float64, box widths; 0 first.
+        near: numbers of the near boxes of every box, its own first, shape (b, k) int32.
+        shift: their displacements from the box, shape (k, 3) float64, box widths; 0 first.
     """
 
     start: np.ndarray
@@ -58,9 +58,9 @@ class Neighbourhood:
     shift: np.ndarray
 
     @classmethod
-    def of(cls, lattice: BoxLattice, start: np.ndarray) -> "Neighbourhood":
-        """Of the boxes of a periodic lattice, which hold parts as
-        :attr:`fmm_openmm.stages.Parts.start` says.
+    def from_lattice(cls, lattice: BoxLattice, start: np.ndarray) -> "Neighbourhood":
+        """Make the neighbourhood of a periodic lattice with parts as in
+        :attr:`fmm_openmm.stages.Parts.start`.
 
         Raises:
             UnsupportedError: the lattice is not periodic, or its near stencil too large.
@@ -84,33 +84,35 @@ class Neighbourhood:
 
     @property
     def density(self) -> float:
-        """Parts a box."""
+        """Mean number of parts per box."""
         return self.parts / self.boxes
 
     @cached_property
     def sources(self) -> int:
-        """Length of all streams together."""
+        """Total length of all streams."""
         return int(np.diff(self.start)[self.near].sum(dtype=np.int64))
 
 
 def _numbers(lattice: BoxLattice, offsets: np.ndarray) -> np.ndarray:
-    """Numbers of the boxes at each offset from each box, shape (boxes, offsets) int32: slices of
-    a grid with margins."""
-    n, reach = np.diag(lattice.counts), np.abs(offsets).max(0)
-    grid = lattice.linear(index_grid(-reach, n + reach)).astype(np.int32)
+    """Numbers of the boxes at each offset from each box, shape (boxes, offsets) int32, from slices
+    of a grid with margins."""
+    n, margin = np.diag(lattice.counts), np.abs(offsets).max(0)
+    grid = lattice.linear(index_grid(-margin, n + margin)).astype(np.int32)
     out = np.empty((lattice.size, len(offsets)), np.int32)
-    for k, begin in enumerate(offsets + reach):
+    for k, begin in enumerate(offsets + margin):
         out[:, k] = grid[
             tuple(slice(b, b + m) for b, m in zip(begin[::-1], n[::-1], strict=True))
         ].ravel()
     return out
 
 
-def program(layout: str, of: Neighbourhood, dtype) -> Program:
-    """Reads the buffer "xq", shape (m, 4) of the dtype: positions relative to box centres, box
-    widths, and charges, e, of whole particles. Overwrites "results", of the same shape and dtype:
-    potentials in e per box width, fields in e per square box width. Stages: "copy", if there is
-    anything to copy, and "p2p".
+def program(layout: str, neighbourhood: Neighbourhood, dtype) -> Program:
+    """A program for P2P with a layout.
+
+    It reads the buffer "xq", shape (m, 4) of the dtype: positions relative to box centres, box
+    widths, and charges, e, of whole particles. It overwrites "results", of the same shape and
+    dtype: potentials in e per box width, fields in e per square box width. Stages: "copy", unless
+    there is nothing to copy, and "p2p".
 
     Raises:
         ValueError: there is no layout of that name.
@@ -118,8 +120,8 @@ def program(layout: str, of: Neighbourhood, dtype) -> Program:
     if layout not in LAYOUTS:
         raise ValueError(f"`layout` must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     real = np.dtype(dtype)
-    boxes, near = of.near.shape
-    share = max(1, int(np.ceil(of.density / PASS_TARGETS)))
+    boxes, near = neighbourhood.near.shape
+    share = max(1, int(np.ceil(neighbourhood.density / PASS_TARGETS)))
 
     def table(values, dtype):
         data = np.ascontiguousarray(values, dtype)
@@ -130,11 +132,11 @@ def program(layout: str, of: Neighbourhood, dtype) -> Program:
     macros |= {"REAL": real_type(real), "COPY_WARPS": COPY_WARPS, "COPY_BOXES": COPY_BOXES}
     built = Program(macros, {kernel: Kernel(kernel)})
     built.buffers |= {
-        "start": table(of.start, np.int32),
-        "near": table(of.near, np.int32),
-        "shift": table(np.pad(of.shift, ((0, 0), (0, 1))), real),
-        "xq": Buffer((of.parts, 4), real),
-        "results": Buffer((of.parts, 4), real),
+        "start": table(neighbourhood.start, np.int32),
+        "near": table(neighbourhood.near, np.int32),
+        "shift": table(np.pad(neighbourhood.shift, ((0, 0), (0, 1))), real),
+        "xq": Buffer((neighbourhood.parts, 4), real),
+        "results": Buffer((neighbourhood.parts, 4), real),
     }
     if layout == "indexed":
         sources = "near", "shift"
@@ -144,9 +146,11 @@ def program(layout: str, of: Neighbourhood, dtype) -> Program:
             "taken": Buffer((1,), np.dtype(np.uint64)),
             "begin": Buffer((boxes,), np.dtype(np.int64)),
             "length": Buffer((boxes,), np.dtype(np.int32)),
-            "stream": Buffer((of.sources, 4), real),
+            "stream": Buffer((neighbourhood.sources, 4), real),
         }
-        group = 2 ** int(np.log2(np.clip(ENOUGH_PARTS / max(of.density, 1.0), 1, COPY_BOXES)))
+        group = 2 ** int(
+            np.log2(np.clip(PARTS_PER_COPY_BLOCK / max(neighbourhood.density, 1.0), 1, COPY_BOXES))
+        )
         names = "start", "near", "shift", "xq", "taken", "begin", "length", "stream"
         arguments = np.int32(boxes), np.int32(group), *map(At, names)
         built.steps += [

@@ -1,9 +1,9 @@
-"""Time of P2P with indexed and with replicated sources against the density of particles, beside
-what the model predicts.
+"""Measured and predicted times of P2P with indexed and with replicated sources as functions of the
+density of particles.
 
-Particles are placed at random in a periodic cube of cubic boxes. Every time comes with an error:
-the deviation from ``indexed`` in float64. The costs of the model are measured at densities between
-those that are predicted here.
+Particles are placed at random in a periodic cube of cubic boxes. Each time is accompanied by an
+error, the deviation from ``indexed`` in float64. The costs of the model are measured at densities
+between those of the predictions.
 """
 
 from collections.abc import Iterator
@@ -45,31 +45,31 @@ CLAIM = {
 def random_boxes(
     density: float, particles: float, near_radius: float, seed: int = 1
 ) -> Neighbourhood:
-    """About so many particles at random in a cube of boxes."""
+    """A cube of boxes with approximately the given number of particles at random positions."""
     side = max(1, round(np.cbrt(particles / density)))
     lattice = BoxLattice.from_cell(np.eye(3) * side, np.diag([side] * 3), near_radius)
     box = np.random.default_rng(seed).integers(0, lattice.size, round(density * lattice.size))
-    return Neighbourhood.of(
+    return Neighbourhood.from_lattice(
         lattice, np.append(0, np.cumsum(np.bincount(box, minlength=lattice.size)))
     )
 
 
-def ready(layout: str, of: Neighbourhood, precision: str) -> Run:
-    """A layout with random positions and charges, which are the same for all layouts
-    in both precisions."""
-    run = set_up(program(layout, of, DTYPES[precision]))
+def make_run(layout: str, neighbourhood: Neighbourhood, precision: str) -> Run:
+    """Make a run of a layout with random positions and charges, which are the same for all layouts
+    and precisions."""
+    run = set_up(program(layout, neighbourhood, DTYPES[precision]))
     xq = run.buffers["xq"]
     xq[...] = cupy.random.default_rng(1).random(xq.shape, np.float32) - np.float32(0.5)
     return run
 
 
-def both(of: Neighbourhood, precision: str) -> dict[str, Run]:
-    """The layouts by name."""
-    return {layout: ready(layout, of, precision) for layout in LAYOUTS}
+def make_runs(neighbourhood: Neighbourhood, precision: str) -> dict[str, Run]:
+    """Make runs of all layouts, by name."""
+    return {layout: make_run(layout, neighbourhood, precision) for layout in LAYOUTS}
 
 
 def kernel_seconds(runs: dict[str, Run]) -> dict[str, float]:
-    """Median time of each kernel alone."""
+    """Median time of each kernel, s."""
     return {
         "p2p_indexed": device.median_seconds(lambda: runs["indexed"].queue("p2p")),
         "replicate": device.median_seconds(lambda: runs["replicated"].queue("copy")),
@@ -77,10 +77,10 @@ def kernel_seconds(runs: dict[str, Run]) -> dict[str, float]:
     }
 
 
-def costs_of(precision: str, anew: bool = False) -> Costs:
-    """Of this GPU: what is kept, or else measured now and kept, where there is a folder for it."""
+def load_costs(precision: str, remeasure: bool = False) -> Costs:
+    """Costs on this GPU from the cache; if there are none, or on request, measured and cached."""
     name = key(device_name(), DTYPES[precision])
-    costs = None if anew else KEPT.read().get(name)
+    costs = None if remeasure else KEPT.read().get(name)
     if costs is None:
         costs = measure_costs(precision)
         if KEPT.path:
@@ -89,31 +89,39 @@ def costs_of(precision: str, anew: bool = False) -> Costs:
 
 
 def measure_costs(precision: str) -> Costs:
-    """Measured now."""
+    """Measure the costs on this GPU."""
     pair = WARP * INSTRUCTIONS[precision] / device.fma_rate(precision)
     measured = []
     for density in CALIBRATION:
-        of = random_boxes(density, CALIBRATION_PARTICLES, CALIBRATION_RADIUS)
-        for kernel, seconds in kernel_seconds(both(of, precision)).items():
-            measured.append((kernel, of.density, of.near.shape[1], of.boxes, seconds))
+        neighbourhood = random_boxes(density, CALIBRATION_PARTICLES, CALIBRATION_RADIUS)
+        for kernel, seconds in kernel_seconds(make_runs(neighbourhood, precision)).items():
+            measured.append(
+                (
+                    kernel,
+                    neighbourhood.density,
+                    neighbourhood.near.shape[1],
+                    neighbourhood.boxes,
+                    seconds,
+                )
+            )
     return fit(pair, measured)
 
 
-def measure(of: Neighbourhood, precision: str, costs: Costs) -> dict:
+def measure(neighbourhood: Neighbourhood, precision: str, costs: Costs) -> dict:
     """One row: measured and predicted time of each layout and of each kernel, seconds, error,
-    the layout that is faster and the one that the model picks. What memory does not suffice for
-    has a ``failure`` in their place."""
-    near = of.near.shape[1]
+    the faster layout and the one that the model picks. If memory does not suffice, the row has a
+    ``failure`` instead."""
+    near = neighbourhood.near.shape[1]
     row = {
         "precision": precision,
-        "density": of.density,
+        "density": neighbourhood.density,
         "near": near,
-        "parts": of.parts,
-        "boxes": of.boxes,
+        "parts": neighbourhood.parts,
+        "boxes": neighbourhood.boxes,
     }
     try:
-        runs = both(of, precision)
-        kernels, wrong = kernel_seconds(runs), error(runs, of)
+        runs = make_runs(neighbourhood, precision)
+        kernels, wrong = kernel_seconds(runs), error(runs, neighbourhood)
         seconds = {
             "indexed": kernels["p2p_indexed"],
             "replicated": device.median_seconds(runs["replicated"].queue),
@@ -125,22 +133,24 @@ def measure(of: Neighbourhood, precision: str, costs: Costs) -> dict:
     return row | {
         "seconds": seconds,
         "predicted": {
-            layout: predict_layout(layout, of.density, near, of.boxes, costs) for layout in LAYOUTS
+            layout: predict_layout(layout, neighbourhood.density, near, neighbourhood.boxes, costs)
+            for layout in LAYOUTS
         },
         "kernel_seconds": kernels,
         "kernel_predicted": {
-            kernel: predict(kernel, of.density, near, of.boxes, costs) for kernel in kernels
+            kernel: predict(kernel, neighbourhood.density, near, neighbourhood.boxes, costs)
+            for kernel in kernels
         },
         "error": wrong,
         "faster": min(seconds, key=seconds.get),
-        "picked": choose(of.density, near, costs),
+        "picked": choose(neighbourhood.density, near, costs),
     }
 
 
-def error(runs: dict[str, Run], of: Neighbourhood) -> float:
-    """Relative deviation from ``indexed`` in float64, the largest of both layouts,
-    potentials and fields."""
-    double = ready("indexed", of, "double")
+def error(runs: dict[str, Run], neighbourhood: Neighbourhood) -> float:
+    """Relative deviation from ``indexed`` in float64: the maximum over layouts, potentials and
+    fields."""
+    double = make_run("indexed", neighbourhood, "double")
     double.queue()
     exact = double.buffers["results"]
     return max(
@@ -155,17 +165,17 @@ def error(runs: dict[str, Run], of: Neighbourhood) -> float:
 def rows(
     densities, precisions, particles: float, near_radius: float, costs: dict[str, Costs]
 ) -> Iterator[dict]:
-    """:func:`measure` of every combination, one after the other."""
+    """Rows of :func:`measure` for all combinations."""
     for density in densities:
-        of = random_boxes(density, particles, near_radius)
+        neighbourhood = random_boxes(density, particles, near_radius)
         for precision in precisions:
-            yield measure(of, precision, costs[precision])
+            yield measure(neighbourhood, precision, costs[precision])
 
 
 def summary(found: list[dict]) -> list[dict]:
-    """For each precision how often the model picks the faster layout, the largest share by which
-    a pick takes longer than that, the largest relative deviation of a prediction, and the
-    literature's claim beside what was measured."""
+    """For each precision: how often the model picks the faster layout, the largest relative loss by
+    a wrong pick, the largest relative error of a prediction, and the literature's claim with the
+    measured value."""
     out = []
     for precision in dict.fromkeys(row["precision"] for row in found):
         done = [row for row in found if row["precision"] == precision and "seconds" in row]

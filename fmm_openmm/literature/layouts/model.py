@@ -8,14 +8,14 @@ sources in a box s = E[ceil(k / 32)] and in a stream S = E[ceil(K / 32)], a box 
     replicate        m listed + m n copied
     p2p_replicated   P targets + P S streamed + n S pair
 
-where the names are costs of one operation each, :class:`Costs`. All of the device is taken to be
-busy: launches are left out, and so is what systems of few boxes leave idle. The costs depend on the
-GPU and the precision only and are measured once for each (``fmm-openmm bench layouts``): ``pair``
-from the rate of a loop of multiply-adds, the others by a non-negative fit to the kernels' times at
-other densities than those predicted.
+with the costs of single operations in :class:`Costs`. The device is assumed to be fully occupied:
+the model neglects launches and the idle time in systems of few boxes. The costs depend only on the
+GPU and the precision and are measured once for each (``fmm-openmm bench layouts``): ``pair`` from
+the rate of a loop of multiply-adds, the others by a non-negative fit to the kernels' times at
+densities other than those of the predictions.
 
-That a model of few coefficients can choose between the layouts is the idea of M. Sadeghi,
-arXiv:2511.21535, whose model has a locality of the data in their place.
+A model of few coefficients that chooses between the layouts was proposed by M. Sadeghi,
+arXiv:2511.21535; that model uses a locality of the data instead of these costs.
 """
 
 from collections.abc import Iterable
@@ -32,21 +32,21 @@ from fmm_openmm.version import __version__
 WARP = 32
 
 KERNELS = {"indexed": ("p2p_indexed",), "replicated": ("replicate", "p2p_replicated")}
-"""Of each layout, in order."""
+"""The kernels of each layout, in order."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What an operation of a warp adds to the time of a busy device, seconds.
+    """Costs of a warp's operations on a fully occupied device, seconds.
 
     Attributes:
-        pair: a target meets a source in every lane.
-        targets: a pass: up to 4 targets are read, their sums added over the lanes and written.
-        row: a near box is looked up.
-        gathered: a source for every lane is read from a near box and shifted.
-        streamed: a source for every lane is read from the stream.
-        listed: a near box is looked up for copying.
-        copied: a source is found, read, shifted and written into the stream.
+        pair: interaction of a target with one source per lane.
+        targets: a pass: reading up to 4 targets, summing over the lanes and writing results.
+        row: looking up a near box.
+        gathered: reading one source per lane from a near box and shifting it.
+        streamed: reading one source per lane from the stream.
+        listed: looking up a near box for copying.
+        copied: finding a source, reading, shifting and writing it to the stream.
     """
 
     pair: float
@@ -59,11 +59,11 @@ class Costs:
 
 
 def operations(kernel: str, density: float, near: int) -> dict[str, float]:
-    """How many operations of each kind a kernel takes for a box, on average.
+    """Mean number of operations of each kind per box in a kernel.
 
     Args:
-        density: parts a box, on average.
-        near: number of near boxes, itself included.
+        density: mean number of parts per box.
+        near: number of near boxes, the box itself included.
     """
     if kernel == "replicate":
         return {"listed": near, "copied": near * density}
@@ -81,7 +81,7 @@ def operations(kernel: str, density: float, near: int) -> dict[str, float]:
 
 
 def predict(kernel: str, density: float, near: int, boxes: int, costs: Costs) -> float:
-    """Time of a kernel on so many boxes, seconds."""
+    """Time of a kernel, seconds."""
     return boxes * sum(
         getattr(costs, name) * count for name, count in operations(kernel, density, near).items()
     )
@@ -93,35 +93,36 @@ def predict_layout(layout: str, density: float, near: int, boxes: int, costs: Co
 
 
 def choose(density: float, near: int, costs: Costs) -> str:
-    """The layout predicted to be the faster one."""
+    """Choose the layout that is predicted to be faster."""
     return min(KERNELS, key=lambda layout: predict_layout(layout, density, near, 1, costs))
 
 
 def fit(pair: float, measured: Iterable[tuple[str, float, int, int, float]]) -> Costs:
-    """Costs, that of a pair given, that fit best: least squares of relative deviations, none
-    negative.
+    """Fit non-negative costs to measured times by least squares of relative deviations, with the
+    cost of a pair given.
 
     Args:
         measured: kernel, density, near boxes, boxes, seconds.
     """
     names = [field.name for field in fields(Costs) if field.name != "pair"]
-    matrix, rest = [], []
+    matrix, remainder = [], []
     for kernel, density, near, boxes, seconds in measured:
         count = operations(kernel, density, near)
         matrix.append([boxes * count.get(name, 0.0) / seconds for name in names])
-        rest.append(1.0 - boxes * count.get("pair", 0.0) * pair / seconds)
+        remainder.append(1.0 - boxes * count.get("pair", 0.0) * pair / seconds)
     return Costs(
-        pair, **dict(zip(names, map(float, nnls(np.array(matrix), np.array(rest))[0]), strict=True))
+        pair,
+        **dict(zip(names, map(float, nnls(np.array(matrix), np.array(remainder))[0]), strict=True)),
     )
 
 
 def key(device: str, dtype) -> str:
-    """What costs are kept under."""
+    """The key of costs in the cache."""
     return f"{device}, fmm_openmm {__version__}, {np.dtype(dtype).name}"
 
 
 def _expected(mean: float, size: int) -> float:
-    """E[ceil(k / size)] of a Poisson-distributed k."""
+    """E[ceil(k / size)] for a Poisson-distributed k."""
     k = np.arange(int(mean + 12 * np.sqrt(mean) + 30))
     return float(poisson.pmf(k, mean) @ np.ceil(k / size))
 
@@ -140,4 +141,4 @@ KEPT = Entries(
     _checked,
     asdict,
 )
-"""The file in the user's cache folder."""
+"""The file of costs in the user's cache folder."""

@@ -1,15 +1,15 @@
-r"""M2L of one level of an octree in a periodic cube, by operators of several kinds, chosen by name.
+r"""M2L of one level of an octree in a periodic cube, by operators chosen by name.
 
-A level is a grid of ``side^3`` boxes, whose 8 children-to-a-parent structure needs an even side.
-Boxes are near within ``separation`` along every axis. The interaction list of a box holds the
-children of its parent's near boxes that are not near itself, 189 for separation 1 and 875 for
-separation 2, periodic images as they come:
+A level is a grid of ``side^3`` boxes; ``side`` must be even, because each parent has 2^3 children.
+Boxes are near if they are within ``separation`` along every axis. The interaction list of a box
+holds the children of its parent's near boxes that are not near the box itself, 189 for separation 1
+and 875 for separation 2, including periodic images:
 
     Lambda(target) = sum over the list of A(target - source) M(source)
                      (A as in expansions/translations.py)
 
-The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``). What is here
-describes them, and needs no GPU; ``backends/cuda/execute/cupy/`` runs them.
+The operators are those of the FMM's levels (``backends/cuda/pipeline/m2l.py``). This module
+describes them and needs no GPU; ``backends/cuda/execute/cupy/`` runs them.
 """
 
 from dataclasses import dataclass, replace
@@ -31,13 +31,13 @@ from fmm_openmm.implementations import M2L, implementation, names
 OPERATORS = names(M2L, "cuda")
 
 UNIT = 8.0
-"""Lengths in the kernels are in box widths over this, so that terms of any
-order fit into float32."""
+"""Lengths in the kernels are in box widths divided by this number, so that terms of any order fit
+into float32."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What an operator is made for.
+    """A level of boxes and the expansions on it.
 
     Attributes:
         order: expansion order p, 1 to 20.
@@ -69,8 +69,10 @@ class Level:
 
 
 def program(name: str, level: Level, device: Device) -> Program:
-    """Reads the buffer "moments" and overwrites "local", both shape (terms, boxes) with x fastest,
-    of the level's dtype, lengths in box widths. One stage, "m2l", after its setup.
+    """A program for M2L on a level by an operator.
+
+    It reads the buffer "moments" and overwrites "local", both of shape (terms, boxes) with x
+    fastest and of the level's dtype, lengths in box widths. Its stage is "m2l", after its setup.
 
     Raises:
         ValueError: there is no operator of that name.
@@ -103,14 +105,15 @@ def program(name: str, level: Level, device: Device) -> Program:
 
 
 class _Cubes(BoxLattice):
-    """Boxes that are near within ``near_radius`` along every axis."""
+    """Boxes that are near if they are within ``near_radius`` along every axis."""
 
     @cached_property
     def near(self) -> np.ndarray:
-        reach = int(self.near_radius)
-        return np.array(list(product(range(-reach, reach + 1), repeat=3)))[:, ::-1]
+        n = int(self.near_radius)
+        return np.array(list(product(range(-n, n + 1), repeat=3)))[:, ::-1]
 
 
 def cube(separation: int) -> BoxLattice:
-    """A root grid of one box, which is near its images within ``separation`` along every axis."""
+    """A root grid of one cubic box, whose images within ``separation`` along every axis are
+    near."""
     return _Cubes(np.eye(3, dtype=np.int64), np.eye(3), separation)

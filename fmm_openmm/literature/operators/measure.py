@@ -1,10 +1,10 @@
-"""Time of M2L on one level of a periodic octree: each operator against order and depth, and against
-what the device can do.
+"""Times of M2L on one level of a periodic octree: each operator as a function of order and depth,
+and in relation to the limits of the device.
 
-The moments of a level repeat those of depth 3, so that its local expansions repeat too: every time
-comes with the error against ``p4`` at depth 3 in float64. ``fft`` is the stage lattice of a root
-grid of as many boxes, with a near stencil of the same reach: it sums over *all* boxes that are not
-near and all their images, and has no error here.
+The moments of a level repeat those of depth 3 periodically, and so do its local expansions. Hence
+each time is accompanied by the error relative to ``p4`` at depth 3 in float64. ``fft`` is the stage
+lattice of a root grid of as many boxes, with a near stencil of the same extent: it sums over *all*
+boxes that are not near and all their images, and no error is reported for it.
 """
 
 import itertools
@@ -26,13 +26,13 @@ from fmm_openmm.literature.operators.level import OPERATORS, Level, program
 
 BASE_DEPTH = 3
 CHARGES = 5
-"""Of the moments, a box."""
+"""Charges per box that the moments represent."""
 
 COUNT = {1: 189, 2: 875}
-"""Boxes of an interaction list by separation."""
+"""Boxes in an interaction list, by separation."""
 
 FFT_RADIUS = {1: 1.75, 2: 3.5}
-"""Near radius of the root grid by separation: 27 and 179 boxes."""
+"""Near radius of the root grid, by separation: 27 and 179 boxes."""
 
 NAMES = (*OPERATORS, "fft")
 
@@ -56,22 +56,22 @@ COMPUTE_BOUND = {
 
 
 def multiply_adds(name: str, order: int) -> int:
-    """Multiply-adds of one pair of boxes: the entries of its matrices that are
-    not zero by symmetry."""
+    """Multiply-adds per pair of boxes: the number of matrix entries that do not vanish by
+    symmetry."""
     if name != "rotation":
         return term_count(order) ** 2
-    flips = sum(
+    swaps = sum(
         (l + m + k) % 2 == imaginary for l in range(order + 1) for imaginary in (0,
         1) for m in range(imaginary, l + 1)
         for k in range(imaginary, l + 1)
     )  # fmt: skip
-    turns = sum(4 * l for l in range(order + 1))
+    rotations = sum(4 * l for l in range(order + 1))
     columns = sum((1 if m == 0 else 2) * (order + 1 - m) ** 2 for m in range(order + 1))
-    return 4 * (flips + turns) + columns
+    return 4 * (swaps + rotations) + columns
 
 
-def ready(name: str, level: Level) -> Run:
-    """An operator, to be given moments."""
+def make_run(name: str, level: Level) -> Run:
+    """Make a run of an operator, without moments yet."""
     return set_up(program(name, level, current_device()))
 
 
@@ -82,7 +82,7 @@ def compile_all(levels, names) -> None:
         itertools.product(small, set(names) - {"fft"}), key=lambda case: -case[0].order
     )
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda case: ready(case[1], case[0]), longest_first))
+        list(pool.map(lambda case: make_run(case[1], case[0]), longest_first))
 
 
 @cache
@@ -94,7 +94,7 @@ def _base_moments(order: int) -> np.ndarray:
 
 @cache
 def _base_local(order: int, separation: int) -> np.ndarray:
-    run = ready("p4", Level(order, 2**BASE_DEPTH, separation, np.float64))
+    run = make_run("p4", Level(order, 2**BASE_DEPTH, separation, np.float64))
     run.buffers["moments"].set(_base_moments(order))
     run.queue()
     return run.buffers["local"].get()
@@ -108,8 +108,8 @@ def _repeated(base: np.ndarray, depth: int) -> cupy.ndarray:
 
 
 def _error(found: cupy.ndarray, order: int, depth: int, separation: int) -> float:
-    """Largest of the degrees, each relative to its norm, terms weighted with the norms
-    of their harmonics."""
+    """Maximum over degrees of the error relative to the norm of that degree, with terms weighted by
+    the norms of their harmonics."""
     expected = _repeated(_base_local(order, separation), depth)
     weight = 1.0 / irregular_norm(order)
     wrong, right = (
@@ -122,12 +122,12 @@ def _error(found: cupy.ndarray, order: int, depth: int, separation: int) -> floa
 def measure(name: str, order: int, depth: int, precision: str, separation: int = 1) -> dict:
     """One row: time in seconds, error, and work against the device's limits.
 
-    ``compute_share`` is the rate of the literature's multiply-adds over that of a loop of nothing
-    else; ``p4_parity`` does 56 of 189 of them (189 of 875 for separation 2) and adds up moments
-    instead, so that its share may exceed 1, ``rotation`` about two thirds. ``memory_share`` is the
-    bytes of moments and local expansions over the time and a copy's bandwidth. A row that cannot be
-    has a ``failure`` in their place: "memory", or "order" where floats do not hold the harmonics of
-    ``fft``.
+    ``compute_share`` is the rate of the literature's multiply-adds relative to a loop of nothing
+    else. ``p4_parity`` performs 56 of 189 of them (189 of 875 for separation 2) and sums moments
+    instead, so that its share may exceed 1; ``rotation`` performs about two thirds.
+    ``memory_share`` is the bytes of moments and local expansions divided by the time and by the
+    bandwidth of a copy. A row that cannot be measured has a ``failure`` instead: "memory", or
+    "order" if the harmonics of ``fft`` exceed the range of floats.
     """
     row = {
         "operator": name,
@@ -161,7 +161,7 @@ def measure(name: str, order: int, depth: int, precision: str, separation: int =
 
 
 def _operator(name: str, level: Level, depth: int) -> tuple[float, float]:
-    run = ready(name, level)
+    run = make_run(name, level)
     run.buffers["moments"][...] = _repeated(_base_moments(level.order), depth)
     run.queue()
     error = _error(run.buffers["local"], level.order, depth, level.separation)
@@ -182,24 +182,24 @@ def _fft(level: Level) -> tuple[float, None]:
 
 
 def rows(orders, depths, precisions, names=NAMES, separation: int = 1):
-    """:func:`measure` of every combination, one after the other."""
+    """Rows of :func:`measure` for all combinations."""
     for precision, depth, order, name in itertools.product(precisions, depths, orders, names):
         yield measure(name, order, depth, precision, separation)
 
 
 def crossovers(found: list[dict]) -> list[dict]:
-    """From which order on an operator is faster than another up to the last order, where it is
-    not so from the first."""
+    """The order from which on an operator is faster than another at all higher orders, for all
+    pairs for which this is not the lowest order."""
     times: dict = {}
     for row in found:
         if "seconds" in row:
             key = row["precision"], row["depth"]
             times.setdefault(key, {}).setdefault(row["operator"], {})[row["order"]] = row["seconds"]
     out = []
-    for (precision, depth), of in times.items():
-        for fast, slow in itertools.permutations(of, 2):
-            orders = sorted(set(of[fast]) & set(of[slow]))
-            wins = [order for order in orders if of[fast][order] < of[slow][order]]
+    for (precision, depth), seconds in times.items():
+        for fast, slow in itertools.permutations(seconds, 2):
+            orders = sorted(set(seconds[fast]) & set(seconds[slow]))
+            wins = [order for order in orders if seconds[fast][order] < seconds[slow][order]]
             from_on = next(
                 (order for n, order in enumerate(orders) if set(orders[n:]) <= set(wins)), None
             )
@@ -217,7 +217,7 @@ def crossovers(found: list[dict]) -> list[dict]:
 
 
 def claims(found: list[dict]) -> list[dict]:
-    """What the literature says of the operators beside what was measured."""
+    """Claims of the literature about the operators, with the measured values."""
     done = {
         (row["operator"], row["order"], row["depth"], row["precision"]): row
         for row in found

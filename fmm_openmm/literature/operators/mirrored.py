@@ -10,25 +10,25 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, groups
 from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees
-from fmm_openmm.literature.operators.p4 import harmonics_of
+from fmm_openmm.literature.operators.p4 import add_harmonics
 
 MIRRORED_WARPS = {64: 32, 112: 24, 256: 16}
-"""Warps of ``p4_symmetric`` and ``p4_parity`` on a multiprocessor, by bytes of local expansions in
-the registers of a lane."""
+"""Warps per multiprocessor of ``p4_symmetric`` and ``p4_parity``, by the bytes of local expansions
+in the registers of a lane."""
 
 BLOCK_WARPS, MOMENTS_AHEAD = 8, 8
-"""Warps of a block of these operators, at most; moments that a lane reads ahead."""
+"""Maximum warps per block of these operators; moments that a lane loads in advance."""
 
-ENOUGH_WARPS = 8192
-"""The interaction lists are shared out among warps until there are about so many."""
+TARGET_WARPS = 8192
+"""Approximate number of warps; interaction lists are divided to provide as many."""
 
 
 class Mirrored:
-    """``kernels/literature/mirrors.cuh``, for boxes that are cuboids.
+    """Operators of ``kernels/literature/mirrors.cuh``, for rectangular boxes.
 
     Attributes:
-        name: of the operator.
-        abreast: how many tiles a block may hold; what was fastest on an H200.
+        name: name of the operator.
+        abreast: numbers of tiles that a block may hold; the fastest ones on an H200.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Mirrored:
         self._kernel, rows = f"m2l_{self.name}", shape["TILES"] * shape["ROWS"]
         self._groups, self._count = np.int32(group.shape[1]), np.int32(sources.shape[1])
         b.macros(**shape)
-        harmonics_of(b, vectors)
+        add_harmonics(b, vectors)
         b.table("mirrored_groups", group, np.int32)
         b.table("mirrored_interactions", sources, np.int32)
         b.buffer("m2l_matrices", (len(vectors), b.terms, rows), b.real)
@@ -53,10 +53,10 @@ class Mirrored:
         b.stage("m2l", file=self._kernel, **{self._kernel: 0})
 
     def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
-        """Blocks of a share of a child position, and warps of each.
+        """Blocks per share and child position, and warps per block.
 
         Raises:
-            MemoryError: the level has 2^32 moments, which the kernels do not count.
+            MemoryError: the level has 2^32 moments or more, which exceeds the kernels' indices.
         """
         if (8 * groups(b, half) + 1) * b.terms * WARP > 2**32:
             raise MemoryError(
@@ -67,7 +67,7 @@ class Mirrored:
         return -(-groups(b, half) // deep) * (tiles // abreast), abreast * deep
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list."""
+        """Number of blocks that share an interaction list."""
         blocks, warps = self._blocks(b, half)
         return shares_of(8 * blocks * warps, int(self._groups))
 
@@ -81,30 +81,31 @@ class Mirrored:
 
 
 class P4Symmetric(Mirrored):
-    """``kernels/literature/m2l_p4_symmetric.cu``."""
+    """The operator of ``kernels/literature/m2l_p4_symmetric.cu``."""
 
     name, abreast = "p4_symmetric", (1, 2, 3, 4, 8)
 
 
 class P4Parity(Mirrored):
-    """``kernels/literature/m2l_p4_parity.cu``."""
+    """The operator of ``kernels/literature/m2l_p4_parity.cu``."""
 
     name, abreast = "p4_parity", (1, 2, 3, 4)
 
 
 def mirrored_lists(interactions: Interactions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The lists in groups of translations that are mirror images of each other, for boxes that
-    are cuboids.
+    """The interaction lists in groups of translations that are mirror images of each other, for
+    rectangular boxes.
 
-    The mirrors of a group are h g, with one h for all g among some axes, so that it has 1, 2, 4
-    or 8 sources; sets of axes and of mirrors are bits 1, 2, 4 of x, y, z. The lists of all
-    child positions are mirror images of one, and so are their groups. Of cubes that are near
-    within a number of them along every axis, h is the same for all groups of a child position.
+    The mirrors of a group are h g with one h and all products g of mirrors along some axes, so that
+    it has 1, 2, 4 or 8 sources. Bits 1, 2 and 4 represent x, y and z in sets of axes and of
+    mirrors. The lists of all child positions are mirror images of one list, and so are their
+    groups. For cubic boxes with a cubic near stencil, h is the same for all groups of a child
+    position.
 
     Returns:
         vectors: the distinct absolute values of the translations, shape (matrices, 3) int64.
-        group: shape (8, groups, 2) int32: the group's first source; 64 * its vector + 8 * h +
-            its axes; largest first.
+        group: the group's first source, and 64 * its vector + 8 * h + its axes; shape
+            (8, groups, 2) int32, largest groups first.
         sources: as :attr:`Interactions.list`, without the number of the translation. The n-th
             translation of a group is the vector, mirrored by h and by the n-th subset of the axes.
     """
@@ -121,10 +122,12 @@ def mirrored_lists(interactions: Interactions) -> tuple[np.ndarray, np.ndarray, 
             )
         zeros = (vectors == 0) @ (1, 2, 4)
         found = [
-            (n, *each) for n, of in images.items() for each in _groups(of, zeros[n], 7 - position)
+            (n, *split)
+            for n, by_mirror in images.items()
+            for split in _groups(by_mirror, zeros[n], 7 - position)
         ]
         first = 0
-        for n, axes, h, members in sorted(found, key=lambda each: (-len(each[-1]), each[0])):
+        for n, axes, h, members in sorted(found, key=lambda split: (-len(split[-1]), split[0])):
             group.append((first, 64 * n + 8 * h + axes))
             sources += members
             first += len(members)
@@ -138,12 +141,12 @@ def mirrored_lists(interactions: Interactions) -> tuple[np.ndarray, np.ndarray, 
 def _groups(
     images: dict[int, tuple], zero: int, preferred: int
 ) -> Iterator[tuple[int, int, list[tuple]]]:
-    """Split sources by their mirrors into groups, largest first: axes, h, and sources of h g for
-    all g among the axes.
+    """Split sources by their mirrors into groups, largest first: axes, h, and the sources h g for
+    all products g of mirrors along these axes.
 
     Args:
-        zero: axes whose mirrors change nothing; no bits of ``images``.
-        preferred: bits of h where it is free to choose.
+        zero: axes whose mirrors have no effect, and which are not among the bits of ``images``.
+        preferred: bits of h that are used if they can be chosen freely.
     """
     for axes in sorted(range(8), key=lambda axes: -axes.bit_count()):
         for fixed in (h for h in range(8) if not h & (axes | zero)):
@@ -153,25 +156,25 @@ def _groups(
                 yield axes, h, [images.pop(mirror) for mirror in members]
 
 
-def shares_of(warps: int, most: int) -> int:
-    """How many blocks share an interaction list, if there are so many warps without that."""
-    return max(1, min(ENOUGH_WARPS // warps, most))
+def shares_of(warps: int, maximum: int) -> int:
+    """Number of blocks that should share an interaction list, given the warps without sharing."""
+    return max(1, min(TARGET_WARPS // warps, maximum))
 
 
 def mirrored_shape(order: int, itemsize: int, abreast: tuple[int, ...]) -> dict[str, int]:
-    """Macros of ``kernels/literature/mirrors.cuh``: the least number of tiles whose rows
+    """Macros of ``kernels/literature/mirrors.cuh``, with the smallest number of tiles whose rows
     fit into registers."""
     l, m = degrees(order), np.concatenate([np.arange(-l, l + 1) for l in range(order + 1)])
-    of_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
+    terms_by_parity = np.bincount((m % 2 ^ (m < 0)) + 2 * (m < 0) + 4 * ((l + m) % 2))
     rows = {
-        tiles: -(-int((-(-of_parity // tiles)).sum()) // 4) * 4
+        tiles: -(-int((-(-terms_by_parity // tiles)).sum()) // 4) * 4
         for tiles in (1, 2, 3, 4, 6, 8, 12, 16)
     }
     tiles = next(tiles for tiles in rows if rows[tiles] * itemsize <= max(MIRRORED_WARPS))
-    side_by_side = max(n for n in abreast if tiles % n == 0)
-    warps = BLOCK_WARPS // side_by_side * side_by_side
+    block_tiles = max(n for n in abreast if tiles % n == 0)
+    warps = BLOCK_WARPS // block_tiles * block_tiles
     resident = next(
-        warps for held, warps in MIRRORED_WARPS.items() if rows[tiles] * itemsize <= held
+        warps for capacity, warps in MIRRORED_WARPS.items() if rows[tiles] * itemsize <= capacity
     )
-    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": side_by_side, "AHEAD": MOMENTS_AHEAD}
+    shape = {"TILES": tiles, "ROWS": rows[tiles], "ABREAST": block_tiles, "AHEAD": MOMENTS_AHEAD}
     return {**shape, "M2L_WARPS": warps, "BLOCKS": resident // warps}

@@ -1,5 +1,5 @@
-"""M2L by O(p^4) operations for each pair of boxes, its loops as they stand or their index work
-hoisted out."""
+"""M2L by O(p^4) operations per pair of boxes, with a direct mapping of loops to threads or with
+index work hoisted out of the loops."""
 
 import numpy as np
 
@@ -9,15 +9,15 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import WARP, made_of, parent
 
 
 class P4:
-    """``kernels/literature/m2l_p4.cu``."""
+    """The operator of ``kernels/literature/m2l_p4.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        harmonics_of(b, interactions.translations)
+        add_harmonics(b, interactions.translations)
         b.stage("m2l", file="m2l_p4", m2l_p4=0)
         self._count = np.int32(interactions.list.shape[1])
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list."""
+        """Number of blocks that share an interaction list."""
         return 1
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
@@ -28,10 +28,10 @@ class P4:
 
 
 class P4Dynamic:
-    """``kernels/literature/m2l_p4_dynamic.cu``."""
+    """The operator of ``kernels/literature/m2l_p4_dynamic.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        harmonics_of(b, interactions.translations)
+        add_harmonics(b, interactions.translations)
         b.stage("m2l", file="m2l_p4_dynamic", m2l_p4_dynamic=0)
         near = interactions.lattice.near
         self._near = np.int32(len(near))
@@ -39,7 +39,7 @@ class P4Dynamic:
         b.table("translation_numbers", rows_by_parent(interactions), np.int32)
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many blocks share an interaction list."""
+        """Number of blocks that share an interaction list."""
         return 1
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
@@ -49,19 +49,20 @@ class P4Dynamic:
         )  # fmt: skip
 
 
-def harmonics_of(b: Builder, vectors: np.ndarray) -> None:
+def add_harmonics(b: Builder, vectors: np.ndarray) -> None:
+    """Add a buffer of irregular harmonics of the given vectors."""
     b.buffer("harmonics", (len(vectors), (2 * b.order + 1) ** 2), b.real)
     made_of(b, "harmonics", vectors)
 
 
 def threads_of_pairs(order: int) -> int:
-    """One for every (l, m >= 0), in full warps."""
+    """Threads for all pairs (l, m >= 0), in full warps."""
     return -(-(order + 1) * (order + 2) // 2 // WARP) * WARP
 
 
 def rows_by_parent(interactions: Interactions) -> np.ndarray:
-    """Row of :attr:`Interactions.translations` from the children of each near parent to those of a
-    box, -1 where these are near.
+    """Rows of :attr:`Interactions.translations` from the children of each near parent to those of a
+    box, -1 if they are near each other.
 
     Shape (near, 8 sources, 8 targets) int32.
     """

@@ -1,4 +1,4 @@
-"""Charges in empty space by a treecode: the choice of its parameters."""
+"""Charges in free space by a treecode: the choice of its parameters."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from fmm_openmm.planning.request import Request, warn_if_missed
 from fmm_openmm.sums import ORDERS, SumParameters
 
 THETAS = (0.3, 0.4, 0.5, 0.6, 0.7)
-"""Opening parameters considered."""
+"""Candidate opening parameters."""
 
 AMPLITUDE, WIDENING, DECAY, SAFETY = 0.21, -3.8, 1.45, 2.5
 """The treecode's relative RMS force error is
@@ -16,25 +16,29 @@ errors."""
 
 
 def treecode_error(order: int, theta: float) -> float:
-    """The estimate given at ``SAFETY``."""
+    """Estimated relative RMS force error of the treecode, see ``SAFETY``."""
     return SAFETY * AMPLITUDE * (theta / 0.5) ** WIDENING * theta ** (DECAY * (order + 1))
 
 
 def parameters(request: Request, precision: str, rounding: float) -> SumParameters:
-    """The cheapest whose estimated error meets the request.
+    """The cheapest parameters whose estimated error meets the request.
 
-    About ``(p + 1)^2 / theta^3`` terms are evaluated for a particle.
+    The cost per particle is about ``(p + 1)^2 / theta^3`` terms.
 
     Args:
-        rounding: relative error of sums in that precision.
+        rounding: relative rounding error of sums in this precision.
     """
     orders = range(1, ORDERS + 1) if request.order is None else (request.order,)
-    found = [
+    candidates = [
         (float(np.hypot(treecode_error(p, theta), rounding)), p, theta)
         for p in orders
         for theta in THETAS
     ]
-    enough = [each for each in found if each[0] <= request.tolerance] or [min(found)]
-    error, order, theta = min(enough, key=lambda each: (each[1] + 1) ** 2 / each[2] ** 3)
+    accurate = [candidate for candidate in candidates if candidate[0] <= request.tolerance] or [
+        min(candidates)
+    ]
+    error, order, theta = min(
+        accurate, key=lambda candidate: (candidate[1] + 1) ** 2 / candidate[2] ** 3
+    )
     warn_if_missed(request, error, f"a treecode in {precision} precision")
     return SumParameters("treecode", order, theta, precision, error)

@@ -1,9 +1,9 @@
-"""Charges in empty space by a treecode: far cells of an octree, built anew for every evaluation, by
-their moments.
+"""Charges in free space by a treecode: an octree is built for every evaluation, and distant cells
+act through their moments.
 
-After J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0. Cells keep their moments
-in units of their widths; the moments' terms are turned into coefficients of irregular harmonics for
-the potential and the three fields at once.
+After J. Barnes and P. Hut, Nature 324, 446 (1986), doi:10.1038/324446a0. The moments of a cell are
+in units of its width, and are converted to coefficients of irregular harmonics for the potential
+and the three components of the field.
 """
 
 from functools import cache
@@ -22,20 +22,20 @@ from fmm_openmm.openmp import prange
 from fmm_openmm.stages import OpenSum
 
 LEAF = 64
-"""Most particles in a leaf of the tree."""
+"""Maximum particles in a leaf of the tree."""
 
 CHUNK = 1 << 16
-"""Particles whose harmonics are held at a time."""
+"""Particles whose harmonics are in memory at a time."""
 
 HALF_DIAGONAL = 0.5 * 3**0.5
 
 DIRECT = 2.0
-"""Particles a term of the moments: a far cell with fewer is summed up directly,
-which is cheaper and exact."""
+"""Particles per term of the moments below which a distant cell is summed directly, which is cheaper
+and exact."""
 
 
 class Treecode(OpenSum):
-    """See :class:`fmm_openmm.stages.OpenSum`."""
+    """The treecode in Numba, see :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
@@ -77,8 +77,8 @@ class Treecode(OpenSum):
 
 @cache
 def evaluation(order: int) -> np.ndarray:
-    """From moments to the coefficients of S for potential and field, shape (4, (order + 2)^2,
-    (order + 1)^2) float64.
+    """Matrices from moments to the coefficients of S for potential and field, shape (4, (order +
+    2)^2, (order + 1)^2) float64.
 
     With complex terms ``Phi = sum_l [M_l0 S_l0 + 2 sum_m>0 Re(conj M_lm S_lm)]``; the field follows
     from ``(d/dx + i d/dy) S_lm = -S_l+1,m+1``, ``(d/dx - i d/dy) S_lm = S_l+1,m-1``,
@@ -116,23 +116,23 @@ def evaluation(order: int) -> np.ndarray:
 
 @cache
 def _parent_matrices(order: int) -> np.ndarray:
-    """:func:`parent_matrices` of cubes."""
+    """:func:`parent_matrices` for cubes."""
     return parent_matrices(np.eye(3), order)
 
 
 def _moments(
     tree: Tree, leaves: np.ndarray, x: np.ndarray, charges: np.ndarray, order: int
 ) -> np.ndarray:
-    """Of all cells, in units of their widths, shape (cells, terms); ``leaves`` in the order of
-    their particles."""
+    """Moments of all cells in units of their widths, shape (cells, terms); ``leaves`` are in the
+    order of their particles."""
     moments = np.zeros((len(tree.first), term_count(order)))
     first = tree.first[leaves]
-    for some in np.split(np.arange(len(leaves)), np.flatnonzero(np.diff(first // CHUNK)) + 1):
-        begin, end = first[some[0]], tree.last[leaves[some[-1]]]
-        own = np.repeat(leaves[some], tree.last[leaves[some]] - first[some])
+    for chunk in np.split(np.arange(len(leaves)), np.flatnonzero(np.diff(first // CHUNK)) + 1):
+        begin, end = first[chunk[0]], tree.last[leaves[chunk[-1]]]
+        own = np.repeat(leaves[chunk], tree.last[leaves[chunk]] - first[chunk])
         harmonics = regular((x[begin:end] - tree.centre[own]) / tree.width[own, None], order)
-        moments[leaves[some]] = np.add.reduceat(
-            harmonics * charges[begin:end], first[some] - begin, axis=1
+        moments[leaves[chunk]] = np.add.reduceat(
+            harmonics * charges[begin:end], first[chunk] - begin, axis=1
         ).T
     matrices = _parent_matrices(order)
     for begin, end in list(zip(tree.level[1:], tree.level[2:], strict=False))[::-1]:
@@ -146,19 +146,21 @@ def _moments(
 
 @inline
 def _accepted(cell, leaf, centre, width, theta):
-    """Whether a cell is so far from a leaf that its moments would serve all particles there."""
+    """Whether a cell is distant enough from a leaf that its moments may be used for all particles
+    of the leaf."""
     dx, dy, dz = (
         centre[cell, 0] - centre[leaf, 0],
         centre[cell, 1] - centre[leaf, 1],
         centre[cell, 2] - centre[leaf, 2],
     )
-    reach = HALF_DIAGONAL * (width[cell] / theta + width[leaf])
-    return dx * dx + dy * dy + dz * dz >= reach * reach
+    distance = HALF_DIAGONAL * (width[cell] / theta + width[leaf])
+    return dx * dx + dy * dy + dz * dz >= distance * distance
 
 
 @inline
 def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmonics, sums):
-    """Add what a cell's moments contribute at the points ``begin`` to ``end``, at most LANES."""
+    """Add the contribution of a cell's moments at the points ``begin`` to ``end``, at most
+    LANES."""
     real = coefficients.dtype.type
     scale = 1.0 / width
     for w in range(LANES):
@@ -204,10 +206,10 @@ def _walk(
         points = np.empty((5, LANES), coefficients.dtype)
         harmonics = np.empty((coefficients.shape[2], LANES), coefficients.dtype)
         stack = np.empty(7 * depth + 8, np.int64)
-        stack[0], waiting = 0, 1
-        while waiting > 0:
-            waiting -= 1
-            cell = stack[waiting]
+        stack[0], pending = 0, 1
+        while pending > 0:
+            pending -= 1
+            cell = stack[pending]
             far = _accepted(cell, leaf, centre, width, theta)
             if far and last[cell] - first[cell] > few:
                 for begin in range(first[leaf], last[leaf], LANES):
@@ -228,8 +230,8 @@ def _walk(
                     )
             elif children[cell] > 0 and not far:
                 for c in range(children[cell]):
-                    stack[waiting + c] = child[cell] + c
-                waiting += children[cell]
+                    stack[pending + c] = child[cell] + c
+                pending += children[cell]
             else:
                 for i in range(first[leaf], last[leaf]):
                     begin = first[cell]
@@ -240,8 +242,7 @@ def _walk(
                             )
                             begin = partner[k] + 1
                     add_range(x[i], y[i], z[i], source, y, z, charge, begin, last[cell], sums[i])
-        # excluded partners have been counted if the moments of their cell,
-        # or of one around it, were used
+        # subtract excluded partners that are contained in a cell whose moments were used
         for i in range(first[leaf], last[leaf]):
             for k in range(start[i], start[i + 1]):
                 cell = leaf_of[partner[k]]
@@ -250,8 +251,8 @@ def _walk(
                 ):
                     cell = parent[cell]
                 if cell >= 0:
-                    counted = np.zeros(4)
+                    included = np.zeros(4)
                     add_range(
-                        x[i], y[i], z[i], source, y, z, charge, partner[k], partner[k] + 1, counted
+                        x[i], y[i], z[i], source, y, z, charge, partner[k], partner[k] + 1, included
                     )
-                    sums[i] -= counted
+                    sums[i] -= included

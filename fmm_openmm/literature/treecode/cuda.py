@@ -1,5 +1,5 @@
-"""Charges in empty space on the GPU by a treecode: an octree built anew for every evaluation,
-far cells by their moments."""
+"""Charges in free space by a treecode on the GPU: an octree is built for every evaluation, and
+distant cells act through their moments."""
 
 import cupy
 import numpy as np
@@ -11,16 +11,16 @@ from fmm_openmm.literature.treecode.tree import Tree, build_tree
 from fmm_openmm.stages import OpenSum
 
 LEAF = 64
-"""Most particles in a leaf of the tree."""
+"""Maximum particles in a leaf of the tree."""
 
 GROUP = 32
-"""Particles that walk the tree together."""
+"""Particles that traverse the tree together."""
 
 THREADS = 64
 
 
 class Treecode(OpenSum):
-    """See :class:`fmm_openmm.stages.OpenSum`."""
+    """The treecode on the GPU, see :class:`fmm_openmm.stages.OpenSum`."""
 
     def __init__(self, charges, pairs, dtype, order: int, theta: float):
         self.dtype, self.order, self.theta = np.dtype(dtype), order, theta
@@ -70,7 +70,7 @@ class Treecode(OpenSum):
         return collect(self._shared, results, order)
 
     def _moments(self, tree: Tree, cells, leaves, high, low):
-        """Of all cells, (cells, terms), in units of their widths."""
+        """Moments of all cells in units of their widths, shape (cells, terms)."""
         terms = (self.order + 1) ** 2
         moments = cupy.empty((len(tree.first), terms), self.dtype)
         self._warps(
@@ -104,7 +104,7 @@ class Treecode(OpenSum):
 
 
 def _cells(tree: Tree, dtype):
-    """``Cell`` of ``kernels/literature/treecode.cu``, bytes of shape (cells, size)."""
+    """Cells as ``Cell`` of ``kernels/literature/treecode.cu``, bytes of shape (cells, size)."""
     high = tree.centre.astype(dtype)
     reals = cupy.zeros((len(high), 8), dtype)
     reals[:, :3], reals[:, 3] = high, tree.width

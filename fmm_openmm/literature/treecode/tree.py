@@ -1,9 +1,8 @@
-"""An adaptive octree of particles in empty space, built level by level without loops over
-particles.
+"""An adaptive octree of particles in free space, built level by level without loops over particles.
 
-Particles are sorted along a Morton curve, so that every cell of every level is a range of them: M.
-S. Warren and J. K. Salmon, Supercomputing '93, doi:10.1145/169627.169640. Works on NumPy's arrays
-and, on the device, on CuPy's.
+Particles are sorted along a Morton curve, so that every cell of every level is a contiguous range
+of them: M. S. Warren and J. K. Salmon, Supercomputing '93, doi:10.1145/169627.169640. Works with
+NumPy and CuPy arrays.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DEPTH = 20
-"""Most levels below the root: three coordinates of as many bits fit a 64-bit key."""
+"""Maximum levels below the root: three coordinates of as many bits fit into a 64-bit key."""
 
 SPREAD = (
     (32, 0x1F00000000FFFF),
@@ -20,21 +19,21 @@ SPREAD = (
     (4, 0x10C30C30C30C30C3),
     (2, 0x1249249249249249),
 )
-"""Shifts and masks that move the bits of a number three apart."""
+"""Shifts and masks that spread the bits of a number to every third bit."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Cells, the root first, level by level; the children of a cell lie side by side.
+    """Cells level by level, the root first; the children of a cell are contiguous.
 
     Attributes (n particles, c cells):
-        order: of the particles along the curve, shape (n,).
+        order: order of the particles along the curve, shape (n,).
         first, last: cell i holds particles ``order[first[i]:last[i]]``, shape (c,) each.
         parent: shape (c,), -1 at the root.
-        child, children: first child and their number, 0 in leaves, shape (c,) each.
+        child, children: first child and number of children, 0 for leaves, shape (c,) each.
         centre: shape (c, 3), nm.
         width: shape (c,), nm.
-        level: first cell of each level and, last, the number of cells.
+        level: first cell of each level, then the number of cells.
     """
 
     order: np.ndarray
@@ -49,12 +48,12 @@ class Tree:
 
 
 def build_tree(positions, leaf: int, xp=np) -> Tree:
-    """Cells are halved along each axis until they hold at most ``leaf`` particles, or at ``DEPTH``;
-    empty ones are left out.
+    """Build a tree: cells are halved along each axis until they hold at most ``leaf`` particles or
+    are at ``DEPTH``; empty cells are omitted.
 
     Args:
         positions: shape (n, 3), nm.
-        leaf: most particles in a leaf.
+        leaf: maximum particles in a leaf.
         xp: the library of the arrays, NumPy or CuPy.
     """
     low, high = positions.min(0), positions.max(0)
@@ -88,7 +87,9 @@ def build_tree(positions, leaf: int, xp=np) -> Tree:
         level.append(level[-1] + len(parent))
     children.append(xp.zeros(len(bounds[-1][0]), xp.int64))
 
-    first, last, parent = (xp.concatenate([each[k] for each in bounds]) for k in range(3))
+    first, last, parent = (
+        xp.concatenate([level_bounds[k] for level_bounds in bounds]) for k in range(3)
+    )
     children = xp.concatenate(children)
     child = 1 + xp.cumsum(children) - children
     depths = xp.asarray(np.repeat(np.arange(len(bounds)), np.diff(level)))
@@ -108,7 +109,7 @@ def build_tree(positions, leaf: int, xp=np) -> Tree:
 
 
 def _interleaved(x):
-    """The bits of x with two zeros between any two of them."""
+    """Spread the bits of x, with two zeros between adjacent bits."""
     for shift, mask in SPREAD:
         x = (x | x << shift) & mask
     return x

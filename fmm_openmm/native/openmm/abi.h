@@ -1,4 +1,4 @@
-// What Python and the plugin tell each other, and the phases of programs.
+// The interface between Python and the plugin, and the phases of programs.
 // Written by python -m fmm_openmm.backends.cuda.abi: change it there.
 // clang-format off
 #pragma once
@@ -28,8 +28,8 @@ enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_IN
 
 struct Inbox;
 
-// Where a force is computed: of the Context its precision (an index of PRECISIONS) and numbers
-// of particles, of its first device the model, multiprocessors and shared memory a block.
+// Properties of a Context and of its first device: precision (an index of PRECISIONS), numbers
+// of particles, model, multiprocessors, and shared memory per block.
 struct Place {
     int precision;
     int particles;
@@ -41,8 +41,8 @@ struct Place {
 };
 
 // A force with pairs, in a Context whose PythonForces have these pickled callables: its name,
-// whether it has a cutoff, why its pairs cannot be computed among its sites, or nothing, and
-// another force that has OpenMM list all pairs near each other anyway, or nothing.
+// whether it has a cutoff, why its pairs cannot be computed among its sites (or empty), and the
+// name of another force that makes OpenMM list all near pairs anyway (or empty).
 struct Pairs {
     const void* context;
     const void* const* pickled;
@@ -56,9 +56,9 @@ struct Pairs {
     const char* companion;
 };
 
-// What a program for Lennard-Jones interactions depends on: ``Sites`` of ``lennard_jones.py``.
-// A distance of 0 is none, and so is a box; ``functions`` is the source of f and g where these are
-// not 1/r^12 and 1/r^6.
+// Input of a program for Lennard-Jones interactions: ``Sites`` of ``lennard_jones.py``. Zero
+// means no such distance and no box; ``functions`` is the source of f and g if they are not 1/r^12
+// and 1/r^6.
 struct Sites {
     int number;
     int types;
@@ -74,7 +74,7 @@ struct Sites {
     const char* functions;
 };
 
-// The parameter block of the pipeline: ``kernels/common/parameters.cuh`` explains it.
+// The parameter block of the pipeline, documented in ``kernels/common/parameters.cuh``.
 struct Parameters {
     double inverse[9];
     double boxes[9];
@@ -85,8 +85,8 @@ struct Parameters {
     double origin[3];
 };
 
-// The boxes of a program: which strains they serve, the cell that strains start from, nm, and
-// the parameter block in it.
+// The boxes of a program: the limits of the strains for which they are valid, the unstrained
+// cell, nm, and the parameter block in it.
 struct BoxesData {
     double stretch;
     double shear;
@@ -94,15 +94,14 @@ struct BoxesData {
     Parameters parameters;
 };
 
-// The cell of Lennard-Jones sites: ``sites.cuh`` explains it.
+// The cell of Lennard-Jones sites, documented in ``sites.cuh``.
 struct Cell {
     double vectors[9];
     double radius;
     double limit;
 };
 
-// What the list of Lennard-Jones pairs leaves to the next evaluation: ``sites.cuh`` explains
-// it.
+// The persistent state of the list of Lennard-Jones pairs, documented in ``sites.cuh``.
 struct State {
     int built;
     int sorted;
@@ -114,27 +113,28 @@ struct State {
     unsigned arrived;
 };
 
-// Python's side, which delivers to the inbox before it returns.
+// Python's callbacks. Each delivers its answer to the inbox before it returns.
 //
-// open(session, context, pickled, size, place): is this force ours? Delivers EXCLUSIONS, pairs of
-// int32, unless these are periodic; and CLAIM if it is to be served here: names of global
-// parameters, each but the last followed by 0.
+// open(session, context, pickled, size, place): asks whether a force is an FMMForce. Delivers
+// EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
+// force: names of global parameters, separated by 0.
 //
-// request(session, what, box, positions, names, values, count): for a box and values of the global
-// parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS: these alone, if
-// the latest program serves the box as well; with positions for boxes that cover these, without
-// them perhaps nothing. CHARGES: charges, or a program if these need another. FAILURE: why the
-// energy is not a number. Instead of an answer: BAD_INPUT, what the user must mend, or FAILURE.
+// request(session, what, box, positions, names, values, count): asks for data for a box and values
+// of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS:
+// BoxesData alone if the present program is valid for the box, else a program too; if positions
+// are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or a program
+// if they need another one. FAILURE: why the energy is not finite. Errors are delivered instead of
+// an answer: BAD_INPUT for an error of the user, else FAILURE.
 //
-// settle(session, reason): the host bridge serves this force from now on. Delivers FAILURE if the
-// user allows the native one only.
+// settle(session, reason): the host bridge computes this force from now on. Delivers FAILURE if
+// the user allows only the native bridge.
 //
-// claim_pairs(claim, pairs): are the Lennard-Jones pairs of a force to be computed here? Delivers
-// CLAIM if so, FAILURE if they must be and cannot.
+// claim_pairs(claim, pairs): asks whether the plugin computes the Lennard-Jones pairs of a force.
+// Delivers CLAIM if so, FAILURE if it must but cannot.
 //
 // pair_program(sites, place): delivers PROGRAM, or FAILURE.
 //
-// close(session) and close_pairs(claim) are null once Python is about to end.
+// close(session) and close_pairs(claim) are null once Python exits.
 struct Callbacks {
     void (*open)(const void*, const void*, const void*, int64_t, const Place*, Inbox*);
     void (*request)(const void*, int, const double*, const double*, const char* const*, const double*, int, Inbox*);
