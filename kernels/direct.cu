@@ -1,7 +1,8 @@
-// direct: potentials and fields of charges in free space, by summation over all pairs,
+// direct: potentials and fields of charges in free space, by summation over all pairs:
 //
-//     Phi_i = sum_j q_j / r_ij      E_i = sum_j q_j (x_i - x_j) / r_ij^3      j: neither i nor
-//     excluded
+//     Phi_i = sum_j q_j / r_ij      E_i = sum_j q_j (x_i - x_j) / r_ij^3
+//
+// over all j other than i and its exclusions.
 //
 //   split    coordinates as sums of two reals
 //   direct   a thread owns a target; TILE sources at a time are in shared memory. If there are few

@@ -4,8 +4,7 @@
 //
 //   to_planes      F Z(-alpha) F M, terms of degree l times (-1)^l
 //   from_planes    F^T sum_planes Z(alpha) F^T L_plane, where L_plane is summed over its shares and
-//   parts.
-//                  Overwrites the local expansions if `initial`, else adds to them
+//                  parts. Overwrites the local expansions if `initial`, else adds to them
 #include "common/rotation.cuh"
 
 // Minimum blocks per multiprocessor. 0 leaves the choice to the compiler, which would spill

@@ -3,8 +3,8 @@
 //     M'_lm = 2^-l sum_children (E(shift) M)_lm
 //
 //   m2m      E M of the children. A block owns the children at one position of TRANSLATE_BOXES
-//   boxes,
-//            which are contiguous. Bound by reads of shared memory; on coarse levels by latency
+//            boxes, which are contiguous. Bound by reads of shared memory; on coarse levels by
+//            latency
 //   m2m_sum  the sums over children. A thread per box and term
 #include "common/children.cuh"
 #include "common/types.cuh"

@@ -3,8 +3,7 @@
 //
 //   locate_atoms      locate of sort.cu, from OpenMM's positions. A thread per atom
 //   bring_positions   positions in the order of the particles, for locate_inside of sort.cu. A
-//   thread
-//                     per atom
+//                     thread per atom
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
 // CORRECTED, whether their low-order parts are stored separately (mixed precision).

@@ -4,8 +4,7 @@
 //                  split. Its parts, numbered 8 * particle + corner, are counted and appended to
 //                  the lists of their boxes in order of arrival. A thread per particle
 //   locate_inside  the same if boxes cover only the particles: every molecule is first moved by
-//   cell
-//                  vectors to the image that lies in the boxes; sets a flag if a particle is
+//                  cell vectors to the image that lies in the boxes; sets a flag if a particle is
 //                  outside all boxes
 //   survey         counts the parts of REGION boxes together if there are too many boxes for p2m to
 //                  sum. A warp per region

@@ -68,7 +68,7 @@ class Variant:
     @cached_property
     def programs(self) -> dict[str, Program]:
         """Of every kernel file a program that has it."""
-        device, near = Device(132, WHOLE), Neighbourhood.of(CUBOID, np.arange(193))
+        device, near = Device(132, WHOLE), Neighbourhood.from_lattice(CUBOID, np.arange(193))
         made = [self.build(lattice, levels) for lattice, levels in self.lattices]
         made += [
             self.build(BoxLattice(np.diag(grid), np.eye(3), 2.5), shared=shared)

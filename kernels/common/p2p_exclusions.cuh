@@ -1,5 +1,5 @@
-// Excluded pairs in p2p. An excluded source within the near stencil is last_masked, so that p2p
-// never adds it; one beyond it was added by the far field and is subtracted.
+// Excluded pairs in p2p. An excluded source within the near stencil is masked, so that p2p never
+// adds it; one beyond it was added by the far field and is subtracted.
 #pragma once
 #include "common/p2p_sums.cuh"
 

@@ -4,7 +4,7 @@
 //   REAL             float or double
 //   ORDER            expansion order p
 //   SMOOTHED         whether particles are split into parts
-//   SMOOTHING        half of the transition width between boxes
+//   SMOOTHING        half of the transition width between boxes, box widths
 //   POSITION         type of the positions
 //   ORIGIN           position of the origin in its box
 //   IMAGES           whether the particles have periodic images that are not boxes of the grid

@@ -2,13 +2,11 @@
 // stream.
 //
 //   replicate        copies the parts of all near boxes of a box, shifted to its centre, its own
-//   first. A
-//                    block has `group` boxes. It lists the destination of each near box, reserves
-//                    space for all streams with one atomic, and finds each source by bisection of
-//                    the list. Bound by writing the streams
+//                    first. A block has `group` boxes. It lists the destination of each near box,
+//                    reserves space for all streams with one atomic, and finds each source by
+//                    bisection of the list. Bound by writing the streams
 //   p2p_replicated   sums over the streams. Bound by reading them if boxes have few parts, by
-//   instruction
-//                    issue if they have many
+//                    instruction issue if they have many
 //
 // The order of the streams in memory depends on the scheduling of blocks; results do not.
 //

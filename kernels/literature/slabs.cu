@@ -3,8 +3,7 @@
 //
 //   to_slabs    moments in memory order to slabs, terms of degree l times UNIT^l
 //   from_slabs  the sum over shares in slabs to local expansions in memory order, terms of degree l
-//   times
-//               UNIT^(l+1)
+//               times UNIT^(l+1)
 //
 // Lengths in slabs are in units of the box width / UNIT, so that terms of degree 20 and harmonics
 // of degree 40 are within the range of a float. Bound by memory.

@@ -15,7 +15,7 @@
 //   p2m   moments of the leaves. A warp per leaf
 //   m2m   moments of the other cells from their children, level by level. A warp per cell
 //   walk  a warp traverses the tree for 32 particles of a leaf together, one per lane, without
-//   divergence
+//         divergence
 //
 // Bound by instruction issue.
 #include "common/harmonics.cuh"

@@ -8,8 +8,7 @@
 //                 (all blocks are resident):
 //                   count_sites   a thread per site: its cell
 //                   arrange_rows  a warp per row of cells along x: the first site of each cell;
-//                   rows
-//                                 are padded to whole clusters
+//                                 rows are padded to whole clusters
 //                   sort_sites    a thread per site: its sorted place
 //                 The neighbours of a cluster are found (search.cuh) when its pairs are computed
 //                 next

@@ -2,8 +2,7 @@
 // float64, for float tables too.
 //
 //   shifts          regular harmonics of the vectors from a parent's centre to its children's. A
-//   thread
-//                   per vector
+//                   thread per vector
 //   child_tables    translations along these vectors (common/children.cuh). A thread per entry
 #include "common/children.cuh"
 #include "common/vectors.cuh"

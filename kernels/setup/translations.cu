@@ -4,8 +4,7 @@
 //   zero_rows    A_0b, the row of the translation matrix for the term of degree 0 (m2l_add.cu)
 //   harmonics    irregular harmonics, for m2l by matrices
 //   rotations    for m2l by rotation (common/rotation.cuh): exp(i m theta) and 2 (-1)^n n! /
-//   R^(n+1);
-//                for planes exp(-i m alpha)
+//                R^(n+1); for planes exp(-i m alpha)
 #include "common/vectors.cuh"
 
 #define ROW ((TERMS + 1) / 2 * 2)

@@ -263,7 +263,7 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
     monkeypatch.setattr(bench, "cupy", np)
     monkeypatch.setattr(np, "get_default_memory_pool", Pool, raising=False)
     monkeypatch.setattr(np, "cuda", cupy.cuda, raising=False)
-    monkeypatch.setattr(bench, "Run", Emulated)
+    monkeypatch.setattr(bench, "set_up", Emulated)
     monkeypatch.setattr(bench, "device_name", lambda: "Abacus 9000")
     monkeypatch.setattr(bench.device, "median_seconds", clock)
     monkeypatch.setattr(bench.device, "fma_rate", lambda precision: 1e9)
