@@ -27,6 +27,7 @@ from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
 _evaluation = threading.Lock()
@@ -85,16 +86,16 @@ class CoulombSolver:
     @suggests_keywords(like=Request)
     def __init__(
         self,
-        charges,
-        box_vectors,
-        exclusions=None,
+        charges: "ArrayLike",
+        box_vectors: "ArrayLike | None",
+        exclusions: "ArrayLike | None" = None,
         tolerance: float = TOLERANCE,
         boundary: str = "periodic",
         precision: str = "auto",
         backend: str = "auto",
         *,
         exclusions_periodic: bool = False,
-        positions=None,
+        positions: "ArrayLike | None" = None,
         method: str = "fmm",
         **options: "Unpack[RequestKeywords]",
     ):
@@ -176,7 +177,7 @@ class CoulombSolver:
         """The charges, shape (n,), e; a copy."""
         return self._charges.copy()
 
-    def set_charges(self, charges) -> None:
+    def set_charges(self, charges: "ArrayLike") -> None:
         """Replace the charges, shape (n,), e.
 
         Exclusions are kept. Parameters are kept too, unless bare ions replace neutral molecules,
@@ -195,7 +196,9 @@ class CoulombSolver:
             for evaluator in self._evaluators.values():
                 evaluator.set_charges(charges)
 
-    def compute(self, positions, box_vectors=None) -> CoulombResult:
+    def compute(
+        self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
+    ) -> CoulombResult:
         """Energy, forces, potentials and fields.
 
         Args:
@@ -342,7 +345,7 @@ class CoulombSolver:
         cost = CUDA_COST if backend == "cuda" else CPU_COST
         return replace(problem, cost=cost, device=self._make_stages.device())
 
-    def parameters_for(self, box_vectors) -> FMMParameters:
+    def parameters_for(self, box_vectors: "ArrayLike | None") -> FMMParameters:
         """The parameters for the given box vectors: those in use or chosen at creation, as long as
         the boxes nearly keep their shape."""
         cell = self._cell(box_vectors)

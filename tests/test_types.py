@@ -32,7 +32,9 @@ charges = fmm.ChargeSystem.from_openmm(system, pdb.positions)
 solver = charges.solver(tolerance=1e-5, backend="cpu", order=8)
 charges.solver(tolerence=1e-5)  # call-arg
 charges.solver(order="high")  # arg-type
-result = solver.compute(np.zeros((3, 3)))
+result = solver.compute(np.zeros((3, 3)), box_vectors=2 * np.eye(3))
+solver.compute(None)  # arg-type
+pair = fmm.ChargeSystem([1.0, -1.0], positions=[[0.0, 0, 0], [0.3, 0, 0]])
 energy: float = result.energy
 print(result.forces.shape, result.force)  # attr-defined
 print(solver.parameters.order, solver.paramters)  # attr-defined
@@ -75,5 +77,5 @@ def test_a_users_script(tmp_path):
         for number, line in enumerate(SCRIPT.splitlines(), 1)
         if "  # " in line
     ]
-    assert len(expected) == 14
+    assert len(expected) == 15
     assert found == expected, done.stdout + done.stderr

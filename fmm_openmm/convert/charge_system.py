@@ -1,5 +1,6 @@
 """``ChargeSystem``: the charges, positions, box and exclusions of a system."""
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from fmm_openmm.planning.request import RequestKeywords
 from fmm_openmm.solver import CoulombSolver
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
     class CoulombKeywords(RequestKeywords, total=False):
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
         precision: str
         backend: str
         exclusions_periodic: bool
-        positions: object
+        positions: "ArrayLike | None"
         method: str
 
 
@@ -64,6 +66,17 @@ class ChargeSystem:
     box_vectors: np.ndarray | None = None
     exclusions: np.ndarray = ()
     exclusions_periodic: bool = False
+
+    if TYPE_CHECKING:  # a caller may give anything that makes an array
+
+        def __init__(
+            self,
+            charges: ArrayLike,
+            positions: ArrayLike | None = None,
+            box_vectors: ArrayLike | None = None,
+            exclusions: ArrayLike = (),
+            exclusions_periodic: bool = False,
+        ) -> None: ...
 
     def __post_init__(self):
         charges = check_charges(self.charges)
@@ -107,7 +120,7 @@ class ChargeSystem:
         cell = Boundary.from_name(options["boundary"]).cell(self.box_vectors)
         return CoulombSolver(self.charges, cell, exclusions=self.exclusions, **options)
 
-    def save(self, path) -> None:
+    def save(self, path: str | os.PathLike) -> None:
         """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is
         replaced.
 
@@ -124,7 +137,7 @@ class ChargeSystem:
         storage.write(path, KIND, VERSION, arrays)
 
     @classmethod
-    def load(cls, path) -> "ChargeSystem":
+    def load(cls, path: str | os.PathLike) -> "ChargeSystem":
         """Read a file that :meth:`save` wrote.
 
         Raises:
@@ -140,7 +153,7 @@ class ChargeSystem:
             ) from error
 
     @classmethod
-    def from_openmm(cls, system, positions=None) -> "ChargeSystem":
+    def from_openmm(cls, system, positions: "ArrayLike | None" = None) -> "ChargeSystem":
         """Charges, exclusions and boundary that the :class:`FMMForce` of an ``openmm.System``
         holds, or else its ``NonbondedForce``.
 
@@ -162,7 +175,9 @@ class ChargeSystem:
         return cls(**openmm_system.charges_of_system(system, positions))
 
     @classmethod
-    def from_topology(cls, topology, forcefield, positions=None) -> "ChargeSystem":
+    def from_topology(
+        cls, topology, forcefield, positions: "ArrayLike | None" = None
+    ) -> "ChargeSystem":
         """Charges that a force field gives a topology: ``forcefield.createSystem``, then as
         :meth:`from_openmm`.
 

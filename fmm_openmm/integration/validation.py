@@ -26,6 +26,7 @@ from fmm_openmm.progress import show_progress
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
 OPENMM = {Boundary(PERIODIC): "pme", Boundary(OPEN): "nocutoff"}
@@ -66,7 +67,7 @@ the mean distance of particles. The exact forces of a perfect crystal or a singl
 @suggests_keywords(like=SolverOptions)
 def validate(
     system: openmm.System,
-    positions,
+    positions: "ArrayLike",
     reference: str | None = None,
     *,
     tolerance: float | None = None,
