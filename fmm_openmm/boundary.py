@@ -26,8 +26,10 @@ EMPTY_SPACE = np.diag(np.full(3, np.inf))
 
 @dataclass(frozen=True)
 class Boundary:
-    """Attributes:
-    periodic: whether there are images along a, b and c.
+    """The axes along which there are periodic images.
+
+    Attributes:
+        periodic: whether there are images along a, b and c.
     """
 
     periodic: tuple[bool, bool, bool] = PERIODIC
