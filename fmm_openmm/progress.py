@@ -39,6 +39,7 @@ def show_progress(
         task = bar.add_task(description, total=total)
 
         def advance(steps: int = 1, description: str | None = None) -> None:
-            bar.update(task, advance=steps, description=description)
+            named = description is not None  # shown at once, however short what it names is
+            bar.update(task, advance=steps, description=description, refresh=named)
 
         yield advance

@@ -154,8 +154,7 @@ __device__ __forceinline__ void for_each_term(Visit visit) {
 }
 
 // Computes the moments of a box for the orders of warp WARP; each lane of the box takes every
-// P2M_LANES-th part. Returns the lane's
-// share of sum_k c_k S_k.
+// P2M_LANES-th part. Returns the lane's share of sum_k c_k S_k.
 template <int WARP>
 __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane, int count,
                                              const real4* xq, const double* background,
