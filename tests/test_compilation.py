@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.backends.cpu.compilation import _shares, _signature
+from fmm_openmm.backends.cpu.compilation import _signature, compile_named
 from fmm_openmm.backends.cpu.direct import DirectSum
 from fmm_openmm.backends.cpu.threads import kernels_in, signatures
 from fmm_openmm.literature.treecode.cpu import Treecode
@@ -43,15 +43,14 @@ def test_declared_signatures_are_all_there_are():
         )
 
 
-def test_work_is_shared():
-    kernels = kernels_in("sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
-    for count in (1, 2, 4):
-        shares = _shares(kernels, count)
-        assert len(shares) == count and all(shares)
-        assert sorted(id(kernel) for share in shares for kernel in share) == sorted(
-            map(id, kernels)
-        )
-    assert _shares(kernels[:1], 4) == [[kernels[0]]]
+def test_a_kernel_is_compiled_by_one_process(tmp_path, monkeypatch):
+    """Whoever comes first claims it."""
+    kernels, compiled = kernels_in("exclusions"), []
+    names = [(kernel.py_func.__module__, kernel.py_func.__name__) for kernel in kernels]
+    monkeypatch.setattr(type(kernels[0]), "compile", lambda self, signature: compiled.append(self))
+    compile_named(names[:1], "float32", tmp_path)
+    compile_named(names, "float32", tmp_path)
+    assert len(kernels) > 1 and compiled == list(kernels)
 
 
 SCRIPT = """

@@ -12,9 +12,11 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 
@@ -31,10 +33,10 @@ _log = logging.getLogger("fmm_openmm")
 
 _PROGRAM = """
 import json, sys
-paths, names, real = json.loads(sys.argv[1])
+paths, names, real, claims = json.loads(sys.argv[1])
 sys.path[:] = paths
 from fmm_openmm.backends.cpu.compilation import compile_named
-compile_named(names, real)
+compile_named(names, real, claims)
 """
 
 
@@ -52,18 +54,24 @@ def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
     _log.info("compiling kernels (once per precision)")
     if None in cached.values():
         return
-    missing = [kernel for kernel in cached if not cached[kernel]]
-    shares = _shares(missing, min(MAX_PROCESSES, get_num_threads()))
-    processes = [process for share in shares if (process := _start(share, dtype))]
+    missing = sorted((kernel for kernel in cached if not cached[kernel]), key=_lines, reverse=True)
+    count = min(MAX_PROCESSES, get_num_threads(), len(missing))
     try:
-        for process in processes:
-            process.wait(SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        folder = tempfile.TemporaryDirectory(prefix="fmm_openmm-")
+    except OSError as error:
+        _log.info("kernels are compiled as they are called: %s", error)
+        return
+    with folder as claims:
+        processes = [_start(missing, dtype, claims) for _ in range(count)]
+        try:
+            for process in filter(None, processes):
+                process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            for process in filter(None, processes):
+                process.kill()
+                process.wait()
 
 
 def _signature(kernel, dtype: np.dtype) -> tuple:
@@ -74,21 +82,14 @@ def _is_cached(kernel, dtype: np.dtype) -> bool | None:
     return is_kept(kernel, _signature(kernel, dtype))
 
 
-def _shares(kernels: Sequence, count: int) -> list[list]:
-    """Distribute kernels among processes; compilation times are estimated by the lengths of their
-    sources."""
-    lines = {kernel: len(inspect.getsource(kernel.py_func).splitlines()) for kernel in kernels}
-    shares, loads = [[] for _ in range(count)], [0] * count
-    for kernel in sorted(kernels, key=lines.get, reverse=True):
-        least = loads.index(min(loads))
-        shares[least].append(kernel)
-        loads[least] += lines[kernel]
-    return [share for share in shares if share]
+def _lines(kernel) -> int:
+    """Length of a kernel's source; longer ones tend to take longer to compile."""
+    return len(inspect.getsource(kernel.py_func).splitlines())
 
 
-def _start(share: list, dtype: np.dtype) -> subprocess.Popen | None:
-    names = [(kernel.py_func.__module__, kernel.py_func.__name__) for kernel in share]
-    command = [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, names, dtype.name])]
+def _start(kernels: list, dtype: np.dtype, claims: str) -> subprocess.Popen | None:
+    names = [(kernel.py_func.__module__, kernel.py_func.__name__) for kernel in kernels]
+    command = [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, names, dtype.name, claims])]
     quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
         return subprocess.Popen(command, **quiet)
@@ -97,9 +98,17 @@ def _start(share: list, dtype: np.dtype) -> subprocess.Popen | None:
         return None
 
 
-def compile_named(names: list[tuple[str, str]], real: str) -> None:
-    """Compile kernels, given by module and name, for a working precision; called in the processes
-    that :func:`prepare` starts."""
+def compile_named(names: list[tuple[str, str]], real: str, claims: str) -> None:
+    """Compile those kernels, given by module and name, that no other process has claimed, for a
+    working precision; called in the processes that :func:`prepare` starts.
+
+    Args:
+        claims: folder with a file for each kernel that a process has claimed.
+    """
     for module, name in names:
+        try:
+            (Path(claims) / f"{module}.{name}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
         kernel = getattr(import_module(module), name)
         kernel.compile(_signature(kernel, np.dtype(real)))
