@@ -341,9 +341,9 @@ class CoulombSolver:
 
     def _on_backend(self, backend: str, problem: Problem) -> Problem:
         """Select a backend and return the problem for it."""
-        self._backend, self._make_stages = backend, backend_class(backend)
+        self._backend, self._evaluator_class = backend, backend_class(backend)
         cost = CUDA_COST if backend == "cuda" else CPU_COST
-        return replace(problem, cost=cost, device=self._make_stages.device())
+        return replace(problem, cost=cost, device=self._evaluator_class.device())
 
     def parameters_for(self, box_vectors: "ArrayLike | None") -> FMMParameters:
         """The parameters for the given box vectors: those in use or chosen at creation, as long as
@@ -354,7 +354,7 @@ class CoulombSolver:
         return self._planner.preview(None, cell).parameters
 
     @property
-    def _stages(self) -> list[Evaluator]:
+    def _used_evaluators(self) -> list[Evaluator]:
         """The stages in use, the most recently used first."""
         made = self._evaluators
         return [made[choice] for choice in self._planner.choices if choice in made]
@@ -387,8 +387,8 @@ class CoulombSolver:
             np.dtype(p.precision).type,
         )
         if p.levels:
-            return self._make_stages(*arguments, p.levels, p.m2l)
-        return self._make_stages(*arguments)
+            return self._evaluator_class(*arguments, p.levels, p.m2l)
+        return self._evaluator_class(*arguments)
 
     def _cell(self, box_vectors) -> np.ndarray | None:
         """The cell of the box vectors in use; None with an open boundary."""

@@ -248,9 +248,9 @@ def test_boxes_in_empty_space_stay_while_the_particles_do():
     x, q, pairs = droplet(60)
     solver = CoulombSolver(q, None, pairs, boundary="open", levels=3, backend="cpu")
     solver.compute(x)
-    before = solver._stages[0]
+    before = solver._used_evaluators[0]
     solver.compute(x + 1e-3)
-    assert solver._stages[0] is before
+    assert solver._used_evaluators[0] is before
 
 
 def test_open_lattices_of_all_levels():

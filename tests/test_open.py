@@ -327,7 +327,7 @@ def test_forces_are_the_gradient_of_the_energy():
     slope = (
         solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy
     ) / (2 * step)
-    assert len(solver._stages) == 1
+    assert len(solver._used_evaluators) == 1
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
 
 
@@ -338,8 +338,8 @@ def test_boxes_follow_the_particles(monkeypatch):
     (x, q, pairs), expected = exact("droplet")
     solver = solver_for((x, q, pairs))
     made = []
-    make = solver._make_stages
-    monkeypatch.setattr(solver, "_make_stages", lambda *args: made.append(args) or make(*args))
+    make = solver._evaluator_class
+    monkeypatch.setattr(solver, "_evaluator_class", lambda *args: made.append(args) or make(*args))
     rng = np.random.default_rng(4)
     for step in range(20):
         moved = x + step * np.array([0.2, 0.0, -0.1])
@@ -351,7 +351,7 @@ def test_boxes_follow_the_particles(monkeypatch):
         moved[:3] += [escape, 0.0, 0.0]
         assert relative(solver.compute(moved).forces, direct_sum(moved, q, pairs).forces) <= 5e-4
     assert len(made) <= 6
-    assert len(solver._stages) == 2
+    assert len(solver._used_evaluators) == 2
     wide, narrow = 20 * x, x
     solver.compute(wide)
     count = len(made)

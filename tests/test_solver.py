@@ -179,7 +179,9 @@ def test_without_positions_only_the_cost_changes():
     told, untold = solver_for("droplet"), CoulombSolver(d.charges, d.box_vectors, d.exclusions)
     assert relative(untold.compute(d.positions).forces, expected.forces) <= 5e-4
     told.compute(d.positions)
-    cells = {solver: solver._stages[0].lattice.cell for solver in (told, untold)}  # box widths
+    cells = {
+        solver: solver._used_evaluators[0].lattice.cell for solver in (told, untold)
+    }  # box widths
     assert np.linalg.det(cells[told]) > 8 * np.linalg.det(cells[untold])
 
 

@@ -93,7 +93,7 @@ def solver_for(system, **options):
 
 
 def is_sparse(solver):
-    return isinstance(solver._stages[0].lattice, PaddedLattice)
+    return isinstance(solver._used_evaluators[0].lattice, PaddedLattice)
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
@@ -350,7 +350,7 @@ def test_boxes_keep_away_from_images(seed, monkeypatch):
     solver = CoulombSolver(charges, cell, tolerance=1e-7, positions=x, backend="cpu")
     found = solver.compute(x)
     assert is_sparse(solver)
-    lattice = solver._stages[0].lattice
+    lattice = solver._used_evaluators[0].lattice
     assert lattice.gap >= solver.parameters.near_radius + DISTANT
     assert relative(found.forces, ewald_sum(x, charges, cell).forces) <= 1e-7
 
