@@ -14,9 +14,8 @@ from fmm_openmm.cli import inputs, notes, options
 from fmm_openmm.cli.interrupts import first_interrupt
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.cli.trajectories import frames
-from fmm_openmm.convert.openmm_system import defaults_in
 from fmm_openmm.integration.options import Options
-from fmm_openmm.integration.validation import electrostatics
+from fmm_openmm.integration.validation import charges_and_cell, electrostatics
 
 EXAMPLE = """fmm-openmm analyse topology.prmtop run.nc --potentials \\
       --output potentials.npz"""
@@ -112,9 +111,7 @@ def solver_of(args, molecules):
     definition, _ = electrostatics(molecules.system)
     given = options.fmm_options(args)
     chosen = Options(**given) if given else definition.options
-    vectors = molecules.system.getDefaultPeriodicBoxVectors()
-    cell = definition.structure.cell(np.array([vector._value for vector in vectors]))
-    charges = definition.parameters.charges(defaults_in(molecules.system))
+    charges, cell = charges_and_cell(molecules.system, definition)
     solver = definition.structure.solver(chosen, charges, cell, molecules.positions)
     return solver, definition.boundary.is_open
 

@@ -14,6 +14,7 @@ from fmm_openmm import ChargeSystem, find_fmm
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.cli import trajectories
 from fmm_openmm.convert.cells import is_no_cell
+from fmm_openmm.convert.openmm_system import system_of_charges
 
 CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "hangles": app.HAngles}
 
@@ -302,17 +303,11 @@ def _read_charges(found, args):
         raise ValueError(f"{path} holds no positions")
     own = None if charges.box_vectors is None else charges.box_vectors * unit.nanometer
     box = _box(args, own)
-    system, force = openmm.System(), openmm.NonbondedForce()
-    for charge in charges.charges:
-        system.addParticle(0.0)
-        force.addParticle(charge, 1.0, 0.0)
-    for i, j in charges.exclusions.tolist():
-        force.addException(i, j, 0.0, 1.0, 0.0)
-    force.setExceptionsUsePeriodicBoundaryConditions(charges.exclusions_periodic)
+    system, force = system_of_charges(
+        charges.charges, charges.exclusions, charges.exclusions_periodic, box, mass=0.0
+    )
     if box is not None:
-        force.setNonbondedMethod(force.PME)
         force.setCutoffDistance(usual_cutoff(box) if args.cutoff is None else args.cutoff)
-    system.addForce(force)
     return _molecules(system, charges.positions, _topology_of(system), box)
 
 

@@ -4,7 +4,7 @@ import importlib
 import json
 import math
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,12 +96,10 @@ class Terminal:
             table.add_row(name, value)
         self._console.print(table)
 
-    @contextmanager
     def progress(self, description: str, total: int | None = None):
         """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a
         function ``advance(steps=1, description=None)``."""
-        with show_progress(description, total, self._progress) as advance:
-            yield advance
+        return show_progress(description, total, self._progress)
 
     def write_json(self, result: dict) -> None:
         """With ``json``: the result on stdout or in the file.

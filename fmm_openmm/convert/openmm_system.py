@@ -161,6 +161,33 @@ def charges_of_topology(topology, forcefield, positions=None) -> dict:
     return charges_of_system(system, positions)
 
 
+def system_of_charges(
+    charges, exclusions, exclusions_periodic: bool, box_vectors=None, mass: float = 1.0
+) -> tuple[openmm.System, openmm.NonbondedForce]:
+    """A System of charges without any other interaction, and its force: with PME in a periodic
+    cell, with NoCutoff in free space.
+
+    Args:
+        charges: shape (n,), e.
+        exclusions: excluded pairs, shape (m, 2).
+        exclusions_periodic: whether exclusions apply to nearest images.
+        box_vectors: shape (3, 3), nm; None in free space.
+        mass: of each particle, dalton.
+    """
+    system, force = openmm.System(), openmm.NonbondedForce()
+    for charge in charges:
+        system.addParticle(mass)
+        force.addParticle(charge, 1.0, 0.0)
+    for first, second in exclusions.tolist():
+        force.addException(first, second, 0.0, 1.0, 0.0)
+    force.setExceptionsUsePeriodicBoundaryConditions(exclusions_periodic)
+    if box_vectors is not None:
+        system.setDefaultPeriodicBoxVectors(*box_vectors)
+        force.setNonbondedMethod(force.PME)
+    system.addForce(force)
+    return system, force
+
+
 def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
     """Arguments from charges and bonds, for packages without force fields.
 

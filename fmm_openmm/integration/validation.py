@@ -12,7 +12,7 @@ import openmm
 
 from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
-from fmm_openmm.convert.openmm_system import defaults_in
+from fmm_openmm.convert.openmm_system import defaults_in, system_of_charges
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
@@ -119,11 +119,9 @@ def validate(
     given = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
     given = {name: value for name, value in given.items() if value is not None}
     options = Options(**given) if given else definition.options
-    charges, structure = definition.parameters.charges(defaults_in(system)), definition.structure
+    structure = definition.structure
+    charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
-    cell = structure.cell(
-        np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
-    )
     if reference == "pme" and reference_cutoff(cell) is None:
         widths = " x ".join(f"{width:g}" for width in np.diag(cell))
         raise UnsupportedError(
@@ -139,9 +137,8 @@ def validate(
         if "pme" in REFERENCES[boundary]:
             advance(description="PME")
             pme = _pme(charges, structure, positions, cell, nonbonded)
-    if "pme" in REFERENCES[boundary]:
-        distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
-        least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
+            distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
+            least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
         particles=structure.particles,
         tolerance=options.tolerance,
@@ -223,6 +220,16 @@ def electrostatics(system: openmm.System) -> tuple[Definition, openmm.NonbondedF
     )
 
 
+def charges_and_cell(
+    system: openmm.System, definition: Definition
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Charges, shape (n,), e, at the defaults of the global parameters, and the default cell of a
+    System, shape (3, 3), nm; None in free space."""
+    box_vectors = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+    charges = definition.parameters.charges(defaults_in(system))
+    return charges, definition.structure.cell(box_vectors)
+
+
 def _by_openmm(
     charges,
     structure,
@@ -232,26 +239,16 @@ def _by_openmm(
     tolerance: float = CONVERGED,
     pme_parameters=(0, 0, 0, 0),
 ) -> tuple[float, np.ndarray]:
-    """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference platform
-    in
-    float64: by PME, or by NoCutoff without a cell.
+    """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference
+    platform, in float64: by PME, or by NoCutoff without a cell.
 
     Virtual sites are treated as ordinary particles, which keep their forces.
     """
-    system, force = openmm.System(), openmm.NonbondedForce()
-    for charge in charges:
-        system.addParticle(1.0)
-        force.addParticle(charge, 0.1, 0.0)
-    for first, second in structure.exclusions.tolist():
-        force.addException(first, second, 0.0, 0.1, 0.0)
-    force.setExceptionsUsePeriodicBoundaryConditions(structure.periodic)
+    system, force = system_of_charges(charges, structure.exclusions, structure.periodic, cell)
     if cell is not None:
-        system.setDefaultPeriodicBoxVectors(*cell)
-        force.setNonbondedMethod(openmm.NonbondedForce.PME)
         force.setCutoffDistance(cutoff)
         force.setEwaldErrorTolerance(tolerance)
         force.setPMEParameters(*pme_parameters)
-    system.addForce(force)
     platform = openmm.Platform.getPlatformByName("Reference")
     context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
     context.setPositions(positions)
