@@ -106,7 +106,7 @@ class PaddedLattice(BoxLattice):
 
     @property
     def _shifts(self) -> np.ndarray:
-        """Of the nearest of these images, shape (k, 3), box widths."""
+        """Displacements of the nearest of these images, shape (k, 3), box widths."""
         numbers = [range(-2, 3) if images else (0,) for images in self.has_images]
         numbers = np.array(list(product(*numbers)))
         return numbers[numbers.any(1)] @ self.boundary.vectors(self.cell)

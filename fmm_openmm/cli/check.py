@@ -21,7 +21,8 @@ from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 
 MADELUNG_ROCK_SALT = 1.74756459463318219
-"""Of nearest neighbours; Borwein, Borwein and Taylor 1985, doi:10.1063/1.526675."""
+"""Madelung constant of rock salt for the distance of nearest neighbours; Borwein, Borwein and
+Taylor 1985, doi:10.1063/1.526675."""
 
 WATER_TOLERANCES = (5e-4, 1e-6)
 PLATFORM_TOLERANCE = 1e-4

@@ -143,7 +143,7 @@ def _look_around(terminal) -> Outcome:
 
 
 def versions() -> dict[str, str]:
-    """Of this package, Python and what it needs."""
+    """Versions of this package, of Python and of the packages that it needs."""
     needed = {name: _installed(name) or "not installed" for name in ("NumPy", "SciPy", "Numba")}
     return {
         "fmm_openmm": __version__,

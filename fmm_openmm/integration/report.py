@@ -15,10 +15,10 @@ COLUMNS = (
     "RMS force error",
     "largest force error, kJ/mol/nm",
 )
-"""Of the table in notebooks."""
+"""Columns of the table in notebooks."""
 
 BINS = 40
-"""Of the histogram."""
+"""Number of bins of the histogram."""
 
 
 @dataclass(frozen=True)
@@ -92,22 +92,22 @@ class ValidationReport:
 
     @property
     def energy(self) -> float:
-        """Of the FMM, kJ/mol."""
+        """Energy of the FMM, kJ/mol."""
         return self.fmm.energy
 
     @property
     def relative_energy_error(self) -> float:
-        """Of the FMM."""
+        """Relative energy error of the FMM."""
         return self.fmm.relative_energy_error
 
     @property
     def relative_rms_force_error(self) -> float:
-        """Of the FMM."""
+        """Relative RMS force error of the FMM."""
         return self.fmm.relative_rms_force_error
 
     @property
     def max_force_error(self) -> float:
-        """Of the FMM, kJ/mol/nm."""
+        """Largest error of a force of the FMM, kJ/mol/nm."""
         return self.fmm.max_force_error
 
     @property

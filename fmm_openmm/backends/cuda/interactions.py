@@ -8,7 +8,7 @@ import numpy as np
 from fmm_openmm.box import BoxLattice
 
 CHILDREN = np.array([(c & 1, c >> 1 & 1, c >> 2) for c in range(8)])
-"""Of a box, shape (8, 3), as the kernels number them."""
+"""Parities of the children of a box, shape (8, 3), in the order of the kernels."""
 
 
 @dataclass(frozen=True, eq=False)

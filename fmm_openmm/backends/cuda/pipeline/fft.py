@@ -11,8 +11,8 @@ from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.program import At
 
 LARGEST_PRIME = 13
-"""Of the lengths that ``kernels/common/dft_lines.cuh`` transforms; lengths with larger
-ones are left to sums."""
+"""Largest prime factor of a length that ``kernels/common/dft_lines.cuh`` transforms; other lengths
+are left to sums."""
 
 WHOLE_BYTES = 110_000
 """Largest grid, in shared memory, that a block transforms alone: larger ones are better spread
@@ -119,7 +119,7 @@ class Fourier:
 
     @property
     def threads(self) -> int:
-        """Of a block that transforms a whole grid or planes."""
+        """Threads of a block that transforms a whole grid or planes."""
         most = MOST_THREADS // self.itemsize
         if self.whole:
             return most // 2

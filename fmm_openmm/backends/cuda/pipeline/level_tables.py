@@ -16,7 +16,8 @@ from fmm_openmm.expansions.translations import exchange
 from fmm_openmm.implementations import M2L, implementation
 
 LARGEST_ORDER = 20
-"""Of expansions on levels: the registers and the shared memory of the kernels suffice for these."""
+"""Largest order of expansions on levels, for which registers and shared memory of the kernels
+suffice."""
 
 TRANSLATE_THREADS = 256
 """A block of m2m and l2l."""

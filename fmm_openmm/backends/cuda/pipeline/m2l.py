@@ -49,12 +49,13 @@ ROTATION_SHAPES = {
         (20, 3, 1, 2, 2, 60, 0),
     ),
 }
-"""Of ``rotation``, by bytes of a real: up to which order how many warps a block and blocks of a
-multiprocessor, at most, parts of the work on terms of even and of odd parity, numbers of M' and
-sums in registers. What was fastest on an H200."""
+"""Launch shapes of ``rotation``, by bytes of a real: largest order, warps in a block, blocks on a
+multiprocessor at most, parts of the work on terms of even and of odd parity, numbers of M' and of
+sums in registers. The fastest on an H200."""
 
 PLANES_BYTES = 2**30
-"""Of moments turned into planes, and as many of sums: so many planes at once, but one at least."""
+"""Bytes for moments turned into planes, and as many for sums; they limit the number of planes at a
+time, which is at least one."""
 
 SHARE_SOURCES = 400
 """To add up the sums of another share takes ``rotation`` about as long as so many sources over

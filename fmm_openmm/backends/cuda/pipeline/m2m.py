@@ -14,7 +14,7 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import (
 )
 
 TRACE_SUMS = 8
-"""Of ``kernels/trace_levels.cu``."""
+"""Number of sums in ``kernels/trace_levels.cu``."""
 
 TRACE_LEVEL_TERMS = 11
 """Coefficients that it writes."""

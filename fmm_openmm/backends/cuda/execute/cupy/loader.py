@@ -115,5 +115,5 @@ def why_unusable() -> str | None:
 
 
 def device_name() -> str:
-    """Of the current device."""
+    """Model of the current device."""
     return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
