@@ -446,6 +446,7 @@ def test_faults_are_noticed(body, fault, folder, monkeypatch):
         "out[threadIdx.x] += 1;",
         "out[threadIdx.x] = atomicExch(out + 1, 7);",
         "extern __shared__ int memory[]; out[threadIdx.x] = memory[threadIdx.x];",
+        "__shared__ int memory[64]; memory[0] = 7; out[threadIdx.x] = memory[threadIdx.x];",
     ],
 )
 def test_reads_of_what_was_never_written_are_noticed(body, folder, monkeypatch):

@@ -213,8 +213,11 @@ def test_every_pair_once(cell, limits, folder, pairs_once):
     assert not {pair for pair, times in wanted.items() if 2 * have[pair] < times}
 
 
-@pytest.mark.parametrize(("precision", "types"), [("mixed", 1), ("double", 40)])
-def test_free_space(precision, types, folder):
+@pytest.mark.parametrize(
+    ("precision", "types", "deterministic"),
+    [("mixed", 1, False), ("double", 40, False), ("mixed", 3, True)],
+)
+def test_free_space(precision, types, deterministic, folder):
     """Some sites are far from all others, and very far; they may share a cell of the grid with
     sites that they do not meet."""
     positions, problem = system(1.9 * np.eye(3), 200, types, vectors=None)
@@ -222,7 +225,7 @@ def test_free_space(precision, types, folder):
     positions[::17] *= 40.0
     positions[5] = [3e4, -2e5, 1e3]
     check(
-        Emulated(problem, precision, folder).evaluate(positions),
+        Emulated(problem, precision, folder, deterministic=deterministic).evaluate(positions),
         problem.evaluate(positions),
         ACCURACY[precision],
     )

@@ -98,7 +98,7 @@ __device__ __forceinline__ void compute_pairs(
     const unsigned* entry = lists.entry + own * (long long)lists.entries;
     const uint2* masked = lists.masked + own * (long long)lists.masks;
     // results must not depend on which clusters share a warp
-    if (DETERMINISTIC || __any_sync(FULL, listed.imaged))
+    if (PERIODIC && (DETERMINISTIC || __any_sync(FULL, listed.imaged)))
         interact_with_list<FORCES, ENERGY, true>(c, lane, listed, entry, masked, position,
                                                  translations, table, reaction);
     else

@@ -3,7 +3,7 @@ without CUDA or a GPU.
 
 Slow, and nothing like a GPU in its timing; but the same sources, the same macros, the same steps
 and buffers. Writing beyond a buffer is noticed and, if the compiler is g++, reading what was never
-written in a buffer or in dynamic shared memory. Paths for newer architectures (tensor cores) are
+written in a buffer or in shared memory. Paths for newer architectures (tensor cores) are
 not covered.
 """
 
@@ -43,8 +43,7 @@ if NOTICES_READS:
     OPTIONS += ("-fno-aggressive-loop-optimizations",)  # rows of an array are run over
     OPTIONS += ("-fsanitize=kernel-address",)
     OPTIONS += tuple(
-        f"--param=asan-{what}=0"
-        for what in ("instrumentation-with-call-threshold", "stack", "globals")
+        f"--param=asan-{what}=0" for what in ("instrumentation-with-call-threshold", "stack")
     )
 GUARD = 64
 """Bytes on either side of a buffer that nobody may write."""
@@ -63,7 +62,7 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
         r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros)
     )
     entries = "".join(f"LAUNCHER({name})\n" for name in kernels)
-    text = f'#include "cuda.h"\n{source}\n{entries}'
+    text = f'#include "cuda.h"\nnamespace {{\n{source}\n}}\n{entries}'
     path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
     path.write_text(text)
     return ctypes.CDLL(str(built(path.with_suffix(".so"), path, machine(folder))))

@@ -58,11 +58,16 @@ int lane();
 void barrier();
 // The values, of so many bytes, of all lanes of a mask, by lane.
 void exchange(unsigned mask, const void* value, void* values, std::size_t bytes);
-// Runs body for all threads of all blocks; what went wrong, or nothing.
-const char* run(uint3 grid, unsigned block, void (*body)(void*), void* argument);
+// Runs body for all threads of all blocks; what went wrong, or nothing. Static shared memory lies
+// between two addresses.
+const char* run(uint3 grid, unsigned block, void (*body)(void*), void* argument, char* shared,
+                char* shared_end);
 
 }  // namespace emulator
 #pragma GCC visibility pop
+
+// The library's variables without initial values, of the linker: its kernels' static shared memory.
+extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];
 
 namespace emulator {
 
@@ -84,7 +89,8 @@ const char* launch(void (*kernel)(A...), uint3 grid, unsigned block, void** argu
                    std::index_sequence<I...>) {
     auto call = [&] { kernel(*static_cast<std::remove_reference_t<A>*>(arguments[I])...); };
     return run(
-        grid, block, [](void* call_of) { (*static_cast<decltype(call)*>(call_of))(); }, &call);
+        grid, block, [](void* call_of) { (*static_cast<decltype(call)*>(call_of))(); }, &call,
+        __bss_start, _end);
 }
 
 template <class... A>

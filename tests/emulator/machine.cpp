@@ -23,7 +23,7 @@ namespace emulator {
 constexpr std::size_t STACK = 128 * 1024, DYNAMIC = 256 * 1024;
 alignas(128) char dynamic_shared[DYNAMIC];
 
-// What buffers and dynamic shared memory are made of at first.
+// What buffers and shared memory are made of at first.
 constexpr unsigned char GARBAGE = 0xa5;
 
 namespace {
@@ -48,6 +48,7 @@ bool progress;
 const char* fault;
 void (*body)(void*);
 void* body_argument;
+char *static_shared, *static_shared_end;
 
 void yield() {
     if (!_setjmp(threads[current].place)) _longjmp(scheduler, 1);
@@ -105,6 +106,7 @@ bool resume_warp(unsigned first) {
 
 void run_block() {
     std::memset(dynamic_shared, GARBAGE, DYNAMIC);
+    std::memset(static_shared, GARBAGE, static_shared_end - static_shared);
     meetings.assign((blockDim.x + 31) / 32, {});
     for (unsigned k = 0; k < blockDim.x; k++) threads[k].done = false;
     alive = blockDim.x;
@@ -157,9 +159,12 @@ void exchange(unsigned mask, const void* value, void* values, std::size_t bytes)
     if (meeting.left == mask) meeting.left = meeting.arrived = 0;
 }
 
-const char* run(uint3 grid, unsigned block, void (*of)(void*), void* argument) {
+const char* run(uint3 grid, unsigned block, void (*of)(void*), void* argument, char* shared,
+                char* shared_end) {
     body = of;
     body_argument = argument;
+    static_shared = shared;
+    static_shared_end = shared_end;
     gridDim = grid;
     blockDim = {block, 1, 1};
     fault = nullptr;

@@ -201,7 +201,8 @@ def test_kernels_after_an_error_are_in_order_with_copies():
 
 
 @on_gpu
-def test_a_buffer_that_grows_gets_its_room_at_once(monkeypatch):
+@pytest.mark.parametrize("deterministic", ["false", "true"])
+def test_a_buffer_that_grows_gets_its_room_at_once(deterministic, monkeypatch):
     """In free space, where the density says nothing about it: sites that move far with every
     evaluation make the buffer grow at the 160th."""
     box = all_sites(droplet_in_a_cell(None, 2000))
@@ -215,7 +216,7 @@ def test_a_buffer_that_grows_gets_its_room_at_once(monkeypatch):
 
     monkeypatch.setattr(pair_choice, "program", noted)
     box, _ = prepared(box, "sites", allow_reaction_field=True)
-    context = context_of(box)
+    context = context_of(box, DeterministicForces=deterministic)
     for evaluation in range(1, 201):
         context.setPositions(box.positions + 0.3 * (evaluation % 2))
         context.getState(forces=True, groups={GROUP})
@@ -223,7 +224,11 @@ def test_a_buffer_that_grows_gets_its_room_at_once(monkeypatch):
     assert max(entries for when, entries in made if when < 150) > 0
     (later,) = (when for when, _ in made if when >= 150)
     assert later < 170
-    agree(pairs_of(context), pairs_of(context_of(box)), ROUNDING["mixed"])
+    agree(
+        pairs_of(context),
+        pairs_of(context_of(box, DeterministicForces=deterministic)),
+        ROUNDING["mixed"],
+    )
 
 
 @on_gpu
