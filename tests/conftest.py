@@ -2,6 +2,7 @@
 ``pytest --all`` every case, as CI does. Where files or tests are named, all their cases run.
 """
 
+import pytest
 from pytest import Config
 
 
@@ -33,3 +34,9 @@ def pytest_terminal_summary(terminalreporter, config):
     left = len(terminalreporter.stats.get("deselected", ()))
     if left and not config.getoption("keyword"):
         terminalreporter.write_line(f"{left} more cases run with: pytest --all --numprocesses auto")
+
+
+@pytest.fixture(scope="session")
+def folder(pytestconfig):
+    """The folder for what a C++ compiler makes (``tests/compiler.py``)."""
+    return pytestconfig.cache.mkdir("compiled")

@@ -13,7 +13,7 @@ from fmm_openmm.backends.cuda.pipeline.m2m import TRACE_SUMS
 from fmm_openmm.backends.cuda.program import Launch, Phase
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.integration.native import plugin
-from tests.emulator import COMPILER
+from tests.compiler import COMPILER
 from tests.test_program import CASES, of_sites, program
 
 NATIVE = plugin._folder()

@@ -14,7 +14,8 @@ from fmm_openmm.expansions import operators
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
-from tests.emulator import COMPILER, NOTICES_READS, EmulatedStages
+from tests.compiler import COMPILER
+from tests.emulator import NOTICES_READS, EmulatedStages
 from tests.test_strain import deformation
 
 if COMPILER is None:
@@ -30,11 +31,6 @@ CELLS = {
     "one box": (np.diag([3.0, 1, 1]), (1, 1, 1)),
 }
 SPANS = {"open": (5, 4, 6), "open, one box": (1, 1, 1)}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
 
 
 def charges_in(low, high, n=150, seed=3):

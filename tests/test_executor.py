@@ -2,7 +2,6 @@
 kernels (``tests/emulator/driver.cpp``)."""
 
 import ctypes
-import subprocess
 
 import numpy as np
 import pytest
@@ -12,35 +11,21 @@ from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.integration.native import plugin
-from tests.emulator import COMPILER, SOURCES, EmulatedStages
+from tests import compiler
+from tests.emulator import SOURCES, EmulatedStages
 from tests.test_emulated import between_openmm
 
 CUDA = [folder for folder in plugin._cuda_folders() if (folder / "cuda.h").is_file()]
-if COMPILER is None or not CUDA:
+if compiler.COMPILER is None or not CUDA:
     pytest.skip("needs a C++ compiler and cuda.h", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("executor")
 
 
 @pytest.fixture(scope="module")
 def driver(folder):
     core = plugin._folder() / "core"
     sources = [SOURCES / "driver.cpp", *sorted(core.glob("*.cpp"))]
-    options = (
-        "-std=c++17",
-        "-O1",
-        "-w",
-        "-shared",
-        "-fPIC",
-        "-Wl,-Bsymbolic",
-        f"-I{core}",
-        f"-I{CUDA[0]}",
-    )
-    subprocess.run([COMPILER, *options, *sources, "-o", folder / "driver.so"], check=True)
-    library = ctypes.CDLL(str(folder / "driver.so"), mode=ctypes.RTLD_LOCAL)
+    options = "-O1", "-w", "-Wl,-Bsymbolic", f"-I{core}", f"-I{CUDA[0]}"
+    library = compiler.library(folder, "driver", *options, *sources)
     library.make_graph.restype = ctypes.c_void_p
     for name in ("start", "run", "replay", "upload"):
         getattr(library, name).restype = ctypes.c_char_p

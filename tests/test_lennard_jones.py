@@ -13,7 +13,8 @@ import pytest
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
-from tests.emulator import COMPILER, Emulator
+from tests.compiler import COMPILER
+from tests.emulator import Emulator
 from tests.lennard_jones import Functions, LennardJones, force_switch
 
 if COMPILER is None:
@@ -29,11 +30,6 @@ CELLS = {
     "skewed, the other way": np.array([[2.1, 0, 0], [-1.0, 2.2, 0], [1.0, -1.1, 1.9]]),
     "sparse": 12.0 * np.eye(3),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
 
 
 class Emulated:

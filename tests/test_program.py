@@ -22,7 +22,7 @@ from fmm_openmm.literature import layouts
 from fmm_openmm.literature.layouts import Neighbourhood
 from fmm_openmm.literature.operators import level
 from fmm_openmm.stages import STAGES
-from tests.emulator import COMPILER
+from tests.compiler import COMPILER
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
 COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])

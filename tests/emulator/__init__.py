@@ -8,12 +8,9 @@ not covered.
 """
 
 import ctypes
-import hashlib
-import os
 import re
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +19,10 @@ from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, At, Device, Interface, Launch, Memset, Program
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.units import COULOMB_CONSTANT
+from tests.compiler import COMPILER, SHARED, built, digest, version
 
 SOURCES = Path(__file__).parent
-COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-OPTIONS = (
-    "-std=c++17",
-    "-O1",
-    "-w",
-    "-shared",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-strict-aliasing",
-    f"-I{SOURCES}",
-)
+OPTIONS = (*SHARED, "-O1", "-w", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{SOURCES}")
 OPTIONS += ("-U_FORTIFY_SOURCE",)  # which would forbid jumps between stacks
 NOTICES_READS = "g++" in str(COMPILER)
 """Whether reading what was never written is noticed."""
@@ -63,26 +51,27 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
     )
     entries = "".join(f"LAUNCHER({name})\n" for name in kernels)
     text = f'#include "cuda.h"\nnamespace {{\n{source}\n}}\n{entries}'
-    path = folder / f"{file}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
-    path.write_text(text)
-    return ctypes.CDLL(str(built(path.with_suffix(".so"), path, machine(folder))))
+    runner = machine(folder)
+    options = *OPTIONS, f"-I{runner.parent}", "-x", "c++", "-", "-x", "none", runner
+    path = built(runner.with_name(f"{file}_{digest(text)}.so"), *options, text=text)
+    return ctypes.CDLL(str(path))
 
 
 def machine(folder: Path) -> Path:
     """The library that runs the blocks of every kernel; beside it the header in a form that g++
-    reads much faster."""
-    built(folder / "cuda.h.gch", "-x", "c++-header", SOURCES / "cuda.h")
-    return built(folder / "machine.so", "-fno-sanitize=all", SOURCES / "machine.cpp")
+    reads much faster. Both, and what is compiled with them, are in a folder of their own."""
+    header, source = SOURCES / "cuda.h", SOURCES / "machine.cpp"
+    folder = folder / _tools()
+    built(folder / "cuda.h.gch", *OPTIONS, "-x", "c++-header", header)
+    return built(folder / "machine.so", *OPTIONS, "-fno-sanitize=all", source)
 
 
-def built(path: Path, *sources) -> Path:
-    """What the compiler makes of sources, once."""
-    if not path.exists():
-        done = subprocess.run(
-            [COMPILER, *OPTIONS, "-o", path, *sources], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-    return path
+@cache
+def _tools() -> str:
+    """A digest of the compiler and of what every kernel is compiled with."""
+    return digest(
+        version(), *OPTIONS, *((SOURCES / name).read_text() for name in ("cuda.h", "machine.cpp"))
+    )
 
 
 class Emulator:

@@ -3,8 +3,6 @@ and Contexts on a GPU."""
 
 import copy
 import ctypes
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from fmm_openmm.integration.native.session import Session, build, describe
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.planning.boxes import Filling, Region
 from fmm_openmm.planning.request import FMMParameters
+from tests import compiler
 from tests.integration.boxes import Box, relative_difference
 from tests.integration.native_contexts import (
     context_of,
@@ -52,25 +51,11 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
-    if compiler is None:
+def library(folder):
+    if compiler.COMPILER is None:
         pytest.skip("needs a C++ compiler")
-    folder = tmp_path_factory.mktemp("cell")
-    (folder / "cell.cpp").write_text(LIBRARY)
-    command = [
-        compiler,
-        "-std=c++17",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        f"-I{HEADER.parent}",
-    ]
-    subprocess.run([*command, "-o", folder / "cell.so", folder / "cell.cpp"], check=True)
-    return ctypes.CDLL(str(folder / "cell.so"))
+    options = "-O2", "-Wall", "-Wextra", "-Werror", f"-I{HEADER.parent}"
+    return compiler.library(folder, "cell", *options, text=LIBRARY)
 
 
 class Compiled:

@@ -11,7 +11,7 @@ import openmm
 import pytest
 
 from fmm_openmm.integration.native import pair_choice
-from tests.emulator import COMPILER
+from tests.compiler import COMPILER
 from tests.integration.boxes import Box
 from tests.integration.native_contexts import context_of, droplet_in_a_cell, on_gpu
 from tests.integration.test_lennard_jones import (

@@ -4,8 +4,6 @@ headers, but neither CUDA nor a GPU.
 """
 
 import ctypes
-import hashlib
-import subprocess
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import NamedTuple
@@ -16,14 +14,14 @@ import pytest
 
 import fmm_openmm
 from fmm_openmm.backends.cuda.source import kernel_folder
-from tests.emulator import COMPILER
+from tests import compiler
 from tests.lennard_jones import FORCE_SWITCH
 
 HERE = Path(__file__).parent
 PLUGIN = Path(fmm_openmm.__file__).parent / "native" / "openmm"
 LIBRARIES = Path(openmm.version.openmm_library_path)
 HEADERS = LIBRARIES.parent / "include"
-if COMPILER is None or not (HEADERS / "lepton").is_dir():
+if compiler.COMPILER is None or not (HEADERS / "lepton").is_dir():
     pytest.skip("needs a C++ compiler and OpenMM's headers", allow_module_level=True)
 
 DISTANCES = np.array([0.21, 0.3, 0.37, 0.5, 0.999, 1.0, 1.001, 1.1, 1.19, 1.25, 1.7])
@@ -136,28 +134,14 @@ class Found(NamedTuple):
     functions: str
 
 
-def compiled(folder, name, sources, *options) -> ctypes.CDLL:
-    path = folder / f"{name}.so"
-    if not path.exists():
-        command = [COMPILER, *sources, "-o", path, "-w", "-shared", "-fPIC", *options]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-4000:]
-    return ctypes.CDLL(str(path))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("pair_energy")
-
-
 @pytest.fixture(scope="module")
 def recognise(folder):
     """What the plugin finds in a force, at values of its global parameters or
     their default values."""
     parts = "force_survey", "pair_energy", "separation", "function_source"
     sources = [HERE / "pair_energy.cpp", *(PLUGIN / f"{name}.cpp" for name in parts)]
-    options = "-std=c++17", "-O2", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
-    library = compiled(folder, "recognise", sources, *options)
+    options = "-O2", "-w", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
+    library = compiler.library(folder, "recognise", *sources, *options)
     library.recognise.restype = ctypes.c_char_p
 
     def of(force, *values):
@@ -185,17 +169,9 @@ def pair_function(functions, folder, real="double"):
         {"PAIR_FUNCTIONS": functions} if functions else {}
     )
     text = "".join(f"#define {name} {value}\n" for name, value in macros.items())
-    source = folder / f"pair_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
-    source.write_text(f'{text}#include "{HERE.parent / "pair.cpp"}"\n')
-    library = compiled(
-        folder,
-        source.stem,
-        [source],
-        f"-I{HERE.parent / 'emulator'}",
-        f"-I{kernel_folder()}",
-        "-std=c++17",
-        "-O1",
-    )
+    text += f'#include "{HERE.parent / "pair.cpp"}"\n'
+    includes = f"-I{HERE.parent / 'emulator'}", f"-I{kernel_folder()}"
+    library = compiler.library(folder, "pair", "-O1", "-w", *includes, text=text)
 
     def of(r, a, b):
         found = (ctypes.c_double * 2)()

@@ -25,7 +25,8 @@ from fmm_openmm.literature.layouts.model import (
     predict_layout,
 )
 from fmm_openmm.stages import Accumulator
-from tests.emulator import COMPILER, Emulator, compiled
+from tests.compiler import COMPILER
+from tests.emulator import Emulator, compiled
 
 ACCURACY = {np.float32: 1e-5, np.float64: 1e-12}
 CASES = {  # cell, grid, near radius, particles
@@ -62,11 +63,6 @@ def agree(found, expected, dtype):
     for columns in (slice(0, 1), slice(1, 4)):
         wrong = np.linalg.norm(found[:, columns] - expected[:, columns])
         assert wrong <= ACCURACY[dtype] * np.linalg.norm(expected[:, columns])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")

@@ -14,7 +14,8 @@ from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.translations import m2l_matrix, order_of
 from fmm_openmm.literature.operators.level import OPERATORS, Level, cube, program
 from fmm_openmm.literature.operators.mirrored import mirrored_lists
-from tests.emulator import COMPILER, DEVICE, Emulator
+from tests.compiler import COMPILER
+from tests.emulator import DEVICE, Emulator
 
 bench = pytest.importorskip(
     "fmm_openmm.literature.operators.measure", reason="needs CuPy", exc_type=ImportError
@@ -117,15 +118,13 @@ def emulated(name, level, moments, folder):
 )
 @pytest.mark.parametrize("name", OPERATORS)
 def test_programs_agree_with_dense_matrices(
-    name, order, side, separation, dtype, monkeypatch, tmp_path_factory
+    name, order, side, separation, dtype, monkeypatch, folder
 ):
     """Through the emulator; of ``p4_parity`` with one tile of terms a block, and with two."""
     monkeypatch.setattr("fmm_openmm.literature.operators.mirrored.TARGET_WARPS", 256)
     moments = random_moments(order, side**3)
     expected = dense(moments, side, separation)
-    found = emulated(
-        name, Level(order, side, separation, dtype), moments, tmp_path_factory.getbasetemp()
-    )
+    found = emulated(name, Level(order, side, separation, dtype), moments, folder)
     assert largest_error(found, expected, order) <= ACCURACY[dtype]
 
 
@@ -165,7 +164,7 @@ def test_lists_by_plane(separation):
     ],
 )
 def test_shapes_of_rotation_agree_with_dense_matrices(
-    shape, shares, planes_bytes, monkeypatch, tmp_path_factory
+    shape, shares, planes_bytes, monkeypatch, folder
 ):
     """Several warps a block, the last of which has no targets; numbers in registers and in
     shared memory; M' in parts; all planes at once, one after the other, and four at a time."""
@@ -175,14 +174,12 @@ def test_shapes_of_rotation_agree_with_dense_matrices(
     monkeypatch.setattr(f"{pipeline}.fewest_rounds", lambda *_: shares)
     monkeypatch.setattr(f"{pipeline}.PLANES_BYTES", planes_bytes)
     moments = random_moments(order, side**3)
-    found = emulated(
-        "rotation", Level(order, side, 1, np.float64), moments, tmp_path_factory.getbasetemp()
-    )
+    found = emulated("rotation", Level(order, side, 1, np.float64), moments, folder)
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
 
 
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
-def test_planes_without_sources(monkeypatch, tmp_path_factory):
+def test_planes_without_sources(monkeypatch, folder):
     """One plane after the other, of which some have no source for some child positions."""
     table = np.ascontiguousarray(Interactions(cube(1)).list[:, ::40])
     offsets = {
@@ -197,9 +194,7 @@ def test_planes_without_sources(monkeypatch, tmp_path_factory):
     )
     assert (counts[0] == 0).any() and ((counts == 0).any(1) & (counts > 0).any(1)).any()
     moments = random_moments(2, 64)
-    found = emulated(
-        "rotation", Level(2, 4, 1, np.float64), moments, tmp_path_factory.getbasetemp()
-    )
+    found = emulated("rotation", Level(2, 4, 1, np.float64), moments, folder)
     assert largest_error(found, dense(moments, 4, 1), 2) <= ACCURACY[np.float64]
 
 
