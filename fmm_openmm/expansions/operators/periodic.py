@@ -36,6 +36,9 @@ from fmm_openmm.openmp import get_num_threads
 # against the reciprocal images
 ALPHA = 0.55
 
+POINTS = 4096
+"""Number of points whose harmonics are evaluated together."""
+
 
 def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Weighted sums of regular harmonics over the first axis, ``sum_j weight[j, l] R_lm(x[j])``.
@@ -49,8 +52,13 @@ def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """
     top = weight.shape[1] - 1
     out = np.zeros((term_count(top), x.shape[2]))
-    for points, weights in zip(x, weight, strict=True):
-        out += regular(points.T, top) * weights[degrees(top)]
+    points, weights = np.moveaxis(x, 1, -1), np.moveaxis(weight, 1, 0)
+    rows = max(1, POINTS // max(1, x.shape[2]))  # few boxes have many images
+    for start in range(0, len(x), rows):
+        chunk = slice(start, start + rows)
+        terms = regular(points[chunk], top) * weights[degrees(top), chunk]
+        for row in range(terms.shape[1]):  # one after the other, whatever POINTS is: the same bits
+            out += terms[:, row]
     return out
 
 
