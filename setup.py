@@ -1,5 +1,5 @@
-"""What setup.cfg cannot say: in a package index the links of the README lead to the project's page,
-where setup.cfg names one as its ``url``."""
+"""What setup.cfg cannot say: in a package index the links of the README, and those beside it, lead
+to the project's page, where setup.cfg names one as its ``url``."""
 
 import re
 from configparser import ConfigParser
@@ -21,11 +21,22 @@ def absolute_links(text: str, url: str, version: str) -> str:
     return re.sub(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)", absolute, text)
 
 
+def project_urls(url: str, version: str) -> dict[str, str]:
+    """Links of the package in an index."""
+    return {
+        "Source": url,
+        "Documentation": f"{url}/tree/v{version}/docs",
+        "Changelog": f"{url}/blob/v{version}/CHANGELOG.md",
+        "Issues": f"{url}/issues",
+    }
+
+
 if __name__ == "__main__":
     settings = ConfigParser()
     settings.read(FOLDER / "setup.cfg", encoding="utf-8")
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     url = settings.get("metadata", "url", fallback="").rstrip("/")
+    version, urls = settings["metadata"]["version"], {}
     if url:
-        readme = absolute_links(readme, url, settings["metadata"]["version"])
-    setup(long_description=readme)
+        readme, urls = absolute_links(readme, url, version), project_urls(url, version)
+    setup(long_description=readme, project_urls=urls)

@@ -30,6 +30,16 @@ def test_the_citation_has_the_version(settings):
     assert f"\nversion: {settings['metadata']['version']}\n" in text
 
 
+def test_every_link_comes_from_the_url():
+    urls = runpy.run_path(str(ROOT / "setup.py"))["project_urls"]("https://example.org/fmm", "1.2")
+    for url in urls.values():
+        start, _, path = url.partition("https://example.org/fmm")
+        assert start == ""
+        folder, _, path = path.partition("/v1.2/")
+        assert folder in ("", "/issues", "/blob", "/tree")
+        assert (ROOT / path).exists()
+
+
 def test_links_of_the_readme_are_absolute_in_a_package_index():
     absolute_links = runpy.run_path(str(ROOT / "setup.py"))["absolute_links"]
     text = "![steps](docs/steps.svg), [a\nguide](docs/a.md#b), [here](#c), [OpenMM](https://openmm.org)"
