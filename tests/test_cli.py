@@ -471,6 +471,20 @@ def test_info(succeed):
         assert word in text
 
 
+def test_info_draws(succeed, tmp_path):
+    for files in (), ("converted.xml", "system.xml"):
+        plot = tmp_path / f"{len(files)}.svg"
+        succeed("info", *files, "--plot", str(plot))
+        drawn = plot.read_text()
+        assert ("particles" if files else "Reference") in drawn.replace("<!-- ", "")
+
+
+def test_convert_draws(succeed, tmp_path):
+    plot = tmp_path / "charges.svg"
+    succeed("convert", *WATER, "-o", str(tmp_path / "water.npz"), "--plot", str(plot))
+    assert "768 particles" in plot.read_text()
+
+
 def test_info_on_files(succeed, tmp_path):
     """What is in a file is told without running it."""
     hostile = with_function(tmp_path, pickle.dumps(Hostile(tmp_path / "ran")))
@@ -1285,6 +1299,22 @@ def test_a_restarted_run_goes_on_where_it_was(name, ensemble, succeed, tmp_path)
     assert len(frames[0]) == 4
     assert frames[1] == pytest.approx(frames[0], abs=2e-3)
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_run_that_ended_between_log_and_checkpoint(succeed, fail, tmp_path):
+    """Rows after the checkpoint are written anew, whole ones and one that was cut short."""
+    log, checkpoint = tmp_path / "run.csv", str(tmp_path / "run.chk")
+    argv = (*SIMULATION, "--log", str(log), "--checkpoint", checkpoint)
+    succeed(*argv, "--steps", "8")
+    rows = log.read_text()
+    log.write_text(rows + rows.splitlines()[-1].replace("8,", "12,", 1) + "\n16,0.0")
+    succeed(*argv, "--steps", "16", "--restart", checkpoint)
+    assert log.read_text().startswith(rows)
+    steps = [line.split(",")[0] for line in log.read_text().splitlines()[1:]]
+    assert steps == ["0", "4", "8", "12", "16"]
+    log.write_text("a,b\n1,2\n")
+    line = fail(*argv, "--steps", "24", "--restart", checkpoint)
+    assert f"cannot read {log}: this is not a log of fmm-openmm run" in line
 
 
 def test_a_restart_that_is_refused(fail, succeed, tmp_path):

@@ -138,6 +138,12 @@ def test_plot_makes_axes_of_its_own(monkeypatch):
     pyplot.close(axes.figure)
 
 
+def test_dir_of_a_force_has_public_names_alone():
+    names = dir(fmm.FMMForce())
+    assert {"addParticle", "getPotentialsInContext", "setForceGroup"} <= set(names)
+    assert not [name for name in names if name.startswith("_") or name in ("this", "thisown")]
+
+
 def test_dir_has_public_names_alone():
     assert sorted([*fmm.__all__, "__version__"]) == dir(fmm)
     assert all(getattr(fmm, name) for name in dir(fmm))

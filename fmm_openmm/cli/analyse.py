@@ -14,6 +14,7 @@ from fmm_openmm.cli import inputs, notes, options
 from fmm_openmm.cli.interrupts import first_interrupt
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.cli.trajectories import frames
+from fmm_openmm.integration.analysis import analyse
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.validation import charges_and_cell, electrostatics
 
@@ -57,27 +58,29 @@ def run(args, terminal) -> Outcome:
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
         solver, is_open = solver_of(args, molecules)
-        rows: list[tuple[int, float, float]] = []
-        arrays: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
         interrupt = stack.enter_context(first_interrupt())
-        for k, frame in enumerate(frames(path, molecules.topology, args.stride)):
-            number = k * args.stride
-            advance(description=f"frame {number}")
-            box = None if is_open or args.box else frame.box_vectors
-            result = solver.compute(frame.positions, box)
-            rows.append((number, frame.time, float(result.energy)))
-            for name in wanted:
-                arrays[name].append(getattr(result, name).astype(np.float32))
-            if interrupt.came:
-                break
-    if not rows:
+        times: list[float] = []
+
+        def until_interrupt():
+            for frame in frames(path, molecules.topology, args.stride):
+                advance(description=f"frame {len(times) * args.stride}")
+                times.append(frame.time)
+                yield frame.positions, None if is_open or args.box else frame.box_vectors
+                if interrupt.came:
+                    return
+
+        arrays = analyse(
+            until_interrupt(), solver, ("energy", *wanted), progress=False, dtype=np.float32
+        )
+    if not times:
         raise ValueError(f"{path} has no frames")
+    numbers = args.stride * np.arange(len(times))
     if interrupt.came:
-        terminal.say(f"Interrupted after frame {rows[-1][0]}\n")
-    numbers, times, energies = map(np.array, zip(*rows, strict=True))
-    columns = {"frames": numbers, "times": times, "energies": energies}
+        terminal.say(f"Interrupted after frame {numbers[-1]}\n")
+    energies = arrays.pop("energy")
+    columns = {"frames": numbers, "times": np.array(times), "energies": energies}
     if args.output:
-        write(args.output, rows, columns, arrays)
+        write(args.output, columns, arrays)
     if drawing:
         draw(drawing, times, energies)
         drawing.savefig(args.plot)
@@ -85,7 +88,7 @@ def run(args, terminal) -> Outcome:
         [
             ("particles", str(len(molecules.positions))),
             ("boundary", noted["boundary"]),
-            ("frames", str(len(rows))),
+            ("frames", str(len(times))),
             ("mean Coulomb energy", f"{energies.mean():.6f} kJ/mol"),
             ("standard deviation", f"{energies.std():.6f} kJ/mol"),
             *([("written to", args.output)] if args.output else []),
@@ -116,15 +119,15 @@ def solver_of(args, molecules):
     return solver, definition.boundary.is_open
 
 
-def write(path: str, rows: list, columns: dict, arrays: dict) -> None:
-    """Everything as arrays, or the rows as a table."""
+def write(path: str, columns: dict, arrays: dict) -> None:
+    """Everything as arrays, or the columns as a table."""
     if path.endswith(".npz"):
-        np.savez(path, **columns, **{name: np.array(values) for name, values in arrays.items()})
+        np.savez(path, **columns, **arrays)
         return
     with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(("frame", "time_ps", "coulomb_energy"))
-        table.writerows(rows)
+        table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
 def draw(drawing, times: np.ndarray, energies: np.ndarray) -> None:

@@ -6,29 +6,34 @@ The file is what fmm_openmm.ChargeSystem.load reads.
 import numpy as np
 
 from fmm_openmm.cli import inputs, notes
-from fmm_openmm.cli.terminal import Outcome
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.convert import ChargeSystem
 
 EXAMPLE = "fmm-openmm convert water.prmtop water.inpcrd -o water.npz"
 
 
 def add_arguments(parser) -> None:
-    """FILE and ``-o``."""
+    """FILE, ``-o`` and ``--plot``."""
     inputs.add_arguments(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT.npz", help="the file to write"
     )
+    add_plot_argument(parser)
 
 
 def run(args, terminal) -> Outcome:
     """Read, convert, save."""
     if not args.output.endswith(".npz"):
         raise ValueError(f"--output must end in .npz, got {args.output}")
+    drawing = figure(args.plot)
     with terminal.progress("reading"):
         molecules = inputs.load(args)
         system = ChargeSystem.from_openmm(molecules.system, molecules.positions)
     noted = notes.look(args, molecules, terminal)
     system.save(args.output)
+    if drawing:
+        draw(drawing, system)
+        drawing.savefig(args.plot)
     result = {
         "file": args.output,
         "particles": len(system),
@@ -53,3 +58,19 @@ def run(args, terminal) -> Outcome:
         ]
     )
     return Outcome(result)
+
+
+def draw(drawing, system: ChargeSystem) -> None:
+    """Histogram of the charges, and the positions in the plane of the first two axes."""
+    drawing.set_figwidth(10)
+    histogram, plane = drawing.subplots(1, 2)
+    histogram.hist(system.charges, bins=60, log=True)
+    histogram.set_title(f"{len(system)} particles")
+    histogram.set_xlabel("charge, e")
+    histogram.set_ylabel("particles")
+    x, y, _ = system.positions.T
+    plane.hexbin(x, y, gridsize=60, cmap="viridis", mincnt=1)
+    plane.set_title("particles along z")
+    plane.set_xlabel("x, nm")
+    plane.set_ylabel("y, nm")
+    plane.set_aspect("equal")

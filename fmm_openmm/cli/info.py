@@ -13,7 +13,7 @@ import openmm
 from fmm_openmm import CoulombSolver, UnsupportedError, __version__
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.readers import reading
-from fmm_openmm.cli.terminal import Outcome
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.integration.definition import size_of
 from fmm_openmm.integration.identity import content_in
 from fmm_openmm.integration.native import plugin
@@ -28,15 +28,44 @@ EXAMPLE = "fmm-openmm info"
 
 
 def add_arguments(parser) -> None:
-    """The files to look into."""
+    """The files to look into, and ``--plot``."""
     parser.add_argument(
         "files", nargs="*", metavar="SYSTEM.xml", help="show the FMMForces of these files instead"
     )
+    add_plot_argument(parser)
 
 
 def run(args, terminal) -> Outcome:
     """Look and print."""
-    return _look_into(args.files, terminal) if args.files else _look_around(terminal)
+    drawing = figure(args.plot)
+    outcome = _look_into(args.files, terminal) if args.files else _look_around(terminal)
+    if drawing:
+        draw(drawing, outcome.result)
+        drawing.savefig(args.plot)
+    return outcome
+
+
+def draw(drawing, result: dict) -> None:
+    """The size of every FMMForce of the files or, without files, the speed of every platform."""
+    axes = drawing.add_subplot()
+    if "files" in result:
+        forces = [
+            (f"{file}\n{force['name']}", force)
+            for file, found in result["files"].items()
+            for force in found
+            if force["kind"] == FMM_FORCE
+        ]
+        for shift, name in ((-0.2, "particles"), (0.2, "exclusions")):
+            places = np.arange(len(forces)) + shift
+            axes.barh(places, [force[name] for _, force in forces], 0.4, label=name)
+        axes.set_yticks(range(len(forces)), [name for name, _ in forces])
+        axes.set_xlabel("number")
+        axes.legend()
+    else:
+        platforms = result["platforms"]
+        names = [f"{entry['name']}\n{entry['device'] or 'no device'}" for entry in platforms]
+        axes.barh(names, [entry["speed"] for entry in platforms])
+        axes.set_xlabel("speed, relative to the Reference platform, as OpenMM estimates it")
 
 
 def _look_into(files, terminal) -> Outcome:

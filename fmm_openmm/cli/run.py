@@ -88,8 +88,8 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--restart",
         metavar="FILE",
-        help="go on from what --checkpoint wrote, to --steps in all; --log and --trajectory are "
-        "appended to",
+        help="go on from what --checkpoint wrote, to --steps in all; rows of --log after "
+        "that are replaced, --trajectory is appended to",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
@@ -310,9 +310,11 @@ def simulate(
     dof = degrees_of_freedom(simulation.system)
     samples.append(sample(simulation, dof))
     with ExitStack() as stack:
-        log = stack.enter_context(Log(args.log, bool(args.restart))) if args.log else None
-        if log and not log.goes_on:
-            log.write(samples[0])
+        log = None
+        if args.log:
+            log = stack.enter_context(Log(args.log, samples[0].step if args.restart else None))
+            if not log.goes_on:
+                log.write(samples[0])
         if args.trajectory:
             goes_on = {"append": True} if args.restart and Path(args.trajectory).exists() else {}
             simulation.reporters.append(
@@ -342,11 +344,15 @@ class Log:
     """Samples in a CSV file, each written at once.
 
     Args:
-        goes_on: append to the file if it is there.
+        restart: step at which a run goes on, whose rows are appended to those up to this step; None
+            for a new run.
+
+    Attributes:
+        goes_on: whether the file has rows of an earlier run.
     """
 
-    def __init__(self, path: str, goes_on: bool):
-        self.goes_on = goes_on and Path(path).exists()
+    def __init__(self, path: str, restart: int | None):
+        self.goes_on = restart is not None and keep_rows(path, restart)
         self._file = open(path, "a" if self.goes_on else "w", newline="", encoding="utf-8")
         self._table = csv.writer(self._file)
         if not self.goes_on:
@@ -364,12 +370,42 @@ class Log:
         self._file.flush()
 
 
-def save_checkpoint(simulation: app.Simulation, path: str) -> None:
-    """Replace the file in one go, so that there is always a whole one."""
+def keep_rows(path: str, last: int) -> bool:
+    """Remove the rows of a log after a step, which a run wrote that ended before its next
+    checkpoint. Returns whether there is a log.
+
+    Raises:
+        ValueError: the file is not a log.
+    """
+    if not Path(path).exists():
+        return False
+    names = [field.name for field in fields(Sample)]
+    with open(path, newline="", encoding="utf-8") as file, reading(path):
+        heading, *rows = list(csv.reader(file)) or [None]
+        if heading is None:
+            return False
+        if heading != names:
+            raise ValueError("this is not a log of fmm-openmm run")
+        kept = [row for row in rows if len(row) == len(names) and int(row[0]) <= last]
+    with replacing(path) as made, open(made, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names, *kept])
+    return True
+
+
+@contextmanager
+def replacing(path: str):
+    """The name of a file for a ``with`` block to write, which then takes the place of another in
+    one go, so that there is always a whole one."""
     made = f"{path}.part"
-    save = simulation.saveState if _suffix(path) == ".xml" else simulation.saveCheckpoint
-    save(made)
+    yield made
     os.replace(made, path)
+
+
+def save_checkpoint(simulation: app.Simulation, path: str) -> None:
+    """Write or replace the file."""
+    save = simulation.saveState if _suffix(path) == ".xml" else simulation.saveCheckpoint
+    with replacing(path) as made:
+        save(made)
 
 
 def load_checkpoint(simulation: app.Simulation, path: str) -> None:

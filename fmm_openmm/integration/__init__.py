@@ -1,5 +1,5 @@
 """The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`,
-:func:`restore_pme`, :func:`validate`."""
+:func:`restore_pme`, :func:`validate`, :func:`analyse`."""
 
 import openmm
 
@@ -12,6 +12,7 @@ if tuple(map(int, openmm.version.short_version.split(".")[:3])) < _REQUIRED:
     )
 
 from fmm_openmm.integration import xml  # noqa: E402
+from fmm_openmm.integration.analysis import analyse  # noqa: E402
 from fmm_openmm.integration.conversion.system import restore_pme, use_fmm  # noqa: E402
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
 from fmm_openmm.integration.guard import contexts  # noqa: E402
@@ -23,6 +24,7 @@ __all__ = [
     "FMMForce",
     "FMMReporter",
     "ValidationReport",
+    "analyse",
     "check_system",
     "find_fmm",
     "restore_pme",

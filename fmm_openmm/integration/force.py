@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+SWIG_NAMES = ("this", "thisown")
+
 if TYPE_CHECKING:
 
     class _PythonForce:
@@ -107,6 +109,10 @@ class FMMForce(_PythonForce):
         self._declares_parameters = True  # to its Contexts; False: another force does
         self._name, self._group = name, group
         bridge.handles.add(self)
+
+    def __dir__(self) -> list[str]:
+        """The public names, without what SWIG adds."""
+        return [name for name in super().__dir__() if name[0] != "_" and name not in SWIG_NAMES]
 
     def __repr__(self) -> str:
         given = [

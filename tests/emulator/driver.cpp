@@ -1,11 +1,13 @@
 // The CUDA driver on the CPU, as far as the executor of fmm_openmm/native/core calls it: kernels
 // are the emulator's, all streams are one, and what is queued is done at once unless it is
 // captured.
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "executor.h"
@@ -44,8 +46,21 @@ CUresult copy(void* to, const void* from, size_t bytes) {
     return queue([=] { std::memcpy(to, from, bytes); });
 }
 
+}  // namespace
+
+extern "C" {
+int compile_ms = 0;  // how long a compilation takes
+int reports = 0;     // how many were reported
+}
+
+namespace {
+
 struct Arrays : fmm::Host {
-    CUmodule compile(const std::string&) override { return reinterpret_cast<CUmodule>(&dummy); }
+    CUmodule compile(const std::string&) override {
+        std::this_thread::sleep_for(std::chrono::milliseconds(compile_ms));
+        return reinterpret_cast<CUmodule>(&dummy);
+    }
+    void reportCompilation() override { reports++; }
     bool find(const std::string& array, CUdeviceptr& address) override {
         return address = arrays.at(array);
     }

@@ -167,7 +167,7 @@ class State(ctypes.Structure):
 
 
 class Callbacks(ctypes.Structure):
-    """Python's callbacks. Each delivers its answer to the inbox before it returns.
+    """Python's callbacks. Each that has an inbox delivers its answer there before it returns.
 
     open(session, context, pickled, size, place): asks whether a force is an FMMForce. Delivers
     EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
@@ -187,6 +187,8 @@ class Callbacks(ctypes.Structure):
     Delivers CLAIM if so, FAILURE if it must but cannot.
 
     pair_program(sites, place): delivers PROGRAM, or FAILURE.
+
+    report_compilation(): logs that kernels are being compiled, which takes seconds.
 
     close(session) and close_pairs(claim) are null once Python exits.
     """
@@ -215,6 +217,7 @@ class Callbacks(ctypes.Structure):
         ("claim_pairs", CFUNCTYPE(None, c_void_p, POINTER(Pairs), Inbox)),
         ("pair_program", CFUNCTYPE(None, POINTER(Sites), POINTER(Place), Inbox)),
         ("close_pairs", CFUNCTYPE(None, c_void_p)),
+        ("report_compilation", CFUNCTYPE(None)),
     )
 
 

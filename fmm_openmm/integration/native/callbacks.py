@@ -200,11 +200,20 @@ def _pair_program(sites, place, inbox):
         _deliver(inbox, Delivery.FAILURE, f"FMMForce: {type(error).__name__}: {error}".encode())
 
 
+@functools.cache
+def _report_compilation() -> None:
+    """Log once in a process what the creation of a Context waits for."""
+    _log.info("compiling kernels (once per precision)")
+
+
 def _deliver(inbox: Inbox, kind: int, data: bytes) -> None:
     plugin.load().fmm_deliver(inbox, kind, data, len(data))
 
 
-_answers = _open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program, pair_choice.close
+_answers = (
+    *(_open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program, pair_choice.close),
+    _report_compilation,
+)
 _callbacks = Callbacks(
     *(kind(answer) for (_, kind), answer in zip(Callbacks._fields_, _answers, strict=True))
 )

@@ -1,11 +1,15 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 
 namespace fmm {
 
 static const size_t ALIGNMENT = 256;
+
+// Compilation that takes longer is reported: the kernels are in no cache.
+static const std::chrono::seconds SLOW(1);
 
 Graph::~Graph() {
     if (executable) cuGraphExecDestroy(executable);
@@ -94,6 +98,12 @@ void Executor::compile() {
     for (const auto& source : program.sources)
         compiling.push_back(
             std::async(std::launch::async, [this, &source] { return host.compile(source); }));
+    const auto later = std::chrono::steady_clock::now() + SLOW;
+    for (auto& module : compiling)
+        if (module.wait_until(later) != std::future_status::ready) {
+            host.reportCompilation();
+            break;
+        }
     std::exception_ptr failure;
     for (auto& module : compiling) {
         try {

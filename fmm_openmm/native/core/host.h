@@ -14,6 +14,10 @@ public:
     // context is current.
     virtual CUmodule compile(const std::string& source) = 0;
 
+    // Tell the user that kernels are being compiled, which takes a while. Called by the thread that
+    // waits for them.
+    virtual void reportCompilation() {}
+
     // Find the address of an array that the host owns; false if it is not allocated yet.
     virtual bool find(const std::string& array, CUdeviceptr& address) = 0;
 };

@@ -113,7 +113,7 @@ struct State {
     unsigned arrived;
 };
 
-// Python's callbacks. Each delivers its answer to the inbox before it returns.
+// Python's callbacks. Each that has an inbox delivers its answer there before it returns.
 //
 // open(session, context, pickled, size, place): asks whether a force is an FMMForce. Delivers
 // EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
@@ -134,6 +134,8 @@ struct State {
 //
 // pair_program(sites, place): delivers PROGRAM, or FAILURE.
 //
+// report_compilation(): logs that kernels are being compiled, which takes seconds.
+//
 // close(session) and close_pairs(claim) are null once Python exits.
 struct Callbacks {
     void (*open)(const void*, const void*, const void*, int64_t, const Place*, Inbox*);
@@ -143,6 +145,7 @@ struct Callbacks {
     void (*claim_pairs)(const void*, const Pairs*, Inbox*);
     void (*pair_program)(const Sites*, const Place*, Inbox*);
     void (*close_pairs)(const void*);
+    void (*report_compilation)();
 };
 
 }  // namespace fmm

@@ -20,6 +20,10 @@ CUmodule CudaHost::compile(const std::string& source) {
     return context.createModule(OWN_NAMES + source, COMPILER_OPTIONS);
 }
 
+void CudaHost::reportCompilation() {
+    python.report_compilation();
+}
+
 bool CudaHost::find(const std::string& array, CUdeviceptr& address) {
     if (array == "posq") address = context.getPosq().getDevicePointer();
     // exists only in mixed precision, and only then is it read

@@ -10,6 +10,7 @@ class CudaHost : public Host {
 public:
     explicit CudaHost(OpenMM::CudaContext& context) : context(context) {}
     CUmodule compile(const std::string& source) override;
+    void reportCompilation() override;
     bool find(const std::string& array, CUdeviceptr& address) override;
 
 private:
