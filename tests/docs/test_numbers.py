@@ -1,0 +1,124 @@
+"""Every measured number has one home, a table of a reference page with its command and hardware:
+README and front page say what these tables say."""
+
+import re
+import runpy
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FRONT_PAGE = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+MAKE = runpy.run_path(str(ROOT / "docs" / "figures" / "make.py"))
+table, number = MAKE["table"], MAKE["number"]
+
+MEMBRANES = table("reference/plugin.md", "system", "atoms", "step, ms", "over PME's")
+WATER = table("reference/plugin.md", "method", "tolerance", "step, ms", "force error")
+TOLERANCES = {"0.0005": "5e-4", "1e-05": "1e-5"}
+"""As tables have them, and as texts do."""
+
+SYSTEMS = {
+    ("popc-charmm36", "32,512"): "POPC bilayer | CHARMM36, 1.2 nm",
+    ("popc-charmm36, NPT", "32,512"): "the same under a membrane barostat | CHARMM36, 1.2 nm",
+    ("DHFR, CHARMM36", "23,558"): "DHFR in water | CHARMM36, 1.2 nm",
+    ("popc", "32,512"): "POPC bilayer | Lipid17, 0.9 nm",
+    ("popc, NPT", "32,512"): "the same under a membrane barostat | Lipid17, 0.9 nm",
+    ("popc", "130,048"): "four of them | Lipid17, 0.9 nm",
+}
+"""Names and atoms of the reference page, and how the rows of README begin."""
+
+
+def select(rows, **values):
+    """The only row with these values."""
+    (found,) = [row for row in rows if all(row[name] == value for name, value in values.items())]
+    return found
+
+
+def one_line(text):
+    return " ".join(text.split())
+
+
+def interval(values):
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_membranes(system):
+    shown = []
+    for tolerance in TOLERANCES:
+        pme, fmm = (
+            select(MEMBRANES, system=system[0], atoms=system[1], tolerance=tolerance, method=method)
+            for method in ("PME", "FMM")
+        )
+        shown += [pme["step, ms"], fmm["step, ms"], fmm["over PME's"]]
+    assert f"| {' | '.join((SYSTEMS[system], system[1], *shown))} |" in README
+
+
+def test_summary_of_membranes():
+    measured = [row for row in MEMBRANES if row["method"] == "FMM" and "water" not in row["system"]]
+    loose, tight = (
+        interval([number(row["over PME's"]) for row in measured if row["tolerance"] == tolerance])
+        for tolerance in TOLERANCES
+    )
+    sentence = (
+        f"takes {loose} of PME's time at OpenMM's default tolerance of 5e-4, and {tight} at 1e-5"
+    )
+    assert sentence in one_line(README)
+    assert sentence in one_line(FRONT_PAGE)
+
+
+def test_water():
+    shown = table("../README.md", "PME, 1e-5, best cutoff", "FMM, 1e-5")
+    methods = {
+        "PME, 5e-4": ("PME", "0.0005"),
+        "FMM, 5e-4": ("FMM", "0.0005"),
+        "PME, 1e-5": ("PME", "1e-05"),
+        "PME, 1e-5, best cutoff": ("PME, best cutoff", "1e-05"),
+        "FMM, 1e-5": ("FMM", "1e-05"),
+    }
+    *times, errors = shown
+    assert len(times) == 3
+    for name, (method, tolerance) in methods.items():
+        for row in times:
+            found = select(WATER, atoms=row["atoms"], method=method, tolerance=tolerance)
+            half_digit = 0.5001 * 10.0 ** -len(row[name].partition(".")[2])
+            assert number(row[name]) == pytest.approx(number(found["step, ms"]), abs=half_digit)
+        for row in times[:2]:
+            found = select(WATER, atoms=row["atoms"], method=method, tolerance=tolerance)
+            assert number(errors[name]) == pytest.approx(number(found["force error"]), rel=0.35)
+
+
+def test_summary_of_water():
+    rows = [row for row in WATER if row["method"] == "FMM"]
+    loose, tight = (
+        interval([number(row["over PME's"]) for row in rows if row["tolerance"] == tolerance])
+        for tolerance in TOLERANCES
+    )
+    assert f"one of pure water takes {loose} and {tight}" in one_line(README)
+    gains = [
+        number(
+            select(WATER, **{k: row[k] for k in ("atoms", "tolerance")}, method="PME")[
+                "force error"
+            ]
+        )
+        / number(row["force error"])
+        for row in rows
+        if row["force error"]
+    ]
+    sentence = f"{min(gains):.0f} to {max(gains):.0f} times as accurate as PME's"
+    assert sentence in one_line(README)
+    assert sentence in one_line(FRONT_PAGE)
+
+
+def test_protein():
+    rows = table("reference/plugin.md", "method", "ns/day", "force error")
+    speeds = [select(rows, method=method)["ns/day"] for method in ("PME", "FMM")]
+    assert "{} ns a day with PME, {} with FMM".format(*speeds) in one_line(README)
+
+
+def test_largest_error():
+    rows = table("explanation/accuracy.md", "system", "atoms", "0.0005")
+    ratios = [number(row[name]) for row in rows for name in row if re.fullmatch(r"[\d.e-]+", name)]
+    assert f"at most {max(ratios)}" in README
+    assert f"{len(rows)} test systems" in README
