@@ -1,6 +1,9 @@
 """Which tests run: plain ``pytest`` takes the first case of every test that is not marked slow,
 ``pytest --all`` every case, as CI does. Where files or tests are named, all their cases run.
+What this machine cannot run is one line at the end; ``pytest -rs`` lists it.
 """
+
+from collections import Counter
 
 import pytest
 from pytest import Config
@@ -31,6 +34,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter, config):
+    skipped = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if skipped:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common())
+        terminalreporter.write_line(f"skipped on this machine: {reasons}")
     left = len(terminalreporter.stats.get("deselected", ()))
     if left and not config.getoption("keyword"):
         terminalreporter.write_line(f"{left} more cases run with: pytest --all --numprocesses auto")
