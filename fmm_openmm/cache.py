@@ -23,12 +23,12 @@ from fmm_openmm.errors import warn
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 ENVIRONMENT = "FMM_OPENMM_CACHE"
 OFF = "off"
 
-_reported: set[Path] = set()
+_reported: set[Path | None] = set()
 
 
 def cache_folder() -> Path | None:
@@ -123,7 +123,7 @@ class Entries:
         """
         path = self.path
         try:
-            content = (
+            content: dict = (
                 json.loads(path.read_text(encoding="utf-8"))
                 if path
                 else {"format": self.format, self.kind: {}}

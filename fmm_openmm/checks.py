@@ -138,7 +138,7 @@ def check_number(value, name: str, low: float, high: float) -> float:
     """``value`` as a float within [low, high], else a ``TypeError`` or ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"`{name}` must be a number, got {value!r}")
-    if not low <= value <= high:
+    if not low <= value <= high:  # type: ignore[operator]  # of Real
         raise ValueError(f"`{name}` must lie between {low:g} and {high:g}, got {value!r}")
     return float(value)
 

@@ -57,7 +57,7 @@ def option(
         if choices:
             check_choice(value, choices, name)
         if limits:
-            (check_integer if kind is int else check_number)(value, name, *limits)
+            (check_integer if kind is int else check_number)(value, name, *limits)  # type: ignore[arg-type]
         if check:
             check(value)
 
@@ -139,7 +139,7 @@ def suggests_keywords(
                 )
         return function(*args, **keywords)
 
-    checked.__signature__ = signature
+    checked.__signature__ = signature  # type: ignore[attr-defined]
     return lists_options(like, without)(checked) if is_dataclass(like) else checked
 
 

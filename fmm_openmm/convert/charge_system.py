@@ -64,7 +64,7 @@ class ChargeSystem:
     charges: np.ndarray
     positions: np.ndarray | None = None
     box_vectors: np.ndarray | None = None
-    exclusions: np.ndarray = ()
+    exclusions: np.ndarray = ()  # type: ignore[assignment]
     exclusions_periodic: bool = False
 
     if TYPE_CHECKING:  # a caller may give anything that makes an array
@@ -146,7 +146,7 @@ class ChargeSystem:
         """
         arrays = storage.read(path, KIND, VERSION)
         try:
-            return cls(**arrays)
+            return cls(**arrays)  # type: ignore[arg-type]
         except TypeError as error:
             raise ValueError(
                 f"{path} holds {', '.join(sorted(arrays))}, which do not make a {KIND}"

@@ -126,7 +126,7 @@ def from_parmed(structure) -> dict:
     if is_no_cell(box):
         forces = structure.omm_nonbonded_force(nonbondedMethod=app.NoCutoff)
     else:
-        box, _ = standard_orientation(box, "structure.box")
+        box, _ = standard_orientation(box, "structure.box")  # type: ignore[arg-type]
         system.setDefaultPeriodicBoxVectors(*reduced(box))
         forces = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
     # others beside it hold Lennard-Jones by other rules

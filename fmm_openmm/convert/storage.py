@@ -58,7 +58,7 @@ def write(path, kind: str, version: int, arrays: dict[str, np.ndarray]) -> None:
     }
     try:
         with open(partial, "xb") as file:
-            np.savez(file, **arrays, **marks)
+            np.savez(file, **arrays, **marks)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

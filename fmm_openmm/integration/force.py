@@ -4,7 +4,7 @@ import operator
 import pickle
 import warnings
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import openmm
@@ -100,9 +100,9 @@ class FMMForce(_PythonForce):
 
     @suggests_keywords(like=Options)
     def __init__(self, tolerance: float = TOLERANCE, **options: "Unpack[ForceKeywords]"):
-        options = Options(tolerance, **options)
-        options.check_available()
-        self._start(HostBridge(Definition(options)))
+        chosen = Options(tolerance, **options)
+        chosen.check_available()
+        self._start(HostBridge(Definition(chosen)))
 
     def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
         self._bridge, self._is_view = bridge, False
@@ -424,11 +424,11 @@ class FMMForce(_PythonForce):
                 "the Context keeps its parameters"
             )
         values = dict(context.getParameters())
-        bridges = [
+        found = [
             self._bridge if is_self else bridge_of(force)
             for force, is_self in self._python_forces_in(context)
         ]
-        bridges = [bridge for bridge in bridges if bridge is not None]
+        bridges = [bridge for bridge in found if bridge is not None]
         others = [bridge for bridge in bridges if bridge is not self._bridge]
         lost = [bridge for bridge in others if bridge.snapshots.has_dropped(values[REVISION])]
         kept = [bridge for bridge in bridges if bridge not in lost]
@@ -556,7 +556,7 @@ class FMMForce(_PythonForce):
                 "`force` must be an FMMForce, "
                 f"got {force.getName()!r} of type {type(force).__name__}"
             )
-        return cls._view(force, bridge)
+        return cls._view(force, bridge)  # type: ignore[arg-type]  # a HostBridge
 
     @classmethod
     def _view(cls, force: openmm.PythonForce, bridge: HostBridge) -> "FMMForce":
@@ -640,7 +640,7 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    bridges = [
+    bridges: list[tuple[openmm.PythonForce, Any]] = [
         (force, bridge_of(force))
         for force in system.getForces()
         if isinstance(force, openmm.PythonForce)

@@ -12,7 +12,7 @@ import pickletools
 import re
 import weakref
 import xml.etree.ElementTree as ET
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import openmm
@@ -47,7 +47,14 @@ class Bridge(Protocol):
     """Interface of the package's callables."""
 
     uid: str
-    definition: Definition
+    snapshots: Any
+
+    @property
+    def definition(self) -> Definition:
+        """Definition of the force."""
+
+    def parameters_in(self, values) -> Any:
+        """Parameters that a Context with the given global parameters uses."""
 
     def fix_structure(self) -> Structure:
         """Freeze and return the structure that Contexts use."""
@@ -68,7 +75,7 @@ def bridge_of(force: openmm.PythonForce) -> Bridge | None:
         node = ET.fromstring(text)
     except openmm.OpenMMException:  # a foreign callable that cannot be pickled
         return None
-    return bridge_in(bytes.fromhex(node.get("function")))
+    return bridge_in(bytes.fromhex(node.get("function", "")))
 
 
 def without_identities(text: str) -> str:
@@ -79,7 +86,7 @@ def without_identities(text: str) -> str:
 def bridge_in(pickled: bytes) -> Bridge | None:
     """The live callable with this pickle; None if it is not one of the package."""
     names = _names_in(pickled)
-    return names and live.get(names["uid"])
+    return live.get(names["uid"]) if names else None
 
 
 def content_in(attributes) -> dict | None:
@@ -98,7 +105,7 @@ def _names_in(pickled: bytes) -> dict | None:
     try:
         for opcode, argument, _ in pickletools.genops(pickled):
             # a large index into the unpickler's memo would allocate all entries below it
-            if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(pickled):
+            if opcode.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(pickled):
                 return None
         return reader.names if reader.load() is reader else None
     except Exception:

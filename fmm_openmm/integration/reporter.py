@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import TextIO
+from typing import IO, TextIO
 
 import numpy as np
 from openmm import app, unit
@@ -68,8 +68,11 @@ class FMMReporter:
         self._parameters, self._particles = parameters, np.array(particles, dtype=np.int64)
         self._force: FMMForce | None = None
         self._has_heading = append
-        self._opened = isinstance(file, (str, os.PathLike))
-        self._out = open(file, "a" if append else "w", encoding="utf-8") if self._opened else file
+        if isinstance(file, (str, os.PathLike)):
+            self._opened, mode = True, "a" if append else "w"
+            self._out: IO[str] = open(file, mode, encoding="utf-8")
+        else:
+            self._opened, self._out = False, file
 
     def describeNextReport(self, simulation: app.Simulation) -> dict:
         """When the next report is due, and that it needs nothing of the State."""
@@ -111,6 +114,7 @@ class FMMReporter:
         ]
 
     def _values(self, simulation: app.Simulation, state) -> list:
+        assert self._force is not None
         context = simulation.context
         values = [simulation.currentStep] if self._step else []
         values += [state.getTime().value_in_unit(unit.picosecond)] if self._time else []

@@ -5,7 +5,7 @@ In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM
 package's own.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import openmm
@@ -106,7 +106,7 @@ def validate(
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")
+    check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")  # type: ignore[arg-type]
     definition, nonbonded = electrostatics(system)
     boundary = definition.boundary
     reference = reference or REFERENCES[boundary][0]
@@ -116,37 +116,42 @@ def validate(
             f"`reference` must be {names} with the {boundary.name} boundary of this System, "
             f"got {reference!r}"
         )
-    given = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
+    given: dict[str, Any] = {
+        "tolerance": tolerance,
+        "precision": precision,
+        "backend": backend,
+        **options,
+    }
     given = {name: value for name, value in given.items() if value is not None}
-    options = Options(**given) if given else definition.options
+    chosen = Options(**given) if given else definition.options
     structure = definition.structure
     charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
-    if reference == "pme" and reference_cutoff(cell) is None:
-        widths = " x ".join(f"{width:g}" for width in np.diag(cell))
+    if reference == "pme" and reference_cutoff(cell) is None:  # type: ignore[arg-type]
+        widths = " x ".join(f"{width:g}" for width in np.diag(cell))  # type: ignore[arg-type]
         raise UnsupportedError(
             f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this "
             f"box, {widths} nm: take 'ewald'"
         )
     pme, least = None, 0.0
     with show_progress("FMM", shown=progress) as advance:
-        solver = structure.solver(options, charges, cell, positions)
+        solver = structure.solver(chosen, charges, cell, positions)
         fmm = solver.compute(positions)
         advance(description=f"reference, {reference}")
         name, exact = _reference(reference, charges, structure, positions, cell)
         if "pme" in REFERENCES[boundary]:
             advance(description="PME")
             pme = _pme(charges, structure, positions, cell, nonbonded)
-            distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))
+            distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))  # type: ignore[arg-type]
             least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
         particles=structure.particles,
-        tolerance=options.tolerance,
-        parameters=solver.parameters,
+        tolerance=chosen.tolerance,
+        parameters=solver.parameters,  # type: ignore[arg-type]
         reference=name,
         reference_energy=float(exact[0]),
-        fmm=Comparison.of(f"FMM {options.tolerance:g}", (fmm.energy, fmm.forces), exact, least),
-        pme=Comparison.of(*pme, exact, least) if isinstance(pme, tuple) else None,
+        fmm=Comparison.of(f"FMM {chosen.tolerance:g}", (fmm.energy, fmm.forces), exact, least),
+        pme=Comparison.of(*pme, exact, least) if isinstance(pme, tuple) else None,  # type: ignore[call-arg]
         backend=solver.backend,
         pme_left_out=pme if isinstance(pme, str) else None,
     )
@@ -160,7 +165,12 @@ def _reference(reference: str, charges, structure, positions, cell) -> tuple[str
         return oracle.title, (result.energy, result.forces)
     if reference == "pme":
         return f"PME at {CONVERGED:g} in double precision", _by_openmm(
-            charges, structure, positions, cell, reference_cutoff(cell), CONVERGED
+            charges,
+            structure,
+            positions,
+            cell,
+            reference_cutoff(cell),  # type: ignore[arg-type]
+            CONVERGED,
         )
     return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
 

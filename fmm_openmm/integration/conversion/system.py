@@ -127,7 +127,7 @@ def restore_pme(system: openmm.System) -> None:
             "remove all but one with system.removeForce()"
         )
     force = converted[0]
-    original = Original.unpack(force._definition.original)
+    original = Original.unpack(force._definition.original)  # type: ignore[arg-type]
     target = converted_force(system, original)
     if target is None or not original.matches(target):
         raise ValueError(
