@@ -939,11 +939,11 @@ def test_json_alone(capsys):
         ),
         (
             ["md", "--platform", "CPU", "--forcefield", "x.xml"],
-            "--forcefield says nothing without --system: leave it out",
+            "--forcefield applies only with --system: leave it out",
         ),
         (
             ["md", "--platform", "CPU", "--box", "3", "3", "3"],
-            "--box says nothing without --system: leave it out",
+            "--box applies only with --system: leave it out",
         ),
         (
             ["md", "--platform", "CPU", "--system", "x.pdb", "--every-atom"],
@@ -959,11 +959,11 @@ def test_json_alone(capsys):
         ),
         (
             ["md", "--platform", "CPU", "--preset", "popc", "--box", "3", "3", "3"],
-            "--box says nothing without --system",
+            "--box applies only with --system",
         ),
         (
             ["md", "--platform", "CPU", "--tile", "2x2"],
-            "--tile says nothing without --system or --preset: leave it out",
+            "--tile applies only with --system or --preset: leave it out",
         ),
         (["md", "--preset", "butter"], "invalid choice: 'butter'"),
         (["md", "--tile", "2x0"], "a tile is copies along a, b (and c), as 2x2 or 2x2x3, got 2x0"),

@@ -947,14 +947,14 @@ GARBAGE = {
         (["nothing.pdb"], "no such file: nothing.pdb"),
         (["water.pdb"], "water.pdb needs --forcefield"),
         (["water.psf", "water.pdb"], "water.psf needs --parameters"),
-        (["water.prmtop"], "water.prmtop needs coordinates: .inpcrd or .rst7 beside it"),
-        (["water.rst7"], "water.rst7 needs a topology: AMBER's .prmtop or .parm7 beside it"),
-        (["water.gro"], "water.gro needs a topology: GROMACS' .top beside it"),
-        (["water.top"], "water.top needs coordinates: .gro beside it"),
-        (["water.psf"], "water.psf needs coordinates: .pdb, .cif or .crd beside it"),
-        (["water.crd"], "water.crd needs a topology: CHARMM's .psf or AMBER's .prmtop beside it"),
+        (["water.prmtop"], "water.prmtop needs coordinates: .inpcrd or .rst7 with it"),
+        (["water.rst7"], "water.rst7 needs a topology: AMBER's .prmtop or .parm7 with it"),
+        (["water.gro"], "water.gro needs a topology: GROMACS' .top with it"),
+        (["water.top"], "water.top needs coordinates: .gro with it"),
+        (["water.psf"], "water.psf needs coordinates: .pdb, .cif or .crd with it"),
+        (["water.crd"], "water.crd needs a topology: CHARMM's .psf or AMBER's .prmtop with it"),
         (["system.xml"], "system.xml needs positions: a structure (.pdb, .cif), or an openmm.St"),
-        (["saved.xml"], "saved.xml needs the openmm.System (.xml) that it belongs to beside it"),
+        (["saved.xml"], "saved.xml needs the openmm.System (.xml) that it belongs to with it"),
         (["system.xml", "empty_state.xml"], "empty_state.xml holds no positions: save it with"),
         (["water.pdb", "field.xml"], "field.xml is a force field: give it with --forcefield"),
         (["water.pdb", "run.dcd"], "run.dcd is a trajectory: it is for fmm-openmm analyse"),
@@ -1007,13 +1007,13 @@ GARBAGE = {
         ),
         (
             ["system.xml", "water.pdb", "--switch", "0.7"],
-            "--switch says nothing about system.xml and water.pdb",
+            "--switch does not apply to system.xml and water.pdb",
         ),
-        ([*WATER, "--include", "folder"], "--include says nothing about water.pdb: leave it out"),
-        ([*WATER, "--parameters", "x.prm"], "--parameters says nothing about water.pdb"),
+        ([*WATER, "--include", "folder"], "--include does not apply to water.pdb: leave it out"),
+        ([*WATER, "--parameters", "x.prm"], "--parameters does not apply to water.pdb"),
         (
             ["system.xml", "water.pdb", "--constraints", "none"],
-            "--constraints says nothing about system.xml and water.pdb",
+            "--constraints does not apply to system.xml and water.pdb",
         ),
         (
             ["open.xml", "water.pdb", "--box", "2", "2", "2"],
@@ -1120,13 +1120,13 @@ def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp
     assert "`reference` must be 'direct' or 'nocutoff'" in fail(
         "validate", *argv, "--reference", "pme"
     )
-    assert "--cutoff says nothing in empty space" in fail(
+    assert "--cutoff has no meaning in free space" in fail(
         "convert", *argv, "--cutoff", "0.8", "-o", str(tmp_path / "out.npz")
     )
-    assert "--switch says nothing in empty space" in fail(
+    assert "--switch has no meaning in free space" in fail(
         "convert", *argv, "--switch", "0.8", "-o", str(tmp_path / "out.npz")
     )
-    assert "--pme-tolerance says nothing in empty space" in fail(
+    assert "--pme-tolerance has no meaning in free space" in fail(
         "validate", *argv, "--pme-tolerance", "1e-5"
     )
 

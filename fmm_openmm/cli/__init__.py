@@ -1,7 +1,7 @@
 """The command line: ``fmm-openmm`` and ``python -m fmm_openmm``.
 
-One module a command. Each has ``EXAMPLE``, ``add_arguments(parser)`` and
-``run(args, terminal) -> Outcome``; what they print goes through
+One module per command. Each has ``EXAMPLE``, ``add_arguments(parser)`` and
+``run(args, terminal) -> Outcome``; they print through
 :class:`fmm_openmm.cli.terminal.Terminal`.
 
 Exit codes: 0 done, 1 a check failed, 2 bad usage or input (one line on stderr), 130 interrupted.
@@ -37,8 +37,8 @@ COMMANDS = {
     "convert": convert,
 }
 
-# What bad input, a missing file or package, too little memory, or a System that is
-# not supported may raise.
+# Errors caused by bad input, a missing file or package, too little memory, or a System that is
+# not supported.
 EXPECTED = (
     ValueError,
     TypeError,
@@ -81,18 +81,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-class _Told(logging.Handler):
-    """Prints what the package logs, on stderr."""
+class _StderrHandler(logging.Handler):
+    """Writes the log records of the package to stderr, one line each."""
 
     def emit(self, record):
         sys.stderr.write(f"fmm-openmm: {one_line(record.getMessage())}\n")
 
 
 @contextmanager
-def _telling():
-    """For a ``with`` block in which warnings and the log, from INFO on,
-    are one line each on stderr."""
-    log, handler = logging.getLogger("fmm_openmm"), _Told()
+def _messages_on_stderr():
+    """Write warnings and log records from level INFO on to stderr, one line each, within a ``with``
+    block."""
+    log, handler = logging.getLogger("fmm_openmm"), _StderrHandler()
     usual, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     level = log.level
     log.addHandler(handler)
@@ -121,7 +121,7 @@ def main(argv=None) -> int:
         args = parse(argv)
         check_outputs(args)
         terminal = Terminal(args.json, not args.no_progress)
-        with _telling():
+        with _messages_on_stderr():
             outcome = COMMANDS[args.command].run(args, terminal)
         terminal.write_json(outcome.result)
     except SystemExit as request:  # --help and --version

@@ -1,7 +1,7 @@
 """Coulomb energies of every frame of a trajectory and, if asked for, potentials and forces.
 
-Electrostatics alone, exceptions excluded, by the solver outside OpenMM's
-Context: at any tolerance, whatever the simulation used. Energies are in
+Electrostatics alone, exceptions excluded, by the stand-alone
+solver, at any tolerance, regardless of the one used in the simulation. Energies are in
 kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm.
 """
 
@@ -25,7 +25,7 @@ ARRAYS = ("potentials", "forces")
 
 
 def add_arguments(parser) -> None:
-    """FILE, which frames, what to compute, and where to write it."""
+    """Add the arguments of the command: files, frames, quantities and output."""
     inputs.add_arguments(parser)
     parser.epilog += f"\n\n{inputs.TRAJECTORY_FILES}"
     group = parser.add_argument_group("analysis")
@@ -46,7 +46,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Read, compute frame by frame, to the end or until an interrupt comes, write."""
+    """Read the system, evaluate all frames up to an interrupt, and write the results."""
     wanted = [name for name in ARRAYS if getattr(args, name)]
     check_arguments(args, wanted)
     drawing = figure(args.plot)
@@ -57,7 +57,7 @@ def run(args, terminal) -> Outcome:
             raise ValueError(f"no trajectory among {' and '.join(args.files)}: .dcd, .xtc or .nc")
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
-        solver, is_open = solver_of(args, molecules)
+        solver, is_open = make_solver(args, molecules)
         interrupt = stack.enter_context(first_interrupt())
         times: list[float] = []
 
@@ -99,7 +99,11 @@ def run(args, terminal) -> Outcome:
 
 
 def check_arguments(args, wanted: list[str]) -> None:
-    """Refuse what cannot be written before anything is read."""
+    """Check the arguments of the output before anything is read.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
     if args.stride < 1:
         raise ValueError(f"--stride must be at least 1, got {args.stride}")
     if args.output and not args.output.endswith((".csv", ".npz")):
@@ -108,9 +112,9 @@ def check_arguments(args, wanted: list[str]) -> None:
         raise ValueError(f"--{wanted[0]} needs --output FILE.npz, got {args.output}")
 
 
-def solver_of(args, molecules):
-    """The solver for the charges of a System, with the options of its FMMForce unless others are
-    given, and whether it is for free space."""
+def make_solver(args, molecules):
+    """Make the solver for the charges of a System, with the options of its FMMForce unless options
+    are given; also return whether the boundary is open."""
     definition, _ = electrostatics(molecules.system)
     given = options.fmm_options(args)
     chosen = Options(**given) if given else definition.options
@@ -120,7 +124,7 @@ def solver_of(args, molecules):
 
 
 def write(path: str, columns: dict, arrays: dict) -> None:
-    """Everything as arrays, or the columns as a table."""
+    """Write all arrays to an .npz file, or the columns to a CSV file."""
     if path.endswith(".npz"):
         np.savez(path, **columns, **arrays)
         return
@@ -131,7 +135,7 @@ def write(path: str, columns: dict, arrays: dict) -> None:
 
 
 def draw(drawing, times: np.ndarray, energies: np.ndarray) -> None:
-    """Energy against time."""
+    """Plot the energy against time."""
     axes = drawing.add_subplot()
     axes.plot(times, energies, ".-")
     axes.set_xlabel("time, ps")

@@ -1,8 +1,8 @@
 """Test this installation: known answers, every backend, every OpenMM platform.
 
 Rock salt against its Madelung constant, a small water box against an Ewald
-sum, and FMMForce against PME on each platform. A platform without a device
-here is skipped.
+sum, and FMMForce against PME on each platform. A platform without a
+device on this machine is skipped.
 """
 
 import itertools
@@ -32,8 +32,8 @@ ALWAYS_THERE = ("Reference", "CPU")
 
 @dataclass
 class Check:
-    """One check: passed where ``error <= limit``; skipped, with a reason, where it cannot be
-    made here; failed also by an exception, whose text is ``failure``."""
+    """One check: passed where ``error <= limit``; skipped, with a reason, if it is
+    impossible on this machine; failed also after an exception, whose text is ``failure``."""
 
     name: str
     limit: float
@@ -62,7 +62,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Make every check."""
+    """Run all checks."""
     drawing = figure(args.plot)
     backends = [name for name in BACKENDS if describe_backend(name)[1] is None]
     platforms = platform_names()
@@ -111,7 +111,7 @@ def run(args, terminal) -> Outcome:
 
 
 def build_water() -> tuple[openmm.System, np.ndarray]:
-    """A 2 nm box of TIP3P water: the System and positions (n, 3) in nm."""
+    """Build a 2 nm box of TIP3P water: the System and positions, shape (n, 3), nm."""
     forcefield = app.ForceField("amber14/tip3p.xml")
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     modeller.addSolvent(forcefield, boxSize=openmm.Vec3(2, 2, 2) * unit.nanometer)
@@ -122,7 +122,7 @@ def build_water() -> tuple[openmm.System, np.ndarray]:
 
 
 def madelung(backend: str) -> Check:
-    """Relative error of the energy of rock salt, 4 x 4 x 4 cells."""
+    """Check the energy of rock salt, 4 x 4 x 4 cells: relative error."""
     check = Check(f"Madelung constant, {backend}", limit=1e-7)
     sites = np.stack(np.meshgrid(*[np.arange(8)] * 3, indexing="ij"), -1).reshape(-1, 3)
     charges, distance = 1.0 - 2.0 * (sites.sum(1) % 2), 0.282
@@ -134,7 +134,7 @@ def madelung(backend: str) -> Check:
 
 
 def water_forces(backend: str, tolerance: float, charges: ChargeSystem, exact) -> Check:
-    """Relative RMS force error of the solver against the Ewald sum."""
+    """Check the forces of the solver in water: relative RMS error against the Ewald sum."""
     check = Check(f"water against Ewald, {backend}, {tolerance:g}", limit=tolerance)
     result = charges.solver(tolerance=tolerance, backend=backend).compute(charges.positions)
     check.error = float(np.linalg.norm(result.forces - exact.forces) / np.linalg.norm(exact.forces))
@@ -142,7 +142,8 @@ def water_forces(backend: str, tolerance: float, charges: ChargeSystem, exact) -
 
 
 def on_platform(name: str, water: openmm.System, positions: np.ndarray, exact) -> Check:
-    """Difference of FMM and PME forces in OpenMM, relative to the electrostatic forces."""
+    """Check the forces of an FMMForce on a platform: difference from PME, relative to the
+    electrostatic forces."""
     check = Check(f"water against PME, platform {name}", limit=PLATFORM_TOLERANCE + PME_TOLERANCE)
     with_pme, with_fmm = openmm.XmlSerializer.clone(water), openmm.XmlSerializer.clone(water)
     next(
@@ -166,7 +167,7 @@ def on_platform(name: str, water: openmm.System, positions: np.ndarray, exact) -
 
 
 def forces_on(platform: str, system: openmm.System, positions: np.ndarray) -> np.ndarray:
-    """All forces of ``system``, shape (n, 3), kJ/mol/nm."""
+    """Evaluate the forces of a System on a platform, shape (n, 3), kJ/mol/nm."""
     context = openmm.Context(
         system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName(platform)
     )
@@ -176,7 +177,7 @@ def forces_on(platform: str, system: openmm.System, positions: np.ndarray) -> np
 
 
 def draw(drawing, checks) -> None:
-    """Each check's error beside its limit."""
+    """Plot the error and the limit of each check."""
     made = [check for check in checks if check.error is not None][::-1]
     axes = drawing.add_subplot()
     axes.barh(

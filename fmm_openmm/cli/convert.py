@@ -13,7 +13,7 @@ EXAMPLE = "fmm-openmm convert water.prmtop water.inpcrd -o water.npz"
 
 
 def add_arguments(parser) -> None:
-    """FILE, ``-o`` and ``--plot``."""
+    """Add the arguments of the command: FILE, ``-o`` and ``--plot``."""
     inputs.add_arguments(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT.npz", help="the file to write"
@@ -22,7 +22,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Read, convert, save."""
+    """Read the files, convert them, and save the result."""
     if not args.output.endswith(".npz"):
         raise ValueError(f"--output must end in .npz, got {args.output}")
     drawing = figure(args.plot)
@@ -61,7 +61,7 @@ def run(args, terminal) -> Outcome:
 
 
 def draw(drawing, system: ChargeSystem) -> None:
-    """Histogram of the charges, and the positions in the plane of the first two axes."""
+    """Plot a histogram of the charges, and the positions projected along z."""
     drawing.set_figwidth(10)
     histogram, plane = drawing.subplots(1, 2)
     histogram.hist(system.charges, bins=60, log=True)

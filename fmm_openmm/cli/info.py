@@ -1,6 +1,6 @@
 """Versions, platforms and devices, and what fmm_openmm would use here.
 
-With files: what their FMMForces are defined by. Nothing of a file is run.
+With files: the definitions of their FMMForces. No code in a file is executed.
 """
 
 import platform
@@ -28,7 +28,7 @@ EXAMPLE = "fmm-openmm info"
 
 
 def add_arguments(parser) -> None:
-    """The files to look into, and ``--plot``."""
+    """Add the arguments of the command: files and ``--plot``."""
     parser.add_argument(
         "files", nargs="*", metavar="SYSTEM.xml", help="show the FMMForces of these files instead"
     )
@@ -36,9 +36,11 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Look and print."""
+    """Print the definitions in the files, or the state of this installation."""
     drawing = figure(args.plot)
-    outcome = _look_into(args.files, terminal) if args.files else _look_around(terminal)
+    outcome = (
+        _describe_files(args.files, terminal) if args.files else _describe_installation(terminal)
+    )
     if drawing:
         draw(drawing, outcome.result)
         drawing.savefig(args.plot)
@@ -46,7 +48,8 @@ def run(args, terminal) -> Outcome:
 
 
 def draw(drawing, result: dict) -> None:
-    """The size of every FMMForce of the files or, without files, the speed of every platform."""
+    """Plot the size of every FMMForce in the files or, without files, the speed of every
+    platform."""
     axes = drawing.add_subplot()
     if "files" in result:
         forces = [
@@ -68,7 +71,7 @@ def draw(drawing, result: dict) -> None:
         axes.set_xlabel("speed, relative to the Reference platform, as OpenMM estimates it")
 
 
-def _look_into(files, terminal) -> Outcome:
+def _describe_files(files, terminal) -> Outcome:
     result = {"files": {file: describe_file(file) for file in files}}
     for file, forces in result["files"].items():
         own = sum(force["kind"] == FMM_FORCE for force in forces)
@@ -84,9 +87,10 @@ def _look_into(files, terminal) -> Outcome:
 
 
 def describe_file(path: str) -> list[dict]:
-    """The PythonForces of an XML file, and what FMMForces are defined by.
+    """List the PythonForces of an XML file, with the definitions of FMMForces.
 
-    Nothing of the file is run, no tree is built of it, and tables are expanded block by block.
+    No code in the file is executed, no element tree is built, and tables are expanded block by
+    block.
 
     Raises:
         OSError, ValueError: it cannot be read, or was written by a newer version.
@@ -135,7 +139,7 @@ def _described(attributes: dict, content: dict | None) -> dict:
     }
 
 
-def _look_around(terminal) -> Outcome:
+def _describe_installation(terminal) -> Outcome:
     with terminal.progress("looking"):
         result = {
             "versions": versions(),
@@ -172,7 +176,7 @@ def _look_around(terminal) -> Outcome:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package, of Python and of the packages that it needs."""
+    """Return the versions of this package, of Python and of the required packages."""
     needed = {name: _installed(name) or "not installed" for name in ("NumPy", "SciPy", "Numba")}
     return {
         "fmm_openmm": __version__,
@@ -191,7 +195,7 @@ def _installed(name: str) -> str | None:
 
 
 def describe_platform(name: str) -> dict:
-    """Name, relative speed, and the device a Context gets, or why it gets none."""
+    """Return name, relative speed and device of a platform, or the error if it has no device."""
     entry = openmm.Platform.getPlatformByName(name)
     found = {"name": name, "speed": entry.getSpeed(), "device": None, "error": None}
     system = openmm.System()
@@ -211,7 +215,7 @@ def describe_platform(name: str) -> dict:
 
 
 def describe_backend(name: str) -> tuple[str, str | None]:
-    """A solver backend, and why it cannot be used, None where it can."""
+    """Return the name of a solver backend, and the reason if it cannot be used, else None."""
     try:
         CoulombSolver([1.0], np.eye(3), backend=name)
     except UnsupportedError as error:
@@ -220,7 +224,7 @@ def describe_backend(name: str) -> tuple[str, str | None]:
 
 
 def describe_bridge() -> dict[str, str]:
-    """The way into OpenMM that ``bridge="auto"`` takes, and why."""
+    """Return the bridge that ``bridge="auto"`` selects, and the reason."""
     found = plugin.find()
     if isinstance(found, str):
         return {"name": "host", "reason": found}

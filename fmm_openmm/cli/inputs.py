@@ -32,7 +32,7 @@ FILE is one of
 
 TRAJECTORY_FILES = """\
 One FILE more is the trajectory: .dcd, .xtc or .nc. It gives the positions and,
-unless --box is given, the boxes; coordinates beside it may be left out."""
+unless --box is given, the boxes; a coordinate file is not needed then."""
 
 KINDS = {
     ".pdb": "structure",
@@ -61,11 +61,11 @@ KINDS = {
 
 
 def add_arguments(parser, option: str | None = None, forcefield: list[str] | None = None) -> None:
-    """FILE and everything that says how to read it.
+    """Add FILE and the options for reading it.
 
     Args:
-        option: of this name in place of positional arguments, and not required.
-        forcefield: what a structure is read with where ``--forcefield`` is not given.
+        option: name of an option that takes the files, in place of required positional arguments.
+        forcefield: default of ``--forcefield``.
     """
     parser.epilog = FILES
     parser.set_defaults(hydrogen_mass=None, usual_forcefield=forcefield)
@@ -106,7 +106,7 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
 
 
 def _length(text: str) -> float | str:
-    """A length; or a FILE that stands behind the lengths, for :func:`gather_files`."""
+    """Parse a length; a FILE after the lengths is returned as text, for :func:`gather_files`."""
     if _ending(text):
         return text
     try:
@@ -116,14 +116,14 @@ def _length(text: str) -> float | str:
 
 
 def gather_files(args, rest: list[str]) -> None:
-    """Put into ``args.files`` every FILE of the command line: those among options, and those that
-    stand behind the values of an option that takes several.
+    """Collect every FILE of the command line in ``args.files``: those between options, and those
+    after the values of an option with several values.
 
     Args:
-        rest: words that the parser left over.
+        rest: words that the parser has not recognised.
 
     Raises:
-        ValueError: the command takes no FILE, or needs one and has none.
+        ValueError: the command takes no FILE, or its FILE is missing.
     """
     if not hasattr(args, "files"):
         if rest:
@@ -143,20 +143,20 @@ def gather_files(args, rest: list[str]) -> None:
 
 
 def _is_file(option: str, value: str) -> bool:
-    """Whether a value of the option is a FILE; force fields are XML, and CHARMM's topologies may be
-    called .top."""
+    """Return whether a value of an option is a FILE. Force fields are XML, and CHARMM topologies
+    may end in .top."""
     return option == "box" or KINDS.get(_ending(value)) not in (None, "system", "gromacs")
 
 
 def load(args) -> Molecules:
-    """The system that the parsed command line names.
+    """Read the system that the parsed command line names.
 
-    Hydrogens outside rigid water get a mass of ``args.hydrogen_mass``, amu, taken from the heavy
-    atom, unless that is None.
+    Hydrogens outside rigid water get the mass ``args.hydrogen_mass``, amu, taken from the heavy
+    atom, unless it is None.
 
     Raises:
-        FileNotFoundError, ValueError: a file that is missing, of unknown kind, unreadable, or one
-            that does not fit the others.
+        FileNotFoundError, ValueError: a file is missing, of unknown kind, unreadable, or
+            inconsistent with the others.
     """
     found = files_by_kind(args.files)
     if "trajectory" in found and args.command != "analyse":
@@ -170,16 +170,14 @@ def load(args) -> Molecules:
     reader = READERS.get(kinds - {"trajectory"}) or READERS.get(kinds)
     if reader is None and len(found) == 1:
         ((kind, path),) = found.items()
-        raise ValueError(f"{path} needs {MISSING[kind]} beside it")
+        raise ValueError(f"{path} needs {MISSING[kind]} with it")
     if reader is None:
         raise ValueError(
             f"cannot make a system of {' and '.join(args.files)}: see --help for the combinations"
         )
     for name, readers in USED_BY.items():
         if getattr(args, name) is not None and reader not in readers:
-            raise ValueError(
-                f"--{name} says nothing about {' and '.join(args.files)}: leave it out"
-            )
+            raise ValueError(f"--{name} does not apply to {' and '.join(args.files)}: leave it out")
     if args.cutoff is not None and not 0 < args.cutoff < np.inf:
         raise ValueError(f"--cutoff must be finite and above 0 (nm), got {args.cutoff}")
     cutoff = LONGEST_CUTOFF if args.cutoff is None else args.cutoff
@@ -197,7 +195,7 @@ def load(args) -> Molecules:
 
 
 def files_by_kind(names: list[str]) -> dict[str, Path]:
-    """Files by their kind, of each one.
+    """Return the files by their kind, one of each.
 
     Raises:
         FileNotFoundError, ValueError: as :func:`load`.
@@ -216,10 +214,10 @@ def files_by_kind(names: list[str]) -> dict[str, Path]:
 
 
 def kind_of(path: Path) -> str:
-    """One of the values of :data:`KINDS`, or "state".
+    """Return the kind of a file: a value of :data:`KINDS`, or "state".
 
     Raises:
-        ValueError: none of them.
+        ValueError: the kind is unknown.
     """
     kind = KINDS.get(_ending(path.name))
     if kind is None:
@@ -239,5 +237,5 @@ def kind_of(path: Path) -> str:
 
 
 def _ending(name: str) -> str | None:
-    """The key of :data:`KINDS` that a name ends in."""
+    """Return the key of :data:`KINDS` with which a name ends."""
     return next((ending for ending in KINDS if name.lower().endswith(ending)), None)

@@ -1,4 +1,4 @@
-"""Ctrl-C during a simulation: it ends the simulation, whose results are told."""
+"""Handling of Ctrl-C: it ends a simulation, and the results so far are reported."""
 
 import signal
 import threading
@@ -12,14 +12,15 @@ from fmm_openmm.integration.guard import signals
 
 @dataclass
 class Interrupt:
-    """Whether Ctrl-C was pressed, and when: "while ..." or "after ...", for people."""
+    """State of an interrupt: whether Ctrl-C was pressed, and the stage at that time, as text that
+    begins with "while" or "after"."""
 
     came: bool = False
     stage: str = "before the first step"
 
 
 class StopMinimisation(openmm.MinimizationReporter):
-    """Ends a minimisation after an interrupt, whose handler may wait for the end of it."""
+    """Ends a minimisation after an interrupt, whose handler may wait for its end."""
 
     def __init__(self, interrupt: Interrupt):
         super().__init__()
@@ -31,18 +32,17 @@ class StopMinimisation(openmm.MinimizationReporter):
 
 @contextmanager
 def first_interrupt():
-    """Take note of the first Ctrl-C in a ``with`` block, in an :class:`Interrupt`, in place of a
-    ``KeyboardInterrupt``; a second one acts as usual. In threads other than the main one nothing
-    changes."""
+    """Record the first Ctrl-C within a ``with`` block in an :class:`Interrupt` instead of raising
+    ``KeyboardInterrupt``; a second one raises it. Only the main thread handles Ctrl-C so."""
     interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
 
-    def take_note(*_):
+    def record(*_):
         interrupt.came = True
         signal.signal(signal.SIGINT, usual)
 
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread:
-        signal.signal(signal.SIGINT, take_note)
+        signal.signal(signal.SIGINT, record)
     try:
         yield interrupt
     finally:

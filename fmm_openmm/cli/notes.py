@@ -1,5 +1,5 @@
-"""What is unusual about the physics of an input, and legal: said before the work begins, never a
-reason to fail."""
+"""Notes on valid but unusual input, such as an improbable density, printed before the work
+begins."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from fmm_openmm.cli import inputs, readers
 from fmm_openmm.convert.openmm_system import nonbonded_force
 
 DENSITIES = (1.0, 300.0)
-"""Atoms per nm^3 beyond which the unit of the box is asked for.
+"""Bounds of the density, atoms per nm^3, outside which a note questions the unit of the box.
 Liquids and solids have 20 to 200, water 100, diamond 176."""
 
 
 def look(args, molecules: readers.Molecules, terminal) -> dict:
-    """Print what is unusual; returns ``boundary`` and ``notes`` for the results.
+    """Print the notes on a system; return ``boundary`` and ``notes`` for the results.
 
     Args:
         args: the parsed command line.
-        molecules: what was read from its files, converted to FMM or not.
+        molecules: the system that was read, converted to FMM or not.
 
     Raises:
         UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce.
@@ -38,7 +38,7 @@ def look(args, molecules: readers.Molecules, terminal) -> dict:
 
 
 def _is_uncharged(system) -> bool:
-    """Whether every charge is zero, with parameter offsets at the parameters' defaults."""
+    """Return whether all charges are zero at the defaults of the global parameters."""
     try:
         return not ChargeSystem.from_openmm(system).charges.any()
     except UnsupportedError:  # charges of several forces, which do not add up
@@ -56,7 +56,7 @@ def _no_box(args) -> str:
 
 
 def _box_notes(args, system) -> list[str]:
-    """About the size of a periodic box."""
+    """Return notes on the size of a periodic box."""
     box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
     narrowest, volume = np.diag(box).min(), np.prod(np.diag(box))
     atoms = sum(not system.isVirtualSite(i) for i in range(system.getNumParticles()))

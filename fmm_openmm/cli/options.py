@@ -1,4 +1,4 @@
-"""Arguments that several commands share."""
+"""Arguments used by several commands."""
 
 import argparse
 from dataclasses import fields
@@ -9,7 +9,7 @@ from fmm_openmm.integration.options import ONLY_IN_CONTEXT, Options
 
 
 def count(text: str) -> int:
-    """A whole number, also as 1e6."""
+    """Parse an integer, also in the form 1e6."""
     try:
         number = float(text)
         if number.is_integer():
@@ -20,8 +20,11 @@ def count(text: str) -> int:
 
 
 def add_fmm_arguments(parser, context: bool = True) -> None:
-    """The options of :class:`fmm_openmm.FMMForce`, with or without those that
-    only a Context has."""
+    """Add the options of :class:`fmm_openmm.FMMForce`.
+
+    Args:
+        context: whether to include the options that only apply to a Context.
+    """
     group = parser.add_argument_group(
         "FMM", "a System with an FMMForce keeps its options, unless any is given here"
     )
@@ -30,7 +33,7 @@ def add_fmm_arguments(parser, context: bool = True) -> None:
 
 
 def add_expansion_arguments(parser) -> None:
-    """``--order``, ``--grid`` and ``--near-radius``."""
+    """Add ``--order``, ``--grid`` and ``--near-radius``."""
     _add(parser, ("order", "grid", "near_radius"))
 
 
@@ -41,21 +44,21 @@ def _add(parser, names) -> None:
 
 
 def fmm_options(args) -> dict:
-    """Those options that were given, as keyword arguments."""
+    """Return the FMM options that were given, as keyword arguments."""
     given = {field.name: getattr(args, field.name, None) for field in fields(Options)}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def add_platform_argument(parser) -> None:
-    """``--platform``."""
+    """Add ``--platform``."""
     parser.add_argument("--platform", metavar="NAME", help="OpenMM platform (default: the fastest)")
 
 
 def platform(args) -> openmm.Platform | None:
-    """The platform named, None for OpenMM's own choice.
+    """Return the platform that was named, or None for OpenMM's default.
 
     Raises:
-        ValueError: there is no such platform here.
+        ValueError: this machine has no such platform.
     """
     if args.platform is None:
         return None
@@ -68,6 +71,6 @@ def platform(args) -> openmm.Platform | None:
 
 
 def platform_names() -> list[str]:
-    """OpenMM's platforms here, slowest first."""
+    """Return the names of OpenMM's platforms on this machine, slowest first."""
     platforms = map(openmm.Platform.getPlatform, range(openmm.Platform.getNumPlatforms()))
     return [entry.getName() for entry in sorted(platforms, key=lambda entry: entry.getSpeed())]

@@ -1,5 +1,4 @@
-"""Before a command begins: its outputs can be written, and no command writes to a file that it
-reads, or to one file twice."""
+"""Checks of output files before a command begins: they are writable, distinct, and not inputs."""
 
 import argparse
 import os
@@ -11,12 +10,12 @@ OUTPUTS = ("json", "plot", "trajectory", "log", "output", "checkpoint")
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Refuse, before any work, an output that is an input, by whatever path or link, that lies
-    among force field files, or that is another output as well; and one that cannot be written.
+    """Check that every output file is writable, is no input file under another path or link, does
+    not lie in the folder of ``--include``, and is no other output.
 
     Raises:
-        ValueError: names the option and the file.
-        OSError: no such folder, a folder, or no permission to write.
+        ValueError: an output is an input or another output; the message names option and file.
+        OSError: the folder does not exist, the path is a folder, or permission is missing.
     """
     read = [Path(name) for option in INPUTS for name in getattr(args, option, None) or ()]
     restart = getattr(args, "restart", None)
@@ -41,8 +40,11 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file to be written that is a folder, lies in one that is not there, or may not be
-    written."""
+    """Check that a file can be written.
+
+    Raises:
+        OSError: the folder does not exist, the path is a folder, or permission is missing.
+    """
     folder = path.absolute().parent
     if not folder.is_dir():
         raise FileNotFoundError(2, "no such folder", str(path.parent))

@@ -1,5 +1,4 @@
-"""How the command line is parsed: help of 80 columns, FILE and options in any order, ``--json``
-with its file behind an equals sign."""
+"""The argument parser: help of 80 columns, FILE and options in any order, and ``--json=FILE``."""
 
 import argparse
 import shutil
@@ -7,18 +6,18 @@ import sys
 import textwrap
 
 WIDTH = 80
-"""Columns of ``--help`` at most."""
+"""Largest number of columns of ``--help``."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and raised."""
+    """An argument parser that raises its errors, one line each, as ``ValueError``."""
 
     def error(self, message):
         raise ValueError(f"{message} (see {self.prog} --help)")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fills paragraphs, leaves indented lines as they are, and writes ``--json[=FILE]``."""
+    """Fills paragraphs, keeps indented lines, and writes ``--json[=FILE]``."""
 
     def __init__(self, prog, **options):
         columns = min(shutil.get_terminal_size().columns, WIDTH)
@@ -45,7 +44,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def add_command(commands, name: str, module) -> argparse.ArgumentParser:
-    """A subcommand: its help is the module's docstring, then the module's ``EXAMPLE``."""
+    """Add a subcommand, whose help is the docstring of a module and its ``EXAMPLE``."""
     command = commands.add_parser(
         name,
         help=module.__doc__.partition("\n\n")[0],
@@ -59,7 +58,11 @@ def add_command(commands, name: str, module) -> argparse.ArgumentParser:
 
 
 def add_common_arguments(parser, **options) -> None:
-    """``--json``, ``--no-progress`` and ``--debug``; ``options`` may set another default."""
+    """Add ``--json``, ``--no-progress`` and ``--debug``.
+
+    Args:
+        options: keywords of ``add_argument``, for another default.
+    """
     parser.add_argument(
         "--json",
         nargs="?",
@@ -85,8 +88,11 @@ def add_common_arguments(parser, **options) -> None:
 
 
 def join_json(argv: list[str], benchmarks) -> list[str]:
-    """The arguments with ``--json`` as ``--json=``, so that it does not take what follows for its
-    file. After ``bench`` it used to: that is still understood, with a warning on stderr."""
+    """Replace ``--json`` by ``--json=``, so that the next word is not read as its file.
+
+    After ``bench`` the form ``--json FILE`` is deprecated: it is accepted, with a warning on
+    stderr.
+    """
     joined: list[str] = []
     for word in argv:
         if len(word) > 2 and "--json".startswith(word):

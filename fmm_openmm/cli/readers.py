@@ -19,18 +19,18 @@ from fmm_openmm.convert.openmm_system import system_of_charges
 CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "hangles": app.HAngles}
 
 LONGEST_CUTOFF = 0.9
-"""nm; shorter in a box too small for it."""
+"""Default cutoff, nm; a small box has a shorter one."""
 
 
 @dataclass
 class Molecules:
-    """What was read.
+    """A molecular system read from files.
 
     Attributes:
-        system: its default box is that of the positions.
+        system: the System; its default box belongs to the positions.
         positions: shape (n, 3) float64, nm.
-        topology: for trajectories.
-        velocities: shape (n, 3), nm/ps; None where no file has them.
+        topology: the topology, for trajectories.
+        velocities: shape (n, 3), nm/ps; None if no file contains them.
     """
 
     system: openmm.System
@@ -41,21 +41,23 @@ class Molecules:
 
 @contextmanager
 def reading(*paths):
-    """Turns whatever a parser raises on a bad file into one error that names the file."""
+    """Turn any exception of a parser within a ``with`` block into a ``ValueError`` that names the
+    files."""
     try:
         yield
     except Exception as error:
         names = " and ".join(map(str, paths))
         if isinstance(error, UnicodeDecodeError):
             raise ValueError(f"cannot read {names}: not a text file") from error
-        if isinstance(error, IndexError):  # of parsers that do not ask whether there is a line
+        if isinstance(error, IndexError):  # of parsers that expect another line
             raise ValueError(f"cannot read {names}: no atoms, or cut short") from error
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"cannot read {names}: {kind}{error}") from error
 
 
 def _box(args, own):
-    """The box to use, as vectors in nm: ``--box``, else the file's ``own``, else None."""
+    """Return the box vectors, nm: those of ``--box``, else those of the file (``own``), else
+    None."""
     if args.box is None:
         box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
         if not is_no_cell(box):
@@ -63,7 +65,7 @@ def _box(args, own):
         for name in ("cutoff", "switch"):
             if getattr(args, name) is not None:
                 raise ValueError(
-                    f"--{name} says nothing in empty space: leave it out, or give a box with --box"
+                    f"--{name} has no meaning in free space: leave it out, or give a box with --box"
                 )
         return None
     if len(args.box) not in (3, 6) or min(args.box) <= 0:
@@ -82,12 +84,12 @@ def _box(args, own):
 
 
 def usual_cutoff(box: np.ndarray) -> float:
-    """The cutoff, nm, where ``--cutoff`` is not given, in box vectors of shape (3, 3), nm."""
+    """Return the default cutoff, nm, in a box with vectors of shape (3, 3), nm."""
     return min(LONGEST_CUTOFF, 0.49 * float(np.diag(box).min()))
 
 
 def _method(args, box) -> dict:
-    """The arguments of every ``createSystem``."""
+    """Return the arguments of ``createSystem`` that all kinds of input share."""
     mass = None if args.hydrogen_mass is None else args.hydrogen_mass * unit.amu
     common = {"constraints": CONSTRAINTS[args.constraints or "hbonds"], "hydrogenMass": mass}
     if box is None:
@@ -99,7 +101,7 @@ def _method(args, box) -> dict:
 
 
 def _molecules(system, positions, topology, box) -> Molecules:
-    """Positions as a Quantity or, plain numbers, in nm."""
+    """Return the molecules in their box; positions are a Quantity or numbers in nm."""
     if box is not None:
         system.setDefaultPeriodicBoxVectors(*box)
         topology.setPeriodicBoxVectors(box * unit.nanometer)
@@ -119,10 +121,10 @@ def _structure_file(path: Path):
 
 
 def _coordinates(found, topology):
-    """Positions and box vectors, None without, of whichever file has them.
+    """Return positions and box vectors (or None) of the file that contains them.
 
     Args:
-        topology: of the atoms, by which a trajectory is read.
+        topology: the atoms, for reading a trajectory.
     """
     if path := found.get("structure"):
         structure = _structure_file(path)
@@ -296,7 +298,7 @@ def _read_charmm(found, args):
 
 
 def _read_charges(found, args):
-    """Charges alone, in a System without any other interaction and without masses."""
+    """Read charges into a System without other interactions and without masses."""
     path = found["charges"]
     charges = ChargeSystem.load(path)
     if charges.positions is None:
@@ -339,7 +341,7 @@ MISSING = {
     "crd": "a topology: CHARMM's .psf or AMBER's .prmtop",
     "trajectory": "a topology: .prmtop, .psf, .top, or the structure or System that was simulated",
 }
-"""What a file that is given alone lacks."""
+"""Kind of file: what must be given with it."""
 
 ALONE = (_read_structure, _read_amber, _read_gromacs, _read_charmm)
 
@@ -351,4 +353,4 @@ USED_BY = {
     "switch": ALONE,
     "constraints": ALONE,
 }
-"""Options by the readers that they are for: a System comes with its own."""
+"""Option: the readers that use it. A System has its own settings."""

@@ -1,7 +1,7 @@
 """Run a short simulation with FMM electrostatics.
 
-Prints the speed and, for NVE, the drift of the total energy. With --checkpoint
-a run that was ended goes on where it was: the same command with --restart.
+Prints the speed and, for NVE, the drift of the total energy. With --restart
+a run continues from the file that --checkpoint wrote.
 """
 
 import csv
@@ -31,7 +31,7 @@ from fmm_openmm.cli.summary import Sample, described, draw, seconds_per_step, su
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 
 STEPS_AT_ONCE = 10
-"""Steps after which an interrupt is noticed; as many as ``openmm.app.Simulation`` takes at once."""
+"""Number of steps between checks for an interrupt, that of ``openmm.app.Simulation``."""
 
 TRAJECTORIES = {
     ".dcd": app.DCDReporter,
@@ -41,7 +41,7 @@ TRAJECTORIES = {
 }
 
 APPENDED = (".dcd", ".xtc")
-"""Trajectories that a restarted run can go on with."""
+"""Trajectory formats to which a restarted run can append."""
 
 
 EXAMPLE = """fmm-openmm run topol.top conf.gro --ensemble npt --steps 1e5 \\
@@ -49,7 +49,7 @@ EXAMPLE = """fmm-openmm run topol.top conf.gro --ensemble npt --steps 1e5 \\
 
 
 def add_arguments(parser) -> None:
-    """FILE, the ensemble, what to write, and how to compute."""
+    """Add the arguments of the command: files, ensemble, output and FMM options."""
     inputs.add_arguments(parser)
     group = parser.add_argument_group("simulation")
     group.add_argument("--steps", type=count, default=1000, help="default %(default)s")
@@ -108,7 +108,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Read, convert to FMM, simulate, report."""
+    """Read the files, convert the System to FMM, simulate, and report."""
     check_arguments(args)
     drawing = figure(args.plot)
     with terminal.progress("reading") as advance:
@@ -119,7 +119,7 @@ def run(args, terminal) -> Outcome:
         force = converted(molecules.system, fmm_options(args))
         noted = notes.look(args, molecules, terminal)
         advance(description="preparing")
-        simulation = simulation_of(args, molecules)
+        simulation = make_simulation(args, molecules)
     if replaced:
         terminal.say(
             f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n"
@@ -151,8 +151,8 @@ def run(args, terminal) -> Outcome:
 
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
-    """The FMMForce that the System has, unless options are given,
-    else a new one in place of PME."""
+    """Return the FMMForce of the System; if there is none, or if options are given, convert the
+    System."""
     forces = find_fmm(system)
     if forces and not options:
         return forces[0]
@@ -162,7 +162,7 @@ def converted(system: openmm.System, options: dict) -> FMMForce:
 
 
 def without_baths(system: openmm.System) -> list[str]:
-    """Remove barostats and thermostats; returns their names."""
+    """Remove barostats and thermostats from a System; return their names."""
     kinds = [type(force).__name__ for force in system.getForces()]
     baths = [
         k
@@ -175,7 +175,11 @@ def without_baths(system: openmm.System) -> list[str]:
 
 
 def check_arguments(args) -> None:
-    """Refuse numbers that make no sense before anything is read."""
+    """Check the numbers of the command line before anything is read.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
     for name, low in (
         ("steps", 1),
         ("interval", 1),
@@ -206,7 +210,12 @@ def check_arguments(args) -> None:
 
 
 def check_restart(args) -> None:
-    """Refuse what a restarted run cannot do."""
+    """Check the arguments that restrict a restarted run.
+
+    Raises:
+        FileNotFoundError, ValueError: the checkpoint does not exist, or an option excludes
+            ``--restart``.
+    """
     if args.restart is None:
         return
     if not Path(args.restart).is_file():
@@ -225,8 +234,8 @@ def _suffix(path: str) -> str:
     return "." + path.rpartition(".")[2].lower()
 
 
-def simulation_of(args, molecules) -> app.Simulation:
-    """A Simulation at the positions that were read."""
+def make_simulation(args, molecules) -> app.Simulation:
+    """Make a Simulation at the positions that were read."""
     system = molecules.system
     if args.ensemble == "npt":
         system.addForce(barostat(args.temperature, args.pressure, args.seed))
@@ -234,9 +243,9 @@ def simulation_of(args, molecules) -> app.Simulation:
     thermostat.setRandomNumberSeed(args.seed)
     verlet = openmm.VerletIntegrator(args.timestep)
     integrator = openmm.CompoundIntegrator()
-    for each in (thermostat, verlet):
-        each.setConstraintTolerance(1e-6)
-        integrator.addIntegrator(each)
+    for part in (thermostat, verlet):
+        part.setConstraintTolerance(1e-6)
+        integrator.addIntegrator(part)
     simulation = app.Simulation(molecules.topology, system, integrator, platform(args))
     simulation.context.setPositions(molecules.positions)
     simulation.context.computeVirtualSites()
@@ -246,8 +255,8 @@ def simulation_of(args, molecules) -> app.Simulation:
 def prepare(
     args, simulation: app.Simulation, terminal, interrupt: Interrupt, velocities: np.ndarray | None
 ) -> None:
-    """Minimise, choose velocities unless there are some, equilibrate, until an interrupt comes; or
-    go on from a checkpoint."""
+    """Minimise, set velocities unless a file has them, and equilibrate, up to an interrupt; or load
+    a checkpoint."""
     if args.restart:
         load_checkpoint(simulation, args.restart)
         simulation.integrator.setCurrentIntegrator(int(args.ensemble == "nve"))
@@ -283,7 +292,7 @@ def prepare(
 
 @contextmanager
 def simulation_errors(simulation: app.Simulation):
-    """Says of an error inside a ``with`` block at which step it came."""
+    """Add the step to the message of an error within a ``with`` block."""
     try:
         yield
     except openmm.OpenMMException as error:
@@ -301,11 +310,12 @@ def simulate(
     samples: list[Sample],
     walls: list[tuple[int, float]],
 ) -> None:
-    """The run itself, to the end or until an interrupt comes.
+    """Run the production steps, up to an interrupt.
 
     Args:
-        samples: gets the start and every interval.
-        walls: gets steps and wall time of every interval, with sampling and writing.
+        samples: receives the samples at the start and after every interval.
+        walls: receives the number of steps and the wall time of every interval, sampling and
+            writing included.
     """
     dof = degrees_of_freedom(simulation.system)
     samples.append(sample(simulation, dof))
@@ -344,11 +354,10 @@ class Log:
     """Samples in a CSV file, each written at once.
 
     Args:
-        restart: step at which a run goes on, whose rows are appended to those up to this step; None
-            for a new run.
+        restart: step from which a run continues: earlier rows are kept; None for a new run.
 
     Attributes:
-        goes_on: whether the file has rows of an earlier run.
+        goes_on: whether the file contains rows of an earlier run.
     """
 
     def __init__(self, path: str, restart: int | None):
@@ -365,7 +374,7 @@ class Log:
         self._file.close()
 
     def write(self, one: Sample) -> None:
-        """A row."""
+        """Write a row."""
         self._table.writerow(astuple(one))
         self._file.flush()
 
@@ -409,10 +418,10 @@ def save_checkpoint(simulation: app.Simulation, path: str) -> None:
 
 
 def load_checkpoint(simulation: app.Simulation, path: str) -> None:
-    """Go on from what :func:`save_checkpoint` wrote, for the same System.
+    """Load a file written by :func:`save_checkpoint` for the same System.
 
     Raises:
-        ValueError: it is damaged, or of something else.
+        ValueError: the file is damaged, or belongs to another System.
     """
     with reading(path):
         load = simulation.loadState if _suffix(path) == ".xml" else simulation.loadCheckpoint
@@ -420,7 +429,7 @@ def load_checkpoint(simulation: app.Simulation, path: str) -> None:
 
 
 def sample(simulation: app.Simulation, dof: int) -> Sample:
-    """Energies, temperature and volume now.
+    """Return energies, temperature and volume of the present state.
 
     Raises:
         openmm.OpenMMException: the energy is not finite.

@@ -1,4 +1,4 @@
-"""What a simulation gave: samples, their means, speed and drift."""
+"""Results of a simulation: samples, their means, speed and drift."""
 
 from dataclasses import astuple, dataclass
 
@@ -10,8 +10,8 @@ from fmm_openmm.bench.systems import BOLTZMANN, degrees_of_freedom
 
 @dataclass
 class Sample:
-    """What the log holds of one moment; energies in kJ/mol, lengths in nm. No number: the
-    temperature without degrees of freedom, the volume in empty space."""
+    """A row of the log; energies in kJ/mol, lengths in nm. NaN: the temperature without degrees of
+    freedom, the volume in free space."""
 
     step: int
     time_ps: float
@@ -23,14 +23,14 @@ class Sample:
 
 
 def seconds_per_step(walls: list[tuple[int, float]]) -> float:
-    """Wall time of a step, without the first interval if there are more; not a number without
-    any."""
+    """Return the wall time of a step, without the first interval if there are several; NaN if there
+    is none."""
     counted = walls[1:] or walls or [(1, np.nan)]
     return sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
 
 
 def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: float) -> dict:
-    """Speed, means, and for NVE the drift: slope and residual of a line through the total
+    """Return speed, means, and for NVE the drift: slope and residual of a line fitted to the total
     energy."""
     values = np.array([astuple(entry) for entry in samples])
     temperature, volume = (values[1:] if len(values) > 1 else values).T[5:7]
@@ -56,7 +56,7 @@ def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: fl
 
 
 def described(result: dict) -> list[tuple[str, str]]:
-    """The summary for people."""
+    """Return names and values of the summary as text."""
     fmm = result["fmm"]
     expansions = f"order {fmm['order']}, near radius {fmm['near_radius']:g}"
     rows = [
@@ -84,7 +84,7 @@ def described(result: dict) -> list[tuple[str, str]]:
 
 
 def draw(drawing, samples: list[Sample], ensemble: str) -> None:
-    """Total energy and temperature against time; in NPT the volume as well."""
+    """Plot total energy and temperature against time, in NPT also the volume."""
     start = samples[0].total_energy
     panels = {
         "total energy\nless its start, kJ/mol": [one.total_energy - start for one in samples],

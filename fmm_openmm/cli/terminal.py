@@ -1,4 +1,4 @@
-"""What the commands print: tables and progress for people, JSON for programs, pictures."""
+"""Output of the commands: tables and progress for people, JSON for programs, and figures."""
 
 import importlib
 import json
@@ -16,12 +16,12 @@ from fmm_openmm.progress import show_progress
 
 @dataclass
 class Outcome:
-    """What a command found.
+    """Result of a command.
 
     Attributes:
-        result: for ``--json``.
-        passed: whether every check did.
-        interrupted: whether it is what was found until Ctrl-C.
+        result: the data for ``--json``.
+        passed: whether all checks passed.
+        interrupted: whether Ctrl-C ended the command early.
     """
 
     result: dict
@@ -30,12 +30,12 @@ class Outcome:
 
 
 class Terminal:
-    """Writes for people on stdout, or, with ``json``, for programs; progress goes to stderr.
+    """Writes text or JSON to stdout, and progress to stderr.
 
     Args:
-        json: print nothing but JSON on stdout; or, a file name, write it there as well as printing
-            for people.
-        progress: show progress, where stderr is a terminal.
+        json: True for JSON on stdout in place of text; a file name for JSON in that file besides
+            text on stdout.
+        progress: whether to show progress if stderr is a terminal.
     """
 
     def __init__(self, json: bool | str = False, progress: bool = True):
@@ -44,11 +44,11 @@ class Terminal:
         self._console = Console(quiet=json is True, highlight=False, markup=False)
 
     def say(self, text: str = "") -> None:
-        """One line of text, as it is."""
+        """Print a line of text unchanged."""
         self._console.print(text, soft_wrap=True)
 
     def table(self, columns, rows, title: str | None = None) -> None:
-        """A table of strings; the first column is left-aligned, the others right-aligned."""
+        """Print a table of strings, the first column left-aligned, the others right-aligned."""
         table = _table(title)
         for index, column in enumerate(columns):
             table.add_column(column, justify="right" if index else "left", overflow="fold")
@@ -57,16 +57,16 @@ class Terminal:
         self._console.print(table)
 
     def heading(self, columns) -> None:
-        """The first two rows of a Markdown table, unless :meth:`row` will write its columns' names
-        in every row."""
+        """Print the first two rows of a Markdown table, unless :meth:`row` will print the names of
+        the columns in every row."""
         self._columns = list(columns)
         if not self._is_too_wide():
             self.row(columns)
             self.row(["---"] * len(columns))
 
     def row(self, cells) -> None:
-        """A row of a Markdown table, at once, above a progress bar; on a terminal that is too
-        narrow for the table the first cells and then the others with their names."""
+        """Print a row of a Markdown table at once, above a progress bar. On a terminal that is too
+        narrow for the table, cells are printed with the names of their columns."""
         if self._console.quiet:
             return
         if not self._is_too_wide():
@@ -83,12 +83,12 @@ class Terminal:
             print(line, flush=True)
 
     def _is_too_wide(self) -> bool:
-        """Whether the table's names alone need more columns than the terminal has."""
+        """Return whether the names of the columns are wider than the terminal."""
         width = sum(len(name) + 3 for name in self._columns) + 1
         return self._console.is_terminal and width > self._console.width
 
     def pairs(self, rows, title: str | None = None) -> None:
-        """Names with their values, all left-aligned."""
+        """Print names and values, left-aligned."""
         table = _table(title, show_header=False)
         table.add_column()
         table.add_column(overflow="fold")
@@ -97,12 +97,12 @@ class Terminal:
         self._console.print(table)
 
     def progress(self, description: str, total: int | None = None):
-        """A progress bar, where stderr is a terminal, for a ``with`` block, which gets a
+        """Show a progress bar during a ``with`` block if stderr is a terminal; the block receives a
         function ``advance(steps=1, description=None)``."""
         return show_progress(description, total, self._progress)
 
     def write_json(self, result: dict) -> None:
-        """With ``json``: the result on stdout or in the file.
+        """Write the result as JSON to stdout or to the file, if ``json`` was given.
 
         Numbers that are not finite become null.
         """
@@ -117,13 +117,13 @@ class Terminal:
 
 
 def _named(name: str, cell: str) -> str:
-    """A cell with the name of its column, which may end with a unit: "step 1.2 ms"."""
+    """Return a cell with the name of its column, which may end with a unit: "step 1.2 ms"."""
     what, _, unit = name.partition(", ")
     return f"{name} {cell}" if ", " in unit else f"{what} {cell} {unit}".rstrip()
 
 
 def _filled(parts: list[str], width: int) -> list[str]:
-    """Lines of parts that are not broken, all but the first indented."""
+    """Fill lines with parts, none of which is broken; all lines but the first are indented."""
     lines = [""]
     for part in parts:
         if lines[-1].strip() and len(lines[-1]) + len(part) + 3 > width:
@@ -156,7 +156,7 @@ def _jsonable(value):
 
 
 def one_line(error: BaseException) -> str:
-    """The text of an error on one line."""
+    """Return the text of an error on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"{error.strerror.lower().removesuffix(' or directory')}: {error.filename}"
@@ -164,16 +164,16 @@ def one_line(error: BaseException) -> str:
 
 
 def add_plot_argument(parser) -> None:
-    """``--plot FILE``."""
+    """Add ``--plot FILE``."""
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the results (.png, .pdf or .svg; needs matplotlib)"
     )
 
 
 def figure(path: str | None):
-    """A matplotlib figure to be saved with ``savefig(path)``, None where there is no ``path``.
+    """Make a matplotlib figure to be saved with ``savefig(path)``; None if ``path`` is None.
 
-    Called before the work begins, so that what cannot be drawn is said at once.
+    Commands call it before the work begins, so that errors occur at once.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Trajectories frame by frame, through MDTraj."""
+"""Trajectories read frame by frame with MDTraj."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from fmm_openmm.convert.cells import reduced, standard_orientation
 from fmm_openmm.convert.packages import require
 
 CHUNK = 16
-"""Frames in memory at a time."""
+"""Number of frames in memory at a time."""
 
 
 @dataclass
 class Frame:
-    """One frame.
+    """A frame of a trajectory.
 
     Attributes:
-        time: ps, as the file has it.
+        time: time in the file, ps.
         positions: shape (n, 3), nm.
-        box_vectors: shape (3, 3), nm; None where the file has no cell.
+        box_vectors: shape (3, 3), nm; None if the file has no cell.
     """
 
     time: float
@@ -30,11 +30,11 @@ class Frame:
 
 
 def frames(path: Path, topology: app.Topology, stride: int = 1) -> Iterator[Frame]:
-    """Every so many frames of a DCD, XTC or NetCDF file of the atoms of a topology.
+    """Read every ``stride``-th frame of a DCD, XTC or NetCDF file.
 
     Raises:
         ImportError: MDTraj is not installed.
-        ValueError: the file is damaged, or of other atoms.
+        ValueError: the file is damaged, or does not belong to the topology.
     """
     mdtraj = require("mdtraj", "mdtraj")
     atoms = mdtraj.Topology.from_openmm(topology)
@@ -42,7 +42,7 @@ def frames(path: Path, topology: app.Topology, stride: int = 1) -> Iterator[Fram
     while True:
         try:
             chunk = next(chunks, None)
-        except Exception as error:  # of several kinds, by format and by what is wrong
+        except Exception as error:  # the type depends on the format and on the fault
             raise ValueError(
                 f"cannot read {path}, for {atoms.n_atoms} atoms: {error or type(error).__name__}"
             ) from error

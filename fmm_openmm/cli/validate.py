@@ -1,10 +1,10 @@
-"""Compare FMM, and PME as the System sets it, with a converged sum.
+"""Compare FMM, and PME with the settings of the System, with a converged sum.
 
-Electrostatics alone, exceptions excluded. The reference is an Ewald sum, or,
-in large systems, PME in double precision at a tight tolerance. PME whose grid
-would not fit into memory is left out, by name. Without a box
-it is the sum over all pairs, and there is no PME. The FMM is the solver alone,
-outside OpenMM's Context.
+Electrostatics alone, exceptions excluded. The reference is an Ewald sum or,
+in large systems, PME in double precision at a tight tolerance; in free space
+it is the sum over all pairs, and there is no PME. PME is omitted, with a
+note, if its grid would not fit into memory. The FMM is the stand-alone
+solver, not the FMMForce of a Context.
 """
 
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from fmm_openmm.convert.openmm_system import nonbonded_force
 from fmm_openmm.integration.validation import REFERENCES, reference_cutoff
 
 EWALD_LIMIT = 50_000
-"""Particles up to which "auto" takes the Ewald sum: about half a minute."""
+"""Largest number of particles for which "auto" selects the Ewald sum, about half a minute."""
 
 
 EXAMPLE = """fmm-openmm validate protein.pdb --forcefield amber14-all.xml \\
@@ -27,7 +27,7 @@ EXAMPLE = """fmm-openmm validate protein.pdb --forcefield amber14-all.xml \\
 
 
 def add_arguments(parser) -> None:
-    """FILE, the reference, the tolerance of PME and the FMM options."""
+    """Add the arguments of the command: files, reference, PME tolerance and FMM options."""
     inputs.add_arguments(parser)
     parser.add_argument(
         "--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto"
@@ -40,7 +40,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal) -> Outcome:
-    """Read and compare."""
+    """Read the files and compare the methods."""
     drawing = figure(args.plot)
     if args.pme_tolerance is not None and not 0 < args.pme_tolerance < 1:
         raise ValueError(f"--pme-tolerance must lie between 0 and 1, got {args.pme_tolerance}")
@@ -50,10 +50,10 @@ def run(args, terminal) -> Outcome:
         periodic = force.usesPeriodicBoundaryConditions()
         if args.pme_tolerance is not None:
             if not periodic:
-                raise ValueError("--pme-tolerance says nothing in empty space: leave it out")
+                raise ValueError("--pme-tolerance has no meaning in free space: leave it out")
             pme = nonbonded_force(molecules.system)
             pme.setEwaldErrorTolerance(args.pme_tolerance)
-            pme.setPMEParameters(0, 0, 0, 0)  # they would go before the tolerance
+            pme.setPMEParameters(0, 0, 0, 0)  # they would take precedence over the tolerance
         reference = args.reference
         if reference == "auto" and periodic:
             box = molecules.system.getDefaultPeriodicBoxVectors()
@@ -75,12 +75,12 @@ def run(args, terminal) -> Outcome:
     found = asdict(report)
     for method in "fmm", "pme":
         if found[method]:
-            del found[method]["force_errors"]  # of every particle
+            del found[method]["force_errors"]  # one number per particle
     return Outcome({**found, "passed": report.passed, **noted}, report.passed)
 
 
 def draw(drawing, report) -> None:
-    """The errors of both methods side by side, and a histogram of those of all particles."""
+    """Plot the errors of both methods, and histograms of the force errors of all particles."""
     drawing.set_figwidth(10)
     axes, histogram = drawing.subplots(1, 2)
     report.plot(histogram)

@@ -1,4 +1,4 @@
-"""Arguments, tables and figures that several benchmarks share."""
+"""Arguments, tables and figures used by several benchmarks."""
 
 import argparse
 
@@ -10,11 +10,11 @@ from fmm_openmm.cli.options import platform
 from fmm_openmm.planning.request import PRECISIONS, TOLERANCE
 
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
-"""21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""
+"""Default sizes: 21,000, 72,000 and 960,000 atoms; 2,700 and 21,000."""
 
 
 def size(text: str):
-    """A :class:`fmm_openmm.bench.systems.Size`."""
+    """Parse a :class:`fmm_openmm.bench.systems.Size`."""
     from fmm_openmm.bench.systems import Size
 
     try:
@@ -24,7 +24,7 @@ def size(text: str):
 
 
 def width(text: str) -> float | None:
-    """A transition width, None for "auto"."""
+    """Parse a width of the smoothing; None for "auto"."""
     try:
         return None if text == "auto" else check_number(float(text), "smoothing", 0.0, 0.2)
     except ValueError as error:
@@ -32,7 +32,7 @@ def width(text: str) -> float | None:
 
 
 def add_cases(parser) -> None:
-    """``--sizes`` and ``--tolerance``, several of each."""
+    """Add ``--sizes`` and ``--tolerance``, each with one or several values."""
     parser.add_argument(
         "--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies"
     )
@@ -40,7 +40,7 @@ def add_cases(parser) -> None:
 
 
 def add_growth(parser) -> None:
-    """``--tolerance``, one, and ``--max-atoms``."""
+    """Add ``--tolerance``, with one value, and ``--max-atoms``."""
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
     parser.add_argument(
         "--max-atoms", type=float, metavar="N", help="largest system; memory may end it before"
@@ -48,12 +48,12 @@ def add_growth(parser) -> None:
 
 
 def add_backend(parser) -> None:
-    """``--backend``."""
+    """Add ``--backend``."""
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
 
 
 def add_smoothing(parser, default: str) -> None:
-    """``--smoothing``, several."""
+    """Add ``--smoothing``, with one or several values."""
     parser.add_argument(
         "--smoothing",
         type=width,
@@ -65,7 +65,7 @@ def add_smoothing(parser, default: str) -> None:
 
 
 def add_cells(parser) -> None:
-    """``--cells``."""
+    """Add ``--cells``."""
     shapes = "cube", "dodecahedron", "octahedron", "skewed"
     parser.add_argument(
         "--cells",
@@ -78,7 +78,7 @@ def add_cells(parser) -> None:
 
 
 def add_precisions(parser) -> None:
-    """``--precision``, several."""
+    """Add ``--precision``, with one or several values."""
     both = list(PRECISIONS[1:])
     parser.add_argument(
         "--precision", choices=both, nargs="+", default=both, metavar="P", help=" or ".join(both)
@@ -86,12 +86,12 @@ def add_precisions(parser) -> None:
 
 
 def default_sizes(on_gpu: bool, gpu: str = GPU_SIZES, cpu: str = CPU_SIZES) -> list:
-    """What is measured when nothing is said."""
+    """Return the sizes that are measured by default."""
     return list(map(size, (gpu if on_gpu else cpu).split()))
 
 
 def chosen_platform(args):
-    """The OpenMM platform to measure on, and whether it is a GPU's."""
+    """Return the OpenMM platform to measure on, and whether it runs on a GPU."""
     from fmm_openmm.bench.systems import fastest_platform
 
     chosen = platform(args) or fastest_platform()
@@ -99,7 +99,11 @@ def chosen_platform(args):
 
 
 def most_atoms(args, default: float, least: int = 1000) -> float:
-    """``--max-atoms``, no fewer than the smallest system has."""
+    """Return ``--max-atoms``, or its default.
+
+    Raises:
+        ValueError: the smallest system has more atoms.
+    """
     most = default if args.max_atoms is None else args.max_atoms
     if not most >= least:
         raise ValueError(f"--max-atoms must be at least {least}, got {most:g}")
@@ -107,8 +111,8 @@ def most_atoms(args, default: float, least: int = 1000) -> float:
 
 
 def lines(drawing, rows, keys, value, label: str) -> None:
-    """Values against atoms, both logarithmic, one line for each combination of the keys; dotted:
-    in proportion to atoms."""
+    """Plot values against the number of atoms on logarithmic axes, one line for each combination of
+    the keys; the dotted line is proportional to the number of atoms."""
     axes = drawing.add_subplot()
     for case in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
         points = [
@@ -125,7 +129,7 @@ def lines(drawing, rows, keys, value, label: str) -> None:
 
 
 def panels(drawing, rows, x: str, y: str, title: str = ""):
-    """For each precision, axes of its own and its rows."""
+    """Yield axes and rows for each precision."""
     precisions = list(dict.fromkeys(row["precision"] for row in rows))
     found = np.atleast_1d(drawing.subplots(1, len(precisions), sharey=True))
     found[0].set_ylabel(y)

@@ -1,5 +1,5 @@
-"""Time of P2P with indexed and with replicated sources against density,
-measured and predicted, on a GPU."""
+"""Measured and predicted times of P2P with indexed and with replicated sources against density, on
+a GPU."""
 
 from dataclasses import asdict
 
@@ -14,7 +14,7 @@ EXAMPLE = "fmm-openmm bench layouts --densities 5 20 60"
 
 
 def add_arguments(parser) -> None:
-    """Densities, particles, the near radius, precisions, and whether to measure the costs anew."""
+    """Add the arguments: densities, particles, near radius, precisions and ``--calibrate``."""
     parser.add_argument(
         "--densities",
         type=float,
@@ -40,7 +40,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     for density in args.densities:
         check_number(density, "--densities", 0.01, 1e4)
     check_number(args.particles, "--particles", 1e3, 1e8)
@@ -49,8 +49,8 @@ def run(args, terminal, drawing) -> dict:
     from fmm_openmm.literature.layouts import measure as bench
 
     costs = {precision: bench.load_costs(precision, args.calibrate) for precision in args.precision}
-    for precision, each in costs.items():
-        values = ", ".join(f"{name} {1e12 * seconds:.3g}" for name, seconds in asdict(each).items())
+    for precision, cost in costs.items():
+        values = ", ".join(f"{name} {1e12 * seconds:.3g}" for name, seconds in asdict(cost).items())
         terminal.say(f"Costs, {precision}, picoseconds: {values}")
     terminal.say("\nTimes in microseconds, predicted ones in brackets\n")
     terminal.heading(
@@ -86,14 +86,14 @@ def run(args, terminal, drawing) -> dict:
     if drawing:
         density_lines(drawing, rows)
     return {
-        "costs": {name: asdict(each) for name, each in costs.items()},
+        "costs": {name: asdict(cost) for name, cost in costs.items()},
         "rows": rows,
         "summary": summary,
     }
 
 
 def cells(row: dict) -> list[str]:
-    """A row of the table."""
+    """Return the cells of a row of the table."""
     first = [row["precision"], f"{row['density']:.3g}", str(row["near"])]
     if "failure" in row:
         return [*first, row["failure"], *["-"] * 6]
@@ -112,7 +112,7 @@ def cells(row: dict) -> list[str]:
 
 
 def density_lines(drawing, rows) -> None:
-    """Time against density, one panel a precision; measured as points, predicted as lines."""
+    """Plot the time against density, one panel per precision: measured points, predicted lines."""
     for axes, of_precision in panels(drawing, rows, "particles a box", "P2P, ms"):
         done = sorted(
             (row for row in of_precision if "seconds" in row), key=lambda row: row["density"]

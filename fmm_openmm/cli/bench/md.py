@@ -1,10 +1,11 @@
-"""Time of whole MD steps with PME and with FMM, force errors, memory; of water also marginal costs
-of Coulomb.
+"""Time of whole MD steps with PME and with FMM, force errors and memory; for water also the
+marginal cost of the Coulomb interaction.
 
-Of water (--sizes), of membranes that OpenMM ships (--preset) or of files (--system). Membranes and
-files are minimised and run for 4 ps with PME before they are timed. PME is measured at the cutoff
-that is asked for and, at tolerances below 1e-4, at the fastest of this, 0.9, 1.05 and 1.2 nm. If
-the Lennard-Jones interaction is switched off or is a CustomNonbondedForce, as in CHARMM36, the
+The system is water (--sizes), a membrane that OpenMM ships (--preset) or a file (--system).
+Membranes and files are minimised and simulated for 4 ps with PME before they are timed. PME is
+measured at the given cutoff and, at tolerances below 1e-4, at the fastest of this, 0.9, 1.05 and
+1.2 nm. If the
+Lennard-Jones interaction is switched off or is a CustomNonbondedForce, as in CHARMM36, the
 cutoff is a parameter of the force field, and PME is measured at no other.
 """
 
@@ -39,22 +40,21 @@ COLUMNS = {
     "force error": ("force_error", ".1e", 1.0),
     "memory, MB": ("memory", ".0f", 1e-6),
 }
-"""Columns of the table after system, atoms, tolerance, precision and method: the key of the row,
-its format, the factor to its unit. Those of marginal costs are left out where
-these are not measured."""
+"""Columns of the table after system, atoms, tolerance, precision and method: key of the row,
+format, and factor of the unit. Columns of marginal costs are omitted if these are not measured."""
 
 HYDROGEN_MASS, USUAL_TIMESTEP = 1.5, 0.002
 """Mass of hydrogens, amu, in time steps longer than the usual one, ps."""
 
 OF_PRESETS = ("cutoff", "switch", "constraints", "tile")
-"""Options of files that presets have as well."""
+"""Options of files that also apply to presets."""
 
 
 EXAMPLE = "fmm-openmm bench md --preset popc --tolerance 5e-4 --json=popc.json"
 
 
 def add_arguments(parser) -> None:
-    """Sizes, presets or files, tolerances, the platform, precision and smoothing."""
+    """Add the arguments: sizes, presets or files, tolerances, platform, precision and smoothing."""
     add_cases(parser)
     parser.add_argument(
         "--preset",
@@ -103,12 +103,12 @@ def add_arguments(parser) -> None:
         help="also steps with all charges zero, and FMM with Lennard-Jones pairs by OpenMM "
         "(default: of water in NVT)",
     )
-    # as examples/benchmarks/benchmark.py of OpenMM has it
+    # the force field of OpenMM's examples/benchmarks/benchmark.py
     inputs.add_arguments(parser, "--system", forcefield=["amber99sb.xml", "tip3p.xml"])
 
 
 def tile(text: str) -> tuple[int, ...]:
-    """Numbers of copies along a, b and c."""
+    """Parse the numbers of copies along a, b and c."""
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", text):
         raise argparse.ArgumentTypeError(
             f"a tile is copies along a, b (and c), as 2x2 or 2x2x3, got {text}"
@@ -117,7 +117,7 @@ def tile(text: str) -> tuple[int, ...]:
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.md import TIGHT, Comparison, precision_of
 
     where, on_gpu = chosen_platform(args)
@@ -168,8 +168,8 @@ def run(args, terminal, drawing) -> dict:
 
 
 def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
-    """What is measured, the time step in ps, and by name what makes each
-    :class:`fmm_openmm.bench.md.Case`."""
+    """Return a description of the systems, the time step in ps, and functions that make a
+    :class:`fmm_openmm.bench.md.Case`, by its name."""
     from fmm_openmm.bench.md import Case
 
     timestep = (
@@ -197,7 +197,7 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
     args.hydrogen_mass = HYDROGEN_MASS if timestep > USUAL_TIMESTEP else None
     if args.preset:
         named = {name: PRESETS[name].arguments(args) for name in args.preset}
-        load = {name: partial(inputs.load, each) for name, each in named.items()}
+        load = {name: partial(inputs.load, chosen) for name, chosen in named.items()}
     else:
         named = {", ".join(Path(name).name for name in args.files): args}
         molecules = inputs.load(args)  # bad files are named before anything is printed
@@ -218,11 +218,15 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
         for name in named
         for copies in tiles
     }
-    return "; ".join(described(name, each) for name, each in named.items()), timestep, cases
+    return "; ".join(described(name, chosen) for name, chosen in named.items()), timestep, cases
 
 
 def check_options(args) -> None:
-    """Refuse options that say nothing about what is measured."""
+    """Check that every option applies to the systems that are measured.
+
+    Raises:
+        ValueError: names the option.
+    """
     if args.files and args.preset:
         raise ValueError("--preset and --system: give one of them")
     if (args.files or args.preset) and (args.sizes or args.every_atom):
@@ -234,12 +238,12 @@ def check_options(args) -> None:
             (args.preset, "--system or --preset") if name in OF_PRESETS else (None, "--system")
         )
         if getattr(args, name) is not None and not (args.files or others):
-            raise ValueError(f"--{name} says nothing without {where}: leave it out")
+            raise ValueError(f"--{name} applies only with {where}: leave it out")
 
 
 def set_ensemble(system, args) -> None:
-    """Give a System the barostat of ``--ensemble``, or none, in place of the barostats and
-    thermostats it has."""
+    """Replace the barostats and thermostats of a System by the barostat of ``--ensemble``, if
+    any."""
     from fmm_openmm.bench.systems import barostat
 
     without_baths(system)
@@ -248,8 +252,7 @@ def set_ensemble(system, args) -> None:
 
 
 def described(name: str, args) -> str:
-    """A system's name, with the force field, the cutoff and the switching
-    distance that were chosen."""
+    """Return the name of a system with force field, cutoff and switching distance, if given."""
     chosen = [" ".join(args.forcefield)] if args.forcefield else []
     chosen += [f"cutoff {args.cutoff:g} nm"] if args.cutoff is not None else []
     chosen += [f"switched off from {args.switch:g} nm"] if args.switch is not None else []
@@ -257,7 +260,7 @@ def described(name: str, args) -> str:
 
 
 def cells(row: dict, columns: dict) -> list[str]:
-    """A row of the table."""
+    """Return the cells of a row of the table."""
     method = row["method"] + (", host bridge" if row.get("bridge") == "host" else "")
     first = [
         row["system"],

@@ -16,8 +16,7 @@ EXAMPLE = "fmm-openmm bench nve --sizes 3 --time 5"
 
 
 def add_arguments(parser) -> None:
-    """Sizes, tolerances, the platform, FMM parameters other than those chosen,
-    and the length of a run."""
+    """Add the arguments: sizes, tolerances, platform, explicit FMM parameters, length of a run."""
     add_cases(parser)
     add_platform_argument(parser)
     add_smoothing(parser, "auto 0.02")
@@ -31,7 +30,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.nve import measure, methods, sample_of
 
     where, on_gpu = chosen_platform(args)
@@ -47,11 +46,11 @@ def run(args, terminal, drawing) -> dict:
     terminal.heading(("atoms", "tolerance", "method", "drift, kT/ns/dof", "residual, kJ/mol"))
     rows = []
     with terminal.progress("nve", len(sizes) * len(tolerances) * len(cases)) as advance:
-        for each in sizes:
-            advance(0, description=f"preparing {each}")
-            sample = sample_of(each)
+        for size in sizes:
+            advance(0, description=f"preparing {size}")
+            sample = sample_of(size)
             for tolerance in tolerances:
-                advance(0, description=f"{each}, {tolerance:g}")
+                advance(0, description=f"{size}, {tolerance:g}")
                 for row in measure(sample, picoseconds, tolerance, where, cases):
                     rows.append(row)
                     values = f"{row['drift']:+.4f}", f"{row['residual']:.3f}"

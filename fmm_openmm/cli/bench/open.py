@@ -1,4 +1,4 @@
-"""Time of direct sum, treecode and FMM in empty space against the number of atoms."""
+"""Time of direct sum, treecode and FMM in free space against the number of atoms."""
 
 import numpy as np
 
@@ -6,29 +6,29 @@ from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_backend, add_growth, lines, most_atoms
 
 MOST_ATOMS = {"cuda": 1e6, "cpu": 3e4}
-"""Default end on each backend."""
+"""Default of ``--max-atoms`` on each backend."""
 
 DROPLET = 21480
-"""Default atoms with ``--cell``."""
+"""Default number of atoms with ``--cell``."""
 
 
 EXAMPLE = "fmm-openmm bench open --max-atoms 1e4 --plot=open.png"
 
 
 def add_arguments(parser) -> None:
-    """The tolerance, the largest system, a cell and the backend."""
+    """Add the arguments: tolerance, largest system, cell and backend."""
     add_growth(parser)
     parser.add_argument(
         "--cell",
         type=float,
         metavar="EDGE",
-        help="instead: a droplet in a periodic cube, nm, in empty space, and as a cube",
+        help="instead: a droplet in a periodic cube, nm, in free space, and as a cube",
     )
     add_backend(parser)
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.open import crossover, measure
 
     backend = choose_backend(args.backend)
@@ -80,7 +80,7 @@ def run(args, terminal, drawing) -> dict:
 
 
 def nearly_empty(args, terminal, backend: str, atoms: float) -> dict:
-    """With ``--cell``."""
+    """Run the benchmark of a nearly empty cell (``--cell``)."""
     from fmm_openmm.bench.open import measure_cell
 
     room = 2 * np.cbrt(atoms / 50)

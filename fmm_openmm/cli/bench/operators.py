@@ -1,5 +1,5 @@
-"""Time of M2L by each operator against order and depth, with errors, shares of the GPU's limits
-and crossovers."""
+"""Time of each M2L operator against order and depth, with errors, utilisation of the GPU and
+crossovers."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     backends.backend_class("cuda")  # refuses what this machine cannot do
     from fmm_openmm.literature.operators import measure as bench
 
@@ -87,14 +87,18 @@ def run(args, terminal, drawing) -> dict:
 
 
 def check_choices(option: str, values, choices) -> None:
-    """Every value is one of the choices."""
+    """Check that every value is one of the choices.
+
+    Raises:
+        ValueError: names the option and the value.
+    """
     for value in values:
         if value not in choices:
             raise ValueError(f"{option} must be among {', '.join(map(str, choices))}, got {value}")
 
 
 def cells(row: dict) -> list[str]:
-    """A row of the table."""
+    """Return the cells of a row of the table."""
     first = [row["precision"], str(row["depth"]), str(row["order"]), row["operator"]]
     if "failure" in row:
         return [*first, row["failure"], *["-"] * 3]
@@ -111,8 +115,8 @@ def cells(row: dict) -> list[str]:
 
 
 def order_lines(drawing, rows) -> None:
-    """Time against order at the largest depth that was measured, one panel a precision,
-    one line an operator."""
+    """Plot the time against order at the largest measured depth, one panel per precision and one
+    line per operator."""
     depth = max((row["depth"] for row in rows if "seconds" in row), default=None)
     for axes, of_precision in panels(drawing, rows, "order", "M2L, ms", f"depth {depth}, "):
         for name in dict.fromkeys(row["operator"] for row in rows):

@@ -1,4 +1,4 @@
-"""Membranes that OpenMM ships, each with a force field and the cutoff that is usual with it."""
+"""Membranes that OpenMM ships, with a force field and its usual cutoff."""
 
 import argparse
 from dataclasses import dataclass
@@ -14,14 +14,13 @@ BILAYERS = ("DLPC", "DLPE", "DMPC", "DOPC", "DPPC", "POPC", "POPE")
 
 @dataclass(frozen=True)
 class Preset:
-    """A structure and how to read it.
+    """A structure with force field and cutoff.
 
     Attributes:
         structure: a bilayer in the xy plane, with its box.
         forcefield: OpenMM's files.
         cutoff: nm.
-        switch: where the Lennard-Jones interaction begins to be switched off, nm; None if it is
-            truncated.
+        switch: switching distance of the Lennard-Jones interaction, nm; None if it is truncated.
     """
 
     structure: Path
@@ -30,8 +29,8 @@ class Preset:
     switch: float | None = None
 
     def arguments(self, args: argparse.Namespace) -> argparse.Namespace:
-        """The command line with this structure, for :func:`fmm_openmm.cli.inputs.load`. Its
-        ``--cutoff`` and ``--switch`` are kept."""
+        """Return the arguments of :func:`fmm_openmm.cli.inputs.load` for this structure;
+        ``--cutoff`` and ``--switch`` of the command line take precedence."""
         numbers = {"cutoff": self.cutoff, "switch": self.switch}
         numbers |= {
             name: getattr(args, name) for name in numbers if getattr(args, name) is not None
@@ -44,7 +43,7 @@ FORCE_FIELDS = {
     "": (("amber14-all.xml", "amber14/tip3p.xml"), 0.9),
     "-charmm36": (("charmm36.xml", "charmm36/water.xml"), 1.2, 1.0),
 }
-"""By what their presets' names end with: Lipid17, and CHARMM36."""
+"""Force field, cutoff and switching distance by the suffix of the preset: Lipid17 and CHARMM36."""
 
 PRESETS = {
     bilayer.lower() + ending: Preset(DATA / f"{bilayer}.pdb", *chosen)

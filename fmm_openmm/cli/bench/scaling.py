@@ -1,23 +1,23 @@
-"""Growth of the time of an evaluation with the number of atoms."""
+"""Time of an evaluation against the number of atoms."""
 
 from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_backend, add_growth, lines, most_atoms
 
 MOST_ATOMS = {"cuda": 1.05e7, "cpu": 3.5e5, "reference": 1.1e4}
-"""Default end on each backend."""
+"""Default of ``--max-atoms`` on each backend."""
 
 
 EXAMPLE = "fmm-openmm bench scaling --max-atoms 1e5"
 
 
 def add_arguments(parser) -> None:
-    """The tolerance, the largest system and the backend."""
+    """Add the arguments: tolerance, largest system and backend."""
     add_growth(parser)
     add_backend(parser)
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.scaling import ATOMS, growth_exponent, measure
 
     backend = choose_backend(args.backend)

@@ -1,5 +1,4 @@
-"""Time of an evaluation and of its stages, work against the device's limits,
-and the force error."""
+"""Time of an evaluation and of its stages, utilisation of the device, and force error."""
 
 import itertools
 
@@ -31,7 +30,7 @@ COLUMNS_AFTER_STAGES = ("new shape", "10^9 pairs/s", "p2p / limit", "far / limit
 
 
 def add_arguments(parser) -> None:
-    """Sizes, tolerances, the backend, smoothing, cells, and parameters other than those chosen."""
+    """Add the arguments: sizes, tolerances, backend, smoothing, cells and explicit parameters."""
     add_cases(parser)
     add_backend(parser)
     add_smoothing(parser, "0 auto")
@@ -40,7 +39,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.solver import measure
     from fmm_openmm.bench.timing import STAGES
 
@@ -84,7 +83,7 @@ def run(args, terminal, drawing) -> dict:
 
 
 def _printed(row: dict, cell: str, tolerance: float) -> list[str]:
-    """The entries of a row of the table."""
+    """Return the cells of a row of the table."""
     from fmm_openmm.bench.timing import STAGES
 
     stages = (row["stages"][stage] for stage in STAGES)
@@ -104,7 +103,7 @@ def _printed(row: dict, cell: str, tolerance: float) -> list[str]:
 
 
 def _device_limits(backend: str, precisions: list[str], terminal) -> dict:
-    """The limits of the device in each precision in which they are known; prints them."""
+    """Print and return the limits of the device in each precision, as far as they are known."""
     from fmm_openmm.bench.solver import limits
 
     found = {}

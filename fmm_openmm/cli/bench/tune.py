@@ -1,5 +1,5 @@
-"""Time what the cost model finds best on this GPU, and keep the winners: later runs on the same
-model use them."""
+"""Time the candidates of the cost model on this GPU and store the fastest parameters, which later
+runs on the same model of GPU use."""
 
 import itertools
 from dataclasses import asdict
@@ -15,7 +15,7 @@ EXAMPLE = "fmm-openmm bench tune --sizes 6 4.5:2x2x2 --tolerance 5e-4"
 
 
 def add_arguments(parser) -> None:
-    """Sizes, tolerances, smoothing, the precision and cells."""
+    """Add the arguments: sizes, tolerances, smoothing, precision and cells."""
     add_cases(parser)
     parser.add_argument(
         "--smoothing", type=width, metavar="S", help="box widths or auto (default: auto)"
@@ -25,7 +25,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args, terminal, drawing) -> dict:
-    """Measure, print, draw."""
+    """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.tune import tune as fastest
 
     backends.backend_class("cuda")  # refuses what this machine cannot do
