@@ -55,12 +55,19 @@ class Boundary:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no images at all."""
+        """Whether there are no images at all, and so no box vectors."""
         return not any(self.periodic)
 
-    def follows(self, axis: int) -> bool:
-        """Whether boxes must follow the particles along an axis, which has no end there."""
-        return not self.periodic[axis]
+    @property
+    def fills_space(self) -> bool:
+        """Whether cell and images fill space, so that boxes can cover the whole cell."""
+        return all(self.periodic)
+
+    @property
+    def free(self) -> tuple[bool, bool, bool]:
+        """The axes without images, along which boxes must follow the particles."""
+        a, b, c = self.periodic
+        return not a, not b, not c
 
     def cell(self, box_vectors: np.ndarray | None) -> np.ndarray | None:
         """The cell that box vectors, shape (3, 3), nm, make with this boundary."""
@@ -94,5 +101,5 @@ class Boundary:
 
     def background(self, cell: np.ndarray | None) -> float:
         """Density of the uniform background that neutralises a unit charge, over the volume of
-        the cell; 0 unless there are images along all three axes."""
-        return 1.0 / float(np.prod(np.diag(cell))) if all(self.periodic) else 0.0
+        the cell; 0 unless cell and images fill space."""
+        return 1.0 / float(np.prod(np.diag(cell))) if self.fills_space else 0.0

@@ -107,7 +107,6 @@ class CoulombSolver:
             _check_method(method, self._boundary, backend)
         if self._boundary.is_open:
             self._cell(box_vectors)
-            _check_open(options.get("grid"))
         elif box_vectors is None:
             raise ValueError(
                 f"`box_vectors` must be given with `boundary={boundary!r}`: "
@@ -115,6 +114,8 @@ class CoulombSolver:
             )
         else:
             self._box_vectors = check_box_vectors(box_vectors)
+        if not self._boundary.fills_space:
+            _check_grid(options.get("grid"), self._boundary)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         minimum_image = bool(exclusions_periodic) and not self._boundary.is_open
         request = Request(tolerance, precision=precision, **options)
@@ -129,8 +130,8 @@ class CoulombSolver:
             positions = check_positions(positions, len(self._charges))
         load, cell = Load.from_charges(self._charges, self._exclusions), self._cell(None)
         problem = Problem(request, load, self._exclusions, minimum_image, cell)
-        if positions is not None and not self._boundary.is_open:
-            problem = problem.with_positions(positions, cell)  # type: ignore[arg-type]
+        if positions is not None:
+            problem = problem.with_positions(positions, cell)
         problem = self._on_backend(backend, problem)
         # with a memory of two plans a rejected change of the box costs nothing
         self._planner: Any = (
@@ -422,10 +423,10 @@ def _check_m2l(m2l: str, backend: str) -> None:
     warn_if_literature("m2l", M2L, m2l, backend, "rotation")
 
 
-def _check_open(grid) -> None:
-    """Refuse arguments that an open boundary does not support."""
+def _check_grid(grid, boundary: Boundary) -> None:
+    """Refuse a grid where boxes follow the particles."""
     if grid is not None:
         raise ValueError(
-            "`grid` must be None with `boundary='open'`, where it is chosen for the particles, "
-            f"got {grid!r}"
+            f"`grid` must be None with `boundary={boundary.name!r}`, where it is chosen for the "
+            f"particles, got {grid!r}"
         )

@@ -1,13 +1,25 @@
-"""Boundaries, axis by axis."""
+"""Boundaries, axis by axis; and what a boundary with images along a and b only needs beside its
+name and its lattice operator: nothing."""
 
 import numpy as np
 import pytest
+import scipy.fft
+from scipy.special import erfc
 
+from fmm_openmm import CoulombSolver
 from fmm_openmm.boundary import EMPTY_SPACE, NAMES, Boundary
-from fmm_openmm.box import PaddedLattice
+from fmm_openmm.box import PaddedLattice, index_grid
+from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
+from fmm_openmm.expansions.operators import OPERATORS
+from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import Change, Planner
+from fmm_openmm.planning.problem import Problem
+from fmm_openmm.planning.request import Request
+from fmm_openmm.units import COULOMB_CONSTANT
 
 CELL = np.array([[2.0, 0, 0], [0.5, 1.5, 0], [-0.7, 0.4, 3.0]])
-ALONG_PLANE = (True, True, False)
+ALONG_PLANE, ALONG_LINE = (True, True, False), (True, False, False)
 BOUNDARIES = [(True, True, True), ALONG_PLANE, (False, False, False)]
 
 
@@ -95,3 +107,99 @@ def test_boxes_repeat_along_periodic_axes_only():
     assert lattice.gap == np.inf
     assert lattice.background == 0.0
     assert lattice.coarsened(0).padded == lattice.padded
+
+
+SLAB_CELL = np.array([[2.2, 0.0, 0.0], [0.9, 1.7, 0.0], [0.3, 0.2, 9.0]])
+"""Of which c counts for nothing."""
+
+SLAB_VECTORS = np.array([*SLAB_CELL[:2], [0.0, 0.0, 1.0]])
+NONE = np.zeros((0, 2), np.int64)
+
+
+def ions(n=240, seed=4):
+    """Pairs of opposite charges, and the pairs."""
+    rng = np.random.default_rng(seed)
+    positions = rng.uniform(0.0, 1.0, (n, 3)) @ SLAB_VECTORS
+    positions[1::2] = positions[::2] + rng.normal(0.0, 0.15, (n // 2, 3))
+    return positions, np.resize([1.0, -1.0], n), np.arange(n).reshape(-1, 2)
+
+
+@pytest.mark.parametrize(
+    ("periodic", "levels"), [(ALONG_PLANE, 0), (ALONG_PLANE, 1), (ALONG_LINE, 0)]
+)
+def test_boxes_follow_particles_along_free_axes_only(periodic, levels):
+    positions, charges, _ = ions()
+    cell, axes = Boundary(periodic).cell(SLAB_CELL), list(periodic)
+    request = Request(1e-3, levels=levels)
+    planner = Planner(Problem(request, Load.from_charges(charges, NONE), NONE, False, cell))
+    first = planner.plan(positions, cell)
+    lattice, boxes = first.boxes.lattice, first.boxes
+    assert lattice.padded == Boundary(periodic).free
+    repeated = lattice.counts @ lattice.boxes * boxes.width
+    np.testing.assert_allclose(repeated[axes], SLAB_CELL[axes], rtol=1e-12)
+    assert np.linalg.det(lattice.boxes) == pytest.approx(1.0)
+    assert first.parameters.expected_error <= 1e-3
+    np.testing.assert_array_equal(boxes.origin[axes], 0.0)
+    top, height = boxes.corner[2] + lattice.span[2] * boxes.heights[2], positions[:, 2]
+    assert boxes.corner[2] < height.min() < height.max() < top
+    assert planner.plan(positions + 5.0 * SLAB_VECTORS[0], cell).change is Change.KEEP
+    moved = planner.plan(positions + 3.0 * SLAB_VECTORS[2], cell)
+    assert (moved.change, moved.choice) == (Change.MOVE, first.choice)
+    np.testing.assert_array_equal(moved.boxes.origin[axes], 0.0)
+    scaled = planner.plan(1.1 * positions, 1.1 * cell)
+    assert (scaled.change, scaled.choice) == (Change.MOVE, first.choice)
+    assert planner.plan(positions * [1.0, 1.0, 4.0], cell).change is Change.REPLACE
+    if periodic == ALONG_PLANE:
+        assert planner.plan(positions, cell * [[1.0], [1.1], [1.0]]).change is Change.REPLACE
+
+
+def images_in_plane(lattice, top, accuracy, sums, octant):
+    """A slow lattice operator: the sum over images along a and b, faded out twice as far and twice
+    minus once, so that what is left of its error is of the third order in the inverse distance."""
+    fade = 6.0 * np.sqrt(lattice.cell[0, 0] * lattice.cell[1, 1])
+    reach = np.where(lattice.padded, lattice.span, 4.0 * fade / np.diag(lattice.boxes)).astype(int)
+    offsets = index_grid(1 - reach, reach).reshape(-1, 3)
+    distance = np.linalg.norm((offsets @ lattice.boxes)[:, :2], axis=1)
+    weight = erfc(2 * (distance / fade - 2)) - erfc(4 * (distance / fade - 1)) / 2
+    used = (np.abs(weight) > 1e-6) & ~lattice.is_near(offsets)
+    offsets, weight, l = offsets[used], weight[used], degrees(top)
+    x = offsets @ lattice.boxes
+    r = np.linalg.norm(x, axis=1)
+    slots, harmonics = lattice.slot(offsets), regular(x / r[:, None], top)
+    grid = np.array(
+        [
+            np.bincount(slots, norm * term * weight / r ** (degree + 1), lattice.size)
+            for degree, norm, term in zip(l, irregular_norm(top), harmonics, strict=True)
+        ]
+    )
+    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3))
+    l = l[:, None, None, None]
+    return np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, transform.imag, transform.real)
+
+
+def slab_forces(positions, charges, pairs):
+    """Forces between layers far apart, without what their dipole moment adds: I.-C. Yeh and
+    M. L. Berkowitz, J. Chem. Phys. 111, 3155 (1999), doi:10.1063/1.479595."""
+    cell = np.array([*SLAB_CELL[:2], [0.0, 0.0, np.ptp(positions[:, 2]) + 15.0]])
+    forces, dipole = ewald_sum(positions, charges, cell, pairs).forces, charges @ positions[:, 2]
+    forces[:, 2] -= COULOMB_CONSTANT * 4 * np.pi * charges * dipole / np.prod(np.diag(cell))
+    return forces
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"), [("reference", {}), ("cpu", {}), ("cpu", {"levels": 1})]
+)
+def test_a_third_boundary(backend, options, monkeypatch):
+    monkeypatch.setitem(NAMES, "ab", ALONG_PLANE)
+    monkeypatch.setitem(OPERATORS, (False, False, True), images_in_plane)
+    positions, charges, pairs = ions()
+    solver = CoulombSolver(
+        charges, SLAB_CELL, pairs, 1e-3, "ab", backend=backend, order=5, **options
+    )
+    for shift in ([0.0, 0.0, 0.0], [-0.3, 0.2, 4.0]):
+        moved = positions + shift
+        expected = slab_forces(moved, charges, pairs)
+        error = np.linalg.norm(solver.compute(moved).forces - expected) / np.linalg.norm(expected)
+        assert error < 1e-3
+    with pytest.raises(ValueError, match="`grid` must be None with `boundary='ab'`"):
+        CoulombSolver(charges, SLAB_CELL, boundary="ab", grid=(3, 3, 3), backend=backend)

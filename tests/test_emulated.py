@@ -202,13 +202,9 @@ def images_nearby(lattice, top, accuracy, sums, octant):
     reach = np.where(lattice.padded, lattice.span, 2 * lattice.span)
     offsets = index_grid(1 - reach, reach).reshape(-1, 3)
     offsets = offsets[~lattice.is_near(offsets)]
-    grid = np.zeros((len(degrees(top)), lattice.size))
-    r = np.linalg.norm(offsets, axis=1)
-    terms = (
-        regular(offsets.astype(float), top).T
-        * irregular_norm(top)
-        / r[:, None] ** (2 * degrees(top) + 1)
-    )
+    grid, x = np.zeros((len(degrees(top)), lattice.size)), offsets @ lattice.boxes
+    r = np.linalg.norm(x, axis=1)
+    terms = regular(x, top).T * irregular_norm(top) / r[:, None] ** (2 * degrees(top) + 1)
     np.add.at(grid.T, lattice.slot(offsets), terms)
     transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3))
     l = degrees(top)[:, None, None, None]
@@ -218,19 +214,24 @@ def images_nearby(lattice, top, accuracy, sums, octant):
 
 
 @pytest.mark.parametrize(
-    ("padded", "levels"), [((False, False, True), 0), ((True, False, False), 1)]
+    ("padded", "levels", "boxes"),
+    [
+        ((False, False, True), 0, np.eye(3)),
+        ((False, False, True), 1, np.array([[1.1, 0, 0], [-0.2, 0.95, 0], [0, 0, 1 / 1.045]])),
+        ((True, False, False), 1, np.eye(3)),
+    ],
 )
-def test_padded_along_some_axes(padded, levels, folder, monkeypatch):
+def test_padded_along_some_axes(padded, levels, boxes, folder, monkeypatch):
     """Boxes repeat along the others, in every stage."""
     monkeypatch.setitem(operators.OPERATORS, padded, images_nearby)
-    span = np.array([6, 4, 8])
-    cell = np.where(np.array(padded)[:, None], EMPTY_SPACE, np.diag(span))
-    lattice = PaddedLattice(span, 1.87, levels=levels, cell=cell, padded=padded)
+    span, counts = np.array([6, 4, 8]), np.diag([6, 4, 8])
+    counts[1, 0] = 0 if np.array_equal(boxes, np.eye(3)) else 2
+    vectors = counts @ boxes
+    cell = np.where(np.array(padded)[:, None], EMPTY_SPACE, vectors)
+    lattice = PaddedLattice(counts, 1.87, levels=levels, cell=cell, padded=padded, boxes=boxes)
     positions, charges, pairs = charges_in(0.15, span - 0.35)
-    positions += np.random.default_rng(5).integers(-2, 3, (len(positions), 3)) * np.where(
-        padded, 0, span
-    )
-    system = positions, charges, pairs
+    images = np.random.default_rng(5).integers(-2, 3, (len(positions), 3)) * ~np.array(padded)
+    system = positions @ boxes + images @ vectors, charges, pairs
     check(lattice, 1.0, *system, 3, 0.1, False, np.float64, folder, levels=levels)
 
 

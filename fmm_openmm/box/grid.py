@@ -57,18 +57,20 @@ def _deformation(boxes: np.ndarray) -> np.ndarray:
 
 def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     """The counts matrix whose boxes are nearly cubes of about the given width and whose FFT lengths
-    are 2, 3, 5, 7-smooth.
+    are 2, 3, 5, 7-smooth. Along an infinite axis the count is 1, of a box of the given width.
 
     Args:
         cell: box vectors in reduced form, shape (3, 3).
         width: wanted box width, in the unit of ``cell``.
     """
-    ranges = []
-    for n in np.diag(cell) / width:
+    ranges, infinite = [], np.isinf(np.diag(cell))
+    cell = np.where(infinite[:, None], width * np.eye(3), cell)
+    for n, free in zip(np.diag(cell) / width, infinite, strict=True):
         numbers = np.arange(max(1, int(np.floor(0.87 * n))), max(1, int(np.ceil(1.13 * n))) + 1)
         nearest = numbers[np.argsort(np.abs(np.log(numbers / n)), kind="stable")].tolist()
         smooth = [number for number in nearest if is_smooth(number)]
-        ranges.append(sorted([number for number in smooth if number in nearest[:7]] or smooth[:3]))
+        found = sorted([number for number in smooth if number in nearest[:7]] or smooth[:3])
+        ranges.append([1] if free else found)
     diagonals = np.array(list(product(*ranges)))
     widths = np.diag(cell) / diagonals
     candidates = np.rint(np.tril(cell, -1) / widths[:, None, :]).astype(np.int64)

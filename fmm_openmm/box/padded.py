@@ -6,61 +6,70 @@ from itertools import count, product
 import numpy as np
 
 from fmm_openmm.boundary import EMPTY_SPACE
-from fmm_openmm.box.grid import is_smooth
+from fmm_openmm.box.grid import counts_matrix, is_smooth
 from fmm_openmm.box.lattice import DISTANT, BoxLattice
 from fmm_openmm.box.stencil import index_grid, near_stencil
 
+CUBES = np.eye(3)
+"""Vectors of boxes that need not fit into a cell."""
+
 
 class PaddedLattice(BoxLattice):
-    """Cubic boxes with empty space around them: ``span`` boxes along each axis, within a lattice so
-    much larger that a circular convolution over it is the plain one, and that no box has a near one
+    """Boxes with empty space around them: ``span`` boxes along each axis, within a lattice so much
+    larger that a circular convolution over it is the plain one, and that no box has a near one
     through the boundary. Its lengths are even.
 
     Every particle must lie in a box with ``0 <= index < span``. What images they have in a periodic
     cell are far away, no boxes of the lattice, and part of the lattice operator only.
 
-    Along axes that are not ``padded`` the boxes repeat after ``span``, as those of a
-    :class:`BoxLattice` do.
+    Along axes that are not ``padded`` the boxes repeat, as those of a :class:`BoxLattice` do.
 
     Args:
-        span: shape (3,) int64, multiples of ``2^levels``.
+        counts: ``span``, shape (3,) int64, or with it on the diagonal the integer matrix of the
+            boxes that repeat, shape (3, 3), whose other components along padded axes are 0;
+            multiples of ``2^levels``.
         levels: levels above this lattice, up to the root grid, the one whose lengths are chosen;
             the others follow it.
         cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their
             relation to the boxes along padded axes.
         padded: the axes along which there is empty space.
+        boxes: box vectors over the mean box width, shape (3, 3), determinant 1.
     """
 
     def __init__(
         self,
-        span: np.ndarray,
+        counts: np.ndarray,
         near_radius: float,
         filled: float = 1.0,
         levels: int = 0,
         cell: np.ndarray = EMPTY_SPACE,
         padded: tuple[bool, bool, bool] = (True, True, True),
+        boxes: np.ndarray = CUBES,
     ):
-        reach = np.abs(near_stencil(np.eye(3), near_radius)).max()
+        counts = counts_matrix(counts)
+        span, reach = np.diag(counts).copy(), np.abs(near_stencil(boxes, near_radius)).max(0)
         lengths = [
-            2 * next(m for m in count(max(n, -(-(n + reach) // 2))) if is_smooth(m)) if empty else n
-            for n, empty in zip((int(n) >> levels for n in span), padded, strict=True)
+            2 * next(m for m in count(max(n, -(-(n + far) // 2))) if is_smooth(m)) if empty else n
+            for n, far, empty in zip((span >> levels).tolist(), reach, padded, strict=True)
         ]
-        super().__init__(
-            np.diag(lengths).astype(np.int64) << levels, np.eye(3), near_radius, filled
-        )
-        object.__setattr__(self, "_span", np.array(span, np.int64))
+        np.fill_diagonal(counts, np.array(lengths) << levels)
+        super().__init__(counts, boxes, near_radius, filled)
+        object.__setattr__(self, "_span", span)
         object.__setattr__(self, "_levels", levels)
         object.__setattr__(self, "_cell", np.array(cell, float))
         object.__setattr__(self, "_padded", padded)
 
     def coarsened(self, levels: int) -> "PaddedLattice":
+        counts = self.counts.copy()
+        np.fill_diagonal(counts, self.span)
         return PaddedLattice(
-            self.span >> levels,
+            counts >> levels,
             self.near_radius,
             self.filled,
             self._levels - levels,
             self.cell / 2**levels,
             self.padded,
+            self.boxes,
         )
 
     @property

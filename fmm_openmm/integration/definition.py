@@ -249,7 +249,7 @@ class Definition:
             self._restructure()
 
     def set_boundary(self, boundary: Boundary) -> None:
-        if boundary.is_open and self.options.grid is not None:
+        if not boundary.fills_space and self.options.grid is not None:
             raise ValueError(
                 "`grid` must be None without periodic boundary conditions, where the boxes follow "
                 f"the particles, got {self.options.grid}"

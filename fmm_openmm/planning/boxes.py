@@ -1,7 +1,8 @@
-"""Boxes and where they lie: over a whole periodic cell (:class:`Filling`) or, with an open boundary
-and in nearly empty periodic cells, over the particles only (:class:`Region`).
+"""Boxes and where they lie: over a whole periodic cell (:class:`Filling`), or over the particles
+only (:class:`Region`): along axes without images, and along all axes of nearly empty periodic
+cells.
 
-The boxes of a region extend half a width beyond the particles on every side. Particles that move
+The boxes of a region extend half a width beyond the particles on such a side. Particles that move
 less than that change nothing. If the particles drift as a whole, the boxes are translated with
 them. New boxes are chosen only when the particles outgrow them or shrink to a fraction of them.
 
@@ -16,7 +17,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import ORIGIN, BoxLattice, PaddedLattice, box_width
 from fmm_openmm.planning.request import FMMParameters
 
@@ -26,12 +26,13 @@ SHRINKAGE = 8.0
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Boxes that cover only the particles.
+    """Boxes that cover only the particles along the axes along which their lattice is padded; along
+    the others they repeat and cover the cell.
 
     Attributes:
         parameters: the parameters chosen with the boxes.
         lattice: the boxes.
-        width: box width, nm.
+        width: mean box width, nm.
         corner: lowest corner of box 0, shape (3,), nm.
     """
 
@@ -43,14 +44,15 @@ class Region:
     def cover(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
         """The boxes, translated if necessary, so that they cover particles between ``low`` and
         ``high``, shape (3,), nm; None if there are too few boxes, or far too many."""
-        edge = self.parameters.smoothing * self.width
-        size = self.lattice.span * self.width
-        if (
-            self.lattice.span.prod()
-            > SHRINKAGE * span_over(high - low, self.width, self.parameters.levels).prod()
-        ):
+        span, padded = self.lattice.span, np.array(self.lattice.padded)
+        needed = span_over(high - low, self.heights, self.parameters.levels)
+        if span.prod() > SHRINKAGE * np.where(padded, needed, span).prod():
             return None
-        if (low - edge >= self.corner).all() and (high + edge < self.corner + size).all():
+        edge = self.parameters.smoothing * self.heights
+        inside = (low - edge >= self.corner) & (
+            high + edge < self.corner + self.lattice.span * self.heights
+        )
+        if (inside | ~padded).all():
             return self
         return self.centred_on(low, high)
 
@@ -59,35 +61,42 @@ class Region:
         in the middle; None if there are too few boxes."""
         if self.outgrown(high - low).any():
             return None
-        return replace(self, corner=corner_for(low, high, self.lattice.span, self.width))
+        return replace(self, corner=corner_for(low, high, self.lattice, self.width))
 
     def outgrown(self, extent: np.ndarray) -> np.ndarray:
         """Axes along which particles of the given extent, shape (3,), nm, need more boxes; shape
         (3,), bool."""
         edge = self.parameters.smoothing + ORIGIN
-        return extent + 2 * edge * self.width > self.lattice.span * self.width
+        few = extent + 2 * edge * self.heights > self.lattice.span * self.heights
+        return few & self.lattice.padded
 
     def scaled(self, cell: np.ndarray | None) -> "Region | None":
         """The boxes scaled to a periodic cell of the same shape, of any size; unchanged without a
         cell; None if the shape differs."""
-        if Boundary.from_cell(cell).is_open:
+        if cell is None:
             return self
-        width = float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(self.lattice.cell))))
+        vectors, finite = self.lattice.cell, np.isfinite(cell)
+        width = float(np.cbrt(_volume(cell) / _volume(vectors)))
         if abs(width - self.width) < 1e-14 * width:  # rounding
             width = self.width
-        if np.abs(cell / width - self.lattice.cell).max() > 1e-12 * self.lattice.cell.max():
+        if np.abs(cell[finite] / width - vectors[finite]).max() > 1e-12 * vectors[finite].max():
             return None
         return replace(self, width=width, corner=self.corner * (width / self.width))
 
     @property
+    def heights(self) -> np.ndarray:
+        """Extent of a box along x, y and z, shape (3,), nm."""
+        return heights(self.lattice.boxes, self.width)
+
+    @property
     def centre(self) -> np.ndarray:
         """Centre of the boxes, shape (3,), nm."""
-        return self.corner + self.lattice.span * self.width / 2
+        return self.corner + self.lattice.span * self.heights / 2
 
     @property
     def origin(self) -> np.ndarray:
         """Origin that makes the boxes of the stages coincide with these, shape (3,), nm."""
-        return self.corner + ORIGIN * self.width
+        return self.corner + ORIGIN * self.heights
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +131,34 @@ class Filling:
 Boxes = Region | Filling
 
 
-def span_over(extent: np.ndarray, width: float, levels: int = 0) -> np.ndarray:
+def span_over(extent: np.ndarray, heights: np.ndarray | float, levels: int = 0) -> np.ndarray:
     """Numbers of boxes along the axes that cover particles of the given extent, shape (3,), nm;
     multiples of ``2^levels``."""
-    return np.ceil((extent / width + 1.0) / 2**levels).astype(np.int64) << levels
+    return np.ceil((extent / heights + 1.0) / 2**levels).astype(np.int64) << levels
 
 
-def corner_for(low: np.ndarray, high: np.ndarray, span: np.ndarray, width: float) -> np.ndarray:
+def corner_for(
+    low: np.ndarray, high: np.ndarray, lattice: PaddedLattice, width: float
+) -> np.ndarray:
     """Lowest corner of boxes centred on the particles, shape (3,), nm, but for ``ORIGIN``: the
-    particles of symmetric clusters lie in planes through the centre."""
-    return (low + high) / 2 - (span / 2 + ORIGIN) * width
+    particles of symmetric clusters lie in planes through the centre. Boxes that repeat along an
+    axis lie there as those of a :class:`Filling`."""
+    middle = np.where(lattice.padded, (low + high) / 2, 0.0)
+    half = np.where(lattice.padded, lattice.span / 2, 0.0)
+    return middle - (half + ORIGIN) * heights(lattice.boxes, width)
+
+
+def heights(boxes: np.ndarray, width: float) -> np.ndarray:
+    """Extent of boxes along x, y and z, shape (3,), nm.
+
+    Args:
+        boxes: box vectors over the mean box width, lower triangular, shape (3, 3).
+        width: mean box width, nm.
+    """
+    return np.diag(boxes) * width
+
+
+def _volume(cell: np.ndarray) -> float:
+    """Volume of a cell whose infinite axes are as long as its first."""
+    lengths = np.diag(cell)
+    return np.prod(np.where(np.isfinite(lengths), lengths, lengths[0]))

@@ -1,21 +1,23 @@
-"""Choice of boxes that cover only the particles.
+"""Choice of boxes that cover only the particles, along the axes without images; boxes along the
+others repeat with the cell.
 
-In a periodic cell the molecules are first translated by cell vectors so that they lie next to each
-other (``molecules.py``); the lattice operator then covers all images but the nearest. This requires
-boxes over at most half of the cell along x, y and z. It is done where the cost model finds such
-boxes cheaper than boxes over the whole cell.
+In a nearly empty cell that is periodic along all axes they cover only the particles along all. The
+molecules are first translated by cell vectors so that they lie next to each other
+(``molecules.py``); the lattice operator then covers all images but the nearest. This requires boxes
+over at most half of the cell along x, y and z. It is done where the cost model finds such boxes
+cheaper than boxes over the whole cell.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from fmm_openmm.boundary import EMPTY_SPACE, Boundary
-from fmm_openmm.box import DISTANT, PaddedLattice
+from fmm_openmm.box import DISTANT, PaddedLattice, choose_counts, deformation
 from fmm_openmm.errors import warn
-from fmm_openmm.planning.boxes import Region, corner_for, span_over
+from fmm_openmm.planning.boxes import Region, corner_for, heights, span_over
 from fmm_openmm.planning.cost import CostModel
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.request import FMMParameters, Request, warn_if_missed
@@ -55,7 +57,7 @@ def cover(
 
     Args:
         positions: shape (n, 3), nm.
-        cell: periodic cell vectors, shape (3, 3), nm; None in free space.
+        cell: cell vectors, shape (3, 3), nm; None in free space.
         kept: region used before.
 
     Returns:
@@ -65,17 +67,16 @@ def cover(
     extent = high - low
     if kept:
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
-    levels = request.levels or 0
     boundary = Boundary.from_cell(cell)
-    whole = EMPTY_SPACE if boundary.is_open else cell
-    grids = list(_grids(positions, extent, levels, whole))
-    if not boundary.is_open:
+    padded = np.array((True, True, True) if boundary.fills_space else boundary.free)
+    grids = list(_grids(positions, extent, request.levels or 0, padded, cell))
+    if boundary.fills_space:
         closest = request.near_radius or NEAR_RADII[0]
         grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
         if not grids:
             return None
     by_root = {_root(grid.counts): grid for grid in grids}
-    radius = float(extent.max()) / 2
+    radius = float(extent[padded].max()) / 2
 
     def cheapest(precision: str) -> tuple[float, FMMParameters, float]:
         model = cost.double or cost if precision == "double" else cost
@@ -89,7 +90,7 @@ def cover(
     if request.precision == "auto" and rounding > 0.5 * request.tolerance:
         seconds, found, rounding = cheapest("double")
     chosen = replace(found, expected_error=float(np.hypot(found.expected_error, rounding)))
-    if not boundary.is_open:
+    if boundary.fills_space:
         same = replace(request, precision=chosen.precision)
         limit, filling = ranked(same, cell, load, cost)[0]
         allowed = max(request.tolerance, filling.expected_error)
@@ -102,10 +103,10 @@ def cover(
         )
     else:
         warn_if_missed(request, found.expected_error, "these particles")
-    grid, span = by_root[chosen.grid], np.diag(chosen.counts)
-    filled = min(1.0, len(positions) / (grid.per_box * span.prod()))
-    lattice = PaddedLattice(span, chosen.near_radius, filled, levels, whole / grid.width)
-    return Region(chosen, lattice, grid.width, corner_for(low, high, span, grid.width))
+    grid = by_root[chosen.grid]
+    filled = min(1.0, len(positions) / (grid.per_box * np.diag(chosen.counts).prod()))
+    lattice = grid.lattice(chosen.near_radius, filled)
+    return Region(chosen, lattice, grid.width, corner_for(low, high, lattice, grid.width))
 
 
 def _is_alone(lattice: PaddedLattice) -> bool:
@@ -115,7 +116,7 @@ def _is_alone(lattice: PaddedLattice) -> bool:
     return bool(half.all()) and lattice.gap >= lattice.near_radius + DISTANT
 
 
-def _rounding(grid: "_CubicGrid", radius: float, smoothing: float, net: float) -> float:
+def _rounding(grid: "_RegionGrid", radius: float, smoothing: float, net: float) -> float:
     """Relative RMS force error of float32 that occurs only in regions.
 
     Two contributions. Coordinates in wide boxes resolve distances less well. And a net charge Q
@@ -133,42 +134,81 @@ def _rounding(grid: "_CubicGrid", radius: float, smoothing: float, net: float) -
 
 
 @dataclass(frozen=True)
-class _CubicGrid(Grid):
-    """A candidate with cubic boxes of the given width, nm."""
+class _RegionGrid(Grid):
+    """A candidate.
 
+    Attributes:
+        lattice: makes the lattice of the leaves for a near radius and a filled fraction.
+        width: mean box width, nm.
+    """
+
+    lattice: Callable[..., PaddedLattice]
     width: float = 1.0
 
 
 def _grids(
-    positions: np.ndarray, extent: np.ndarray, levels: int, cell: np.ndarray
-) -> Iterator[_CubicGrid]:
-    """Candidates that cover ``extent``, shape (3,), nm: from small boxes to boxes so large that all
-    are near, none with more than ``MAX_BOXES``."""
-    low = positions.min(0)
+    positions: np.ndarray,
+    extent: np.ndarray,
+    levels: int,
+    padded: np.ndarray,
+    cell: np.ndarray | None,
+) -> Iterator[_RegionGrid]:
+    """Candidates that cover ``extent``, shape (3,), nm, along the axes that are ``padded``, shape
+    (3,), and the cell along the others: from small boxes to boxes so large that all are near, none
+    with more than ``MAX_BOXES``."""
+    cell = EMPTY_SPACE if cell is None else cell
+    extent = np.where(padded, extent, np.diag(cell))
+    points, inside = positions - positions.min(0), Boundary.from_cell(cell).wrap(positions, cell)
+    points[:, ~padded] = inside[:, ~padded] * np.diag(cell)[~padded]
     longest = float(extent.max()) or 1.0
     most = min(MAX_BOXES, 16 * len(positions) + 64)
     width = longest / most if extent.any() else longest
     while span_over(extent, width).astype(float).prod() > most:
         width *= STEP
 
-    def grid(span: np.ndarray, per_box: float, width: float) -> _CubicGrid:
-        lattice = partial(PaddedLattice, span, levels=levels, cell=cell / width)
-        return _CubicGrid(np.diag(span >> levels), per_box, lattice, width=width)
+    def grid(counts: np.ndarray, boxes: np.ndarray, width: float) -> _RegionGrid:
+        lattice = partial(
+            PaddedLattice,
+            counts,
+            levels=levels,
+            cell=cell / width,
+            padded=tuple(padded.tolist()),
+            boxes=boxes,
+        )
+        per_box = _companions(points, np.diag(counts), heights(boxes, width), padded)
+        shape = deformation(boxes, np.eye(3, dtype=np.int64))
+        return _RegionGrid(counts >> levels, per_box, lattice, shape, width)
 
     seen = set()
     while width < longest:
-        span = span_over(extent, width, levels)
-        if tuple(span) not in seen:  # else the same number of boxes, only wider
-            per_box = _companions(positions, low, span, width)
-            if per_box > MAX_PER_BOX and len(seen) > 2:
+        layout = _layout(extent, width, levels, cell, padded)
+        if layout[0].tobytes() not in seen:  # else the same number of boxes, only wider
+            found = grid(*layout)
+            if found.per_box > MAX_PER_BOX and len(seen) > 2:
                 break
-            if per_box > 1.4 or seen:
-                seen.add(tuple(span))
-                yield grid(span, per_box, width)
+            if found.per_box > 1.4 or seen:
+                seen.add(layout[0].tobytes())
+                yield found
         width *= STEP
-    span = span_over(extent, longest, levels)
-    if tuple(span) not in seen:
-        yield grid(span, _companions(positions, low, span, longest), longest)
+    layout = _layout(extent, longest, levels, cell, padded)
+    if layout[0].tobytes() not in seen:
+        yield grid(*layout)
+
+
+def _layout(
+    extent: np.ndarray, width: float, levels: int, cell: np.ndarray, padded: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Boxes of about the given width, nm: their counts, shape (3, 3), their vectors over their mean
+    width, shape (3, 3), and their mean width, nm."""
+    root = width * 2**levels
+    repeated = np.where(padded[:, None], EMPTY_SPACE, cell)
+    counts = choose_counts(repeated, root) << levels
+    vectors = np.where(padded[:, None], root * np.eye(3), cell)
+    boxes = np.linalg.solve(counts.astype(float), vectors) / width
+    scale = float(np.cbrt(np.prod(np.diag(boxes))))
+    span = np.where(padded, span_over(extent, width, levels), np.diag(counts))
+    np.fill_diagonal(counts, span)
+    return counts, boxes / scale, width * scale
 
 
 def _root(counts: np.ndarray) -> tuple[tuple[int, ...], ...]:
@@ -176,9 +216,20 @@ def _root(counts: np.ndarray) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, counts.tolist()))
 
 
-def _companions(positions: np.ndarray, low: np.ndarray, span: np.ndarray, width: float) -> float:
-    """Mean number of particles in the box of a particle."""
-    index = ((positions - low) / width + 0.5).astype(np.int64)
+def _companions(
+    points: np.ndarray, span: np.ndarray, heights: np.ndarray, padded: np.ndarray
+) -> float:
+    """Mean number of particles in the box of a particle.
+
+    Args:
+        points: positions from the lowest corner of the particles, along repeated axes of the cell,
+            shape (n, 3), nm.
+        span: numbers of boxes, shape (3,).
+        heights: of the boxes, shape (3,), nm.
+        padded: the axes along which the boxes cover only the particles, shape (3,).
+    """
+    index = (points / heights + 0.5).astype(np.int64)
+    index[:, ~padded] %= span[~padded]
     number = np.ravel_multi_index(tuple(np.minimum(index, span - 1).T), tuple(span))
     count = np.bincount(number).astype(float)
-    return float(count @ count) / len(positions)
+    return float(count @ count) / len(points)

@@ -130,7 +130,7 @@ class Planner:
         self._reused = 0
         if (
             self.problem.uses_region
-            and not (self.problem.boundary.is_open and self._used)
+            and (self.problem.gathers or not self._used)
             and is_on_device(positions)
         ):
             positions = check_positions(to_host(positions), self.problem.load.particles)

@@ -33,9 +33,9 @@ error estimate grow by a third."""
 class Problem:
     """What boxes and parameters are chosen for, and the cheapest boxes for it.
 
-    In free space these are the boxes of a region. A periodic cell has boxes over the whole cell,
-    unless it is nearly empty and the request leaves grid and levels free: then it also has a
-    region, until boxes over the whole cell have proved cheaper.
+    Where an axis has no images these are the boxes of a region. A cell that is periodic along all
+    has boxes over the whole cell, unless it is nearly empty and the request leaves grid and levels
+    free: then it also has a region, until boxes over the whole cell have proved cheaper.
 
     Attributes:
         request: tolerance and fixed values.
@@ -66,7 +66,7 @@ class Problem:
     def uses_region(self) -> bool:
         """Whether the boxes cover only the particles."""
         free = self.request.grid is None and not self.request.levels
-        return any(map(self.boundary.follows, range(3))) or (
+        return not self.boundary.fills_space or (
             free and self.load.filled <= SPARSE_FRACTION and not self.prefers_cell
         )
 
@@ -112,11 +112,14 @@ class Problem:
     def gather(
         self, positions: np.ndarray, cell: np.ndarray | None, centre: np.ndarray | None = None
     ) -> np.ndarray:
-        """Positions after :func:`fmm_openmm.planning.molecules.gather` in a periodic cell;
-        unchanged in free space."""
-        return (
-            positions if self.boundary.is_open else gather(positions, self._leaders, cell, centre)
-        )
+        """Positions after :func:`fmm_openmm.planning.molecules.gather` where :attr:`gathers`, else
+        unchanged."""
+        return gather(positions, self._leaders, cell, centre) if self.gathers else positions
+
+    @property
+    def gathers(self) -> bool:
+        """Whether molecules are translated next to each other before boxes cover them."""
+        return self.uses_region and self.boundary.fills_space
 
     @cached_property
     def _leaders(self) -> np.ndarray:
@@ -143,8 +146,11 @@ class Problem:
         )
         return replace(self, load=replace(load, ionic=ionic, charged=charged, net=net))
 
-    def with_positions(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
-        """The problem with the filled fraction of these positions; itself if that is the same."""
+    def with_positions(self, positions: np.ndarray, cell: np.ndarray | None) -> "Problem":
+        """The problem with the filled fraction of these positions; itself if that is the same, or
+        if boxes follow the particles in any case."""
+        if not self.boundary.fills_space:
+            return self
         filled = filled_fraction(positions, cell)
         return (
             self

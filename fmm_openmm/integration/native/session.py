@@ -179,7 +179,7 @@ class Session:
         """Parameters for box vectors, shape (3, 3), nm; before the first evaluation those for
         positions, shape (n, 3), nm."""
         planner, cell = self.planner, self._checked(cell)
-        if positions is not None and not (self._boundary.is_open or self._seen):
+        if positions is not None and not self._seen:
             expected = planner.problem.with_positions(positions, cell)
             if expected is not planner.problem:
                 planner = Planner(replace(expected, cell=cell))

@@ -143,7 +143,7 @@ def _from_host(b: Builder) -> None:
     accuracy = 1e-10 if b.real == np.float32 else 1e-17
     operator = lattice_operator(b.root, b.order, accuracy, octant=mirrored(b.root))
     b.table("operator", operator / b.root.size, b.real)  # which the FFTs leave out
-    b.table("shifts", np.pad(nearest_first(b.lattice), ((0, 0), (0, 1))), b.real)
+    b.table("shifts", np.pad(nearest_first(b.lattice) @ b.lattice.boxes, ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
     b.memset("moments")
 
