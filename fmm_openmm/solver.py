@@ -365,31 +365,16 @@ class CoulombSolver:
         can adopt its boxes, else new ones."""
         if plan.choice in self._evaluators:
             return self._evaluators[plan.choice]
-        p, lattice, dtype = plan.parameters, plan.boxes.lattice, np.dtype(plan.parameters.precision)
+        wanted = plan.specification(self._charges)
         made, known = self._evaluators.items(), self._planner.choices
         spare = [
             evaluator
             for choice, evaluator in made
-            if choice not in known and evaluator.adopt(lattice, p.order, p.smoothing, dtype.type)
+            if choice not in known and evaluator.adopt(wanted)
         ]
         self._evaluators = {choice: evaluator for choice, evaluator in made if choice in known}
-        self._evaluators[plan.choice] = spare[0] if spare else self._made(plan)
+        self._evaluators[plan.choice] = spare[0] if spare else self._evaluator_class(wanted)
         return self._evaluators[plan.choice]
-
-    def _made(self, plan: Plan) -> Evaluator:
-        p, problem = plan.parameters, plan.problem
-        arguments = (
-            plan.boxes.lattice,
-            p.order,
-            p.smoothing,
-            self._charges,
-            problem.exclusions,
-            problem.minimum_image,
-            np.dtype(p.precision).type,
-        )
-        if p.levels:
-            return self._evaluator_class(*arguments, p.levels, p.m2l)  # type: ignore[call-arg]
-        return self._evaluator_class(*arguments)  # type: ignore[call-arg]
 
     def _cell(self, box_vectors) -> np.ndarray | None:
         """The cell of the box vectors in use; None with an open boundary."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import evaluate
+from fmm_openmm.specification import Specification
 
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
 """Names of the stages in order, as they are timed; exclusions are part of p2p."""
@@ -90,13 +90,19 @@ class NearExclusions:
 
 
 class Evaluator(ABC):
-    """What a backend computes with, for given charges, exclusions and box lattice.
+    """What a backend computes with.
+
+    Args:
+        specification: what is computed.
 
     Attributes:
+        specification: what the evaluator was made for.
         lattice: the boxes.
     """
 
-    lattice: BoxLattice
+    def __init__(self, specification: Specification):
+        self.specification = specification
+        self.lattice = specification.lattice
 
     @classmethod
     def device(cls) -> str | None:
@@ -107,9 +113,9 @@ class Evaluator(ABC):
     def set_charges(self, charges: np.ndarray) -> None:
         """Replace the charges of the particles, shape (n,) float64."""
 
-    def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
-        """Change to another shape of the same boxes if that is cheaper than a new evaluator with
-        these arguments.
+    def adopt(self, specification: Specification) -> bool:
+        """Change to another shape of the same boxes, with the same charges and exclusions, if that
+        is cheaper than a new evaluator.
 
         Returns:
             whether the shape was adopted; if not, nothing has changed.

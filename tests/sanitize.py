@@ -20,6 +20,7 @@ from fmm_openmm.backends.cuda.program import SETUP, Interface
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import STAGES
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -81,23 +82,9 @@ CASES = {
 class InOpenMM:
     """A program between arrays such as OpenMM's, which hold the particles in another order."""
 
-    def __init__(
-        self, interface: Interface, lattice, order, smoothing, charges, pairs, minimum_image, dtype
-    ):
-        self.lattice = lattice
-        self.run = Run(
-            build(
-                lattice,
-                order,
-                smoothing,
-                charges,
-                pairs,
-                minimum_image,
-                dtype,
-                current_device(),
-                interface,
-            )
-        )
+    def __init__(self, specification: Specification, interface: Interface):
+        self.lattice = specification.lattice
+        self.run = Run(build(specification, current_device(), interface))
 
     def evaluate(self, positions, width):
         buffers, n = self.run.buffers, len(positions)
@@ -153,21 +140,23 @@ def run(case: Case) -> None:
     options = pairs, case.minimum_image
     if case.openmm:
         interface = Interface(case.openmm, -(-n // 32) * 32)
-        stages = InOpenMM(interface, lattices[0], *common, charges, *options, np.dtype(case.dtype))
         position, width = place @ cells[0], box_width(cells[0], counts)
-        expected = evaluate(
-            ReferenceStages(lattices[0], *common, charges, *options), position, width
-        )[1]
+        specification = Specification(lattices[0], *common, charges, *options, case.dtype)
+        stages = InOpenMM(specification, interface)
+        expected = evaluate(ReferenceStages(specification), position, width)[1]
         exact = charges[:, None] * expected * (COULOMB_CONSTANT / width**2)
         agrees(stages.evaluate(position, width), exact, 1e-5 if case.openmm == "double" else 1e-3)
         return
-    stages = CudaEvaluator(lattices[0], *common, charges, *options, case.dtype)
+    stages = None
     for cell, lattice in zip(cells, lattices, strict=True):
-        if lattice is not lattices[0] and not stages.adopt(lattice, *common, case.dtype):
+        specification = Specification(lattice, *common, charges, *options, case.dtype)
+        if stages is None:
+            stages = CudaEvaluator(specification)
+        elif not stages.adopt(specification):
             sys.exit("another shape was not adopted")
         stages.set_charges(charges)
         position, width = place @ cell, box_width(cell, counts)
-        expected = evaluate(ReferenceStages(lattice, *common, charges, *options), position, width)
+        expected = evaluate(ReferenceStages(specification), position, width)
         for found, exact in zip(stages.evaluate(position, width), expected, strict=True):
             agrees(found, exact, ACCURACY[case.dtype])
         charges = charges[::-1].copy()

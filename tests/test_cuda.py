@@ -12,6 +12,7 @@ from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.specification import Specification
 from tests.systems import SYSTEMS, build, charge_arrays
 
 try:
@@ -49,8 +50,8 @@ def test_agrees_with_the_reference_backend(cell, dtype, accuracy, smoothing, min
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.5), box_width(vectors, counts)
     positions, charges, pairs = random_charges()
     arguments = (lattice, 5, smoothing, charges, pairs, minimum_image)
-    expected = evaluate(ReferenceStages(*arguments), positions, width)
-    found = CudaEvaluator(*arguments, dtype).evaluate(positions, width)
+    expected = evaluate(ReferenceStages(Specification(*arguments)), positions, width)
+    found = CudaEvaluator(Specification(*arguments, dtype)).evaluate(positions, width)
     for a, b in zip(found, expected, strict=True):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
 
@@ -70,8 +71,8 @@ def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
     )
     positions, charges, pairs = random_charges()
     arguments = (lattice, 4, 0.0, charges, pairs, False)
-    expected = evaluate(ReferenceStages(*arguments), positions, width)
-    found = CudaEvaluator(*arguments, dtype).evaluate(positions, width)
+    expected = evaluate(ReferenceStages(Specification(*arguments)), positions, width)
+    found = CudaEvaluator(Specification(*arguments, dtype)).evaluate(positions, width)
     for a, b in zip(found, expected, strict=True):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
 
@@ -97,11 +98,14 @@ def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype,
         vectors = vectors * [[1.0], [1.0], [scale]]
         lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
         arguments = (lattice, 5, smoothing, charges + 0.2, pairs, False)
-        expected = evaluate(ReferenceStages(*arguments, levels=levels), positions, width)
+        expected = evaluate(
+            ReferenceStages(Specification(*arguments, levels=levels)), positions, width
+        )
+        wanted = Specification(*arguments, dtype, levels, m2l)
         if scale == 1.0:
-            stages = CudaEvaluator(*arguments, dtype, levels, m2l)
+            stages = CudaEvaluator(wanted)
         else:
-            assert stages.adopt(lattice, 5, smoothing, dtype)
+            assert stages.adopt(wanted)
         found, again = stages.evaluate(positions, width), stages.evaluate(positions, width)
         for a, b, c in zip(found, expected, again, strict=True):
             assert np.linalg.norm(a - b) <= (
@@ -147,7 +151,9 @@ def test_repeats_bit_for_bit(dtype):
     counts = counts_matrix(grid)
     positions, charges, pairs = random_charges()
     stages = CudaEvaluator(
-        BoxLattice.from_cell(vectors, counts, 2.5), 6, 0.05, charges, pairs, False, dtype
+        Specification(
+            BoxLattice.from_cell(vectors, counts, 2.5), 6, 0.05, charges, pairs, False, dtype
+        )
     )
     on_device = cupy.asarray(positions)
     first, *others = (

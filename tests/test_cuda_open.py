@@ -12,6 +12,7 @@ from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import PaddedLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.specification import Specification
 from tests.test_open import SYSTEMS, droplet, exact, ions
 from tests.test_oracle import relative
 from tests.test_sparse import SYSTEMS as CELLS
@@ -48,8 +49,12 @@ def solver_for(system, **options):
 def test_agrees_with_the_reference_backend(span, dtype, accuracy, smoothing):
     lattice = PaddedLattice(np.array(SPANS[span]), 2.0)
     x, q, pairs = filling(SPANS[span])
-    expected = evaluate(ReferenceStages(lattice, 5, smoothing, q, pairs, False), x, 1.0)
-    found = CudaEvaluator(lattice, 5, smoothing, q, pairs, False, dtype).evaluate(x, 1.0)
+    expected = evaluate(
+        ReferenceStages(Specification(lattice, 5, smoothing, q, pairs, False)), x, 1.0
+    )
+    found = CudaEvaluator(Specification(lattice, 5, smoothing, q, pairs, False, dtype)).evaluate(
+        x, 1.0
+    )
     for a, b in zip(found, expected, strict=True):
         assert relative(a, b) <= accuracy
 
@@ -129,7 +134,9 @@ def test_outside_the_boxes_is_not_a_number(value, smoothing):
     """Nothing is written where it should not be: the next evaluation is as before."""
     x, q, pairs = filling((6, 6, 6))
     stages = CudaEvaluator(
-        PaddedLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32
+        Specification(
+            PaddedLattice(np.array((6, 6, 6)), 2.0), 4, smoothing, q, pairs, False, np.float32
+        )
     )
     before = stages.evaluate(x, 1.0)[1]
     for axis in range(3):

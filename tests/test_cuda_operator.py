@@ -8,6 +8,7 @@ from fmm_openmm.backends import backend_class
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.operators import lattice_operator
+from fmm_openmm.specification import Specification
 
 try:
     CudaEvaluator = backend_class("cuda")
@@ -47,7 +48,7 @@ NOTHING = np.ones(2), np.zeros((0, 2), np.int64), False
 def set_up(lattice, order, dtype):
     """The operator, after the setup steps alone: the stages would take time to compile, and
     perhaps too much shared memory."""
-    program = build(lattice, order, 0.0, *NOTHING, dtype, Device(1, 2**18))
+    program = build(Specification(lattice, order, 0.0, *NOTHING, dtype), Device(1, 2**18))
     names = [name for name, kernel in program.kernels.items() if kernel.file == SETUP]
     kernels = {name: load(SETUP, program.macros).get_function(name) for name in names}
     buffers = allocated(program) | {"parameters": cupy.asarray(parameter_block(lattice, 1.0))}
@@ -56,8 +57,12 @@ def set_up(lattice, order, dtype):
     return buffers["operator"].get().astype(np.float64) * lattice.size
 
 
+def adopts(stages, lattice, order, smoothing, dtype):
+    return stages.adopt(Specification(lattice, order, smoothing, *NOTHING, dtype))
+
+
 def stages_of(lattice, order, dtype):
-    return CudaEvaluator(lattice, order, 0.0, *NOTHING, dtype)
+    return CudaEvaluator(Specification(lattice, order, 0.0, *NOTHING, dtype))
 
 
 def operator_of(stages):
@@ -120,7 +125,7 @@ def test_another_shape_is_adopted(name, dtype):
     change = stretched if name == "cuboid" else deformed
     for largest in (0.002, 0.0):
         other = lattice_of(counts, change(boxes, largest), 2.64)
-        assert stages.adopt(other, 6, 0.0, dtype)
+        assert adopts(stages, other, 6, 0.0, dtype)
         assert_equal(operator_of(stages), other, 6, ACCURACY[dtype])
         np.testing.assert_allclose(
             np.sort(stages.run.buffers["shifts"].get()[:, :3], 0),
@@ -134,13 +139,13 @@ def test_only_what_fits_is_adopted():
     counts, boxes = LATTICES["skewed"]
     lattice = lattice_of(counts, boxes, 2.64)
     stages = stages_of(lattice, 6, np.float32)
-    assert not stages.adopt(lattice, 5, 0.0, np.float32)
-    assert not stages.adopt(lattice, 6, 0.1, np.float32)
-    assert not stages.adopt(lattice, 6, 0.0, np.float64)
-    assert not stages.adopt(lattice_of(counts, boxes, 2.91), 6, 0.0, np.float32)
-    assert not stages.adopt(lattice_of(counts, deformed(boxes, 0.15), 2.64), 6, 0.0, np.float32)
-    assert not stages.adopt(
-        lattice_of(counts + np.diag([0, 0, 1]), boxes, 2.64), 6, 0.0, np.float32
+    assert not adopts(stages, lattice, 5, 0.0, np.float32)
+    assert not adopts(stages, lattice, 6, 0.1, np.float32)
+    assert not adopts(stages, lattice, 6, 0.0, np.float64)
+    assert not adopts(stages, lattice_of(counts, boxes, 2.91), 6, 0.0, np.float32)
+    assert not adopts(stages, lattice_of(counts, deformed(boxes, 0.15), 2.64), 6, 0.0, np.float32)
+    assert not adopts(
+        stages, lattice_of(counts + np.diag([0, 0, 1]), boxes, 2.64), 6, 0.0, np.float32
     )
     assert stages.lattice is lattice
 

@@ -5,6 +5,7 @@ import pytest
 
 from fmm_openmm.backends.cuda.program import SETUP, Device
 from fmm_openmm.box import BoxLattice
+from fmm_openmm.specification import Specification
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda import evaluator as evaluators  # noqa: E402
@@ -80,9 +81,12 @@ def evaluator(monkeypatch):
     monkeypatch.setattr(executor, "bound", bound)
     monkeypatch.setattr(executor, "Graph", Graph)
     monkeypatch.setattr(evaluators, "current_device", lambda: Device(132, 227 * 1024))
-    lattice = BoxLattice.from_cell(CELL, COUNTS, 1.87)
-    pairs = np.zeros((0, 2), np.int64)
-    return evaluators.CudaEvaluator(lattice, 4, 0.05, np.ones(20), pairs, False, np.float32, LEVELS)
+    return evaluators.CudaEvaluator(specification(CELL))
+
+
+def specification(cell, order=4):
+    lattice, pairs = BoxLattice.from_cell(cell, COUNTS, 1.87), np.zeros((0, 2), np.int64)
+    return Specification(lattice, order, 0.05, np.ones(20), pairs, False, np.float32, LEVELS)
 
 
 def queued(evaluator, width=1.0):
@@ -119,9 +123,9 @@ def test_the_set_up_is_queued_for_another_shape_only(evaluator):
     parameters = evaluator.run.buffers["parameters"].copy()
     assert queued(evaluator, 1.1) == [("graph", caller)]
     assert (evaluator.run.buffers["parameters"] != parameters).any()
-    lattice = BoxLattice.from_cell(CELL * [[1.0], [1.0], [1.001]], COUNTS, 1.87)
-    assert not evaluator.adopt(lattice, 5, 0.05, np.float32)
-    assert evaluator.adopt(lattice, 4, 0.05, np.float32)
+    strained = CELL * [[1.0], [1.0], [1.001]]
+    assert not evaluator.adopt(specification(strained, 5))
+    assert evaluator.adopt(specification(strained))
     *setup, graph = queued(evaluator)
     assert graph == ("graph", caller)
     assert {step.stage for step, _ in setup} == {SETUP}

@@ -1,6 +1,8 @@
 """The CUDA pipeline on the host, through ``tests/emulator``: every stage against the reference
 backend. Needs no GPU."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.fft
@@ -12,10 +14,11 @@ from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix, 
 from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions import operators
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
+from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
 from tests.compiler import COMPILER
-from tests.emulator import NOTICES_READS, EmulatedStages
+from tests.emulator import DEVICE, NOTICES_READS, EmulatedStages
 from tests.test_strain import deformation
 
 if COMPILER is None:
@@ -51,13 +54,14 @@ def check(
     minimum_image,
     dtype,
     folder,
-    **options,
+    device=DEVICE,
+    **levels,
 ):
-    arguments = lattice, order, smoothing, charges, pairs, minimum_image
-    expected = evaluate(
-        ReferenceStages(*arguments, levels=options.get("levels", 0)), positions, width
+    wanted = Specification(
+        lattice, order, smoothing, charges, pairs, minimum_image, dtype, **levels
     )
-    found = EmulatedStages(*arguments, dtype, folder, **options).evaluate(positions, width)
+    expected = evaluate(ReferenceStages(replace(wanted, m2l="p4")), positions, width)
+    found = EmulatedStages(wanted, folder, device=device).evaluate(positions, width)
     accuracy = 1e-12 if dtype == np.float64 else 2e-5
     for a, b in zip(found, expected, strict=True):
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
@@ -90,7 +94,7 @@ def test_a_strained_cell_and_back(cell, levels, folder):
     lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
     positions, charges, pairs = charges_in(-2, 3)
     stages = EmulatedStages(
-        lattice, 3, 0.0, charges, pairs, False, np.float64, folder, levels=levels
+        Specification(lattice, 3, 0.0, charges, pairs, False, levels=levels), folder
     )
     before = stages.evaluate(positions, width)
     shaped = {name: stages.buffers[name].copy() for name in stages.emulator.program.shaped}
@@ -101,7 +105,9 @@ def test_a_strained_cell_and_back(cell, levels, folder):
     )
     stages.lattice = lattice.strained(vectors @ change)
     expected = evaluate(
-        ReferenceStages(stages.lattice, 3, 0.0, charges, pairs, False, levels=levels),
+        ReferenceStages(
+            Specification(stages.lattice, 3, 0.0, charges, pairs, False, levels=levels)
+        ),
         positions @ change,
         width,
     )
@@ -263,11 +269,11 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     arguments = lattice, 4, smoothing, charges, pairs, False
-    _, fields = evaluate(ReferenceStages(*arguments), positions, width)
+    _, fields = evaluate(ReferenceStages(Specification(*arguments)), positions, width)
     expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
 
     dtype = np.float64 if precision == "double" else np.float32
-    stages = EmulatedStages(*arguments, dtype, folder, Interface(precision, 160))
+    stages = EmulatedStages(Specification(*arguments, dtype), folder, Interface(precision, 160))
     arrays, index = stages.buffers, between_openmm(stages, positions)
     arrays["force_buffer"][:, : len(index)] = 2**32
     stages.run(width)
@@ -353,11 +359,11 @@ def test_boxes_elsewhere(cell, precision, minimum_image, folder):
     positions, charges, _ = charges_in(0.15, span - 0.35)
     pairs = np.arange(n).reshape(-1, 3)[:, [[0, 1], [1, 2]]].reshape(-1, 2)
     arguments = lattice, order, 0.1, charges, pairs, minimum_image
-    _, fields = evaluate(ReferenceStages(*arguments), width * positions, width)
+    _, fields = evaluate(ReferenceStages(Specification(*arguments)), width * positions, width)
     expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
 
     interface = precision and Interface(precision, 160)
-    stages = EmulatedStages(*arguments, dtype, folder, interface)
+    stages = EmulatedStages(Specification(*arguments, dtype), folder, interface)
     images = np.random.default_rng(4).integers(-2, 3, (n, 3))
     if not minimum_image:
         images = images[np.arange(n) // 3]

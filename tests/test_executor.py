@@ -11,6 +11,7 @@ from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.integration.native import plugin
+from fmm_openmm.specification import Specification
 from tests import compiler
 from tests.emulator import SOURCES, EmulatedStages
 from tests.test_emulated import between_openmm
@@ -107,10 +108,12 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
         for cell in cells
     ]
     charges = rng.choice([-1.0, 1.0], n)
+    pairs = np.zeros((0, 2), np.int64)
     stages = EmulatedStages(
-        lattices[0], 4, 0.0, charges, np.zeros((0, 2), np.int64), False, np.float32, folder,
+        Specification(lattices[0], 4, 0.0, charges, pairs, False, np.float32),
+        folder,
         Interface("mixed", 64),
-    )  # fmt: skip
+    )
     arrays, forces = stages.buffers, []
     between_openmm(stages, width * rng.uniform(0.2, span - 0.2, (n, 3)))
     if is_open:

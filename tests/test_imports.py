@@ -27,7 +27,7 @@ BASE = [
     "display",
     "progress",
 ]
-SHAPE = [*BASE, "checks", "options", "boundary", "box", "octree"]
+SHAPE = [*BASE, "checks", "options", "boundary", "box", "octree", "specification"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
 SOLVER = [*PIPELINE, "planning", "sums", "results", "solver"]
@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "boundary": ["checks"],
     "box": [*BASE, "checks", "boundary"],
     "octree": ["box"],
+    "specification": ["box"],
     "expansions": SHAPE,
     "driver": [],
     "stages": [*DATA, "driver"],

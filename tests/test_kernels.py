@@ -24,6 +24,7 @@ from fmm_openmm.implementations import M2L, names
 from fmm_openmm.literature import layouts
 from fmm_openmm.literature.layouts import Neighbourhood
 from fmm_openmm.literature.operators import level
+from fmm_openmm.specification import Specification
 from tests import nvrtc
 from tests.lennard_jones import force_switch
 
@@ -60,10 +61,11 @@ class Variant:
 
     def build(self, lattice, levels=0, m2l="rotation", shared=WHOLE):
         charges, pairs = np.ones(5 * lattice.span.prod()), np.array([[0, 1]])
-        return build(
+        wanted = Specification(
             lattice, self.order, self.smoothing, charges, pairs, self.minimum_image, self.dtype,
-            Device(32, shared), Interface(self.precision, len(charges)), levels, m2l
+            levels, m2l
         )  # fmt: skip
+        return build(wanted, Device(32, shared), Interface(self.precision, len(charges)))
 
     @cached_property
     def programs(self) -> dict[str, Program]:

@@ -17,6 +17,7 @@ from fmm_openmm.implementations import M2L, names
 from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.planning.cost import CPU_COST
+from fmm_openmm.specification import Specification
 from tests.systems import build, charge_arrays
 from tests.test_box import DODECAHEDRON, OCTAHEDRON
 from tests.test_open import droplet
@@ -125,10 +126,8 @@ def solved(
     cell = 0.4 * counts @ BOXES[boxes]
     x, q, pairs = particles(cell)
     lattice = BoxLattice.from_cell(cell, counts, 2.64)
-    stages = BACKENDS[backend](
-        lattice, order, smoothing, q, pairs, False, dtype, levels=levels, m2l=m2l
-    )
-    return evaluate(stages, x, box_width(cell, counts))
+    wanted = Specification(lattice, order, smoothing, q, pairs, False, dtype, levels, m2l)
+    return evaluate(BACKENDS[backend](wanted), x, box_width(cell, counts))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

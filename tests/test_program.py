@@ -21,6 +21,7 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.literature import layouts
 from fmm_openmm.literature.layouts import Neighbourhood
 from fmm_openmm.literature.operators import level
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import STAGES
 from tests.compiler import COMPILER
 
@@ -58,19 +59,8 @@ def program(
             if span is None
             else PaddedLattice(np.array(span), 2.0)
         )
-    return build(
-        lattice,
-        order,
-        smoothing,
-        charges,
-        pairs,
-        False,
-        dtype,
-        p.Device(132, shared),
-        interface,
-        levels,
-        m2l,
-    )
+    wanted = Specification(lattice, order, smoothing, charges, pairs, False, dtype, levels, m2l)
+    return build(wanted, p.Device(132, shared), interface)
 
 
 @cache
@@ -431,7 +421,7 @@ def test_what_a_gpu_cannot_do_is_refused_by_name():
     with pytest.raises(
         UnsupportedError, match=r"^a GPU takes at most 268,435,455 particles, got 268,435,456$"
     ):
-        build(lattice, 4, 0.0, many, pairs, False, np.float32, p.Device(132, WHOLE))
+        build(Specification(lattice, 4, 0.0, many, pairs, False), p.Device(132, WHOLE))
     for grid in (None, (8, 6, 7)):  # both kernels of the convolution
         with pytest.raises(
             UnsupportedError, match=r"^`order=14` needs [\d,]+ bytes of shared memory .* has 20,000"

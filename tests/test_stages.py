@@ -14,6 +14,7 @@ from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.backends.reference.sort import cubic_step, sort
 from fmm_openmm.box import ORIGIN, BoxLattice, box_width
 from fmm_openmm.driver import evaluate
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Accumulator, Moments
 from tests.test_oracle import random_charges, relative
 
@@ -73,7 +74,9 @@ def particles(case):
 def stages(backend, case, dtype=np.float64, smoothing=0.1, minimum_image=False):
     _, q, pairs = particles(case)
     lattice = BoxLattice.from_cell(case.cell, case.counts, case.radius)
-    return STAGES[backend](lattice, case.order, smoothing, q, pairs, minimum_image, dtype)
+    return STAGES[backend](
+        Specification(lattice, case.order, smoothing, q, pairs, minimum_image, dtype)
+    )
 
 
 @pytest.fixture(params=CASES)

@@ -15,6 +15,7 @@ from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters
+from fmm_openmm.specification import Specification
 
 RECHECK_INTERVAL = 64
 """Evaluations of positions on the device in a region after which its boxes are compared with the
@@ -51,6 +52,21 @@ class Plan:
     def parameters(self) -> FMMParameters:
         """The parameters chosen with the boxes."""
         return self.boxes.parameters
+
+    def specification(self, charges: np.ndarray) -> Specification:
+        """What an evaluator for the plan computes with these charges, shape (n,), e."""
+        p, problem = self.parameters, self.problem
+        return Specification(
+            self.boxes.lattice,
+            p.order,
+            p.smoothing,
+            charges,
+            problem.exclusions,
+            problem.minimum_image,
+            np.dtype(p.precision),
+            p.levels,
+            p.m2l,
+        )
 
     def place(self, boxes: Boxes) -> "Plan":
         """The plan with its boxes where they are now."""

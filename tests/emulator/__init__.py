@@ -18,6 +18,7 @@ import numpy as np
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, At, Device, Interface, Launch, Memset, Program
 from fmm_openmm.backends.cuda.source import source_of
+from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.compiler import COMPILER, SHARED, built, digest, version
 
@@ -133,27 +134,18 @@ class Emulator:
 
 
 class EmulatedStages:
-    """Arguments as for ``CudaEvaluator``, the folder for compiled kernels, OpenMM's arrays if it is
-    to run between these, and the device that the program is made for; levels and m2l."""
+    """The program of a specification, for a device, on OpenMM's arrays if these are given; the
+    folder is for compiled kernels."""
 
     def __init__(
-        self, lattice, order, smoothing, charges, pairs, minimum_image, dtype, folder: Path,
-        interface: Interface | None = None, device: Device = DEVICE, **levels,
-    ):  # fmt: skip
-        self.lattice = lattice
-        program = build(
-            lattice,
-            order,
-            smoothing,
-            charges,
-            pairs,
-            minimum_image,
-            dtype,
-            device,
-            interface,
-            **levels,
-        )
-        self.emulator = Emulator(program, folder)
+        self,
+        specification: Specification,
+        folder: Path,
+        interface: Interface | None = None,
+        device: Device = DEVICE,
+    ):
+        self.lattice = specification.lattice
+        self.emulator = Emulator(build(specification, device, interface), folder)
         self.buffers = self.emulator.buffers
 
     def evaluate(

@@ -24,6 +24,7 @@ from fmm_openmm.literature.layouts.model import (
     predict,
     predict_layout,
 )
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Accumulator
 from tests.compiler import COMPILER
 from tests.emulator import Emulator, compiled
@@ -48,7 +49,9 @@ def case(name):
     cell, grid, radius, n = CASES[name]
     counts = counts_matrix(grid)
     lattice, rng = BoxLattice.from_cell(cell, counts, radius), np.random.default_rng(5)
-    stages = ReferenceStages(lattice, 1, 0.0, rng.normal(size=n), np.empty((0, 2), np.int64), False)
+    stages = ReferenceStages(
+        Specification(lattice, 1, 0.0, rng.normal(size=n), np.empty((0, 2), np.int64), False)
+    )
     parts = stages.sort(rng.uniform(-1, 4, (n, 3)), box_width(cell, counts))
     out = Accumulator(np.zeros(n), np.zeros((n, 3)))
     stages.p2p(parts, stages.exclusions(parts, out), out)

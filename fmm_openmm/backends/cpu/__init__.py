@@ -18,59 +18,46 @@ from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import gather, sort
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.backends.pairs import near_table, partners
-from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.background import leaf_terms
 from fmm_openmm.expansions.operators import check_range, lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import HostStages
 
 
 class CpuStages(HostStages):
-    """The stages in Numba, see :class:`fmm_openmm.stages.Stages`; arguments as for
-    ``ReferenceStages``.
+    """The stages in Numba, see :class:`fmm_openmm.stages.Stages`.
 
     Moments and local expansions have shape (terms, boxes) in FFT order at the leaves and at the
     root grid, and (boxes, terms) in memory order on the levels between. Levels use float64, because
     the near part that the lattice sum of a coarse root grid omits, and that m2l adds, is large.
     """
 
-    def __init__(
-        self,
-        lattice: BoxLattice,
-        order: int,
-        smoothing: float,
-        charges,
-        pairs,
-        minimum_image: bool,
-        dtype,
-        levels: int = 0,
-        m2l: str = "p4",
-    ):
-        self.lattice, self.order, self.smoothing, self.dtype = (
-            lattice,
-            order,
-            smoothing,
-            np.dtype(dtype),
-        )
+    def __init__(self, specification: Specification):
+        super().__init__(specification)
+        spec = specification
+        self.order, self.smoothing = spec.order, spec.smoothing
+        self.charges, self.minimum_image = spec.charges, spec.minimum_image
+        self.dtype = np.dtype(spec.dtype)
+        self.partner_start, self.partner = partners(spec.exclusions, len(spec.charges))
+        self.table, self.reach = near_table(spec.lattice.near)
+        self.octree = Octree(spec.lattice, spec.levels)
         needed = kernels_in("operator", "sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
-        self.translation = implementation(M2L, m2l, "cpu")
-        prepare(needed + ((self.translation.kernel,) if levels else ()), self.dtype)
-        self.charges, self.minimum_image = charges, minimum_image
-        self.partner_start, self.partner = partners(pairs, len(charges))
-        self.table, self.reach = near_table(lattice.near)
-        self.octree = Octree(lattice, levels)
-        if levels:
-            self.interactions = Interactions.from_octree(self.octree, order, self.translation)
-            self.parent_matrices = parent_matrices(lattice.boxes, order)
-        single = self.dtype == np.float32 and not levels
-        check_range(lattice, order, np.float32 if single else np.float64)
+        if spec.levels:
+            self.translation = implementation(M2L, spec.m2l, "cpu")
+            needed += (self.translation.kernel,)
+        prepare(needed, self.dtype)
+        if spec.levels:
+            self.interactions = Interactions.from_octree(self.octree, spec.order, self.translation)
+            self.parent_matrices = parent_matrices(spec.lattice.boxes, spec.order)
+        single = self.dtype == np.float32 and not spec.levels
+        far = np.dtype(np.float32 if single else np.float64)
+        check_range(spec.lattice, spec.order, far)
         operator = lattice_operator(
-            self.octree.root, order, 1e-10 if single else 1e-17, harmonic_sums
+            self.octree.root, spec.order, 1e-10 if single else 1e-17, harmonic_sums
         )
-        self.operator = operator.reshape(len(operator), -1).astype(
-            np.float32 if single else np.float64
-        )
+        self.operator = operator.reshape(len(operator), -1).astype(far)
 
     def set_charges(self, charges):
         self.charges = charges

@@ -9,14 +9,13 @@ from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP
-from fmm_openmm.box import BoxLattice
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.units import COULOMB_CONSTANT
 
 
 class CudaEvaluator(Evaluator):
-    """See :class:`fmm_openmm.stages.Evaluator`; arguments as for ``ReferenceStages``, ``m2l`` a
-    name in :data:`fmm_openmm.implementations.M2L`. Results stay on the device.
+    """See :class:`fmm_openmm.stages.Evaluator`. Results stay on the device.
 
     Made for the current device, on which it stays; ``compute`` queues on that device's current
     stream and copies its argument to the buffer of the positions.
@@ -30,25 +29,10 @@ class CudaEvaluator(Evaluator):
         UnsupportedError: the kernels cannot be compiled or loaded, or cannot do these levels.
     """
 
-    def __init__(
-        self,
-        lattice: BoxLattice,
-        order: int,
-        smoothing: float,
-        charges,
-        pairs,
-        minimum_image: bool,
-        dtype,
-        levels: int = 0,
-        m2l: str = "rotation",
-    ):
-        self.lattice = self._made_for = lattice
-        self._settings = order, smoothing, np.dtype(dtype)
+    def __init__(self, specification: Specification):
+        super().__init__(specification)
         self._device = cupy.cuda.Device()
-        self._program = build(
-            lattice, order, smoothing, charges, pairs, minimum_image, dtype, current_device(),
-            levels=levels, m2l=m2l
-        )  # fmt: skip
+        self._program = build(specification, current_device())
         self._attempt(self._make, missing)
 
     @classmethod
@@ -87,12 +71,10 @@ class CudaEvaluator(Evaluator):
             self._follow()
             buffer.set(np.asarray(charges, buffer.dtype))
 
-    def adopt(self, lattice: BoxLattice, order: int, smoothing: float, dtype) -> bool:
-        if self._settings != (order, smoothing, np.dtype(dtype)) or not serves(
-            self._made_for, lattice
-        ):
+    def adopt(self, specification: Specification) -> bool:
+        if not serves(self.specification, specification):
             return False
-        self.lattice, self._place, self._set_up = lattice, None, False
+        self.lattice, self._place, self._set_up = specification.lattice, None, False
         return True
 
     def compute(self, positions, width: float, origin=(0.0, 0.0, 0.0)):

@@ -11,49 +11,27 @@ from fmm_openmm.backends.reference.m2m import m2m
 from fmm_openmm.backends.reference.p2m import p2m
 from fmm_openmm.backends.reference.p2p import p2p
 from fmm_openmm.backends.reference.sort import gather, sort
-from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.background import leaf_terms
 from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import HostStages
 
 
 class ReferenceStages(HostStages):
-    """The stages in NumPy, see :class:`fmm_openmm.stages.Stages`.
+    """The stages in NumPy, see :class:`fmm_openmm.stages.Stages`."""
 
-    Args:
-        lattice: lattice of the boxes that hold the particles, the leaves.
-        order: expansion order.
-        smoothing: width of the transition regions in box widths.
-        charges: shape (n,), e.
-        pairs: excluded pairs, shape (k, 2), each once.
-        minimum_image: whether the nearest image of a pair is excluded, instead of the image given
-            by the positions.
-        dtype: working precision of the stages; ignored, as this backend always computes in float64.
-        levels: levels of boxes below the root grid.
-        m2l: the operator that translates expansions between boxes, a name in
-            :data:`fmm_openmm.implementations.M2L`.
-    """
-
-    def __init__(
-        self,
-        lattice: BoxLattice,
-        order: int,
-        smoothing: float,
-        charges,
-        pairs,
-        minimum_image: bool,
-        dtype=np.float64,
-        levels: int = 0,
-        m2l: str = "p4",
-    ):
-        self.lattice, self.order, self.smoothing = lattice, order, smoothing
-        self.charges, self.minimum_image = charges, minimum_image
-        self.pairs = np.concatenate([pairs, pairs[:, ::-1]])
-        self.octree = Octree(lattice, levels)
-        self.translations = implementation(M2L, m2l, "reference")()
-        self.operator = lattice_operator(self.octree.root, order)
+    def __init__(self, specification: Specification):
+        super().__init__(specification)
+        spec = specification
+        self.order, self.smoothing = spec.order, spec.smoothing
+        self.charges, self.minimum_image = spec.charges, spec.minimum_image
+        self.pairs = np.concatenate([spec.exclusions, spec.exclusions[:, ::-1]])
+        self.octree = Octree(spec.lattice, spec.levels)
+        if spec.levels:
+            self.translations = implementation(M2L, spec.m2l, "reference")()
+        self.operator = lattice_operator(self.octree.root, spec.order)
 
     def set_charges(self, charges):
         self.charges = charges
@@ -66,6 +44,8 @@ class ReferenceStages(HostStages):
         return p2m(parts, self.order)
 
     def m2m(self, parts, moments):
+        if not self.octree.levels:
+            return [moments]
         return m2m(moments, self.octree, self.order, self.translations)
 
     def lattice_m2l(self, moments):

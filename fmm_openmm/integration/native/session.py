@@ -27,6 +27,7 @@ from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import FMMParameters
+from fmm_openmm.specification import Specification
 
 COINCIDENT = 1e-7
 """Distance, relative to the box or the extent of the particles, below which float32 does not
@@ -59,7 +60,7 @@ class Session:
         self._boundary = bridge.fix_structure().boundary
         self.planner: Planner | None = None
         self._seen = False  # whether the filled fraction is known
-        self._made: tuple[BoxLattice, tuple] | None = None  # of the last program
+        self._made: Specification | None = None  # of the last program
 
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
@@ -93,19 +94,13 @@ class Session:
                 return {}
             check_positions(positions, self.particles)
         plan = self.planner.plan(positions, cell, left=True)
-        p, lattice, found = plan.parameters, plan.boxes.lattice, {}
-        settings = p.order, p.smoothing, p.precision, p.m2l
-        if self._made is None or self._made[1] != settings or not serves(self._made[0], lattice):
+        wanted, found = plan.specification(charges), {}
+        if self._made is None or not serves(self._made, wanted):
             self.forget()  # in case of an error
-            self._dtype = np.dtype(p.precision).type
-            program = build(
-                lattice, p.order, p.smoothing, charges, structure.exclusions,
-                plan.problem.minimum_image, self._dtype, self._device, self._interface, p.levels,
-                p.m2l,
-            )  # fmt: skip
-            found[Delivery.PROGRAM] = serialise(program)
-            self._made = lattice, settings
-        found[Delivery.PARAMETERS] = describe(self._made[0], plan.boxes, given).tobytes()
+            self._dtype = wanted.dtype
+            found[Delivery.PROGRAM] = serialise(build(wanted, self._device, self._interface))
+            self._made = wanted
+        found[Delivery.PARAMETERS] = describe(self._made.lattice, plan.boxes, given).tobytes()
         return found
 
     def charges(

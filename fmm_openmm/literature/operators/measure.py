@@ -23,6 +23,7 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 from fmm_openmm.literature.operators.level import OPERATORS, Level, program
+from fmm_openmm.specification import Specification
 
 BASE_DEPTH = 3
 CHARGES = 5
@@ -175,7 +176,7 @@ def _fft(level: Level) -> tuple[float, None]:
     positions = cupy.asarray(rng.uniform(0, level.side, (level.boxes, 3)))
     charges, no_pairs = rng.normal(size=level.boxes), np.empty((0, 2), np.int64)
     evaluator = backend_class("cuda")(
-        lattice, level.order, 0.0, charges, no_pairs, False, level.dtype
+        Specification(lattice, level.order, 0.0, charges, no_pairs, False, level.dtype)
     )
     evaluator.compute(positions, 1.0)
     return device.median_seconds(lambda: evaluator.run.queue("lattice")), None

@@ -21,6 +21,7 @@ from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.background import coefficients
 from fmm_openmm.expansions.operators import check_range
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -32,13 +33,11 @@ class Description(Stages):
     """The stages of the GPU: each appends its steps to a program, and returns names of buffers
     where others return arrays: of the buffers that are added up for an ``Accumulator``."""
 
-    def __init__(
-        self, builder: Builder, pairs, minimum_image: bool, interface: Interface | None, m2l: str
-    ):
-        self._b, self._pairs = builder, pairs
-        self._minimum_image, self._interface = minimum_image, interface
+    def __init__(self, builder: Builder, specification: Specification, interface: Interface | None):
+        self._b, self._pairs = builder, specification.exclusions
+        self._minimum_image, self._interface = specification.minimum_image, interface
         setup_tables(builder)
-        self._tables = LevelTables(builder, m2l) if builder.levels else None
+        self._tables = LevelTables(builder, specification.m2l) if builder.levels else None
 
     def sort(self, positions, width):
         return sort(self._b, self._pairs, self._minimum_image, self._interface)
@@ -72,33 +71,25 @@ class Description(Stages):
 
 
 def build(
-    lattice: BoxLattice,
-    order: int,
-    smoothing: float,
-    charges,
-    pairs,
-    minimum_image: bool,
-    dtype,
-    device: Device,
-    interface: Interface | None = None,
-    levels: int = 0,
-    m2l: str = "rotation",
+    specification: Specification, device: Device, interface: Interface | None = None
 ) -> Program:
-    """The program of one evaluation; arguments as for ``ReferenceStages``, the device's facts, and
-    OpenMM's arrays if it is to run between these.
+    """The program of one evaluation on a device, on OpenMM's arrays if these are given.
 
     Raises:
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
             harmonics the type or whose expansions the device's shared memory do not hold.
     """
-    if len(charges) > MOST_PARTICLES:
+    spec, particles = specification, len(specification.charges)
+    if particles > MOST_PARTICLES:
         raise UnsupportedError(
-            f"a GPU takes at most {MOST_PARTICLES:,} particles, got {len(charges):,}"
+            f"a GPU takes at most {MOST_PARTICLES:,} particles, got {particles:,}"
         )
-    b = Builder(lattice, order, smoothing, len(charges), dtype, device, levels)
-    check_range(lattice, order, dtype)
-    _shared(b, charges, minimum_image)
-    evaluate(Description(b, pairs, minimum_image, interface, m2l), "positions", "parameters")
+    check_range(spec.lattice, spec.order, spec.dtype)
+    b = Builder(
+        spec.lattice, spec.order, spec.smoothing, particles, spec.dtype, device, spec.levels
+    )
+    _shared(b, spec)
+    evaluate(Description(b, spec, interface), "positions", "parameters")
     return b.program
 
 
@@ -124,7 +115,7 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
     )
 
 
-def _shared(b: Builder, charges, minimum_image: bool) -> None:
+def _shared(b: Builder, specification: Specification) -> None:
     counts, span = b.lattice.counts, b.lattice.span
     places = slots(b) if b.levels else b.lattice.slots_of(span)
     b.macros(
@@ -134,7 +125,7 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
         ORDER=b.order,
         SMOOTHED=int(b.smoothing > 0),
         SMOOTHING=repr(float(b.smoothing)),
-        MINIMUM_IMAGE=int(minimum_image),
+        MINIMUM_IMAGE=int(specification.minimum_image),
         ORDERED=int(np.array_equal(places, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
         IMAGES=int(any(b.lattice.has_images)),
@@ -145,6 +136,6 @@ def _shared(b: Builder, charges, minimum_image: bool) -> None:
     )
     b.buffer("parameters", 41, np.float64)
     b.table("background", coefficients(b.lattice), np.float64)
-    b.table("charges", charges, b.real)
+    b.table("charges", specification.charges, b.real)
     b.table("slots", places, np.int32)
     b.buffer("moments", (b.terms, *b.root.fft_shape), b.real)

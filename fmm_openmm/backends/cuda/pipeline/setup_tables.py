@@ -16,6 +16,7 @@ from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.expansions.splitting import truncation_radii
+from fmm_openmm.specification import Specification
 
 SLACK = 0.05
 """Relative change of lengths that the tables allow for: more than a strain of
@@ -112,18 +113,21 @@ def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
     return (d1 // 2 + 1, d2 // 2 + 1, d3 // 2 + 1) if mirrored(lattice) else (d1, d2, d3 // 2 + 1)
 
 
-def serves(made_for: BoxLattice, lattice: BoxLattice) -> bool:
-    """Whether what was made for one lattice, tables and compiled kernels, serves another."""
+def serves(made_for: Specification, wanted: Specification) -> bool:
+    """Whether a program, its tables and compiled kernels, serves another lattice and other charges
+    with the same exclusions."""
+    before, lattice = made_for.lattice, wanted.lattice
     return (
-        np.array_equal(made_for.counts, lattice.counts)
-        and made_for.padded == lattice.padded
-        and np.array_equal(made_for.span, lattice.span)
+        made_for.has_expansions_of(wanted)
+        and np.array_equal(before.counts, lattice.counts)
+        and before.padded == lattice.padded
+        and np.array_equal(before.span, lattice.span)
         # the table comes with the program
-        and (not lattice.is_padded or np.array_equal(made_for.cell, lattice.cell))
+        and (not lattice.is_padded or np.array_equal(before.cell, lattice.cell))
         # what is mirrored, and operators of levels that need cuboids
-        and made_for.are_cuboids <= lattice.are_cuboids
-        and np.array_equal(made_for.near, lattice.near)
-        and made_for.unstrained.is_strained_to(lattice.boxes)
+        and before.are_cuboids <= lattice.are_cuboids
+        and np.array_equal(before.near, lattice.near)
+        and before.unstrained.is_strained_to(lattice.boxes)
     )
 
 
