@@ -12,7 +12,13 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import check_box_vectors
-from fmm_openmm.checks import check_charges, check_choice, check_exclusions, check_positions
+from fmm_openmm.checks import (
+    check_charges,
+    check_choice,
+    check_exclusions,
+    check_extent,
+    check_positions,
+)
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.implementations import M2L, METHODS, SUMS, warn_if_literature
 from fmm_openmm.options import lists_options, suggests_keywords
@@ -228,12 +234,6 @@ class CoulombSolver:
                 to each other; once.
         """
         cell = self._cell(box_vectors)
-        if not is_on_device(positions):
-            positions = check_positions(positions, len(self._charges))
-        elif positions.shape != (len(self._charges), 3):  # type: ignore[union-attr]
-            raise ValueError(
-                f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"  # type: ignore[union-attr]
-            )
         with _evaluation:
             while True:
                 kept = bool(self._evaluators)
@@ -248,9 +248,13 @@ class CoulombSolver:
                     self._fall_back(fault)
 
     def _evaluated(self, positions, cell: np.ndarray | None) -> CoulombResult:
-        on_device = is_on_device(positions)
-        if on_device and self._backend != "cuda":
-            positions, on_device = check_positions(to_host(positions), len(self._charges)), False
+        on_device = is_on_device(positions) and self._backend == "cuda"
+        if not on_device:
+            positions = check_positions(to_host(positions), len(self._charges))
+        elif positions.shape != (len(self._charges), 3):
+            raise ValueError(
+                f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
+            )
         if self._method != "fmm":
             return self._summed(positions, on_device)
         if on_device:
@@ -272,6 +276,8 @@ class CoulombSolver:
             result = self._computed(positions, plan)
             if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
                 return result
+        if self._planner.problem.uses_region:
+            check_extent(positions, len(self._charges))
         return self._computed(positions, self._planner.plan(positions, cell))
 
     def _computed(self, positions, plan: Plan) -> CoulombResult:

@@ -10,7 +10,6 @@ from enum import Enum
 import numpy as np
 
 from fmm_openmm.arrays import bounds, is_on_device, to_host
-from fmm_openmm.checks import MAX_COORDINATE, check_positions
 from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.problem import Problem
@@ -21,6 +20,13 @@ RECHECK_INTERVAL = 64
 """Evaluations of positions on the device in a region after which its boxes are compared with the
 extent of the particles again: particles that leave the boxes are noticed at once, a region that has
 become far too large is not."""
+
+RECHECK_INTERVAL_IN_OPENMM = 10_000
+"""The same inside OpenMM's context, where the positions must be fetched for it."""
+
+MAX_MOVES = 3
+"""Moves of a region in a row for the same positions, of which one should suffice, before the
+evaluation fails; counted inside OpenMM's context."""
 
 
 class Change(Enum):
@@ -139,7 +145,7 @@ class Planner:
         """The most recently used boxes that are suitable, else new ones.
 
         Args:
-            positions: shape (n, 3), nm, on the host or the device; read only for a region.
+            positions: shape (n, 3), nm, on the host or the device, finite; read only for a region.
             cell: cell vectors, shape (3, 3), nm; None in free space.
             left: whether particles are known to have left the boxes, by whatever margin.
         """
@@ -149,7 +155,7 @@ class Planner:
             and (self.problem.gathers or not self._used)
             and is_on_device(positions)
         ):
-            positions = check_positions(to_host(positions), self.problem.load.particles)
+            positions = to_host(positions)
         for known in self._used:
             boxes = self._fitted(known.boxes, positions, cell, left)
             if boxes:
@@ -236,12 +242,7 @@ class Planner:
         if not (boxes and self.problem.uses_region):
             return boxes
         x = self.problem.gather(positions, cell, None if left else boxes.centre)
-        low, high = bounds(x)
-        if (
-            not max(np.abs(low).max(), np.abs(high).max()) <= MAX_COORDINATE
-        ):  # positions on the device are unchecked
-            check_positions(to_host(x), self.problem.load.particles)
-        return (Region.centred_on if left else Region.cover)(boxes, low, high)
+        return (Region.centred_on if left else Region.cover)(boxes, *bounds(x))
 
     def _chosen(self, positions, cell: np.ndarray | None) -> Boxes:
         """New boxes; over the whole periodic cell from the moment when these are cheaper."""

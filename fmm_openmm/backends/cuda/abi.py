@@ -134,12 +134,15 @@ class Parameters(ctypes.Structure):
 
 
 class BoxesData(ctypes.Structure):
-    """The boxes of a program: the limits of the strains for which they are valid, the unstrained
-    cell, nm, and the parameter block in it."""
+    """The boxes of a program: the limits of the strains for which they are valid; for a region, the
+    evaluations after which it is compared with its particles again, and how many times in a row
+    it may move for the same positions; the unstrained cell, nm, and the parameter block in it."""
 
     _fields_ = (
         ("stretch", c_double),
         ("shear", c_double),
+        ("recheck", c_double),
+        ("moves", c_double),
         ("cell", c_double * 9),
         ("parameters", Parameters),
     )

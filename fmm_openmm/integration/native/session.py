@@ -24,7 +24,7 @@ from fmm_openmm.integration.native import plugin
 from fmm_openmm.planning.boxes import Boxes
 from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.planner import Planner
+from fmm_openmm.planning.planner import MAX_MOVES, RECHECK_INTERVAL_IN_OPENMM, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.specification import Specification
@@ -195,22 +195,18 @@ class Session:
 
 def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray) -> np.ndarray:
     """Data by which the plugin adjusts the boxes of a program to the cell: ``BoxesData`` of
-    :mod:`fmm_openmm.backends.cuda.abi`, shape (52,).
+    :mod:`fmm_openmm.backends.cuda.abi`, shape (54,).
 
     Args:
         made_for: lattice that the program was built for.
         boxes: boxes in use.
         cell: box vectors, shape (3, 3), nm.
     """
-    lattice = made_for.unstrained
+    lattice, region = made_for.unstrained, (RECHECK_INTERVAL_IN_OPENMM, MAX_MOVES)
     if lattice.is_padded:  # a region, whose operator is part of the program
-        return np.concatenate(
-            [
-                [SAME_SHAPE, SAME_SHAPE],
-                cell.ravel(),
-                parameter_block(lattice, boxes.width, boxes.origin),
-            ]
-        )
-    limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
-    # at a width of 1 nm
-    return np.concatenate([limits, lattice.cell.ravel(), parameter_block(lattice, 1.0)])
+        limits = SAME_SHAPE, SAME_SHAPE
+        place = parameter_block(lattice, boxes.width, boxes.origin)
+    else:
+        limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
+        cell, place = lattice.cell, parameter_block(lattice, 1.0)  # at a width of 1 nm
+    return np.concatenate([limits, region, cell.ravel(), place])

@@ -85,11 +85,14 @@ struct Parameters {
     double origin[3];
 };
 
-// The boxes of a program: the limits of the strains for which they are valid, the unstrained
-// cell, nm, and the parameter block in it.
+// The boxes of a program: the limits of the strains for which they are valid; for a region, the
+// evaluations after which it is compared with its particles again, and how many times in a row
+// it may move for the same positions; the unstrained cell, nm, and the parameter block in it.
 struct BoxesData {
     double stretch;
     double shear;
+    double recheck;
+    double moves;
     double cell[9];
     Parameters parameters;
 };

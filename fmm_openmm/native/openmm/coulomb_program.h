@@ -52,6 +52,10 @@ public:
     // Whether the boxes cover only the particles, not a periodic cell.
     bool coversOnlyParticles() const { return sorted != nullptr; }
 
+    // For such boxes the planner's thresholds: see BoxesData.
+    int recheckInterval() const { return int(boxes.recheck); }
+    int maxMoves() const { return int(boxes.moves); }
+
     // Whether a particle was outside such boxes in the last evaluation, whose results are then
     // invalid. Waits for the stage sort only.
     bool particlesOutside();

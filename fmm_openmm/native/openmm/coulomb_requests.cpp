@@ -9,12 +9,6 @@ using namespace OpenMM;
 
 namespace fmm {
 
-// Maximum moves of the boxes in a row for the same positions; one should suffice.
-static const int MAX_MOVES = 3;
-
-// Evaluations between checks whether a region has far more boxes than its particles need.
-static const int RECHECK_INTERVAL = 10000;
-
 // Bring the program up to date with the Context's global parameters and box vectors and with
 // changes of the force.
 void CoulombKernel::readContext() {
@@ -33,8 +27,9 @@ void CoulombKernel::readContext() {
         copyBox(a, b, c, box);
     }
     const int64_t latest = revision;
-    const bool due =
-        program && program->coversOnlyParticles() && ++evaluationsSinceCheck >= RECHECK_INTERVAL;
+    // a region may have far more boxes by now than its particles need
+    const bool due = program && program->coversOnlyParticles() &&
+                     ++evaluationsSinceCheck >= program->recheckInterval();
     const bool changed = !placed || now != values || seenRevision != latest || due;
     values = now;
     if (changed) seenRevision = -1;  // forces another request if this one fails
@@ -108,7 +103,8 @@ void CoulombKernel::moveBoxes() {
     outside = false;
     const int before = consecutiveMoves;
     consecutiveMoves = 0;
-    if (before == MAX_MOVES) throw OpenMMException("FMMForce: no boxes cover the particles");
+    if (program && before >= program->maxMoves())
+        throw OpenMMException("FMMForce: no boxes cover the particles");
     auto answer = requestWithPositions(PARAMETERS);
     adopt(answer);
     consecutiveMoves = before + 1;
