@@ -34,7 +34,7 @@ class Specification:
     minimum_image: bool
     dtype: np.dtype | type = np.float64
     levels: int = 0
-    m2l: str | None = "rotation"
+    m2l: str = "rotation"
 
     def has_expansions_of(self, other: "Specification") -> bool:
         """Whether the two differ at most in their lattices, charges and exclusions."""

@@ -71,7 +71,7 @@ class Plan:
             problem.minimum_image,
             np.dtype(p.precision),
             p.levels,
-            p.m2l,
+            p.m2l or Specification.m2l,
         )
 
     def place(self, boxes: Boxes) -> "Plan":
