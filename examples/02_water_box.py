@@ -2,20 +2,24 @@
 the same start.
 
 The two Systems differ by the one line with ``use_fmm``. The picture shows how well each conserves
-the total energy.
+the total energy, and the temperatures of the NVT runs with their standard errors.
 """
-
-import argparse
-from pathlib import Path
 
 import numpy as np
 import openmm
-from matplotlib.figure import Figure
+from common import (
+    COLOURS,
+    mean_and_error,
+    new_figure,
+    parse_arguments,
+    save,
+    statistical_inefficiency,
+)
 from openmm import app, unit
+from scipy.stats import linregress
 
 import fmm_openmm as fmm
 
-OUTPUT = Path(__file__).with_name("output")
 TEMPERATURE = 300 * unit.kelvin
 KJ = unit.kilojoules_per_mole
 KT = unit.MOLAR_GAS_CONSTANT_R * TEMPERATURE / KJ
@@ -59,30 +63,37 @@ def run(simulation, start, steps, every=5):
     return np.transpose(energies)
 
 
-def draw(time, total, path):
-    """Total energy of the NVE runs, kJ/mol."""
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.subplots()
+def fit_drift(time, energy):
+    """Slope of the energy in time, its standard error, and the standard deviation of the energy
+    about the line."""
+    line = linregress(time, energy)
+    residual = energy - line.intercept - line.slope * time
+    error = line.stderr * np.sqrt(statistical_inefficiency(residual))
+    return line.slope, error, residual.std()
+
+
+def draw(time, total, temperatures):
+    """Total energy of the NVE runs, kJ/mol, and mean temperature of the NVT runs, K."""
+    figure = new_figure(9.6, 4)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 1))
     for name, energy in total.items():
-        axes.plot(time, energy - energy.mean(), linewidth=1, label=name)
-    axes.set(
-        title="Water at constant energy",
+        left.plot(time, energy - energy.mean(), color=COLOURS[name], linewidth=1, label=name)
+    left.set(
+        title="Water at constant energy (NVE)",
         xlabel="time, ps",
         ylabel="total energy less its mean, kJ/mol",
     )
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=150)
+    left.legend()
+    for place, (name, (mean, error)) in enumerate(temperatures.items()):
+        right.errorbar(place, mean, error, marker="o", capsize=4, color=COLOURS[name])
+    right.axhline(TEMPERATURE / unit.kelvin, color="black", linestyle=":")
+    right.set(title="NVT, 300 K", ylabel="mean temperature, K", xlim=(-0.5, 1.5))
+    right.set_xticks(range(2), temperatures)
+    return figure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--short", action="store_true", help="a smaller box and shorter runs")
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
-    )
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = parse_arguments(__file__, __doc__, "a smaller box and shorter runs")
     edge, steps = (2.0, 200) if arguments.short else (2.5, 1500)
 
     topology, positions, (with_pme, with_fmm) = build(edge)
@@ -97,11 +108,11 @@ def main():
 
     freedom = 3 * with_pme.getNumParticles() - with_pme.getNumConstraints() - 3
     time = 0.005 * np.arange(steps // 5)
-    forces, total, residual = {}, {}, {}
+    forces, total, residual, temperatures = {}, {}, {}, {}
     print(f"{topology.getNumAtoms()} atoms, {steps} steps of NVE (1 fs) and of NVT (2 fs)")
     print(
-        f"{'':5}{'energy, kJ/mol':>16}{'NVE drift, kT/ns/dof':>22}"
-        f"{'residual, kJ/mol':>18}{'NVT: <T>, K':>13}"
+        f"{'':5}{'energy, kJ/mol':>16}{'NVE drift, kT/ns/dof':>24}"
+        f"{'residual, kJ/mol':>18}{'NVT: <T>, K':>16}"
     )
     for name, system in (("PME", with_pme), ("FMM", with_fmm)):
         simulation = nvt(topology, system)
@@ -111,17 +122,23 @@ def main():
         forces[name] = state.getForces(asNumpy=True) / (KJ / unit.nanometer)
 
         total[name] = run(nve(topology, system), start, steps).sum(axis=0)
-        slope, offset = np.polyfit(time, total[name], 1)
-        residual[name] = np.std(total[name] - slope * time - offset)
-        drift = 1000 * slope / KT / freedom
-        temperature = 2 * kinetic.mean() / (freedom * KT) * TEMPERATURE / unit.kelvin
+        *slope, residual[name] = fit_drift(time, total[name])
+        drift, drift_error = 1000 * np.array(slope) / KT / freedom
+        mean, error = temperatures[name] = mean_and_error(
+            2 * kinetic / (freedom * KT) * TEMPERATURE / unit.kelvin
+        )
         energy = state.getPotentialEnergy() / KJ
-        print(f"{name:5}{energy:16.2f}{drift:+22.4f}{residual[name]:18.3f}{temperature:13.1f}")
+        print(
+            f"{name:5}{energy:16.2f}{drift:+13.4f} +- {drift_error:.4f}"
+            f"{residual[name]:18.3f}{mean:10.1f} +- {error:.1f}"
+        )
 
     difference = np.linalg.norm(forces["FMM"] - forces["PME"]) / np.linalg.norm(forces["PME"])
-    picture = arguments.output / "02_water_box.png"
-    draw(time, total, picture)
-    print(f"\nRelative RMS difference of the forces {difference:.1e}. Picture: {picture}")
+    print(
+        f"\nRelative RMS difference of the forces {difference:.1e}.\n"
+        "+- are standard errors of correlated samples."
+    )
+    save(draw(time, total, temperatures), arguments)
     if difference > 2e-3:
         raise SystemExit("FMM and PME disagree by more than their tolerances allow")
     if residual["FMM"] > residual["PME"]:

@@ -1,22 +1,21 @@
 """A charged peptide in salt water, in a rhombic dodecahedron: built, minimised and simulated with
-FMM beside PME.
+FMM and with PME.
 
-The FMM forces are validated against a converged Ewald sum, and compared with those of PME. The
-picture shows potential energy and temperature of two runs from the same start.
+The FMM forces are validated against a converged Ewald sum. The picture shows the forces of FMM
+against those of PME, and the errors of the Coulomb force of every atom with both methods.
 """
 
-import argparse
 import copy
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
+from common import mean_and_error, new_figure, parse_arguments, save
 from openmm import LangevinMiddleIntegrator, app, unit
 
 import fmm_openmm as fmm
 
 PEPTIDE = Path(__file__).with_name("data") / "peptide.pdb"
-OUTPUT = Path(__file__).with_name("output")
+KJ = unit.kilojoules_per_mole
 
 
 def build(padding):
@@ -40,86 +39,84 @@ def build(padding):
     return modeller.topology, modeller.positions, system
 
 
-def simulation_of(topology, system):
+def make_simulation(topology, system):
     integrator = LangevinMiddleIntegrator(
         300 * unit.kelvin, 5 / unit.picoseconds, 2 * unit.femtoseconds
     )
     return app.Simulation(topology, system, integrator)
 
 
-def draw(logs, path):
-    """Potential energy and temperature of both runs."""
-    figure = Figure(figsize=(6.4, 5), layout="constrained")
-    upper, lower = figure.subplots(2, sharex=True)
-    for name, (time, energy, temperature) in logs.items():
-        upper.plot(time, energy / 1000, linewidth=1.2, label=name)
-        lower.plot(time, temperature, linewidth=1.2, label=name)
-    upper.set(title="Peptide in a dodecahedron of salt water", ylabel="potential energy, MJ/mol")
-    lower.set(xlabel="time, ps", ylabel="temperature, K")
-    for axes in (upper, lower):
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(path, dpi=150)
+def run(simulation, start, steps, every=10):
+    """Energy, kJ/mol, and forces, kJ/mol/nm, at the start, and the temperature every so many steps
+    of the run, K."""
+    simulation.context.setState(start)
+    first = simulation.context.getState(energy=True, forces=True)
+    system = simulation.system
+    freedom = 3 * system.getNumParticles() - system.getNumConstraints() - 3
+    temperatures = []
+    for _ in range(steps // every):
+        simulation.step(every)
+        kinetic = simulation.context.getState(energy=True).getKineticEnergy()
+        temperatures.append(2 * kinetic / freedom / unit.MOLAR_GAS_CONSTANT_R / unit.kelvin)
+    forces = first.getForces(asNumpy=True) / (KJ / unit.nanometer)
+    return first.getPotentialEnergy() / KJ, forces, temperatures
+
+
+def draw(forces, report):
+    """Components of all forces with FMM against PME, and the Coulomb errors of both."""
+    figure = new_figure(9.6, 4.2)
+    parity, histogram = figure.subplots(1, 2)
+    x, y = (forces[method].ravel() / 1000 for method in ("PME", "FMM"))
+    bins = parity.hexbin(x, y, gridsize=60, bins="log", cmap="viridis", rasterized=True)
+    parity.axline((0, 0), slope=1, color="black", linewidth=0.8, linestyle=":")
+    parity.set(
+        title="Force components, all interactions",
+        xlabel="PME, MJ/mol/nm",
+        ylabel="FMM, MJ/mol/nm",
+        aspect="equal",
+    )
+    figure.colorbar(bins, ax=parity, label="components")
+    report.plot(histogram)
+    histogram.set_title("Errors of the Coulomb forces")
+    return figure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--short", action="store_true", help="less water and shorter runs")
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where logs and picture go"
-    )
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    padding, steps = (0.8, 100) if arguments.short else (1.2, 2000)
+    arguments = parse_arguments(__file__, __doc__, "less water and shorter runs")
+    padding, equilibration, steps = (0.8, 50, 100) if arguments.short else (1.2, 2500, 2500)
 
     topology, positions, with_pme = build(padding)
     with_fmm = copy.deepcopy(with_pme)
     fmm.use_fmm(with_fmm, tolerance=5e-4)  # this line is all there is to it
 
-    simulations = {
-        "PME": simulation_of(topology, with_pme),
-        "FMM": simulation_of(topology, with_fmm),
-    }
-    first = simulations["FMM"].context
-    first.setPositions(positions)
-    simulations["FMM"].minimizeEnergy(maxIterations=200)
-    first.setVelocitiesToTemperature(300 * unit.kelvin)
-    start = first.getState(positions=True, velocities=True)
+    simulation = make_simulation(topology, with_pme)
+    simulation.context.setPositions(positions)
+    simulation.minimizeEnergy(maxIterations=200)
+    simulation.context.setVelocitiesToTemperature(300 * unit.kelvin)
+    simulation.step(equilibration)
+    start = simulation.context.getState(positions=True, velocities=True)
 
     kinds = [residue.name for residue in topology.residues()]
     print(
         f"{topology.getNumAtoms()} atoms, {kinds.count('NA')} sodium and "
-        f"{kinds.count('CL')} chloride ions"
+        f"{kinds.count('CL')} chloride ions, {steps} steps\n"
+        f"{'':5}{'energy at the start, kJ/mol':>28}{'mean temperature, K':>22}"
     )
-    print(f"{'':5}{'minimised, kJ/mol':>19}{'then <E>, kJ/mol':>19}{'<T>, K':>9}")
-    forces, logs = {}, {}
-    for name, simulation in simulations.items():
-        simulation.context.setState(start)
-        minimised = simulation.context.getState(energy=True, forces=True)
-        forces[name] = minimised.getForces(asNumpy=True) / (
-            unit.kilojoules_per_mole / unit.nanometer
-        )
-        log = arguments.output / f"03_peptide_{name.lower()}.csv"
-        reported = dict(time=True, potentialEnergy=True, temperature=True)
-        simulation.reporters.append(app.StateDataReporter(str(log), 10, **reported))
-        simulation.step(steps)
-        logs[name] = np.loadtxt(log, delimiter=",", unpack=True)
-        _, energy, temperature = logs[name][:, steps // 20 :].mean(axis=1)  # of the second half
-        print(
-            f"{name:5}{minimised.getPotentialEnergy() / unit.kilojoules_per_mole:19.1f}"
-            f"{energy:19.1f}{temperature:9.1f}"
-        )
+    forces = {}
+    for method, system in (("PME", with_pme), ("FMM", with_fmm)):
+        simulation = make_simulation(topology, system)
+        energy, forces[method], temperatures = run(simulation, start, steps)
+        mean, error = mean_and_error(temperatures)
+        print(f"{method:5}{energy:28.1f}{mean:15.1f} +- {error:.1f}")
 
     report = fmm.validate(with_fmm, start.getPositions(asNumpy=True))
     difference = np.linalg.norm(forces["FMM"] - forces["PME"]) / np.linalg.norm(forces["PME"])
-    picture = arguments.output / "03_peptide_dodecahedron.png"
-    draw(logs, picture)
     print(
-        "\nRelative RMS error of the FMM forces against an Ewald sum: "
-        f"{report.relative_rms_force_error:.1e}"
+        f"\n{'RMS error of the Coulomb forces, FMM':48}{report.fmm.relative_rms_force_error:.1e}"
+        f"\n{'the same, PME':48}{report.pme.relative_rms_force_error:.1e}"
+        f"\n{'RMS difference of all forces, FMM and PME':48}{difference:.1e}"
     )
-    print(f"Relative RMS difference of all forces between FMM and PME: {difference:.1e}")
-    print(f"Picture: {picture}")
+    save(draw(forces, report), arguments)
     if not report.passed:
         raise SystemExit("FMM misses its tolerance")
 

@@ -1,26 +1,25 @@
-"""Water at constant pressure with FMM beside PME: its density, and a cell that is free to change
+"""Water at constant pressure with FMM and with PME: its density, and a cell that is free to change
 its shape.
 
 Every barostat works. A uniform change of volume costs the FMM nothing; another shape makes it
 rebuild its lattice operator, which takes about 0.1 s a trial move of a flexible, anisotropic or
-membrane barostat.
+membrane barostat. The picture shows the densities with the isotropic barostat, and their means with
+standard errors. The shape of a flexible cell varies too slowly for a mean in so short a run.
 """
 
-import argparse
 import copy
-from pathlib import Path
 
 import numpy as np
 import openmm
-from matplotlib.figure import Figure
+from common import COLOURS, mean_and_error, new_figure, parse_arguments, save
 from openmm import app, unit
 
 import fmm_openmm as fmm
 
-OUTPUT = Path(__file__).with_name("output")
 PRESSURE, TEMPERATURE = 1 * unit.bar, 300 * unit.kelvin
 TIMESTEP = 2 * unit.femtoseconds
 EVERY = 10  # steps between trial moves, and between samples
+GRAMS = 1.66053907e-3  # g/cm^3 in a dalton/nm^3
 
 
 def build():
@@ -34,96 +33,93 @@ def build():
     return modeller.topology, modeller.positions, system
 
 
-def simulation_of(topology, system):
+def make_simulation(topology, system):
     integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, 5 / unit.picoseconds, TIMESTEP)
     return app.Simulation(topology, system, integrator)
 
 
 def run(simulation, steps):
-    """Density in g/cm^3, shape (samples,), and angles of the cell in degrees,
-    shape (samples, 3)."""
+    """Density in g/cm^3, shape (samples,), and the angles of the cell at the end, degrees."""
     system = simulation.system
     mass = sum(system.getParticleMass(i) / unit.dalton for i in range(system.getNumParticles()))
-    densities, angles = [], []
+    densities = []
     for _ in range(steps // EVERY):
         simulation.step(EVERY)
-        a, b, c = (
-            simulation.context.getState().getPeriodicBoxVectors(asNumpy=True) / unit.nanometers
-        )
-        densities.append(mass / (a[0] * b[1] * c[2]) * 1.66054e-3)
-        cosines = [
-            x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in ((b, c), (a, c), (a, b))
-        ]
-        angles.append(np.degrees(np.arccos(cosines)))
-    return np.array(densities), np.array(angles)
+        box = simulation.context.getState().getPeriodicBoxVectors(asNumpy=True) / unit.nanometers
+        densities.append(GRAMS * mass / np.linalg.det(box))
+    a, b, c = box / np.linalg.norm(box, axis=1, keepdims=True)
+    return np.array(densities), np.degrees(np.arccos([b @ c, a @ c, a @ b]))
 
 
-def draw(results, path):
-    """Density with the isotropic barostat, angles with the flexible one."""
-    figure = Figure(figsize=(9.6, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for color, method in (("C0", "PME"), ("C1", "FMM")):
-        densities, _ = results["MonteCarloBarostat", method]
-        _, angles = results["MonteCarloFlexibleBarostat", method]
-        time = EVERY * np.arange(1, len(densities) + 1) * TIMESTEP / unit.picoseconds
-        left.plot(time, densities, color, linewidth=1.2, label=method)
-        for angle, name, style in zip(angles.T, "αβγ", ("-", "--", ":"), strict=True):
-            right.plot(time, angle, color, linestyle=style, linewidth=1.2, label=f"{method} {name}")
-    left.set(title="MonteCarloBarostat", xlabel="time, ps", ylabel="density, g/cm³")
-    right.set(
-        title="MonteCarloFlexibleBarostat", xlabel="time, ps", ylabel="angles of the cell, degrees"
+def draw(densities, means):
+    """Density against time, and its means."""
+    figure = new_figure(9.6, 4)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+    for place, (method, (mean, error)) in enumerate(means.items()):
+        right.errorbar(place, mean, error, marker="o", capsize=4, color=COLOURS[method])
+        series = densities[method]
+        time = EVERY * np.arange(1, len(series) + 1) * TIMESTEP / unit.picoseconds
+        left.plot(time, series, color=COLOURS[method], linewidth=0.8, label=method)
+        left.axhspan(mean - error, mean + error, color=COLOURS[method], alpha=0.3)
+    left.set(
+        title="MonteCarloBarostat", xlabel="time, ps", ylabel="density of TIP3P at 300 K, g/cm³"
     )
     left.legend()
-    right.legend(ncols=2)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    right.set(title="Means and standard errors", ylabel="mean density, g/cm³", xlim=(-0.5, 1.5))
+    right.set_xticks(range(len(means)), means)
+    return figure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--short", action="store_true", help="shorter runs")
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
-    )
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    steps = 100 if arguments.short else 2500
+    arguments = parse_arguments(__file__, __doc__, "shorter runs")
+    steps, equilibration = (100, 50) if arguments.short else (25000, 5000)
 
     topology, positions, system = build()
-    simulation = simulation_of(topology, system)
+    simulation = make_simulation(topology, system)
     simulation.context.setPositions(positions)
     simulation.minimizeEnergy(maxIterations=50)
     simulation.context.setVelocitiesToTemperature(TEMPERATURE)
-    simulation.step(steps // 2)
+    simulation.step(equilibration)
     start = simulation.context.getState(positions=True, velocities=True)
 
-    results = {}
+    densities, means = {}, {}
     print(
-        f"{topology.getNumAtoms()} atoms, {steps} steps\n"
-        f"{'':33}{'density, g/cm3':>15}{'angles at the end':>23}"
+        f"{topology.getNumAtoms()} atoms\n"
+        f"{'':33}{'steps':>6}{'density, g/cm3':>18}{'angles at the end':>23}"
     )
     for barostat in (openmm.MonteCarloBarostat, openmm.MonteCarloFlexibleBarostat):
+        isotropic = barostat is openmm.MonteCarloBarostat
+        length = steps if isotropic else steps // 10
         with_pme = copy.deepcopy(system)
         with_pme.addForce(barostat(PRESSURE, TEMPERATURE, EVERY))
         with_fmm = copy.deepcopy(with_pme)
         fmm.use_fmm(with_fmm, tolerance=5e-4)  # this line is all there is to it
 
-        for method, each in (("PME", with_pme), ("FMM", with_fmm)):
-            simulation = simulation_of(topology, each)
+        for method, converted in (("PME", with_pme), ("FMM", with_fmm)):
+            simulation = make_simulation(topology, converted)
             simulation.context.setState(start)
-            densities, angles = results[barostat.__name__, method] = run(simulation, steps)
-            mean = densities[len(densities) // 2 :].mean()
+            series, angles = run(simulation, length)
+            mean, error = mean_and_error(series[len(series) // 5 :])
+            if isotropic:
+                densities[method], means[method] = series, (mean, error)
+            shown = f"{mean:.4f} +- {error:.4f}" if isotropic else ""
             print(
-                f"{barostat.__name__:28}{method:5}{mean:15.3f}  "
-                + "".join(f"{angle:7.2f}" for angle in angles[-1])
+                f"{barostat.__name__:28}{method:5}{length:6}{shown:>18}  "
+                + "".join(f"{angle:7.2f}" for angle in angles)
             )
             if not 0.9 < mean < 1.1:
                 raise SystemExit(f"{method}: this is not the density of water")
+        start = simulation.context.getState(positions=True, velocities=True)
 
-    picture = arguments.output / "04_npt.png"
-    draw(results, picture)
-    print(f"\nDensities are means of the second half. Picture: {picture}")
+    mean, error = np.transpose([means["PME"], means["FMM"]])
+    difference, uncertainty = mean[1] - mean[0], np.hypot(*error)
+    print(
+        f"\nFMM less PME: {difference:+.4f} +- {uncertainty:.4f} g/cm3. Means without the first "
+        "fifth of a run."
+    )
+    save(draw(densities, means), arguments)
+    if not arguments.short and abs(difference) > 4 * uncertainty:
+        raise SystemExit("FMM and PME give different densities")
 
 
 if __name__ == "__main__":

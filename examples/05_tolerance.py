@@ -5,18 +5,13 @@ for salt water.
 is a measure of its error too, but no bound.
 """
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import openmm
-from matplotlib.figure import Figure
+from common import COLOURS, new_figure, parse_arguments, save
 from openmm import app, unit
 
 import fmm_openmm as fmm
 from fmm_openmm.oracle import ewald_sum
-
-OUTPUT = Path(__file__).with_name("output")
 
 
 def build(edge):
@@ -54,27 +49,20 @@ def pme_forces(system, positions, tolerance):
     return forces.value_in_unit(unit.kilojoules_per_mole / unit.nanometers)
 
 
-def draw(tolerances, errors, path):
+def draw(tolerances, errors):
     """Error against tolerance."""
-    figure = Figure(figsize=(5.6, 4.8), layout="constrained")
+    figure = new_figure(5.6, 4.8)
     axes = figure.subplots()
     axes.loglog(tolerances, tolerances, "k--", linewidth=1, label="error = tolerance")
     for (method, values), marker in zip(errors.items(), "so", strict=True):
-        axes.loglog(tolerances, values, marker=marker, label=method)
+        axes.loglog(tolerances, values, marker=marker, color=COLOURS[method], label=method)
     axes.set(title="Forces in 1 M NaCl", xlabel="tolerance", ylabel="relative RMS force error")
-    axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--short", action="store_true", help="a smaller box and fewer tolerances")
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
-    )
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = parse_arguments(__file__, __doc__, "a smaller box and fewer tolerances")
     edge, tolerances = (
         (2.0, (1e-2, 5e-4, 1e-5)) if arguments.short else (2.6, np.logspace(-2, -8, 13))
     )
@@ -108,9 +96,8 @@ def main():
         if not errors["FMM"][-1] <= tolerance:
             missed.append(f"{tolerance:.1e}")
 
-    picture = arguments.output / "05_tolerance.png"
-    draw(tolerances, errors, picture)
-    print(f"\nPicture: {picture}")
+    print()
+    save(draw(tolerances, errors), arguments)
     if missed:
         raise SystemExit(f"FMM misses a tolerance of {', '.join(missed)}")
 

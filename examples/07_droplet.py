@@ -2,25 +2,22 @@
 not quadratic.
 
 The last two cut Lennard-Jones off while they are timed. The picture shows the time of an evaluation
-against the atoms.
+against the number of atoms, with quartiles, and the force errors.
 """
 
-import argparse
 import time
-from pathlib import Path
 
 import numpy as np
 import openmm
-from matplotlib.figure import Figure
+from common import BLACK, BLUE, ORANGE, new_figure, parse_arguments, save
 from openmm import app, unit
 
 import fmm_openmm as fmm
 
-OUTPUT = Path(__file__).with_name("output")
 TOLERANCE = 5e-4
 CUTOFF = 1.0 * unit.nanometers
 FORCE = unit.kilojoules_per_mole / unit.nanometer
-METHODS = ("all pairs", "reaction field", "FMM")
+METHODS = {"all pairs": BLACK, "reaction field": ORANGE, "FMM": BLUE}  # and their colours
 
 
 def droplet(forcefield, radius):
@@ -42,7 +39,7 @@ def systems(forcefield, topology):
     """A System for each method; the FMM replaces the reaction field,
     and Lennard-Jones keeps its cutoff."""
     made = {"all pairs": forcefield.createSystem(topology, nonbondedMethod=app.NoCutoff)}
-    for name in METHODS[1:]:
+    for name in ("reaction field", "FMM"):
         made[name] = forcefield.createSystem(
             topology, nonbondedMethod=app.CutoffNonPeriodic, nonbondedCutoff=CUTOFF
         )
@@ -61,7 +58,8 @@ def uncut(system):
 
 
 def evaluate(system, positions, repeats=1):
-    """Forces, shape (n, 3), kJ/mol/nm, and the median time of an evaluation after the first, ms."""
+    """Forces, shape (n, 3), kJ/mol/nm, and the quartiles of the time of an evaluation after the
+    first, ms."""
     context = openmm.Context(system, openmm.VerletIntegrator(0.001))
     times = []
     for _ in range(repeats + 1):
@@ -69,35 +67,35 @@ def evaluate(system, positions, repeats=1):
         begin = time.perf_counter()
         forces = context.getState(forces=True, energy=True).getForces(asNumpy=True)
         times.append(time.perf_counter() - begin)
-    return forces / FORCE, 1e3 * np.median(times[1:])
+    return forces / FORCE, 1e3 * np.quantile(times[1:], (0.25, 0.5, 0.75))
 
 
-def draw(atoms, times, path):
-    """Times in ms against the number of atoms."""
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.subplots()
+def draw(atoms, times, errors):
+    """Times against the number of atoms, medians with quartiles, and force errors."""
+    figure = new_figure(9.6, 4.2)
+    left, right = figure.subplots(1, 2)
     for name, values in times.items():
-        axes.loglog(atoms, values, "o-", label=name)
-    axes.set(
-        title="Droplets of water in vacuum", xlabel="atoms", ylabel="time of energy and forces, ms"
-    )
-    axes.grid(alpha=0.3, which="both")
-    axes.legend()
-    figure.savefig(path, dpi=150)
+        lower, median, upper = np.transpose(values)
+        spread = median - lower, upper - median
+        left.errorbar(atoms, median, spread, marker="o", capsize=3, color=METHODS[name], label=name)
+    for name, values in errors.items():
+        right.plot(atoms, values, "o-", color=METHODS[name], label=name)
+    right.axhline(TOLERANCE, color="black", linestyle=":", label="tolerance of the FMM")
+    for axes in (left, right):
+        axes.set(xscale="log", yscale="log", xlabel="atoms")
+        axes.legend()
+    left.set(title="Droplets of water in vacuum", ylabel="time of energy and forces, ms")
+    right.set(title="Against all pairs", ylabel="relative RMS force error")
+    return figure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--short", action="store_true", help="two small droplets")
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help="where the picture goes"
-    )
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = parse_arguments(__file__, __doc__, "two small droplets")
     radii, repeats = ((0.9, 1.2), 2) if arguments.short else ((1.2, 1.6, 2.1, 2.8), 5)
 
     forcefield = app.ForceField("amber14/tip3p.xml")
-    atoms, times, errors = [], {name: [] for name in METHODS}, {name: [] for name in METHODS}
+    atoms, times = [], {name: [] for name in METHODS}
+    errors = {name: [] for name in METHODS if name != "all pairs"}
     print(f"{'atoms':>7}{'all pairs':>12}{'reaction field':>30}{'FMM':>24}")
     for radius in radii:
         topology, positions = droplet(forcefield, radius)
@@ -107,16 +105,15 @@ def main():
             times[name].append(evaluate(made[name], positions, repeats)[1])
         forces = {name: evaluate(uncut(made[name]), positions)[0] for name in METHODS}
         exact = forces["all pairs"]
-        for name in METHODS[1:]:
+        for name in errors:
             errors[name].append(np.linalg.norm(forces[name] - exact) / np.linalg.norm(exact))
         compared = "".join(
-            f"{times[name][-1]:12.2f} ms, off by {errors[name][-1]:.0e}" for name in METHODS[1:]
+            f"{times[name][-1][1]:12.2f} ms, error {errors[name][-1]:.0e}" for name in errors
         )
-        print(f"{atoms[-1]:7}{times['all pairs'][-1]:9.2f} ms{compared}")
+        print(f"{atoms[-1]:7}{times['all pairs'][-1][1]:9.2f} ms{compared}")
 
-    picture = arguments.output / "07_droplet.png"
-    draw(atoms, times, picture)
-    print(f"\nTolerance of the FMM {TOLERANCE:g}. Picture: {picture}")
+    print(f"\nMedian times, relative RMS force errors; tolerance of the FMM {TOLERANCE:g}.")
+    save(draw(atoms, times, errors), arguments)
     if max(errors["FMM"]) > TOLERANCE:
         raise SystemExit("the FMM misses its tolerance")
 

@@ -75,7 +75,7 @@ class ValidationReport:
         fmm: the FMM beside the reference.
         pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
             tolerance or, where they are set, its splitting parameter and grid, beside the
-            reference; None in empty space, and where its grid would not fit into memory.
+            reference; None in free space, and where its grid would not fit into memory.
         backend: that the FMM used.
         pme_left_out: why PME is not there in a periodic cell; None where it is.
     """

@@ -1,7 +1,7 @@
 """``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a
 System.
 
-In empty space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this
+In free space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this
 package's own.
 """
 
