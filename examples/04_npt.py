@@ -65,7 +65,7 @@ def draw(densities, means):
         title="MonteCarloBarostat", xlabel="time, ps", ylabel="density of TIP3P at 300 K, g/cm³"
     )
     left.legend()
-    right.set(title="Means and standard errors", ylabel="mean density, g/cm³", xlim=(-0.5, 1.5))
+    right.set(title="Means", ylabel="mean density, g/cm³", xlim=(-0.5, 1.5))
     right.set_xticks(range(len(means)), means)
     return figure
 

@@ -122,3 +122,26 @@ def test_largest_error():
     ratios = [number(row[name]) for row in rows for name in row if re.fullmatch(r"[\d.e-]+", name)]
     assert f"at most {max(ratios)}" in README
     assert f"{len(rows)} test systems" in README
+
+
+def test_tight_fmm_and_loose_pme():
+    """Time and error of a step with FMM at 1e-5, compared with PME at 5e-4."""
+    page = (ROOT / "docs" / "reference" / "plugin.md").read_text(encoding="utf-8")
+    shares, gains = [], []
+    for atoms in dict.fromkeys(row["atoms"] for row in WATER):
+        pme = select(WATER, atoms=atoms, method="PME", tolerance="0.0005")
+        fmm = select(WATER, atoms=atoms, method="FMM", tolerance="1e-05")
+        shares.append(f"{number(fmm['step, ms']) / number(pme['step, ms']):.2f}")
+        if fmm["force error"]:
+            gains.append(10 * round(number(pme["force error"]) / number(fmm["force error"]) / 10))
+    share = f"{', '.join(shares[:-1])} and {shares[-1]} of one with PME at 5e-4"
+    accuracy = f"{min(gains)} to {max(gains)} times as accurate"
+    assert f"{share}, with forces that are {accuracy}" in one_line(page)
+
+
+def test_other_rows_of_readme():
+    residuals = table("reference/plugin.md", "method", "drift, kT/ns/dof", "residual, kJ/mol")
+    pme, fmm = (number(row["residual, kJ/mol"]) for row in residuals[:2])
+    assert f"| {fmm:.1f} kJ/mol; PME {pme:.1f} |" in README
+    times = table("explanation/accuracy.md", "measured error", "evaluation, ms", "new shape, ms")
+    assert f"| {number(select(times, tolerance='0.0005')['evaluation, ms']):.0f} ms |" in README
