@@ -50,3 +50,16 @@ def pytest_terminal_summary(terminalreporter, config):
 def folder(pytestconfig):
     """The folder for what a C++ compiler makes (``tests/compiler.py``)."""
     return pytestconfig.cache.mkdir("compiled")
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def backend(request):
+    """Backends of the sums over pairs; that of the GPU where there is one."""
+    from fmm_openmm import UnsupportedError
+    from fmm_openmm.backends import open_sum
+
+    try:
+        open_sum(request.param, "direct")
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    return request.param

@@ -3,8 +3,8 @@ of a fresh Context, and Lennard-Jones forces among sites those of OpenMM.
 
     python -m tests.endurance [CASE ...]
 
-needs an NVIDIA GPU and CuPy. ``tests/integration/test_native_faults.py`` runs the same cases with
-fewer repetitions.
+needs an NVIDIA GPU and CuPy. ``tests/integration/native/test_native_faults.py`` runs the same cases
+with fewer repetitions.
 """
 
 import copy

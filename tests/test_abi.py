@@ -14,7 +14,7 @@ from fmm_openmm.backends.cuda.program import Launch, Phase
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.integration.native import plugin
 from tests.compiler import COMPILER
-from tests.test_program import CASES, of_sites, program
+from tests.support.programs import CASES, of_sites, program
 
 NATIVE = plugin._folder()
 STRUCTS = (abi.Place, abi.Pairs, abi.Sites, abi.BoxesData, abi.Cell, abi.State, abi.Callbacks)

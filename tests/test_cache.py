@@ -19,6 +19,7 @@ import pytest
 
 import fmm_openmm
 from fmm_openmm import cache, openmp
+from tests.support.folders import disown
 
 PACKAGE = Path(fmm_openmm.__file__).parent
 
@@ -167,18 +168,6 @@ def read_only_run(program, folder, **variables):
                 path.chmod(0o755)
     assert done.returncode == 0, done.stderr
     return done.stderr
-
-
-def disown(path, monkeypatch):
-    """Give a file to another user, which only root can; for others, seem to be another user."""
-    user = os.geteuid()
-    if user:
-        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-        return
-    try:
-        os.chown(path, 65534, -1)
-    except PermissionError:
-        pytest.skip("needs a root that may give files away")
 
 
 needs_modes = pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")

@@ -297,3 +297,12 @@ def test_the_rule_allows():
         )
         == []
     )
+
+
+def test_no_test_module_imports_another():
+    """What several share is a module of helpers."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+                named = {*node.module.split("."), *(alias.name for alias in node.names)}
+                assert not any(re.match("test_|conftest$", name) for name in named), path

@@ -18,10 +18,10 @@ from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.planning.cost import CPU_COST
 from fmm_openmm.specification import Specification
+from tests.support.cells import DODECAHEDRON, OCTAHEDRON
+from tests.support.charges import SKEWED, random_charges, relative
+from tests.support.free_space import droplet
 from tests.systems import build, charge_arrays
-from tests.test_box import DODECAHEDRON, OCTAHEDRON
-from tests.test_open import droplet
-from tests.test_oracle import SKEWED, random_charges, relative
 
 OPERATORS = names(M2L, "cpu")
 BACKENDS = {"cpu": CpuStages, "reference": ReferenceStages}

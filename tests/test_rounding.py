@@ -13,6 +13,7 @@ from fmm_openmm.backends import backend_class
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.oracle import ewald_sum
+from tests.support.charges import cluster
 
 MISSED = 1.5
 """Error over tolerance that counts as a miss: below some 200 charges the estimate
@@ -32,14 +33,6 @@ def backends():
 def error_of(solver, x, q, cell, pairs=None) -> float:
     exact = ewald_sum(x, q, cell, pairs).forces
     return float(np.linalg.norm(solver.compute(x).forces - exact) / np.linalg.norm(exact))
-
-
-def cluster(scale, seed=1, beside=0):
-    """60 charges within ``scale`` nm of each other, and others anywhere in a cube of 20 nm."""
-    rng = np.random.default_rng(seed)
-    x = np.concatenate([7.0 + scale * rng.normal(size=(60, 3)), 20.0 * rng.random((beside, 3))])
-    q = rng.choice([-1.0, 1.0], len(x))
-    return x, q - q.mean(), 20.0 * np.eye(3)
 
 
 def pair(distance):

@@ -1,7 +1,5 @@
 """``CoulombSolver``: the accuracy promise on every test system, and identities of physics."""
 
-from functools import cache
-
 import numba
 import numpy as np
 import pytest
@@ -16,9 +14,10 @@ from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.request import CONSERVING, SINGLE_FLOOR
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.crystals import CRYSTALS
-from tests.systems import SYSTEMS, build, charge_arrays
-from tests.test_box import DODECAHEDRON, OCTAHEDRON
-from tests.test_oracle import SKEWED, random_charges, relative
+from tests.support.cells import DODECAHEDRON, OCTAHEDRON
+from tests.support.charges import SKEWED, random_charges, relative
+from tests.support.ewald import exact
+from tests.systems import SYSTEMS
 
 # of low orders, which are asked for
 pytestmark = pytest.mark.filterwarnings("ignore:`tolerance=0.0005` is out of reach")
@@ -32,13 +31,6 @@ boxes that fit its cells: shifted, it would be another."""
 BACKENDS = ("cpu", "reference")
 MIXED = [(0, 1), (0, 2), (1, 2), (7, 3), (5, 39)]
 """Exclusions: a molecule of three and pairs at any distance."""
-
-
-@cache
-def exact(name):
-    """A test system and its Ewald sum."""
-    d = charge_arrays(build(name))
-    return d, ewald_sum(d.positions, d.charges, d.box_vectors, d.exclusions)
 
 
 def solver_for(name, **options):

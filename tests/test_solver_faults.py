@@ -17,7 +17,7 @@ import fmm_openmm as fmm
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends import choose_backend
 from fmm_openmm.oracle import ewald_sum
-from tests.test_oracle import SKEWED, random_charges, relative
+from tests.support.charges import SKEWED, random_charges, relative
 
 BACKENDS = ("cpu", "reference")
 NAN, INF = float("nan"), float("inf")

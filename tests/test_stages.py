@@ -16,7 +16,7 @@ from fmm_openmm.box import ORIGIN, BoxLattice, box_width
 from fmm_openmm.driver import evaluate
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Accumulator, Moments
-from tests.test_oracle import random_charges, relative
+from tests.support.charges import random_charges, relative
 
 STAGES = {"cpu": CpuStages, "reference": ReferenceStages}
 ROUNDING = {np.float32: 3e-6, np.float64: 1e-13}

@@ -1,21 +1,12 @@
 """Cells that are strained a little keep grid, parameters and near stencil, and the tolerance;
 others have them chosen anew."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cuda.pipeline.setup_tables import SLACK, mirrored, serves
-from fmm_openmm.box import (
-    MAX_STRAIN,
-    BoxLattice,
-    choose_counts,
-    counts_matrix,
-    near_stencil,
-    strain,
-)
+from fmm_openmm.box import MAX_STRAIN, choose_counts, counts_matrix, near_stencil, strain
 from fmm_openmm.octree import Octree, is_nested
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.planning import problem as chosen_for
@@ -23,18 +14,10 @@ from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import Request
-from tests.test_box import DODECAHEDRON
-from tests.test_oracle import random_charges, relative
-from tests.test_solver import exact
-
-CORNERS = [
-    np.array([[a, 0, 0], [b, c, 0], [d, e, f]])
-    for a, b, c, d, e, f in product((-1.0, 1.0), repeat=6)
-]
-"""Directions of strains all of whose components are largest."""
-
-SKEWED = np.array([[2.1, 0, 0], [0.4, 1.9, 0], [-0.5, 0.3, 2.3]])
-"""In reduced form when it is strained as well."""
+from tests.support.cells import DODECAHEDRON
+from tests.support.charges import random_charges, relative
+from tests.support.ewald import exact
+from tests.support.strains import CORNERS, SKEWED, deformation, lattice_of
 
 DIRECTIONS = {
     "along z": np.diag([0.0, 0.0, 1.0]),
@@ -42,18 +25,6 @@ DIRECTIONS = {
     "shear": np.array([[0.0, 0, 0], [1, 0, 0], [-1, 1, 0]]),
     "both": np.array([[1.0, 0, 0], [-1, -1, 0], [1, 1, 0]]),
 }
-
-
-def deformation(direction, largest=0.999 * MAX_STRAIN):
-    """What a cell is to be multiplied by so that its largest component of strain is as given."""
-    size = largest
-    for _ in range(6):
-        size *= largest / np.abs(strain(np.eye(3), np.eye(3) + size * direction)).max()
-    return np.eye(3) + size * direction
-
-
-def lattice_of(cell, counts, radius=2.64):
-    return BoxLattice.from_cell(cell, counts_matrix(counts), radius)
 
 
 @pytest.mark.parametrize(

@@ -32,3 +32,10 @@ def blocks(text: str) -> list[Block]:
         Block(found[2].strip(), found[3], text.count("\n", 0, found.start(3)))
         for found in FENCE.finditer(text)
     ]
+
+
+DOCUMENTS = [
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
+    if "_build" not in path.parts
+]

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from fmm_openmm import cli
-from tests.docs.pages import FENCE, blocks
-from tests.docs.test_links import DOCUMENTS
+from tests.docs.pages import DOCUMENTS, FENCE, blocks
 
 
 def commands(text: str) -> list[str]:

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import FENCE, ROOT
+from tests.docs.pages import DOCUMENTS, FENCE, ROOT
 
-DOCUMENTS = [
-    path
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
-    if "_build" not in path.parts
-]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.inputs import INPUTS
 from tests.docs.pages import PAGES, blocks
-from tests.integration.conftest import usable_platforms
+from tests.integration.boxes import usable_platforms
 
 LANGUAGES = {
     "python": "run, in one namespace for the whole page",

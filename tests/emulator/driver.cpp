@@ -200,7 +200,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream) {
     return CUDA_SUCCESS;
 }
 
-// The interface of tests/test_executor.py.
+// The interface of tests/native/test_executor.py.
 
 void add_kernel(const char* name, void* launch, const int* sizes, int count) {
     entries[name] = {reinterpret_cast<decltype(Entry::launch)>(launch), {sizes, sizes + count}};

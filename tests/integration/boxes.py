@@ -1,6 +1,7 @@
 """``Box``: a System with positions, and what the tests of ``fmm_openmm.integration`` ask of it."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import openmm
@@ -45,3 +46,32 @@ def energy_of(context, **groups) -> float:
 
 def relative_difference(forces, reference) -> float:
     return float(np.linalg.norm(forces - reference) / np.linalg.norm(reference))
+
+
+@cache
+def usable_platforms():
+    """Names of the platforms that make a Context on this machine."""
+    names = []
+    for index in range(openmm.Platform.getNumPlatforms()):
+        platform = openmm.Platform.getPlatform(index)
+        system = openmm.System()
+        system.addParticle(1.0)
+        try:
+            openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
+        except openmm.OpenMMException:
+            continue
+        names.append(platform.getName())
+    return names
+
+
+def opened(box: Box, method=openmm.NonbondedForce.NoCutoff) -> Box:
+    """The same particles without periodicity."""
+    box.nonbonded.setNonbondedMethod(method)
+    return box
+
+
+def charges_and_pairs(force):
+    charges = [force.getParticleParameters(i)[0]._value for i in range(force.getNumParticles())]
+    return np.array(charges), np.array(
+        [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())]
+    )

@@ -8,23 +8,7 @@ import openmm
 import pytest
 from openmm import app
 
-from tests.integration.boxes import Box
-
-
-@cache
-def usable_platforms():
-    """Names of the platforms that make a Context on this machine."""
-    names = []
-    for index in range(openmm.Platform.getNumPlatforms()):
-        platform = openmm.Platform.getPlatform(index)
-        system = openmm.System()
-        system.addParticle(1.0)
-        try:
-            openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
-        except openmm.OpenMMException:
-            continue
-        names.append(platform.getName())
-    return names
+from tests.integration.boxes import Box, usable_platforms
 
 
 @pytest.fixture(params=usable_platforms())

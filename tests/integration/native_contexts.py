@@ -11,10 +11,9 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import PRECISIONS, Place
 from fmm_openmm.integration.native import callbacks
 from fmm_openmm.integration.native.session import Session
-from tests.integration.boxes import Box
-from tests.integration.conftest import usable_platforms
-from tests.test_open import droplet
-from tests.test_sparse import wrapped
+from tests.integration.boxes import Box, usable_platforms
+from tests.support.free_space import droplet
+from tests.support.nearly_empty import wrapped
 
 REASON = callbacks.activate() or (
     None if "CUDA" in usable_platforms() else "the CUDA platform finds no device"

@@ -10,22 +10,9 @@ from openmm import unit
 import fmm_openmm as fmm
 from fmm_openmm.integration.native import callbacks
 from fmm_openmm.oracle import direct_sum
-from tests.integration.boxes import Box, energy_of, relative_difference
+from tests.integration.boxes import Box, charges_and_pairs, energy_of, opened, relative_difference
 
 PLACES = {"water": "water", "virtual sites": "tip5p", "exceptions and net charge": "chains"}
-
-
-def opened(box: Box, method=openmm.NonbondedForce.NoCutoff) -> Box:
-    """The same particles without periodicity."""
-    box.nonbonded.setNonbondedMethod(method)
-    return box
-
-
-def charges_and_pairs(force):
-    charges = [force.getParticleParameters(i)[0]._value for i in range(force.getNumParticles())]
-    return np.array(charges), np.array(
-        [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())]
-    )
 
 
 @pytest.fixture(params=PLACES.values(), ids=PLACES)

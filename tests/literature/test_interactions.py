@@ -6,7 +6,7 @@ import pytest
 from fmm_openmm.backends.cuda.interactions import CHILDREN, Interactions
 from fmm_openmm.literature.operators.mirrored import mirrored_lists
 from fmm_openmm.literature.operators.p4 import rows_by_parent
-from tests.test_interactions import CASES, of, offsets
+from tests.support.interactions import CASES, of, offsets
 
 
 @pytest.mark.parametrize(("boxes", "radius"), CASES)

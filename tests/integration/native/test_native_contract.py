@@ -13,8 +13,7 @@ import pytest
 from fmm_openmm.integration.native import pair_choice
 from tests.compiler import COMPILER
 from tests.integration.boxes import Box
-from tests.integration.native_contexts import context_of, droplet_in_a_cell, on_gpu
-from tests.integration.test_lennard_jones import (
+from tests.integration.lennard_jones_systems import (
     GROUP,
     ROUNDING,
     agree,
@@ -24,6 +23,7 @@ from tests.integration.test_lennard_jones import (
     prepared,
     typed,
 )
+from tests.integration.native_contexts import context_of, droplet_in_a_cell, on_gpu
 
 KINDS = [openmm.NonbondedForce, openmm.CustomNonbondedForce]
 

@@ -13,11 +13,11 @@ from fmm_openmm.box import PaddedLattice
 from fmm_openmm.driver import evaluate
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from fmm_openmm.specification import Specification
-from tests.test_open import SYSTEMS, droplet, exact, ions
-from tests.test_oracle import relative
-from tests.test_sparse import SYSTEMS as CELLS
-from tests.test_sparse import exact as in_cell
-from tests.test_sparse import wrapped
+from tests.support.charges import relative
+from tests.support.free_space import SYSTEMS, droplet, exact, ions
+from tests.support.nearly_empty import SYSTEMS as CELLS
+from tests.support.nearly_empty import exact as in_cell
+from tests.support.nearly_empty import wrapped
 
 try:
     CudaEvaluator = backend_class("cuda")

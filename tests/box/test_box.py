@@ -18,12 +18,9 @@ from fmm_openmm.box import (
 )
 from fmm_openmm.box.group import compact_cycles, smith_normal_form
 from fmm_openmm.planning.search import DEFORMATION_LIMIT
+from tests.support.cells import DODECAHEDRON, OCTAHEDRON
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
-DODECAHEDRON = np.array([[1, 0, 0], [0, 1, 0], [0.5, 0.5, np.sqrt(0.5)]])
-OCTAHEDRON = np.array(
-    [[1, 0, 0], [1 / 3, np.sqrt(8) / 3, 0], [-1 / 3, np.sqrt(2) / 3, np.sqrt(6) / 3]]
-)
 
 
 @st.composite

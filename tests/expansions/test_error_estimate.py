@@ -14,8 +14,8 @@ from fmm_openmm.expansions.error import (
     single_noise,
 )
 from fmm_openmm.oracle import ewald_sum
+from tests.support.charges import relative
 from tests.systems import build, charge_arrays
-from tests.test_oracle import relative
 
 
 @pytest.fixture(scope="module", params=["water", "brine_triclinic", "melt"])

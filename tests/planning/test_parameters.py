@@ -15,8 +15,8 @@ from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load, filled_fraction
 from fmm_openmm.planning.request import CONSERVING, LARGEST, SINGLE_FLOOR, SMOOTHINGS, Request
 from fmm_openmm.planning.search import adapt_parameters, choose_parameters
+from tests.support.cells import DODECAHEDRON, OCTAHEDRON
 from tests.systems import SKEWED, build
-from tests.test_box import DODECAHEDRON, OCTAHEDRON
 
 CELLS = {
     "cube": np.eye(3),

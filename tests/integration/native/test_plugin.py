@@ -16,7 +16,7 @@ import pytest
 
 from fmm_openmm import UnsupportedError, cache, use_fmm
 from fmm_openmm.integration.native import callbacks, plugin
-from tests.test_cache import disown
+from tests.support.folders import disown
 
 pytestmark = pytest.mark.skipif(
     os.name != "posix", reason="Windows has no such modes, and no plugin"

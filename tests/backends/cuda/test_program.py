@@ -2,9 +2,7 @@
 blocks, and serialisable. Needs no GPU."""
 
 import re
-import struct
 import subprocess
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,11 +10,10 @@ import pytest
 
 from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
-from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
-from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
+from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.literature import layouts
 from fmm_openmm.literature.layouts import Neighbourhood
@@ -24,11 +21,8 @@ from fmm_openmm.literature.operators import level
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import STAGES
 from tests.compiler import COMPILER
+from tests.support.programs import CASES, CELL, COUNTS, WHOLE, Reader, of_sites, program
 
-CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
-COUNTS = counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]])
-ROOT = counts_matrix([[3, 0, 0], [0, 2, 0], [-1, 1, 3]])
-WHOLE = 227 * 1024
 SIGNATURE = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\((.*?)\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL
 )
@@ -37,30 +31,6 @@ MAX_THREADS = 1024
 
 ANY_BLOCK = {"dft_columns", "m2l_rotation", "m2l_p4_symmetric", "m2l_p4_parity"}
 """Kernels of blocks with fewer threads than their bound, too."""
-
-
-def program(
-    order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=WHOLE,
-    levels=0, m2l="rotation"
-):  # fmt: skip
-    rng = np.random.default_rng(3)
-    charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
-    if grid is not None:
-        lattice = BoxLattice(np.diag(grid), np.eye(3), 2.0)
-    elif levels:
-        lattice = (
-            PaddedLattice(np.array(span), 2.0, levels=levels)
-            if span
-            else BoxLattice.from_cell(CELL, ROOT << levels, 2.0)
-        )
-    else:
-        lattice = (
-            BoxLattice.from_cell(CELL, COUNTS, 2.0)
-            if span is None
-            else PaddedLattice(np.array(span), 2.0)
-        )
-    wanted = Specification(lattice, order, smoothing, charges, pairs, False, dtype, levels, m2l)
-    return build(wanted, p.Device(132, shared), interface)
 
 
 @cache
@@ -101,26 +71,6 @@ def accesses(built, step):
     return set(), set()
 
 
-CASES = {
-    "float": (4, 0.05, np.float32),
-    "double": (9, 0.0, np.float64),
-    "open": (4, 0.05, np.float32, None, (7, 6, 9)),
-    "mixed in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64)),
-    "double in OpenMM": (9, 0.0, np.float64, p.Interface("double", 64)),
-    "open in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64), (7, 6, 9)),
-    "planes": (4, 0.0, np.float64, None, None, (36, 30, 40)),
-    "axes apart": (4, 0.0, np.float32, None, None, (36, 30, 40), 8000),
-    "sums along one axis": (4, 0.0, np.float32, None, None, (36, 30, 17)),
-    "sums along two": (4, 0.0, np.float32, None, None, (36, 19, 17)),
-    "sums along all": (4, 0.0, np.float32, None, None, (23, 19, 17)),
-    "lines too long": (1, 0.0, np.float32, None, None, (96, 1, 90), 650),
-    "levels": (4, 0.05, np.float32, None, None, None, WHOLE, 2),
-    "levels in OpenMM": (20, 0.0, np.float64, p.Interface("double", 64), None, None, WHOLE, 1),
-    "levels, open": (4, 0.05, np.float64, None, (4, 8, 12), None, WHOLE, 2, "p4"),
-    "levels, dynamic": (4, 0.05, np.float32, None, None, None, WHOLE, 1, "p4_dynamic"),
-    "levels, symmetric": (4, 0.0, np.float32, None, None, (4, 6, 8), WHOLE, 1, "p4_symmetric"),
-    "levels, parity": (4, 0.0, np.float64, None, None, (4, 6, 8), WHOLE, 1, "p4_parity"),
-}
 EXTERNAL = ("posq", "posq_correction", "atom_index", "force_buffer", "energy_buffer", "outside")
 
 
@@ -129,17 +79,11 @@ def built(request):
     return program(*request.param)
 
 
-SITES = lennard_jones.Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)
 SITES_FILLED = {"slot", "type", "start", "partner", "pairs", "cell"}
 UNLISTED = {"row_start", "grid"}  # handed over, but not read
 LAYOUT = Neighbourhood.from_lattice(
     BoxLattice(np.diag((3, 4, 5)), np.eye(3), 2.0), np.arange(0, 122, 2)
 )
-
-
-def of_sites(precision="mixed", **changes):
-    interface = p.Interface(precision, 320)
-    return lennard_jones.build(replace(SITES, **changes), p.Device(132, WHOLE), interface)
 
 
 OTHERS = {
@@ -332,29 +276,6 @@ def test_a_source_is_complete():
     assert len(includes) == 2
     last = lines.index(f'#line {includes[-1] + 1} "p2m.cu"')
     assert lines[last + 1 :] == file[includes[-1] :]
-
-
-class Reader:
-    """Reads what ``serialise`` writes, by its docstring alone."""
-
-    def __init__(self, data):
-        self.data, self.at = data, len(MAGIC)
-
-    def integers(self, count):
-        values = struct.unpack_from(f"<{count}q", self.data, self.at)
-        self.at += 8 * count
-        return values
-
-    def integer(self):
-        return self.integers(1)[0]
-
-    def block(self):
-        size = self.integer()
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def name(self):
-        return self.block().decode()
 
 
 def test_serialises(any_program):

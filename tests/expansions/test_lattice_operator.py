@@ -11,7 +11,7 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
 from fmm_openmm.expansions.operators import harmonic_sums, lattice_operator, periodic
 from fmm_openmm.expansions.splitting import upper_gamma
-from tests.test_oracle import SKEWED, random_charges
+from tests.support.charges import SKEWED, random_charges
 
 ORDER = 4
 TOP = 2 * ORDER

@@ -17,7 +17,7 @@ from fmm_openmm.backends.cuda.pipeline.setup_tables import (
 from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.operators import lattice_operator
-from tests.test_strain import deformation
+from tests.support.strains import deformation
 
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])
 CUBOID = np.diag([1.0, 1.1, 0.95])

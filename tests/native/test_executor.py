@@ -14,7 +14,7 @@ from fmm_openmm.integration.native import plugin
 from fmm_openmm.specification import Specification
 from tests import compiler
 from tests.emulator import SOURCES, EmulatedStages
-from tests.test_emulated import between_openmm
+from tests.support.openmm_arrays import between_openmm
 
 CUDA = [folder for folder in plugin._cuda_folders() if (folder / "cuda.h").is_file()]
 if compiler.COMPILER is None or not CUDA:

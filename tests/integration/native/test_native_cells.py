@@ -30,8 +30,8 @@ from tests.integration.native_contexts import (
     on_gpu,
     session_of,
 )
-from tests.test_box import DODECAHEDRON
-from tests.test_strain import CORNERS, SKEWED, deformation, lattice_of
+from tests.support.cells import DODECAHEDRON
+from tests.support.strains import CORNERS, SKEWED, deformation, lattice_of
 
 HEADER = Path(plugin.__file__).parents[2] / "native" / "openmm" / "cell.h"
 LIBRARY = """

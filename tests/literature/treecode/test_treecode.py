@@ -6,7 +6,7 @@ import pytest
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends import open_sum
 from fmm_openmm.implementations import M2L, SUMS, warn_if_literature
-from tests.test_open_sums import SYSTEMS, backend, errors  # noqa: F401
+from tests.support.sums import SYSTEMS, errors
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -15,13 +15,13 @@ from tests.test_open_sums import SYSTEMS, backend, errors  # noqa: F401
     [(2, 0.4, 2e-3), (4, 0.5, 5e-4), (8, 0.6, 3e-5), (16, 0.6, 1e-6)],
 )
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_treecode(backend, name, order, theta, accuracy, dtype):  # noqa: F811
+def test_treecode(backend, name, order, theta, accuracy, dtype):
     positions, charges, pairs = SYSTEMS[name]
     found = open_sum(backend, "treecode")(charges, pairs, dtype, order, theta).evaluate(positions)
     assert max(errors(found, SYSTEMS[name])) <= accuracy
 
 
-def test_treecode_converges_to_rounding(backend):  # noqa: F811
+def test_treecode_converges_to_rounding(backend):
     system = SYSTEMS["clusters"]
     found = open_sum(backend, "treecode")(system[1], system[2], np.float64, 20, 0.3).evaluate(
         system[0]

@@ -11,26 +11,9 @@ from scipy.special import erfc
 from fmm_openmm.oracle import direct_sum, ewald, ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.crystals import CRYSTALS
+from tests.support.charges import SKEWED, random_charges, relative
 
-SKEWED = np.array([[2.1, 0.0, 0.0], [0.7, 1.9, 0.0], [-1.0, 0.8, 2.3]])
 RECTANGULAR = np.diag([2.2, 2.0, 2.5])
-
-
-def relative(a, b):
-    return np.linalg.norm(np.subtract(a, b)) / np.linalg.norm(b)
-
-
-def random_charges(n, cell, net=0.0, gap=0.1):
-    """Charges scattered over 27 cells, unwrapped; no two nearer than `gap` nm, images included."""
-    rng = np.random.default_rng(0)
-    fractions = np.empty((0, 3))
-    while len(fractions) < n:
-        trial = rng.uniform(0, 1, 3)
-        delta = trial - fractions
-        if len(delta) == 0 or np.linalg.norm((delta - np.round(delta)) @ cell, axis=1).min() > gap:
-            fractions = np.vstack([fractions, trial])
-    charges = rng.normal(size=n)
-    return (fractions + rng.integers(-1, 2, (n, 3))) @ cell, charges - charges.mean() + net / n
 
 
 @pytest.mark.parametrize("name", CRYSTALS)

@@ -22,7 +22,7 @@ from fmm_openmm.planning.request import Request
 from fmm_openmm.planning.search import candidates
 from fmm_openmm.planning.tuning import Winner
 from tests.integration.native_contexts import droplet_in_a_cell, session_of
-from tests.test_program import Reader
+from tests.support.programs import Reader
 
 
 @pytest.mark.slow

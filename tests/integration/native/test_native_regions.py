@@ -10,7 +10,7 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import Delivery
 from fmm_openmm.integration.native import callbacks
 from fmm_openmm.oracle import direct_sum, ewald_sum
-from tests.integration.boxes import relative_difference
+from tests.integration.boxes import charges_and_pairs, opened, relative_difference
 from tests.integration.native_contexts import (
     ROUNDING,
     context_of,
@@ -22,9 +22,8 @@ from tests.integration.native_contexts import (
     on_gpu,
     session_of,
 )
-from tests.integration.test_open_boundary import charges_and_pairs, opened
-from tests.test_rounding import cluster
-from tests.test_sparse import wrapped
+from tests.support.charges import cluster
+from tests.support.nearly_empty import wrapped
 
 
 def covers_particles(program: bytes) -> bool:

@@ -19,7 +19,8 @@ from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
 from tests.compiler import COMPILER
 from tests.emulator import DEVICE, NOTICES_READS, EmulatedStages
-from tests.test_strain import deformation
+from tests.support.openmm_arrays import between_openmm
+from tests.support.strains import deformation
 
 if COMPILER is None:
     pytest.skip("needs a C++ compiler", allow_module_level=True)
@@ -309,21 +310,6 @@ def forces_in_openmm(stages, index) -> np.ndarray:
     forces = np.empty((len(index), 3))
     forces[index] = stages.buffers["force_buffer"][:, : len(index)].T / 2**32
     return forces
-
-
-def between_openmm(stages, positions) -> np.ndarray:
-    """Positions (n, 3) where OpenMM has them, in another order, which is returned;
-    no forces yet."""
-    index = np.random.default_rng(8).permutation(len(positions))
-    arrays = stages.buffers
-    for name in ("posq", "posq_correction", "force_buffer"):
-        arrays[name][...] = 0
-    arrays["atom_index"][: len(index)] = index
-    arrays["posq"][: len(index), :3] = positions[index]
-    arrays["posq_correction"][: len(index), :3] = (
-        positions[index] - arrays["posq"][: len(index), :3]
-    )
-    return index
 
 
 @pytest.mark.slow

@@ -330,7 +330,7 @@ assert Reporter.calls >= 3
 def test_python_is_asked_while_it_is_locked(devices):
     """OpenMM keeps Python's lock while it minimises with a reporter; in a process of its own,
     which would wait forever."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     subprocess.run(
         [sys.executable, "-c", LOCKED.format(devices=devices)], cwd=root, check=True, timeout=120
     )
