@@ -11,9 +11,3 @@ def is_on_device(array) -> bool:
 def to_host(array) -> np.ndarray:
     """The array as a NumPy array."""
     return array.get() if is_on_device(array) else array
-
-
-def bounds(points) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest and highest coordinates of points, shape (n, 3), along each axis; (3,) float64."""
-    low, high = (to_host(bound).astype(np.float64) for bound in (points.min(0), points.max(0)))
-    return low, high

@@ -255,22 +255,26 @@ class CoulombSolver:
             raise ValueError(
                 f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
             )
-        if self._method != "fmm":
-            return self._summed(positions, on_device)
         if on_device:
             return self._evaluated_on_device(positions, cell)
-        plan = self._planner.plan(positions, cell)
-        x, boxes, max_potential = positions, plan.boxes, MAX_POTENTIAL
-        if plan.problem.uses_region:
-            x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin
-            max_potential *= min(max(1.0, boxes.width), 2e3)  # boxes of sparse systems are wide
-        potentials, fields = self._evaluator_for(plan).evaluate(x, boxes.width)
-        problem = self._planner.check_precision(self._charges, fields)
-        if problem is not self._planner.problem:
-            return self._replanned(problem, positions, cell)
-        return self._checked(potentials, fields, positions, cell, boxes.width, max_potential)
+        width, max_potential = 1.0, MAX_POTENTIAL
+        if self._method == "fmm":
+            plan = self._planner.plan(positions, cell)
+            x, boxes, width = positions, plan.boxes, plan.boxes.width
+            if plan.problem.uses_region:
+                x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin
+                max_potential *= min(max(1.0, width), 2e3)  # boxes of sparse systems are wide
+            potentials, fields = self._evaluator_for(plan).evaluate(x, width)
+            problem = self._planner.check_precision(self._charges, fields)
+            if problem is not self._planner.problem:
+                return self._replanned(problem, positions, cell)
+        else:
+            potentials, fields = map(to_host, self._sum().evaluate(positions))
+        return self._checked(potentials, fields, positions, cell, width, max_potential)
 
     def _evaluated_on_device(self, positions, cell: np.ndarray | None) -> CoulombResult:
+        if self._method != "fmm":
+            return self._summed_on_device(positions)
         plan = self._planner.reuse(cell)
         if plan and plan.choice in self._evaluators:
             result = self._computed(positions, plan)
@@ -297,17 +301,10 @@ class CoulombSolver:
             self._planner, self._evaluators = before
             raise
 
-    def _summed(self, positions, on_device: bool) -> CoulombResult:
-        """Evaluate by a method without boxes."""
-        if not self._evaluators:
-            p = self._planner.parameters
-            dtype = np.dtype(p.precision).type
-            make = open_sum(self._backend, p.method)
-            self._evaluators[0] = make(self._charges, self._exclusions, dtype, *p.settings)  # type: ignore[call-arg]
-        evaluator = self._evaluators[0]
+    def _summed_on_device(self, positions) -> CoulombResult:
+        """The result of a method without boxes, on the device."""
+        evaluator = self._sum()
         potentials, fields = evaluator.evaluate(positions)
-        if not on_device:
-            return self._checked(to_host(potentials), to_host(fields), positions, None)
         potentials *= COULOMB_CONSTANT
         fields *= COULOMB_CONSTANT
         charges = evaluator.charges
@@ -315,14 +312,17 @@ class CoulombSolver:
             (0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields
         )
 
+    def _sum(self):
+        """The method without boxes, made on first use."""
+        if not self._evaluators:
+            p = self._planner.parameters
+            dtype = np.dtype(p.precision).type
+            make = open_sum(self._backend, p.method)
+            self._evaluators[0] = make(self._charges, self._exclusions, dtype, *p.settings)  # type: ignore[call-arg]
+        return self._evaluators[0]
+
     def _checked(
-        self,
-        potentials,
-        fields,
-        positions,
-        cell,
-        width: float = 1.0,
-        max_potential: float = MAX_POTENTIAL,
+        self, potentials, fields, positions, cell, width: float, max_potential: float
     ) -> CoulombResult:
         """The result in kJ/mol and nm, after a check for coincident charges."""
         result = CoulombResult.from_boxes(self._charges, potentials, fields, width, max_potential)

@@ -158,8 +158,9 @@ def _grids(
     with more than ``MAX_BOXES``."""
     cell = EMPTY_SPACE if cell is None else cell
     extent = np.where(padded, extent, np.diag(cell))
-    points, inside = positions - positions.min(0), Boundary.from_cell(cell).wrap(positions, cell)
-    points[:, ~padded] = inside[:, ~padded] * np.diag(cell)[~padded]
+    vectors = np.where(padded[:, None], np.eye(3), cell)
+    along = positions @ np.linalg.inv(vectors) * np.diag(vectors)
+    points = np.where(padded, positions - positions.min(0), along)
     longest = float(extent.max()) or 1.0
     most = min(MAX_BOXES, 16 * len(positions) + 64)
     width = longest / most if extent.any() else longest
@@ -222,13 +223,13 @@ def _companions(
     """Mean number of particles in the box of a particle.
 
     Args:
-        points: positions from the lowest corner of the particles, along repeated axes of the cell,
-            shape (n, 3), nm.
+        points: positions from the lowest corner of the particles, along repeated axes along the
+            vectors of the cell, shape (n, 3), nm.
         span: numbers of boxes, shape (3,).
         heights: of the boxes, shape (3,), nm.
         padded: the axes along which the boxes cover only the particles, shape (3,).
     """
-    index = (points / heights + 0.5).astype(np.int64)
+    index = np.floor(points / heights + 0.5).astype(np.int64)
     index[:, ~padded] %= span[~padded]
     number = np.ravel_multi_index(tuple(np.minimum(index, span - 1).T), tuple(span))
     count = np.bincount(number).astype(float)

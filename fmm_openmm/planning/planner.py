@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from fmm_openmm.arrays import bounds, is_on_device, to_host
+from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.problem import Problem
@@ -201,7 +201,7 @@ class Planner:
         if positions is not None:
             if problem.uses_region:
                 region = self._latest and self._latest.scaled(cell)
-                extent = bounds(problem.gather(positions, cell))
+                extent = _bounds(problem.gather(positions, cell))
                 fits = region is not None and region.cover(*extent) is not None
             else:
                 problem = problem.with_positions(positions, cell)
@@ -242,7 +242,7 @@ class Planner:
         if not (boxes and self.problem.uses_region):
             return boxes
         x = self.problem.gather(positions, cell, None if left else boxes.centre)
-        return (Region.centred_on if left else Region.cover)(boxes, *bounds(x))
+        return (Region.centred_on if left else Region.cover)(boxes, *_bounds(x))
 
     def _chosen(self, positions, cell: np.ndarray | None) -> Boxes:
         """New boxes; over the whole periodic cell from the moment when these are cheaper."""
@@ -255,3 +255,10 @@ class Planner:
             problem = self.problem.over_whole_cell(positions, cell)
             self.revise(problem if self._fixed_cell else replace(problem, cell=cell))
         return self.problem.filling(cell, self._latest)
+
+
+def _bounds(points) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest coordinates of points, shape (n, 3), on the host or a device, along each
+    axis; (3,) float64."""
+    low, high = (to_host(bound).astype(np.float64) for bound in (points.min(0), points.max(0)))
+    return low, high
