@@ -167,7 +167,7 @@ def main():
     charging, charging_error = weights @ means, np.linalg.norm(weights * errors)
     total, total_error = charging + cavity, np.hypot(charging_error, cavity_error)
     print(
-        f"\nkJ/mol\n{'insertion of the uncharged ion':34}{cavity:8.1f} +- {cavity_error:.1f}"
+        f"\nkJ/mol\n{'insertion of the uncharged ion':34}{cavity:8.2f} +- {cavity_error:.2f}"
         f"\n{'charging':34}{charging:8.1f} +- {charging_error:.1f}"
         f"\n{'hydration free energy':34}{total:8.1f} +- {total_error:.1f}"
         f"\n{'published':34}{PUBLISHED:6}"
