@@ -626,19 +626,17 @@ def test_an_exception_that_vanishes(chains):
 @pytest.mark.parametrize("precision", ROUNDING)
 @pytest.mark.parametrize("particles", [3, slice(None)], ids=["one", "all"])
 def test_coordinates_that_are_no_numbers(water, particles, precision):
-    """Never a finite energy; and the Context goes on with good ones, with the same bits where the
-    order of sums is fixed."""
+    """Never a finite energy; and the Context goes on with good ones, whatever the order and the
+    images in which OpenMM keeps the particles since."""
     box, _ = prepared(all_sites(water), "sites")
-    context = context_of(box, precision, DeterministicForces="true")
-    energy, forces = pairs_of(context)
+    context = context_of(box, precision)
+    before = pairs_of(context)
     lost = box.positions.copy()
     lost[particles] = np.nan
     context.setPositions(lost)
     assert np.isnan(energy_of(context, groups={GROUP}))
     context.setPositions(box.positions)
-    again, again_forces = pairs_of(context)
-    assert again == pytest.approx(energy, rel=1e-6)
-    np.testing.assert_array_equal(again_forces, forces)
+    agree(pairs_of(context), before, ROUNDING[precision])
 
 
 @on_gpu
