@@ -1,6 +1,6 @@
 """Which tests run: plain ``pytest`` takes the first case of every test that is not marked slow,
-``pytest --all`` every case, as CI does. Where files or tests are named, all their cases run.
-What this machine cannot run is one line at the end; ``pytest -rs`` lists it.
+``pytest --rest`` the others, ``pytest --all`` every case. Where files or tests are named, all their
+cases run. What this machine cannot run is one line at the end; ``pytest -rs`` lists it.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ def pytest_addoption(parser):
         action="store_true",
         help="run every case of every test, not only the first of quick ones",
     )
+    parser.addoption("--rest", action="store_true", help="run what plain pytest leaves out")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -29,6 +30,8 @@ def pytest_collection_modifyitems(config, items):
         name = item.nodeid.partition("[")[0]
         (left if name in seen or item.get_closest_marker("slow") else kept).append(item)
         seen.add(name)
+    if config.getoption("rest"):
+        kept, left = left, kept
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 
@@ -42,7 +45,7 @@ def pytest_terminal_summary(terminalreporter, config):
         reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common())
         terminalreporter.write_line(f"skipped on this machine: {reasons}")
     left = len(terminalreporter.stats.get("deselected", ()))
-    if left and not config.getoption("keyword"):
+    if left and not config.getoption("keyword") and not config.getoption("rest"):
         terminalreporter.write_line(f"{left} more cases run with: pytest --all --numprocesses auto")
 
 

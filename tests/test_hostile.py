@@ -15,6 +15,7 @@ def check(kind, seed, tolerance):
     assert found.outcome != "missed", f"{found.ratio:.3g} times the tolerance"
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.sampled_from(list(KINDS)), seeds, tolerances)
 def test_any(kind, seed, tolerance):

@@ -179,6 +179,7 @@ hostile_systems = given(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, derandomize=True)
 @example("cluster", 0, 5e-4)
 @hostile_systems

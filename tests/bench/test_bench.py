@@ -111,6 +111,7 @@ def potential_energy(system, positions):
     return context.getState(energy=True).getPotentialEnergy().value_in_unit(unit.kilojoule_per_mole)
 
 
+@pytest.mark.slow
 def test_tiles_have_the_energy_of_so_many_boxes(base):
     many = tiled(base.sample, COPIES)
     assert many.system.getNumParticles() == 2 * base.sample.system.getNumParticles()
@@ -341,6 +342,7 @@ def test_solver(bench):
     assert [row["smoothing"] for row in result["rows"]] == [0.0, 0.05, 0.0, 0.05]
 
 
+@pytest.mark.slow
 def test_solver_in_another_cell(bench):
     table, result = bench(
         "solver",
@@ -539,6 +541,7 @@ def test_md_keeps_the_cutoff_of_a_force_field(small_preset, capsys):
     assert methods == ["PME", "FMM, host bridge"]
 
 
+@pytest.mark.slow
 def test_presets_and_files_are_relaxed(small_preset, monkeypatch, tmp_path):
     monkeypatch.setattr(md, "RELAXATION", 0.5)
     for argv in (
