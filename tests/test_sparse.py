@@ -108,8 +108,10 @@ def test_reference(name):
 
 def counted(solver, monkeypatch):
     """What stages are made for, as they are."""
-    made, make = [], solver._made
-    monkeypatch.setattr(solver, "_made", lambda *args: made.append(args) or make(*args))
+    made, make = [], solver._evaluator_class
+    monkeypatch.setattr(
+        solver, "_evaluator_class", lambda wanted: made.append(wanted) or make(wanted)
+    )
     return made
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm import CoulombSolver
-from fmm_openmm.backends.cuda.pipeline.setup_tables import SLACK, mirrored, serves
+from fmm_openmm.backends.cuda.pipeline.setup_tables import SLACK, mirrored
 from fmm_openmm.box import MAX_STRAIN, choose_counts, counts_matrix, near_stencil, strain
 from fmm_openmm.octree import Octree, is_nested
 from fmm_openmm.oracle import ewald_sum
@@ -17,7 +17,7 @@ from fmm_openmm.planning.request import Request
 from tests.support.cells import DODECAHEDRON
 from tests.support.charges import random_charges, relative
 from tests.support.ewald import exact
-from tests.support.strains import CORNERS, SKEWED, deformation, lattice_of
+from tests.support.strains import CORNERS, SKEWED, deformation, is_served, lattice_of
 
 DIRECTIONS = {
     "along z": np.diag([0.0, 0.0, 1.0]),
@@ -65,7 +65,7 @@ def test_near_boxes_stay_near(counts):
         assert other.strained(2 * lattice.cell) is lattice
         assert other.strained(lattice.cell @ deformation(-direction)).unstrained is lattice
         assert other.strained(lattice.cell @ deformation(direction, 1.01 * MAX_STRAIN)) is None
-        assert serves(lattice, other) == (lattice.are_cuboids <= other.are_cuboids)
+        assert is_served(lattice, other) == (lattice.are_cuboids <= other.are_cuboids)
     assert differ
 
 
@@ -76,7 +76,7 @@ def test_boxes_that_were_no_cuboids_are_not_mirrored():
     straightened = skewed.strained(rectangular)
     assert not np.tril(straightened.boxes, -1).any()
     assert mirrored(lattice_of(rectangular, (4, 5, 6))) and not mirrored(straightened)
-    assert serves(skewed, straightened) and not serves(
+    assert is_served(skewed, straightened) and not is_served(
         lattice_of(rectangular, (4, 5, 6)), straightened
     )
 
@@ -87,7 +87,7 @@ def test_cuboids_in_a_triclinic_cell_are_not_adopted_once_they_are_none():
     lattice = lattice_of(DODECAHEDRON, counts)
     sheared = lattice.strained(DODECAHEDRON @ deformation(DIRECTIONS["shear"], 0.001))
     assert lattice.are_cuboids and not sheared.are_cuboids
-    assert serves(sheared, lattice) and not serves(lattice, sheared)
+    assert is_served(sheared, lattice) and not is_served(lattice, sheared)
 
 
 def test_levels_are_strained_alike():

@@ -4,7 +4,9 @@ from itertools import product
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.box import MAX_STRAIN, BoxLattice, counts_matrix, strain
+from fmm_openmm.specification import Specification
 
 CORNERS = [
     np.array([[a, 0, 0], [b, c, 0], [d, e, f]])
@@ -27,3 +29,11 @@ def deformation(direction, largest=0.999 * MAX_STRAIN):
 
 def lattice_of(cell, counts, radius=2.64):
     return BoxLattice.from_cell(cell, counts_matrix(counts), radius)
+
+
+def is_served(made_for, wanted):
+    """Whether a program for one lattice serves another, with the same expansions and charges."""
+    none = np.zeros((0, 2), np.int64)
+    return serves(
+        *(Specification(one, 4, 0.0, np.ones(1), none, False) for one in (made_for, wanted))
+    )

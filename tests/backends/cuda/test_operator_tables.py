@@ -11,13 +11,12 @@ from fmm_openmm.backends.cuda.pipeline.setup_tables import (
     OFFSET_TILE,
     OperatorTables,
     mirrored,
-    serves,
     stored_shape,
 )
 from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.operators import lattice_operator
-from tests.support.strains import deformation
+from tests.support.strains import deformation, is_served
 
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])
 CUBOID = np.diag([1.0, 1.1, 0.95])
@@ -173,9 +172,9 @@ def test_a_cell_that_is_no_longer_rectangular_needs_more_than_an_octant():
     )
     assert not mirrored(skewed)
     assert stored_shape(skewed) == (6, 5, 3)
-    assert serves(skewed, rectangular)
-    assert not serves(rectangular, skewed)
-    assert serves(rectangular, lattice_of(counts, np.diag([1.0, 1.0, 1.01])))
+    assert is_served(skewed, rectangular)
+    assert not is_served(rectangular, skewed)
+    assert is_served(rectangular, lattice_of(counts, np.diag([1.0, 1.0, 1.01])))
 
 
 def test_empty_space_is_mirrored():
