@@ -88,6 +88,24 @@ __device__ __forceinline__ real4 evaluate_share(const real4& part, const real* e
                                                                                       expansion);
 }
 
+// The thread's share of the sum for a part.
+__device__ __forceinline__ real4 own_share(const real4& part, const real* expansion) {
+#if L2P_WARPS == 1
+    return evaluate_share<0>(part, expansion);
+#else
+    switch (threadIdx.x / PARTS) {
+        case 0:
+            return evaluate_share<0>(part, expansion);
+        case 1:
+            return evaluate_share<1>(part, expansion);
+        case 2:
+            return evaluate_share<2>(part, expansion);
+        default:
+            return evaluate_share<3>(part, expansion);
+    }
+#endif
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
         const int* __restrict__ slot /* (BOXES) */,
@@ -119,25 +137,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int half = L2P_BOXES / 2; half > 0; half /= 2)
             b += b + half < used && s.begin[b + half] <= k ? half : 0;
-        const real* expansion = &s.expansion[0][b];
-#if L2P_WARPS == 1
-        const real4 sum = evaluate_share<0>(part, expansion);
-#else
-        real4 sum;
+        real4 sum = own_share(part, &s.expansion[0][b]);
+#if L2P_WARPS > 1
         const int share = threadIdx.x / PARTS;
-        switch (share) {
-            case 0:
-                sum = evaluate_share<0>(part, expansion);
-                break;
-            case 1:
-                sum = evaluate_share<1>(part, expansion);
-                break;
-            case 2:
-                sum = evaluate_share<2>(part, expansion);
-                break;
-            default:
-                sum = evaluate_share<3>(part, expansion);
-        }
         // wait until the shares of the previous parts have been summed
         if (from > begin) __syncthreads();
         if (share > 0) s.share[share - 1][lane] = sum;

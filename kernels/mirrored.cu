@@ -127,26 +127,13 @@ struct Column {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
-    convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
-                      const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
-                      real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
-    constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;  // threads per wave vector
-    extern __shared__ char memory[];
-    // (MIRRORED_WAVES, OPERATOR_SIZE)
-    real2* const terms = reinterpret_cast<real2*>(memory);
-    // (MIRRORED_WAVES, COLUMNS_SIZE)
-    real2* const columns = terms + MIRRORED_WAVES * OPERATOR_SIZE;
+constexpr int PARTS = 32 * MIRRORED_WARPS / MIRRORED_WAVES;  // threads per wave vector
 
-    // this thread copies the operator and one image of the moments of one wave vector
-    const int own = threadIdx.x % MIRRORED_WAVES, part = threadIdx.x / MIRRORED_WAVES;
-    const int wave = blockIdx.x * MIRRORED_WAVES + own;
-    const Image image(min(wave, STORED - 1), part % 4);
-    const bool copies = wave < STORED && image.distinct;
-    real2* const copy = columns + own * COLUMNS_SIZE + image.number;
-    moments += image.place;
-    local += image.place;
-    operator_terms += min(wave, STORED - 1);
+// Loads the operator of a wave vector to `terms` and an image of its moments to `copy`; each of
+// PARTS threads does its part.
+__device__ __forceinline__ void load(const real2* __restrict__ moments,
+                                     const real* __restrict__ operator_terms, const Image& image,
+                                     int part, real2* terms, real2* copy) {
     constexpr int COLUMN_ROUNDS = ROUNDS(PADDED_PAIRS, PARTS / 4),
                   OPERATOR_ROUNDS = ROUNDS(OPERATOR_PAIRS, PARTS);
     // all loads are issued before the first is used
@@ -182,11 +169,51 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
         const bool used = i < OPERATOR_PAIRS / PARTS || number < OPERATOR_PAIRS;
         const Pair pair(min(number, OPERATOR_PAIRS - 1));
         const real c = 2 * term[i].x, s = pair.m > 0 ? 2 * term[i].y : 0;
-        real2* const order_0 = terms + own * OPERATOR_SIZE + pair.l * SPAN + ORDER;
+        real2* const order_0 = terms + pair.l * SPAN + ORDER;
         if (used) order_0[pair.m] = {c, s};
         if (used && pair.m > 0 && pair.m <= ORDER)
             order_0[-pair.m] = {with_sign(c, pair.m << 31), with_sign(s, ~pair.m << 31)};
     }
+}
+
+// Stores the image's local expansions, which have replaced its moments.
+__device__ __forceinline__ void store(const real2* copy, const Image& image, int part,
+                                      real2* __restrict__ local) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS(PAIRS, PARTS / 4); i++) {
+        const int number = part / 4 + i * (PARTS / 4);
+        if (i == ROUNDS(PAIRS, PARTS / 4) - 1 && number >= PAIRS) break;
+        const Pair pair(number);
+        const int power = image.power(pair) - pair.l;
+        const real2 c = copy[8 * number], s = copy[8 * number + 4];
+        const real half = pair.m > 0 ? real(1) : real(0.5);
+        local[pair.real_part() * HALF] = times_power_of_i(real2{half * c.x, half * c.y}, power);
+        if (pair.m > 0)
+            local[pair.imaginary_part() * HALF] =
+                times_power_of_i(s, power + image.power_imaginary());
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
+    convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
+                      const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
+                      real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
+    extern __shared__ char memory[];
+    // (MIRRORED_WAVES, OPERATOR_SIZE)
+    real2* const terms = reinterpret_cast<real2*>(memory);
+    // (MIRRORED_WAVES, COLUMNS_SIZE)
+    real2* const columns = terms + MIRRORED_WAVES * OPERATOR_SIZE;
+
+    // this thread copies the operator and one image of the moments of one wave vector
+    const int own = threadIdx.x % MIRRORED_WAVES, part = threadIdx.x / MIRRORED_WAVES;
+    const int wave = blockIdx.x * MIRRORED_WAVES + own;
+    const Image image(min(wave, STORED - 1), part % 4);
+    const bool copies = wave < STORED && image.distinct;
+    real2* const copy = columns + own * COLUMNS_SIZE + image.number;
+    moments += image.place;
+    local += image.place;
+    operator_terms += min(wave, STORED - 1);
+    load(moments, operator_terms, image, part, terms + own * OPERATOR_SIZE, copy);
     __syncthreads();
 
     // this warp computes row tiles of one wave vector
@@ -222,18 +249,5 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
         own_columns[8 * number + 4 + member] = {sum[i][2], sum[i][3]};
     }
     __syncthreads();
-    if (!copies) return;
-#pragma unroll
-    for (int i = 0; i < ROUNDS(PAIRS, PARTS / 4); i++) {
-        const int number = part / 4 + i * (PARTS / 4);
-        if (i == ROUNDS(PAIRS, PARTS / 4) - 1 && number >= PAIRS) break;
-        const Pair pair(number);
-        const int power = image.power(pair) - pair.l;
-        const real2 c = copy[8 * number], s = copy[8 * number + 4];
-        const real half = pair.m > 0 ? real(1) : real(0.5);
-        local[pair.real_part() * HALF] = times_power_of_i(real2{half * c.x, half * c.y}, power);
-        if (pair.m > 0)
-            local[pair.imaginary_part() * HALF] =
-                times_power_of_i(s, power + image.power_imaginary());
-    }
+    if (copies) store(copy, image, part, local);
 }

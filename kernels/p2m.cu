@@ -189,6 +189,48 @@ __device__ __forceinline__ double moments_of(const Shared& s, int box, int lane,
     return second;
 }
 
+// Stores the first part of each of the block's boxes; the last block stores the end, too, and a
+// part that is far from all others, as padding for p2p.
+__device__ __forceinline__ void store_starts(const Shared& s, int first, int* __restrict__ start,
+                                             real4* xq) {
+    if (threadIdx.x < GROUP && blockIdx.x * GROUP + threadIdx.x < BOXES)
+        start[blockIdx.x * GROUP + threadIdx.x] = first + s.begin[threadIdx.x];
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
+        const int end = first + s.begin[GROUP];
+        start[BOXES] = end;
+        xq[end] = real4{real(1e6), real(1e6), real(1e6), 0};
+    }
+}
+
+// Stores the moments of the block's boxes, each warp those of its orders, and sum_k c_k S_k.
+__device__ __forceinline__ void store_moments(const Shared& s, const real4* xq,
+                                              const double* __restrict__ background,
+                                              const int* __restrict__ slot,
+                                              real* __restrict__ moments,
+                                              double* __restrict__ square) {
+    const int lane = threadIdx.x % 32, mine = lane / P2M_LANES, member = lane % P2M_LANES;
+    const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine],
+              many = s.begin[mine + 1] - begin;
+    const real4* own = xq + begin;
+    real* to = box < BOXES ? moments + slot[box] : nullptr;
+    switch (threadIdx.x / 32) {
+        case 0:
+            moments_of<0>(s, mine, member, many, own, background, to);
+            break;
+        case 1:
+            moments_of<1>(s, mine, member, many, own, background, to);
+            break;
+        case 2:
+            moments_of<2>(s, mine, member, many, own, background, to);
+            break;
+        default: {
+            const double second =
+                warp_sum(moments_of<3>(s, mine, member, many, own, background, to));
+            if (lane == 0) square[blockIdx.x] = second;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     p2m(int n, const int* __restrict__ count /* (BOXES) */,
         const int* __restrict__ region_count /* (REGIONS) */,
@@ -246,34 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             store_part(b, rank, own, located[own >> 3], fraction[own >> 3]);
         }
     }
-    if (threadIdx.x < GROUP && blockIdx.x * GROUP + threadIdx.x < BOXES)
-        start[blockIdx.x * GROUP + threadIdx.x] = first + s.begin[threadIdx.x];
-    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
-        start[BOXES] = first + parts;
-        xq[first + parts] = real4{real(1e6), real(1e6), real(1e6), 0};  // padding for p2p
-    }
+    store_starts(s, first, start, xq);
     __syncthreads();
-
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = lane / P2M_LANES,
-              member = lane % P2M_LANES;
-    const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine],
-              many = s.begin[mine + 1] - begin;
-    const real4* own = xq + first + begin;
-    real* to = box < BOXES ? moments + slot[box] : nullptr;
-    switch (warp) {
-        case 0:
-            moments_of<0>(s, mine, member, many, own, background, to);
-            break;
-        case 1:
-            moments_of<1>(s, mine, member, many, own, background, to);
-            break;
-        case 2:
-            moments_of<2>(s, mine, member, many, own, background, to);
-            break;
-        default: {
-            const double second =
-                warp_sum(moments_of<3>(s, mine, member, many, own, background, to));
-            if (lane == 0) square[blockIdx.x] = second;
-        }
-    }
+    store_moments(s, xq + first, background, slot, moments, square);
 }

@@ -40,6 +40,15 @@ __device__ __forceinline__ void wait() {
 #endif
 }
 
+// Masks the targets of a batch among the sources, the first at place `own` if that is in the
+// window, and forgets the sums of the batch before.
+__device__ __forceinline__ void mask_targets(Shared& s, int lane, int own) {
+    const bool here = own >= 0 && own < WINDOW;
+    if (here) s.mask[own + lane] = target_bit(lane, lane);
+    s.last_masked[lane] = here ? own + lane + 1 : 0;
+    s.far[lane] = real4{0, 0, 0, 0};
+}
+
 extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
     p2p(int n, const int* __restrict__ start /* (BOXES + 1) */,
         const real4* __restrict__ xq /* (parts + 1) */,
@@ -74,12 +83,8 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
                     *reinterpret_cast<int4*>(s.mask + k) = int4{0, 0, 0, 0};
                 cursor = begin_exclusions(tables, lane, batch, targets);
                 __syncwarp();
-                // the batch among the sources, which begin with the box's own parts
-                const int own = batch - first_target - window;
-                const bool here = own >= 0 && own < WINDOW;
-                if (here) s.mask[own + lane] = target_bit(lane, lane);
-                s.last_masked[lane] = here ? own + lane + 1 : 0;
-                s.far[lane] = real4{0, 0, 0, 0};
+                // sources begin with the box's own parts
+                mask_targets(s, lane, batch - first_target - window);
             }
             if (fetches_sources) {
                 arrive<1>();

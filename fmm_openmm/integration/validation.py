@@ -116,12 +116,8 @@ def validate(
             f"`reference` must be {names} with the {boundary.name} boundary of this System, "
             f"got {reference!r}"
         )
-    given: dict[str, Any] = {
-        "tolerance": tolerance,
-        "precision": precision,
-        "backend": backend,
-        **options,
-    }
+    named = {"tolerance": tolerance, "precision": precision, "backend": backend}
+    given: dict[str, Any] = {**named, **options}
     given = {name: value for name, value in given.items() if value is not None}
     chosen = Options(**given) if given else definition.options
     structure = definition.structure

@@ -185,6 +185,40 @@ __device__ __forceinline__ Field m2p(const real* __restrict__ moments, real x, r
     return sum;
 }
 
+// Field of a cell's moments at a target.
+__device__ __forceinline__ Field far_field(const Charge& target, const Cell& cell,
+                                           const real* __restrict__ moments) {
+    const Offset d = from_centre(target, cell);
+    const real scale = 1 / cell.width;
+    Field far = m2p(moments, d.x * scale, d.y * scale, d.z * scale);
+    far.phi *= scale;
+    far.x *= scale * scale;
+    far.y *= scale * scale;
+    far.z *= scale * scale;
+    return far;
+}
+
+// Field of a cell's particles at a target, without its partners between two places of `partner`.
+__device__ __forceinline__ Field near_field(const Charge& target, const Cell& cell,
+                                            const real4* __restrict__ high,
+                                            const real4* __restrict__ low,
+                                            const int* __restrict__ partner, int first_partner,
+                                            int last_partner) {
+    Field near = {0, 0, 0, 0};
+    int next = first_partner;
+    while (next < last_partner && partner[next] < cell.first) next++;
+    int excluded = next < last_partner ? partner[next] : cell.last;
+    int k = cell.first;
+    while (true) {
+        for (const int stop = min(cell.last, excluded); k < stop; k++)
+            interact(target, high[k], low[k], near);
+        if (k == cell.last) break;
+        k++;
+        excluded = ++next < last_partner ? partner[next] : cell.last;
+    }
+    return near;
+}
+
 extern "C" __global__ void __launch_bounds__(WALK_THREADS) walk(
     int groups, const int2* __restrict__ group /* (groups): leaf, first particle */,
     const Cell* __restrict__ cells, const int* __restrict__ parent /* (cells) */,
@@ -210,32 +244,12 @@ extern "C" __global__ void __launch_bounds__(WALK_THREADS) walk(
         __syncwarp();  // before its place is overwritten
         const Cell cell = cells[number_of_cell];
         if (accepted(cell, leaf)) {
-            const Offset d = from_centre(target, cell);
-            const real scale = 1 / cell.width;
-            Field far = m2p(moments + number_of_cell * (long long)TERMS, d.x * scale, d.y * scale,
-                            d.z * scale);
-            far.phi *= scale;
-            far.x *= scale * scale;
-            far.y *= scale * scale;
-            far.z *= scale * scale;
-            total.add(far);
+            total.add(far_field(target, cell, moments + number_of_cell * (long long)TERMS));
         } else if (cell.children > 0) {
             if (lane < cell.children) stack[pending + lane] = cell.child + lane;
             pending += cell.children;
         } else {
-            Field near = {0, 0, 0, 0};
-            int next = first_partner;
-            while (next < last_partner && partner[next] < cell.first) next++;
-            int excluded = next < last_partner ? partner[next] : cell.last;
-            int k = cell.first;
-            while (true) {
-                for (const int stop = min(cell.last, excluded); k < stop; k++)
-                    interact(target, high[k], low[k], near);
-                if (k == cell.last) break;
-                k++;
-                excluded = ++next < last_partner ? partner[next] : cell.last;
-            }
-            total.add(near);
+            total.add(near_field(target, cell, high, low, partner, first_partner, last_partner));
         }
         __syncwarp();
     }

@@ -31,6 +31,43 @@ __device__ __forceinline__ real sum_over_lanes(const Cluster& c, unsigned lane) 
     return PAIR_LANES == 16 ? sum : sum + __shfl_xor_sync(FULL, sum, 16);
 }
 
+// Loads a cluster, of whose sites `absent` are padding: all if it is `beyond` the last one. Returns
+// the slot of the site whose force the lane adds, or -1.
+template <bool ENERGY>
+__device__ __forceinline__ int load_cluster(Cluster& c, unsigned& absent, int base, bool beyond,
+                                            int lane, const Home* __restrict__ home,
+                                            const real4* __restrict__ position) {
+    c.energy = 0;
+    int slot = -1;
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) {
+        const int at = beyond ? -1 : home[base + m].slot;
+        const real4 x = position[base + m];
+        // padding and sites with NaN coordinates are placed far from all others
+        const bool located = at >= 0 && 0 * (x.x + x.y + x.z) == 0;
+        c.x[m] = located ? x.x : real(-1e15);
+        c.y[m] = located ? x.y : 0;
+        c.z[m] = located ? x.z : 0;
+        c.fx[m] = c.fy[m] = c.fz[m] = 0;
+        c.table_row[m] = TYPES * type_of(x.w);
+        absent |= unsigned(at < 0) << m;
+        // NaN coordinates are in no pair but must show in the energy
+        if (ENERGY && at >= 0) c.energy += 0 * (x.x + x.y + x.z);
+        if (lane / 3 == m) slot = at;
+    }
+    return slot;
+}
+
+// Rebuilds the lists of the warp's clusters, from the first on, if sites were sorted since.
+__device__ __forceinline__ void rebuild_lists(int first, int clusters, const Sorted& s,
+                                              const Lists& lists, const Exclusions& excluded,
+                                              const Cell& cell, const Grid& grid, State* state) {
+    __shared__ Intervals intervals[THREADS / 32];
+    for (int k = first; k < min(first + 32 / PAIR_LANES, clusters); k++)
+        if (lists.length[k].build != state->builds)
+            search(k, s, lists, excluded, cell, grid, intervals[threadIdx.x / 32], state);
+}
+
 template <bool FORCES, bool ENERGY>
 __device__ __forceinline__ void compute_pairs(
     const Sorted& s, const Lists& lists, const Grid* __restrict__ grid,
@@ -58,33 +95,14 @@ __device__ __forceinline__ void compute_pairs(
     const int first = thread / 32 * 32 / PAIR_LANES;
     if (first >= clusters) return;  // uniform in a warp
 #if LIMITED
-    __shared__ Intervals intervals[THREADS / 32];
-    for (int k = first; k < min(first + 32 / PAIR_LANES, clusters); k++)
-        if (lists.length[k].build != state->builds)
-            search(k, s, lists, excluded, *cell, *grid, intervals[threadIdx.x / 32], state);
+    rebuild_lists(first, clusters, s, lists, excluded, *cell, *grid, state);
 #endif
     const int own = min(cluster, clusters - 1), base = CLUSTER * own;
 
     Cluster c;
-    c.energy = 0;
     unsigned absent = 0;
-    int slot = -1;
-#pragma unroll
-    for (int m = 0; m < CLUSTER; m++) {
-        const int at = cluster < clusters ? home[base + m].slot : -1;
-        const real4 x = position[base + m];
-        // padding and sites with NaN coordinates are placed far from all others
-        const bool located = at >= 0 && 0 * (x.x + x.y + x.z) == 0;
-        c.x[m] = located ? x.x : real(-1e15);
-        c.y[m] = located ? x.y : 0;
-        c.z[m] = located ? x.z : 0;
-        c.fx[m] = c.fy[m] = c.fz[m] = 0;
-        c.table_row[m] = TYPES * type_of(x.w);
-        absent |= unsigned(at < 0) << m;
-        // NaN coordinates are in no pair but must show in the energy
-        if (ENERGY && at >= 0) c.energy += 0 * (x.x + x.y + x.z);
-        if (lane / 3 == m) slot = at;
-    }
+    const int slot =
+        load_cluster<ENERGY>(c, absent, base, cluster >= clusters, lane, home, position);
     const PairArrays arrays = {sorted,   home,  s.number, position, cell,
                                excluded, table, force,    padded};
 #if LIMITED

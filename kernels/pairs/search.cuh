@@ -195,15 +195,12 @@ struct Candidate {
     int number;
 };
 
-// Builds the list of a cluster.
-__device__ __noinline__ void search(int cluster, const Sorted s, const Lists lists,
-                                    const Exclusions excluded, const Cell& cell, const Grid& grid,
-                                    Intervals& intervals, State* state) {
-    const int lane = threadIdx.x % 32, base = CLUSTER * cluster;
-    real4 member[CLUSTER], low, high;
+// The coordinates of a cluster's sites, and the box around them within the grid. Padding repeats
+// the first site, which always exists.
+__device__ __forceinline__ void load_members(real4 (&member)[CLUSTER], real4& low, real4& high,
+                                             int base, const Sorted& s, const Grid& grid) {
 #pragma unroll
     for (int m = 0; m < CLUSTER; m++) {
-        // padding repeats the first site, which always exists
         member[m] = s.position[base + (s.home[base + m].slot < 0 ? 0 : m)];
         // too far away to be wrapped into the cell: treated like NaN, in no pair
         if (!(fabs(member[m].x) < 4 * grid.x && fabs(member[m].y) < 4 * grid.y &&
@@ -219,6 +216,55 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
         high.y = fmax(high.y, x.y);
         high.z = fmax(high.z, x.z);
     }
+}
+
+// Whether a candidate is within the list's radius of any site of the cluster.
+__device__ __forceinline__ bool is_near(const real4 (&member)[CLUSTER], const real4& x,
+                                        real radius2) {
+    bool near = false;
+#pragma unroll
+    for (int m = 0; m < CLUSTER; m++) {
+        const real dx = member[m].x - x.x, dy = member[m].y - x.y, dz = member[m].z - x.z;
+        near |= dx * dx + dy * dy + dz * dz < radius2;
+    }
+    return near;
+}
+
+// The sites of the cluster with which an entry forms no pair because it is one of them, or forms it
+// in the list of another one.
+__device__ __forceinline__ unsigned own_mask(unsigned entry, int base) {
+    if (unsigned(site_of(entry) - base) >= CLUSTER) return 0;
+    const unsigned image = entry >> SITE_BITS, own = 1u << (site_of(entry) - base);
+    if (HALF) return image ? (is_forward(image) ? 0 : ALL_SITES) : ALL_SITES & ~(own - 1);
+    return image ? 0 : own;
+}
+
+// Pads the entries without masks to whole steps of the pair kernel and reports the lengths.
+__device__ __forceinline__ void finish_list(Length& length, unsigned* entry, bool imaged, int lane,
+                                            int cluster, int far_away, const Lists& lists,
+                                            State* state) {
+    if (lane == 0) {
+        if (length.entries > state->entries) atomicMax(&state->entries, length.entries);
+        if (length.masked > state->masked) atomicMax(&state->masked, length.masked);
+        if (length.entries > lists.entries || length.masked > lists.masks) state->too_long = 1;
+    }
+    if (length.entries <= lists.entries) {
+        const int end = (length.entries + 2 * PAIR_LANES - 1) / (2 * PAIR_LANES) * (2 * PAIR_LANES);
+        for (int k = length.entries + lane; k < end; k += 32) entry[k] = far_away;
+        length.entries = end;
+    }
+    length.imaged = __any_sync(FULL, imaged);
+    if (lane == 0) lists.length[cluster] = length;
+    __syncwarp();
+}
+
+// Builds the list of a cluster.
+__device__ __noinline__ void search(int cluster, const Sorted s, const Lists lists,
+                                    const Exclusions excluded, const Cell& cell, const Grid& grid,
+                                    Intervals& intervals, State* state) {
+    const int lane = threadIdx.x % 32, base = CLUSTER * cluster;
+    real4 member[CLUSTER], low, high;
+    load_members(member, low, high, base, s, grid);
 #if PARTNERS
     int site[CLUSTER];
 #pragma unroll
@@ -255,23 +301,8 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
             }
 #pragma unroll
             for (int i = 0; i < CANDIDATES_IN_FLIGHT; i++) {
-                const real4 x = now[i].x;
-                bool near = false;
-#pragma unroll
-                for (int m = 0; m < CLUSTER; m++) {
-                    const real dx = member[m].x - x.x, dy = member[m].y - x.y,
-                               dz = member[m].z - x.z;
-                    near |= dx * dx + dy * dy + dz * dz < radius2;
-                }
-                unsigned mask = 0;
-                if (unsigned(site_of(now[i].entry) - base) < CLUSTER) {
-                    const unsigned image = now[i].entry >> SITE_BITS,
-                                   own = 1u << (site_of(now[i].entry) - base);
-                    if (HALF)
-                        mask = image ? (is_forward(image) ? 0 : ALL_SITES) : ALL_SITES & ~(own - 1);
-                    else if (!image)
-                        mask = own;
-                }
+                const bool near = is_near(member, now[i].x, radius2);
+                unsigned mask = own_mask(now[i].entry, base);
 #if PARTNERS
                 if (near) mask |= mask_of(now[i].number, partners, excluded);
 #endif
@@ -289,17 +320,5 @@ __device__ __noinline__ void search(int cluster, const Sorted s, const Lists lis
             }
         }
     }
-    if (lane == 0) {
-        if (length.entries > state->entries) atomicMax(&state->entries, length.entries);
-        if (length.masked > state->masked) atomicMax(&state->masked, length.masked);
-        if (length.entries > lists.entries || length.masked > lists.masks) state->too_long = 1;
-    }
-    if (length.entries <= lists.entries) {
-        const int end = (length.entries + 2 * PAIR_LANES - 1) / (2 * PAIR_LANES) * (2 * PAIR_LANES);
-        for (int k = length.entries + lane; k < end; k += 32) entry[k] = s.far_away;
-        length.entries = end;
-    }
-    length.imaged = __any_sync(FULL, imaged);
-    if (lane == 0) lists.length[cluster] = length;
-    __syncwarp();
+    finish_list(length, entry, imaged, lane, cluster, s.far_away, lists, state);
 }

@@ -196,24 +196,11 @@ extern "C" __global__ void operator_weights(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
-    double alpha, double cut, int waves, int offset_count, int alias_count,
-    const int* __restrict__ group /* (15): V row by row, d, lengths of the half grid */,
-    const int4* __restrict__ offsets, const double2* __restrict__ weights,
-    const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters,
-    real* __restrict__ operator_of /* ((2 ORDER + 1)^2, waves) */) {
-    __shared__ double2 weight[OFFSET_TILE][SLOTS];
-    __shared__ int4 offset[OFFSET_TILE];
-    __shared__ double beta[SLOTS];
-    const Columns columns(blockIdx.y);
-    const int wave = blockIdx.x * OPERATOR_WAVES + threadIdx.x;
-    for (int slot = threadIdx.x; slot < SLOTS; slot += OPERATOR_WAVES)
-        beta[slot] =
-            columns.used(slot) ? coefficient(columns.degree(slot), columns.order(slot)) : 0;
-
+// Components of a wave vector along the reciprocal vectors of the boxes, in [-1/2, 1/2].
+__device__ __forceinline__ void fractions(double (&fraction)[3], int wave,
+                                          const int* __restrict__ group) {
     const int kappa[3] = {wave / (group[13] * group[14]), wave / group[14] % group[13],
                           wave % group[14]};
-    double fraction[3];
     for (int a = 0; a < 3; a++) {
         double f = 0;
         for (int k = 0; k < 3; k++) {
@@ -222,37 +209,48 @@ extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
         }
         fraction[a] = f - rint(f);
     }
-    double2 sum[SLOTS];
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; slot++) sum[slot] = {0, 0};
+}
 
-    // real space
+// Offsets of a tile and their weights for the columns of a block.
+struct Tile {
+    double2 weight[OFFSET_TILE][SLOTS];
+    int4 offset[OFFSET_TILE];
+};
+
+__device__ __forceinline__ void add_real_space(double2 (&sum)[SLOTS], Tile& tile,
+                                               const Columns& columns, const double (&fraction)[3],
+                                               int offset_count, const int4* __restrict__ offsets,
+                                               const double2* __restrict__ weights) {
     const uint64 turn[3] = {turn_from(fraction[0]), turn_from(fraction[1]), turn_from(fraction[2])};
     const double2 step = cos_sin(turn[0]);
     Phases phases;
-    weights += (long long)blockIdx.y * offset_count * SLOTS;
     for (int first = 0; first < offset_count; first += OFFSET_TILE) {
         const int count = min(OFFSET_TILE, offset_count - first);
         __syncthreads();
         for (int k = threadIdx.x; k < count * SLOTS; k += OPERATOR_WAVES)
-            weight[0][k] = weights[first * SLOTS + k];
-        for (int k = threadIdx.x; k < count; k += OPERATOR_WAVES) offset[k] = offsets[first + k];
+            tile.weight[0][k] = weights[first * SLOTS + k];
+        for (int k = threadIdx.x; k < count; k += OPERATOR_WAVES)
+            tile.offset[k] = offsets[first + k];
         __syncthreads();
         for (int o = 0; o < count; o++) {
-            const int4 n = offset[o];
+            const int4 n = tile.offset[o];
             phases.move(n, turn, step);
             const Waves wave_of = phases.waves(columns.m);
 #pragma unroll
             for (int slot = 0; slot < SLOTS; slot++) {
                 if (slot % 2 == 0 && slot >= columns.slots) break;
-                const double2 w = weight[o][slot];
+                const double2 w = tile.weight[o][slot];
                 sum[slot].x += w.x * wave_of.real_part[slot % 2];
                 sum[slot].y += w.y * wave_of.imaginary_part[slot % 2];
             }
         }
     }
+}
 
-    // reciprocal space
+__device__ __forceinline__ void add_reciprocal_space(
+    double2 (&sum)[SLOTS], const double (&beta)[SLOTS], const Columns& columns,
+    const double (&fraction)[3], double alpha, double cut, int alias_count,
+    const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters) {
     const double* inverse = parameters->slope;
     double base[3];
     for (int a = 0; a < 3; a++)
@@ -285,6 +283,32 @@ extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
             sum[slot].y += z1 * diagonal.y;
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
+    double alpha, double cut, int waves, int offset_count, int alias_count,
+    const int* __restrict__ group /* (15): V row by row, d, lengths of the half grid */,
+    const int4* __restrict__ offsets, const double2* __restrict__ weights,
+    const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters,
+    real* __restrict__ operator_of /* ((2 ORDER + 1)^2, waves) */) {
+    __shared__ Tile tile;
+    __shared__ double beta[SLOTS];
+    const Columns columns(blockIdx.y);
+    const int wave = blockIdx.x * OPERATOR_WAVES + threadIdx.x;
+    for (int slot = threadIdx.x; slot < SLOTS; slot += OPERATOR_WAVES)
+        beta[slot] =
+            columns.used(slot) ? coefficient(columns.degree(slot), columns.order(slot)) : 0;
+
+    double fraction[3];
+    fractions(fraction, wave, group);
+    double2 sum[SLOTS];
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) sum[slot] = {0, 0};
+
+    add_real_space(sum, tile, columns, fraction, offset_count, offsets,
+                   weights + (long long)blockIdx.y * offset_count * SLOTS);
+    add_reciprocal_space(sum, beta, columns, fraction, alpha, cut, alias_count, alias_vectors,
+                         parameters);
     if (wave >= waves) return;
 
     // the terms of r = 0 and G = 0

@@ -178,6 +178,19 @@ static double factorBetween(const Row& row, const Row& other) {
     return factor;
 }
 
+// Weight of a row in the choice of a pivot: the number of rows that are multiples of it, over its
+// largest value.
+static double weightOf(const Row& row, const std::vector<Row>& rows) {
+    double largest = 0;
+    for (const double value : row) {
+        if (!std::isfinite(value)) throw NotSeparable("a coefficient is not finite");
+        largest = std::max(largest, std::fabs(value));
+    }
+    int multiples = 0;
+    for (const auto& other : rows) multiples += !std::isnan(factorBetween(other, row));
+    return multiples / largest;
+}
+
 // Gaussian elimination with complete pivoting. Every row is divided by its largest value and
 // weighted by the number of rows that are multiples of it. The pivot rows become `first` and
 // `second`, and all others are combinations of them, without rounding if one suffices.
@@ -188,15 +201,8 @@ TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Produ
     auto residual = values;  // each row minus its combination of pivot rows
     auto size = values;      // magnitude of the terms of that difference
     for (size_t k = 0; k < rows; k++) {
-        double largest = 0;
-        for (size_t p = 0; p < pairs; p++) {
-            if (!std::isfinite(values[k][p])) throw NotSeparable("a coefficient is not finite");
-            size[k][p] = std::fabs(values[k][p]);
-            largest = std::max(largest, size[k][p]);
-        }
-        int multiples = 0;
-        for (const auto& other : values) multiples += !std::isnan(factorBetween(other, values[k]));
-        weight[k] = multiples / largest;
+        weight[k] = weightOf(values[k], values);
+        for (double& magnitude : size[k]) magnitude = std::fabs(magnitude);
     }
     for (int found = 0;; found++) {
         size_t row = rows, pair = 0;
