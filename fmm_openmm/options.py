@@ -61,14 +61,14 @@ def option(
         if check:
             check(value)
 
-    told = {"help": text if default is None else f"{text} (default: {default})", "type": kind}
-    told |= {"choices": choices} if choices else {}
+    keywords = {"help": text if default is None else f"{text} (default: {default})", "type": kind}
+    keywords |= {"choices": choices} if choices else {}
     names = " or ".join(", ".join(f'"{each}"' for each in choices).rsplit(", ", 1))
     metadata = {
         "text": f"{names}: {text}{details}." if names else f"{text}{details}.",
         "check": check_value,
         "only_in_context": only_in_context,
-        "argument": told | argument,
+        "argument": keywords | argument,
     }
     return field(default=default, metadata=metadata)
 

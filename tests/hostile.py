@@ -60,7 +60,7 @@ def random_cell(rng, edge: float) -> np.ndarray:
 
 
 def random_charges(rng, number: int) -> np.ndarray:
-    """Of any size or of 1 e, neutral or not."""
+    """Charges of any size or of 1 e, neutral or not."""
     q = rng.normal(size=number) if rng.random() < 0.5 else rng.choice([-1.0, 1.0], number)
     return q - q.mean() if rng.random() < 0.7 else q
 

@@ -110,7 +110,7 @@ def test_boxes_repeat_along_periodic_axes_only():
 
 
 SLAB_CELL = np.array([[2.2, 0.0, 0.0], [0.9, 1.7, 0.0], [0.3, 0.2, 9.0]])
-"""Of which c counts for nothing."""
+"""A cell whose vector c is not used."""
 
 SLAB_VECTORS = np.array([*SLAB_CELL[:2], [0.0, 0.0, 1.0]])
 NONE = np.zeros((0, 2), np.int64)

@@ -15,7 +15,7 @@ CUBES = np.eye(3)
 
 
 class PaddedLattice(BoxLattice):
-    """Boxes with empty space around them: ``span`` boxes along each axis, within a lattice so much
+    """Boxes with empty boxes around them: ``span`` boxes along each axis, within a lattice so much
     larger that a circular convolution over it is the plain one, and that no box has a near one
     through the boundary. Its lengths are even.
 
@@ -32,7 +32,7 @@ class PaddedLattice(BoxLattice):
             the others follow it.
         cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their
             relation to the boxes along padded axes.
-        padded: the axes along which there is empty space.
+        padded: the axes along which the boxes are padded with empty ones.
         boxes: box vectors over the mean box width, shape (3, 3), determinant 1.
     """
 
@@ -90,7 +90,7 @@ class PaddedLattice(BoxLattice):
     @property
     def background(self) -> float:
         """Density of the background that neutralises a unit charge in the cell, per box volume;
-        0 in empty space."""
+        0 in free space."""
         return self.boundary.background(self.cell)
 
     @cached_property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     class CoulombKeywords(RequestKeywords, total=False):
-        """Keywords of :class:`CoulombSolver` beside charges, box vectors and exclusions."""
+        """Keywords of :class:`CoulombSolver` other than charges, box vectors and exclusions."""
 
         tolerance: float
         boundary: str

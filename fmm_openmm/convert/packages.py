@@ -129,7 +129,7 @@ def from_parmed(structure) -> dict:
         box, _ = standard_orientation(box, "structure.box")  # type: ignore[arg-type]
         system.setDefaultPeriodicBoxVectors(*reduced(box))
         forces = structure.omm_nonbonded_force(nonbondedMethod=app.PME)
-    # others beside it hold Lennard-Jones by other rules
+    # the others hold Lennard-Jones by other rules
     system.addForce(forces[0] if isinstance(forces, tuple) else forces)
     found = charges_of_system(system, structure.positions)
     pairs = found["exclusions"]

@@ -1,4 +1,4 @@
-r"""The trace term: what the lattice sum has beside its harmonic part, as coefficients of a
+r"""The trace term: the part of the lattice sum that is not harmonic, as coefficients of a
 quadratic polynomial, so that no stage depends on the boundary.
 
 With Q, D_k, S_k the sums of q, q x_k and q x_k^2 over all parts, x relative to the box centres,

@@ -96,7 +96,7 @@ class Options(SolverOptions):
         return self.backend in ("auto", "cuda")
 
     def request(self, precision: str | None = None) -> Request:
-        """What the choice of parameters is told, in the precision asked for or another."""
+        """The request from which parameters are chosen, in the precision asked for or another."""
         shared = {row.name: getattr(self, row.name) for row in fields(SolverOptions)}
         return Request(**shared | {"precision": precision or self.precision})
 

@@ -23,7 +23,7 @@ BINS = 40
 
 @dataclass(frozen=True)
 class Comparison:
-    """One method beside the reference.
+    """One method compared with the reference.
 
     Attributes:
         method: its name and tolerance.
@@ -72,7 +72,7 @@ class ValidationReport:
         parameters: what the FMM used.
         reference: name of the reference.
         reference_energy: kJ/mol.
-        fmm: the FMM beside the reference.
+        fmm: the FMM compared with the reference.
         pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
             tolerance or, where they are set, its splitting parameter and grid, beside the
             reference; None in free space, and where its grid would not fit into memory.

@@ -1,4 +1,4 @@
-"""``validate``: FMM, and OpenMM's PME beside it, against a converged sum over the charges of a
+"""``validate``: FMM and OpenMM's PME against a converged sum over the charges of a
 System.
 
 In free space there is no PME: FMM alone against the sum over all pairs, OpenMM's NoCutoff or this

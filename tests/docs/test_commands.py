@@ -11,7 +11,7 @@ from tests.docs.pages import DOCUMENTS, FENCE, blocks
 
 
 def commands(text: str) -> list[str]:
-    """Of a document; an ellipsis stands for more of the same and is left out."""
+    """Commands of a document; an ellipsis stands for more of the same and is left out."""
     lines = [
         line
         for block in blocks(text)

@@ -18,7 +18,7 @@ def prose(path: Path) -> str:
 
 @cache
 def anchors(path: Path) -> set[str]:
-    """Of the headings, by the rule of GitHub and MyST."""
+    """Anchors of the headings, by the rule of GitHub and MyST."""
     headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 

@@ -69,7 +69,7 @@ class Variant:
 
     @cached_property
     def programs(self) -> dict[str, Program]:
-        """Of every kernel file a program that has it."""
+        """A program that has it, for every kernel file."""
         device, near = Device(132, WHOLE), Neighbourhood.from_lattice(CUBOID, np.arange(193))
         made = [self.build(lattice, levels) for lattice, levels in self.lattices]
         made += [

@@ -21,7 +21,7 @@ def of(boxes, radius):
 
 
 def offsets(octree, child):
-    """Of the sources of a child position, as a set."""
+    """The sources of a child position, as a set."""
     return set(
         map(tuple, octree.interactions[(PARITIES == CHILDREN[child]).all(1).argmax()].tolist())
     )

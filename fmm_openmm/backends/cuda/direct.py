@@ -1,5 +1,5 @@
-"""Charges in empty space on the GPU by meeting every pair: quadratic in their number,
-and exact to rounding."""
+"""The direct sum over all pairs of charges in free space on the GPU: quadratic in their number, and
+exact to rounding."""
 
 import cupy
 import numpy as np

@@ -1,7 +1,7 @@
-r"""The lattice operator of boxes with empty space around them (:class:`PaddedLattice`), with
+r"""The lattice operator of boxes with empty ones around them (:class:`PaddedLattice`), with
 distant periodic images or without.
 
-In empty space, for |i| < span along every axis,
+In free space, for |i| < span along every axis,
 
     T_t(i) = S_t(i @ boxes) if not near,   else 0
 

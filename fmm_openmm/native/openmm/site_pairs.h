@@ -17,7 +17,7 @@ public:
     explicit SitePairs(OpenMM::ContextImpl& context);
     ~SitePairs();
 
-    // Called once, when the Context is created. Throws before OpenMM is told of anything, or an
+    // Called once, when the Context is created. Throws before it changes anything in OpenMM, or an
     // error that OpenMM's own kernel would throw too.
     void start(const OpenMM::Force& force, const Interaction& interaction, bool alone);
 

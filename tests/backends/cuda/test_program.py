@@ -27,7 +27,7 @@ SIGNATURE = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\((.*?)\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL
 )
 MAX_THREADS = 1024
-"""Of a block without a bound."""
+"""Threads of a block without a launch bound."""
 
 ANY_BLOCK = {"dft_columns", "m2l_rotation", "m2l_p4_symmetric", "m2l_p4_parity"}
 """Kernels of blocks with fewer threads than their bound, too."""
@@ -35,7 +35,7 @@ ANY_BLOCK = {"dft_columns", "m2l_rotation", "m2l_p4_symmetric", "m2l_p4_parity"}
 
 @cache
 def signatures(file, macros):
-    """Of every kernel of a file the parameters, and the bound of a block."""
+    """Parameters and launch bound of every kernel of a file."""
     if COMPILER is None:
         pytest.skip("needs a C++ compiler")
     command = COMPILER, "-E", "-P", "-w", "-x", "c++", "-"
@@ -111,7 +111,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module", params=[*CASES, *OTHERS])
 def any_program(request):
-    """Of the FMM or another, and the buffers that are filled for it."""
+    """A program, of the FMM or another, and the buffers that are filled for it."""
     if request.param in OTHERS:
         make, filled = OTHERS[request.param]
         return make(), filled

@@ -70,7 +70,7 @@ def test_mirrored_lists(separation):
 
 
 def random_moments(order, boxes, seed=0):
-    """Of five charges a box, shape (terms, boxes)."""
+    """Moments of five charges a box, shape (terms, boxes)."""
     rng = np.random.default_rng(seed)
     return (
         regular(rng.uniform(-0.5, 0.5, (5, boxes, 3)), order) * rng.normal(size=(5, boxes))

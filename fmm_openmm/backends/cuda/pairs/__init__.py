@@ -1,1 +1,1 @@
-"""Programs of pair interactions beside the FMM."""
+"""Programs of pair interactions other than the Coulomb interaction."""

@@ -39,14 +39,14 @@ def _imported():
         # a folder that is there; nothing is written to it
         os.environ[FOLDER] = str(resources.files("fmm_openmm"))
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             import cupy
     finally:
         os.environ.pop(FOLDER, None)
         if named is not None:
             os.environ[FOLDER] = named
-    for warning in told:
+    for warning in caught:
         _log.info("CuPy: %s", " ".join(str(warning.message).split()))
     return cupy
 
