@@ -81,7 +81,8 @@ void live() {
 void resume(Thread& thread) {
     if (_setjmp(scheduler)) return;
     if (thread.stack) _longjmp(thread.place, 1);
-    thread.stack.reset(new char[STACK]);
+    // zeros, as freed memory may hold garbage, and kernels copy local values that they never use
+    thread.stack.reset(new char[STACK]());
     ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = thread.stack.get();
