@@ -35,7 +35,7 @@ def exclusions(b: Builder, pairs) -> NearExclusions:
 
 
 def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
-    """The near field at the parts, concurrently with the far field: it needs the sorted parts only."""
+    """The near field at the parts. It needs only these, so it runs along with the far field."""
     stencil = nearest_first(b.lattice)
     b.stage("p2p", p2p=0)
     # the sources of nearly every box at once, or in equal shares
