@@ -55,6 +55,19 @@ def folder(pytestconfig):
     return pytestconfig.cache.mkdir("compiled")
 
 
+@pytest.fixture
+def nvrtc():
+    """CuPy's interface to NVIDIA's runtime compiler, which needs no GPU."""
+    compiler = pytest.importorskip(
+        "cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'"
+    )
+    try:
+        compiler.getVersion()
+    except RuntimeError as error:
+        pytest.skip(f"needs the NVRTC library: {error}")
+    return compiler
+
+
 @pytest.fixture(params=["cpu", "cuda"])
 def backend(request):
     """Backends of the sums over pairs; that of the GPU where there is one."""

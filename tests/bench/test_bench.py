@@ -1009,16 +1009,9 @@ def test_plot_without_matplotlib(capsys, monkeypatch):
     assert "--plot needs matplotlib: pip install 'fmm_openmm[plot]'" in capsys.readouterr().err
 
 
-def test_the_loop_of_multiply_adds_compiles():
-    nvrtc = pytest.importorskip(
-        "cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'"
-    )
+def test_the_loop_of_multiply_adds_compiles(nvrtc):
     from fmm_openmm.bench.device import CHAINS, FMA_LOOP, ROUNDS
 
-    try:
-        nvrtc.getVersion()
-    except RuntimeError as error:
-        pytest.skip(f"needs the NVRTC library: {error}")
     for real in ("float", "double"):
         program = nvrtc.createProgram(FMA_LOOP, "fma_loop.cu", [], [])
         options = [f"-DREAL={real}", f"-DCHAINS={CHAINS}", f"-DROUNDS={ROUNDS}", "-arch=sm_90"]

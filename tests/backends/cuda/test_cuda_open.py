@@ -148,14 +148,6 @@ def test_outside_the_boxes_is_not_a_number(value, smoothing):
     np.testing.assert_array_equal(stages.evaluate(x, 1.0)[1], before)
 
 
-def test_charges_may_change():
-    (x, q, pairs), expected = exact("charged droplet")
-    solver = CoulombSolver(0 * q, None, pairs, boundary="open", positions=x, backend="cuda")
-    assert not solver.compute(x).forces.any()
-    solver.set_charges(q)
-    assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
-
-
 @pytest.mark.parametrize("distance", [1e-3, 0.3, 500.0])
 def test_two_charges(distance):
     x = np.array([[7.0, 7.0, 7.0], [7.0, 7.0 + distance, 7.0]])

@@ -192,17 +192,25 @@ def test_a_huge_force_does_not_wrap(ions):
 
 
 @on_gpu
-def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "name", "fault", "reason"),
+    [
+        (Session, "program", no_room, "no room"),
+        (serial, "source_of", lambda *_: "#error no such luck", "no such luck"),
+    ],
+    ids=["memory", "compiler"],
+)
+def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch, place, name, fault, reason):
     expected = both_bridges(water, "mixed")[1][0]
-    monkeypatch.setattr(Session, "program", no_room)
+    monkeypatch.setattr(place, name, fault)
     mine = copy.deepcopy(water)
     force = converted(mine)
     context = context_of(mine)
     found = force.getFMMParametersInContext(context)
-    assert found["bridge"] == "host" and "no room" in found["bridge_reason"]
+    assert found["bridge"] == "host" and reason in found["bridge_reason"]
     assert coulomb(context, force)[0] == pytest.approx(expected, rel=1e-9)
     converted(water, bridge="native")
-    with pytest.raises(openmm.OpenMMException, match="no room"):
+    with pytest.raises(openmm.OpenMMException, match=reason):
         context_of(water)
 
 
@@ -258,20 +266,6 @@ def test_memory_that_runs_out_while_a_simulation_runs(water, monkeypatch):
         with pytest.raises(openmm.OpenMMException, match="memory"):
             coulomb(context, force)
     assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-9)
-
-
-@on_gpu
-def test_kernels_that_do_not_compile(water, monkeypatch):
-    expected = both_bridges(water, "mixed")[1][0]
-    monkeypatch.setattr(serial, "source_of", lambda *_: "#error no such luck")
-    force = converted(mine := copy.deepcopy(water))
-    context = context_of(mine)
-    found = force.getFMMParametersInContext(context)
-    assert found["bridge"] == "host" and "no such luck" in found["bridge_reason"]
-    assert coulomb(context, force)[0] == pytest.approx(expected, rel=1e-9)
-    converted(water, bridge="native")
-    with pytest.raises(openmm.OpenMMException, match="no such luck"):
-        context_of(water)
 
 
 @on_gpu

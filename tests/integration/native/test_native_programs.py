@@ -146,14 +146,7 @@ __device__ inline long long realToFixedPoint(real x) {
 @pytest.mark.parametrize(
     ("precision", "is_open"), [("mixed", False), ("double", False), ("mixed", True)]
 )
-def test_kernels_compile_behind_the_definitions_of_openmm(chains, precision, is_open):
-    nvrtc = pytest.importorskip(
-        "cupy_backends.cuda.libs.nvrtc", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'"
-    )
-    try:
-        nvrtc.getVersion()
-    except RuntimeError as error:
-        pytest.skip(f"needs the NVRTC library: {error}")
+def test_kernels_compile_behind_the_definitions_of_openmm(nvrtc, chains, precision, is_open):
     executor = next(
         Path(path) for path in plugin.sources() if path.endswith("cuda_host.cpp")
     ).read_text()
