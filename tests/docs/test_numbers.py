@@ -1,11 +1,13 @@
 """Every measured number has one home, a table of a reference page with its command and hardware:
 README and front page say what these tables say."""
 
+import importlib.util
 import re
 import runpy
 
 import pytest
 
+from fmm_openmm import cli
 from tests.docs.pages import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -145,3 +147,24 @@ def test_other_rows_of_readme():
     assert f"| {fmm:.1f} kJ/mol; PME {pme:.1f} |" in README
     times = table("explanation/accuracy.md", "measured error", "evaluation, ms", "new shape, ms")
     assert f"| {number(select(times, tolerance='0.0005')['evaluation, ms']):.0f} ms |" in README
+
+
+MEASURE = runpy.run_path(str(ROOT / "docs" / "numbers" / "measure.py"))
+
+
+@pytest.mark.parametrize("name", MEASURE["PARTS"])
+def test_commands_that_measure_are_understood(name):
+    for command in MEASURE["PARTS"][name].commands:
+        module, *words = command.split()
+        if module == "fmm_openmm":
+            assert cli.parse([*words, "--json=result.json"]).benchmark == words[1]
+        else:
+            assert importlib.util.find_spec(module)
+
+
+def test_a_part_that_cannot_be_measured_says_what_it_needs():
+    part = MEASURE["PARTS"]["protein"]
+    assert MEASURE["lacking"](part, False, "none.pdb") == (
+        "a CUDA device that OpenMM can use and --dhfr FILE"
+    )
+    assert MEASURE["lacking"](part, True, __file__) == ""

@@ -1,0 +1,162 @@
+"""Measure the numbers of README and documentation again.
+
+    python docs/numbers/measure.py [PART ...] [--folder FOLDER] [--dhfr FILE]
+
+Without a PART: lists the parts, and where each can be measured. A part runs the commands that its
+pages name, for at most 10 minutes, and writes PART.json with their results, hardware, versions and
+date. Afterwards ``python docs/numbers/tables.py`` writes the tables of the pages, and
+``python docs/figures/make.py`` draws the figures. Needs no package but those of fmm_openmm.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+CHECKOUT = FOLDER.parents[1]
+DHFR = "5dfr_solv-cube_equil.pdb.gz"
+"""A file of OpenMM's own benchmark, in its repository."""
+
+LIMIT = 600
+"""Longest time of a part, s."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Commands whose results belong together.
+
+    Attributes:
+        commands: arguments of ``python -m``.
+        gpu: whether they need OpenMM's CUDA platform.
+    """
+
+    commands: tuple[str, ...]
+    gpu: bool = True
+
+
+BENCH = "fmm_openmm bench"
+PARTS = {
+    "membranes": Part((f"{BENCH} md --preset popc popc-charmm36 --tolerance 5e-4 1e-5",)),
+    "membranes_npt": Part(
+        (
+            f"{BENCH} md --preset popc popc-charmm36 --ensemble npt --tolerance 5e-4 1e-5 "
+            "--no-errors",
+        )
+    ),
+    "membranes_tiled": Part(
+        (f"{BENCH} md --preset popc --tile 2x2 --tolerance 5e-4 1e-5 --no-errors",)
+    ),
+    "protein_charmm36": Part(
+        (
+            f"{BENCH} md --system {DHFR} --forcefield charmm36.xml charmm36/water.xml "
+            "--cutoff 1.2 --switch 1.0 --timestep 0.002 --tolerance 5e-4 1e-5",
+        )
+    ),
+    "protein": Part((f"{BENCH} md --system {DHFR} --tolerance 5e-4 --marginal",)),
+    "sites": Part(
+        (
+            f"{BENCH} md --sizes 6 4.5:2x2x2 --every-atom --tolerance 5e-4 1e-5 --no-marginal "
+            "--no-errors",
+        )
+    ),
+    "water": Part((f"{BENCH} md --sizes 6 4.5:2x2x2 7.02:3x3x3 --tolerance 5e-4 1e-5",)),
+    "energy": Part((f"{BENCH} nve --sizes 6 --tolerance 5e-4 --smoothing auto 0.02",)),
+    "solver": Part((f"{BENCH} solver --sizes 6 4.5:2x2x2 7.02:3x3x3 --smoothing 0 auto",)),
+    "scaling": Part((f"{BENCH} scaling",)),
+    "open": Part((f"{BENCH} open", f"{BENCH} open --cell 48")),
+    "cpu": Part(
+        (
+            f"{BENCH} solver --backend cpu --sizes 6 --tolerance 5e-4 1e-4 1e-5 1e-6 1e-8 "
+            "--smoothing auto",
+            f"{BENCH} md --platform CPU --sizes 6 --tolerance 5e-4",
+        ),
+        gpu=False,
+    ),
+    "accuracy": Part(("tests.accuracy_table",), gpu=False),
+}
+
+
+def has_gpu() -> bool:
+    """Whether OpenMM can make a Context on its CUDA platform."""
+    import openmm
+
+    system = openmm.System()
+    system.addParticle(1.0)
+    try:
+        cuda = openmm.Platform.getPlatformByName("CUDA")
+        openmm.Context(system, openmm.VerletIntegrator(0.001), cuda)
+    except openmm.OpenMMException:
+        return False
+    return True
+
+
+def run(command: str, dhfr: str, seconds: float) -> dict:
+    """Run a command for at most these seconds; returns the JSON that it writes."""
+    words = [dhfr if word == DHFR else word for word in command.split()]
+    paths = [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "result.json")
+        subprocess.run(
+            [sys.executable, "-m", *words, f"--json={output}"],
+            check=True,
+            timeout=seconds,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )
+        return json.loads(output.read_text(encoding="utf-8"))
+
+
+def measure(part: Part, dhfr: str) -> dict:
+    """Hardware, versions and date of a part, and the result of each of its commands."""
+    end, results = time.monotonic() + LIMIT, []
+    for command in part.commands:
+        results.append({"command": command, **run(command, dhfr, end - time.monotonic())})
+    origin = {name: results[0][name] for name in ("hardware", "versions")}
+    runs = [{k: v for k, v in result.items() if k not in origin} for result in results]
+    return {**origin, "date": datetime.date.today().isoformat(), "runs": runs}
+
+
+def lacking(part: Part, cuda: bool, dhfr: str) -> str:
+    """What a part needs and this machine does not have; empty if nothing."""
+    needs = ["a CUDA device that OpenMM can use"] if part.gpu and not cuda else []
+    if any(DHFR in command for command in part.commands) and not Path(dhfr).is_file():
+        needs.append("--dhfr FILE")
+    return " and ".join(needs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results go")
+    parser.add_argument("--dhfr", default=DHFR, metavar="FILE", help=f"OpenMM's {DHFR}")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(unknown)}")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    cuda, failed = has_gpu(), False
+    for name in args.parts or PARTS:
+        needs = lacking(PARTS[name], cuda, args.dhfr)
+        if needs or not args.parts:
+            print(f"{name}: {f'needs {needs}' if needs else 'can be measured here'}")
+            failed |= bool(args.parts)
+            continue
+        begin = time.monotonic()
+        try:
+            result = json.dumps(measure(PARTS[name], args.dhfr), indent=1, ensure_ascii=False)
+        except subprocess.SubprocessError as error:
+            print(f"{name}: {error}", flush=True)
+            failed = True
+            continue
+        (args.folder / f"{name}.json").write_text(f"{result}\n", encoding="utf-8")
+        print(f"{name}: measured in {time.monotonic() - begin:.0f} s", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
