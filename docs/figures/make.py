@@ -4,6 +4,7 @@ Numbers are read from the tables of the pages, so that a figure shows what its p
 and hardware behind them are named there. Colours are those of Okabe and Ito, which readers with any
 colour vision tell apart, and every curve has a marker of its own."""
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -42,6 +43,12 @@ def table(page: str, *columns: str) -> list[dict[str, str]]:
             end = next(k for k in range(place, len(rows) + 1) if k == len(rows) or not rows[k])
             return [dict(zip(head, row, strict=True)) for row in rows[place + 2 : end]]
     raise ValueError(f"{page} has no table with the columns {', '.join(columns)}")
+
+
+def hardware(part: str) -> str:
+    """Hardware and version of OpenMM of some measured numbers."""
+    stored = json.loads((DOCS / "numbers" / f"{part}.json").read_text(encoding="utf-8"))
+    return f"{stored['hardware']}, OpenMM {stored['versions']['OpenMM']}"
 
 
 def number(text: str) -> float:
@@ -114,7 +121,7 @@ def steps() -> Figure:
         title="70,752 atoms, by tolerance",
     )
     accuracy.legend(loc="upper right")
-    growth.set_title("one NVIDIA H200, OpenMM 8.6.1")
+    growth.set_title(hardware("water"))
     return figure
 
 

@@ -67,15 +67,36 @@ PARTS = {
         )
     ),
     "water": Part((f"{BENCH} md --sizes 6 4.5:2x2x2 7.02:3x3x3 --tolerance 5e-4 1e-5",)),
-    "energy": Part((f"{BENCH} nve --sizes 6 --tolerance 5e-4 --smoothing auto 0.02",)),
-    "solver": Part((f"{BENCH} solver --sizes 6 4.5:2x2x2 7.02:3x3x3 --smoothing 0 auto",)),
+    "energy": Part((f"{BENCH} nve --sizes 6 --tolerance 5e-4",)),
+    "solver": Part((f"{BENCH} solver --sizes 6 4.5:2x2x2 7.02:3x3x3",)),
+    "grids": Part(
+        tuple(
+            f"{BENCH} solver --sizes 7.02:3x3x3 --tolerance 5e-4 --smoothing 0 --order 8 "
+            f"--near-radius {radius} --grid {grid}"
+            for radius, grid in (
+                (1.87, "40 40 40"),
+                (1.87, "39 39 39"),
+                (1.8, "36 40 40"),
+                (1.8, "36 36 40"),
+                (1.87, "36 36 36"),
+            )
+        )
+    ),
     "scaling": Part((f"{BENCH} scaling",)),
-    "open": Part((f"{BENCH} open", f"{BENCH} open --cell 48")),
+    "open": Part((f"{BENCH} open",)),
+    "nearly_empty": Part((f"{BENCH} open --cell 48",)),
     "cpu": Part(
         (
             f"{BENCH} solver --backend cpu --sizes 6 --tolerance 5e-4 1e-4 1e-5 1e-6 1e-8 "
             "--smoothing auto",
-            f"{BENCH} md --platform CPU --sizes 6 --tolerance 5e-4",
+        ),
+        gpu=False,
+    ),
+    "cpu_steps": Part((f"{BENCH} md --platform CPU --sizes 6 --tolerance 5e-4",), gpu=False),
+    "cpu_cells": Part(
+        (
+            f"{BENCH} solver --backend cpu --sizes 6 --tolerance 5e-4 --order 9 "
+            "--near-radius 1.87 --smoothing 0.035 --cells cube dodecahedron octahedron skewed",
         ),
         gpu=False,
     ),

@@ -1,7 +1,9 @@
-"""Every measured number has one home, a table of a reference page with its command and hardware:
-README and front page say what these tables say."""
+"""Every measured number has one home, a file in docs/numbers: the tables of the pages are written
+from these files, and sentences say what the tables say."""
 
+import datetime
 import importlib.util
+import json
 import re
 import runpy
 
@@ -14,21 +16,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FRONT_PAGE = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 MAKE = runpy.run_path(str(ROOT / "docs" / "figures" / "make.py"))
 table, number = MAKE["table"], MAKE["number"]
+MEASURE = runpy.run_path(str(ROOT / "docs" / "numbers" / "measure.py"))
+NUMBERS = runpy.run_path(str(ROOT / "docs" / "numbers" / "tables.py"))
 
 MEMBRANES = table("reference/plugin.md", "system", "atoms", "step, ms", "over PME's")
 WATER = table("reference/plugin.md", "method", "tolerance", "step, ms", "force error")
 TOLERANCES = {"0.0005": "5e-4", "1e-05": "1e-5"}
 """As tables have them, and as texts do."""
-
-SYSTEMS = {
-    ("popc-charmm36", "32,512"): "POPC bilayer | CHARMM36, 1.2 nm",
-    ("popc-charmm36, NPT", "32,512"): "the same under a membrane barostat | CHARMM36, 1.2 nm",
-    ("DHFR, CHARMM36", "23,558"): "DHFR in water | CHARMM36, 1.2 nm",
-    ("popc", "32,512"): "POPC bilayer | Lipid17, 0.9 nm",
-    ("popc, NPT", "32,512"): "the same under a membrane barostat | Lipid17, 0.9 nm",
-    ("popc", "130,048"): "four of them | Lipid17, 0.9 nm",
-}
-"""Names and atoms of the reference page, and how the rows of README begin."""
 
 
 def select(rows, **values):
@@ -45,16 +39,29 @@ def interval(values):
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_membranes(system):
-    shown = []
-    for tolerance in TOLERANCES:
-        pme, fmm = (
-            select(MEMBRANES, system=system[0], atoms=system[1], tolerance=tolerance, method=method)
-            for method in ("PME", "FMM")
-        )
-        shown += [pme["step, ms"], fmm["step, ms"], fmm["over PME's"]]
-    assert f"| {' | '.join((SYSTEMS[system], system[1], *shown))} |" in README
+@pytest.mark.parametrize("page", sorted({table.page for table in NUMBERS["TABLES"].values()}))
+def test_tables_show_the_stored_numbers(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = {name for name, table in NUMBERS["TABLES"].items() if table.page == page}
+    assert {name for _, name, _ in NUMBERS["TABLE"].findall(text)} == names
+    assert NUMBERS["written"](text) == text, "run docs/numbers/tables.py"
+
+
+@pytest.mark.parametrize("name", MEASURE["PARTS"])
+def test_every_part_is_stored_with_its_origin(name):
+    stored = json.loads((ROOT / "docs" / "numbers" / f"{name}.json").read_text(encoding="utf-8"))
+    assert stored["hardware"]
+    assert {"fmm_openmm", "OpenMM"} <= set(stored["versions"])
+    assert datetime.date.fromisoformat(stored["date"])
+    assert [run["command"] for run in stored["runs"]] == list(MEASURE["PARTS"][name].commands)
+    tables = [table for table in NUMBERS["TABLES"].values() if name in table.parts]
+    assert tables
+    shown = " ".join((ROOT / table.page).read_text(encoding="utf-8") for table in tables)
+    if name != "grids":  # which gives its options apart
+        for run in stored["runs"]:
+            assert run["command"].replace("fmm_openmm ", "fmm-openmm ") in one_line(
+                shown.replace("\\\n", " ")
+            )
 
 
 def test_summary_of_membranes():
@@ -68,27 +75,6 @@ def test_summary_of_membranes():
     )
     assert sentence in one_line(README)
     assert sentence in one_line(FRONT_PAGE)
-
-
-def test_water():
-    shown = table("../README.md", "PME, 1e-5, best cutoff", "FMM, 1e-5")
-    methods = {
-        "PME, 5e-4": ("PME", "0.0005"),
-        "FMM, 5e-4": ("FMM", "0.0005"),
-        "PME, 1e-5": ("PME", "1e-05"),
-        "PME, 1e-5, best cutoff": ("PME, best cutoff", "1e-05"),
-        "FMM, 1e-5": ("FMM", "1e-05"),
-    }
-    *times, errors = shown
-    assert len(times) == 3
-    for name, (method, tolerance) in methods.items():
-        for row in times:
-            found = select(WATER, atoms=row["atoms"], method=method, tolerance=tolerance)
-            half_digit = 0.5001 * 10.0 ** -len(row[name].partition(".")[2])
-            assert number(row[name]) == pytest.approx(number(found["step, ms"]), abs=half_digit)
-        for row in times[:2]:
-            found = select(WATER, atoms=row["atoms"], method=method, tolerance=tolerance)
-            assert number(errors[name]) == pytest.approx(number(found["force error"]), rel=0.35)
 
 
 def test_summary_of_water():
@@ -149,9 +135,6 @@ def test_other_rows_of_readme():
     assert f"| {number(select(times, tolerance='0.0005')['evaluation, ms']):.0f} ms |" in README
 
 
-MEASURE = runpy.run_path(str(ROOT / "docs" / "numbers" / "measure.py"))
-
-
 @pytest.mark.parametrize("name", MEASURE["PARTS"])
 def test_commands_that_measure_are_understood(name):
     for command in MEASURE["PARTS"][name].commands:
@@ -168,3 +151,16 @@ def test_a_part_that_cannot_be_measured_says_what_it_needs():
         "a CUDA device that OpenMM can use and --dhfr FILE"
     )
     assert MEASURE["lacking"](part, True, __file__) == ""
+
+
+def test_quickstart():
+    page = one_line((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
+    times = [
+        number(select(WATER, atoms="21,384", method=method, tolerance=tolerance)["step, ms"])
+        for tolerance in TOLERANCES
+        for method in ("FMM", "PME")
+    ]
+    sentence = (
+        "takes {:.3f} ms with FMM and {:.3f} with PME at 5e-4, and {:.3f} and {:.3f} ms at 1e-5"
+    )
+    assert sentence.format(*times) in page

@@ -1,0 +1,399 @@
+"""Write the tables of README and documentation from the measured numbers beside this script.
+
+    python docs/numbers/tables.py
+
+A table stands in its page between ``<!-- table: NAME -->`` and ``<!-- /table -->``, followed by
+hardware, date and versions. ``measure.py`` makes the numbers.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+CHECKOUT = FOLDER.parents[1]
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+Row = dict[str, str]
+"""Cells by column; columns that are empty in all rows are left out."""
+
+
+def part(name: str) -> dict:
+    """What ``measure.py`` stored of a part."""
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def rows_of(*names: str) -> list[dict]:
+    """The rows of all runs of some parts, each with the other entries of its run."""
+    runs = [run for name in names for run in part(name)["runs"]]
+    return [{**run, **row} for run in runs for row in run["rows"] if "failure" not in row]
+
+
+def digits(value: float | None, count: int = 3) -> str:
+    """A number with this many significant digits; nothing for None."""
+    if value is None:
+        return ""
+    shown = f"{float(f'{value:.{count}g}'):#.{count}g}"
+    return (f"{value:.0f}" if "e" in shown else shown).rstrip(".")
+
+
+def fixed(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def microseconds(value: float | None) -> str:
+    return fixed(None if value is None else 1e6 * value, ".0f")
+
+
+def boxes(row: dict) -> str:
+    """Order, near radius and boxes of a row that has them."""
+    if row.get("order") is None:
+        return ""
+    grid = [axis[k] for k, axis in enumerate(row["grid"])]
+    return f"{row['order']}, {row['near_radius']:g}, {grid}"
+
+
+FILE_OF_DHFR = "5dfr_solv-cube_equil.pdb.gz"
+
+
+def label(row: dict) -> str:
+    """Name of a system that was simulated."""
+    name = row["system"].removesuffix(":1x1x1")
+    if name == "water" and "--every-atom" in row["command"]:
+        name = "water, every atom a site"
+    if name == FILE_OF_DHFR:
+        name = "DHFR, CHARMM36" if row["cutoff"] > 1 else "DHFR"
+    return f"{name}, NPT" if row.get("ensemble") == "npt" else name
+
+
+def steps(*names: str, systems: bool = True) -> list[Row]:
+    """Whole MD steps."""
+    return [
+        {
+            "system": label(row) if systems else "",
+            "atoms": f"{row['atoms']:,}",
+            "tolerance": "" if row["method"] == "charges zero" else f"{row['tolerance']:g}",
+            "method": row["method"],
+            "cutoff, nm": f"{row['cutoff']:g}",
+            "step, ms": digits(1e3 * row["step_seconds"]),
+            "ns/day": f"{row['ns_per_day']:.0f}",
+            "over PME's": fixed(row.get("over_pme"), ".2f"),
+            "over best PME's": fixed(row.get("over_best_pme"), ".2f"),
+            "force error": fixed(row.get("force_error"), ".1e"),
+            "order, radius, boxes": boxes(row),
+        }
+        for row in rows_of(*names)
+        if row["method"] != "charges zero" or row["tolerance"] == 5e-4  # the same for all
+    ]
+
+
+def protein() -> list[Row]:
+    left_out = ("atoms", "tolerance", "cutoff, nm", "order, radius, boxes")
+    return [
+        {name: cell for name, cell in row.items() if name not in left_out}
+        for row in steps("protein", systems=False)
+    ]
+
+
+SYSTEMS = {
+    ("popc-charmm36", 32512): ("POPC bilayer", "CHARMM36, 1.2 nm"),
+    ("popc-charmm36, NPT", 32512): ("the same under a membrane barostat", "CHARMM36, 1.2 nm"),
+    ("DHFR, CHARMM36", 23558): ("DHFR in water", "CHARMM36, 1.2 nm"),
+    ("popc", 32512): ("POPC bilayer", "Amber Lipid17, 0.9 nm"),
+    ("popc, NPT", 32512): ("the same under a membrane barostat", "Amber Lipid17, 0.9 nm"),
+    ("popc", 130048): ("four of them", "Amber Lipid17, 0.9 nm"),
+}
+"""How texts call the systems of :data:`MEMBRANES`, with force field and cutoff."""
+
+MEMBRANES = (
+    "membranes",
+    "membranes_npt",
+    "membranes_tiled",
+    "protein_charmm36",
+)
+TOLERANCES = {5e-4: "5e-4", 1e-5: "1e-5"}
+
+
+def found(rows: list[dict], **values) -> dict | None:
+    """The first row with these values; None if there is none."""
+    return next((row for row in rows if all(row[name] == values[name] for name in values)), None)
+
+
+def membranes_and_proteins() -> list[Row]:
+    """PME and FMM at two tolerances, one row for each system."""
+    rows, table = rows_of(*MEMBRANES), []
+    for (name, atoms), (system, forcefield) in SYSTEMS.items():
+        cells = {"system": system, "force field, cutoff": forcefield, "atoms": f"{atoms:,}"}
+        measured = [row for row in rows if label(row) == name and row["atoms"] == atoms]
+        for tolerance, shown in TOLERANCES.items():
+            pme = found(measured, tolerance=tolerance, method="PME")
+            fmm = found(measured, tolerance=tolerance, method="FMM")
+            cells[f"PME, {shown}"] = digits(1e3 * pme["step_seconds"])
+            cells[f"FMM, {shown}"] = digits(1e3 * fmm["step_seconds"])
+            cells[f"FMM/PME, {shown}"] = f"{fmm['over_pme']:.2f}"
+        table.append(cells)
+    return table
+
+
+def water() -> list[Row]:
+    """PME and FMM at two tolerances, one row for each number of atoms."""
+    rows = rows_of("water")
+    columns = {
+        f"{method}, {shown}" if method != "PME, best cutoff" else "PME, 1e-5, best cutoff": {
+            "tolerance": tolerance,
+            "method": method,
+        }
+        for tolerance, shown in TOLERANCES.items()
+        for method in ("PME", "PME, best cutoff", "FMM")
+        if (tolerance, method) != (5e-4, "PME, best cutoff")
+    }
+    table = []
+    for atoms in dict.fromkeys(row["atoms"] for row in rows):
+        cells = {"atoms": f"{atoms:,}"}
+        for name, values in columns.items():
+            row = found(rows, atoms=atoms, **values)
+            cells[name] = digits(1e3 * row["step_seconds"]) if row else ""
+        table.append(cells)
+    atoms = max(row["atoms"] for row in rows if row.get("force_error"))
+    errors = {
+        name: fixed((found(rows, atoms=atoms, **values) or {}).get("force_error"), ".1e")
+        for name, values in columns.items()
+    }
+    return [*table, {"atoms": f"RMS force error, {atoms:,}", **errors}]
+
+
+def gains() -> list[Row]:
+    """FMM over PME, by system and tolerance."""
+    ratio = "FMM/PME, "
+    names = {f"{ratio}{shown}": f"at {shown}" for shown in TOLERANCES.values()}
+    table = [
+        {name: row[name] for name in ("system", "force field, cutoff", "atoms")}
+        | {"hardware": "", **{names[name]: row[name] for name in names}}
+        for row in membranes_and_proteins()
+    ]
+    rows = rows_of("water")
+    for atoms in dict.fromkeys(row["atoms"] for row in rows):
+        cells = {"system": "TIP3P water", "force field, cutoff": "Amber, 0.9 nm"}
+        cells["atoms"] = f"{atoms:,}"
+        for tolerance, shown in TOLERANCES.items():
+            row = found(rows, atoms=atoms, tolerance=tolerance, method="FMM")
+            cells[f"at {shown}"] = f"{row['over_pme']:.2f}"
+        table.append(cells)
+    return table
+
+
+def energy() -> list[Row]:
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "method": row["method"],
+            "drift, kT/ns/dof": f"{row['drift']:+.4f}",
+            "residual, kJ/mol": f"{row['residual']:.3f}",
+        }
+        for row in rows_of("energy")
+    ]
+
+
+def evaluations() -> list[Row]:
+    """Evaluations on a GPU with their stages, us."""
+    return [
+        {
+            "atoms": f"{row['atoms']}",
+            "tolerance": f"{row['tolerance']:g} {row['precision']}",
+            "smoothing": f"{row['smoothing']:g}",
+            "order, radius, boxes": boxes(row),
+            "error": f"{row['force_error']:.1e}",
+            "evaluation": microseconds(row["seconds"]),
+            **{stage: microseconds(value) for stage, value in row["stages"].items()},
+            "new shape": microseconds(row["new_shape_seconds"]),
+            "10^9 pairs/s": digits(1e-9 * row["pairs_per_second"]),
+            "p2p / limit": fixed(row["p2p_share"], ".2f"),
+            "far / limit": fixed(row["far_share"], ".2f"),
+        }
+        for row in rows_of("solver")
+    ]
+
+
+def grids() -> list[Row]:
+    return [
+        {
+            "near radius, boxes": boxes(row).partition(", ")[2],
+            "error": f"{row['force_error']:.1e}",
+            "evaluation": microseconds(row["seconds"]),
+            "p2p": microseconds(row["stages"]["p2p"]),
+            "p2p / limit": fixed(row["p2p_share"], ".2f"),
+        }
+        for row in rows_of("grids")
+    ]
+
+
+def scaling() -> list[Row]:
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "evaluation": microseconds(row["seconds"]),
+            "ns an atom": f"{1e9 * row['seconds'] / row['atoms']:.2f}",
+            "error": f"{row['force_error']:.1e}",
+        }
+        for row in rows_of("scaling")
+    ]
+
+
+def droplets() -> list[Row]:
+    rows, table = rows_of("open"), []
+    for atoms in dict.fromkeys(row["atoms"] for row in rows):
+        fmm, direct, tree = (
+            found(rows, atoms=atoms, method=method) or {}
+            for method in ("fmm", "direct", "treecode")
+        )
+        table.append(
+            {
+                "atoms": f"{atoms:,}",
+                "order, radius, boxes": fmm["parameters"],
+                "error": f"{fmm['force_error']:.1e}",
+                "FMM": microseconds(fmm["seconds"]),
+                "direct sum": microseconds(direct.get("seconds")),
+                "treecode": microseconds(tree.get("seconds")),
+            }
+        )
+    return table
+
+
+def nearly_empty() -> list[Row]:
+    return [
+        {
+            "system": row["system"],
+            "atoms": f"{row['atoms']:,}",
+            "order, radius, boxes": row["parameters"],
+            "error": f"{row['force_error']:.1e}",
+            "evaluation": microseconds(row["seconds"]),
+            "a call": microseconds(row["call_seconds"]),
+        }
+        for row in rows_of("nearly_empty")
+    ]
+
+
+def errors() -> list[Row]:
+    """Measured error over tolerance of the test systems."""
+    return [
+        {"system": row["system"], "atoms": str(row["atoms"])}
+        | {name: f"{ratio:.2g}" for name, ratio in row["error_over_tolerance"].items()}
+        for row in rows_of("accuracy")
+    ]
+
+
+def cpu() -> list[Row]:
+    return [
+        {
+            "tolerance": f"{row['tolerance']:g}",
+            "order, radius, boxes": boxes(row),
+            "precision": row["precision"],
+            "measured error": f"{row['force_error']:.1e}",
+            "evaluation, ms": f"{1e3 * row['seconds']:.1f}",
+            "new shape, ms": f"{1e3 * row['new_shape_seconds']:.0f}",
+        }
+        for row in rows_of("cpu")
+    ]
+
+
+def cpu_steps() -> list[Row]:
+    times = {row["method"]: f"{1e3 * row['step_seconds']:.1f}" for row in rows_of("cpu_steps")}
+    return [{name: times[name] for name in ("PME", "FMM", "charges zero")}]
+
+
+def cells() -> list[Row]:
+    rows = rows_of("cpu_cells")
+    return [
+        {
+            "cell": row["cell"],
+            "measured error": f"{row['force_error']:.1e}",
+            "evaluation, ms": f"{1e3 * row['seconds']:.1f}",
+            "over the cube": f"{row['seconds'] / rows[0]['seconds']:.2f}",
+        }
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page.
+
+    Attributes:
+        page: from the checkout.
+        parts: of ``measure.py``, which it shows.
+    """
+
+    page: str
+    parts: tuple[str, ...]
+    rows: Callable[[], list[Row]]
+
+
+PLUGIN, GPU = "docs/reference/plugin.md", "docs/reference/gpu.md"
+ACCURACY = "docs/explanation/accuracy.md"
+ALL_STEPS = (*MEMBRANES, "sites")
+TABLES = {
+    "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),
+    "readme_water": Table("README.md", ("water",), water),
+    "gains": Table("docs/howto/gain.md", (*MEMBRANES, "water"), gains),
+    "membranes": Table(PLUGIN, ALL_STEPS, lambda: steps(*ALL_STEPS)),
+    "protein": Table(PLUGIN, ("protein",), protein),
+    "water": Table(PLUGIN, ("water",), lambda: steps("water", systems=False)),
+    "energy": Table(PLUGIN, ("energy",), energy),
+    "solver": Table(GPU, ("solver",), evaluations),
+    "grids": Table(GPU, ("grids",), grids),
+    "scaling": Table(GPU, ("scaling",), scaling),
+    "open": Table(GPU, ("open",), droplets),
+    "nearly_empty": Table(GPU, ("nearly_empty",), nearly_empty),
+    "accuracy": Table(ACCURACY, ("accuracy",), errors),
+    "cpu": Table(ACCURACY, ("cpu",), cpu),
+    "cpu_steps": Table(ACCURACY, ("cpu_steps",), cpu_steps),
+    "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
+}
+
+
+def origins(parts: tuple[str, ...]) -> str:
+    """Hardware, versions and dates of the parts, in one sentence, with the ``note`` of a part if it
+    has one."""
+    days: dict[tuple[str, ...], list[str]] = {}
+    for name in parts:
+        stored = part(name)
+        versions = stored["versions"]
+        key = stored["hardware"], versions["OpenMM"], versions["fmm_openmm"], stored.get("note", "")
+        days.setdefault(key, []).append(stored["date"])
+    measured = [
+        f"{' and '.join(sorted(set(dates)))} on {hardware}, OpenMM {openmm}, fmm_openmm {version}"
+        f"{note}"
+        for (hardware, openmm, version, note), dates in days.items()
+    ]
+    return f"*Measured {'; '.join(measured)}.*"
+
+
+def markdown(table: Table) -> str:
+    """The table and its origin."""
+    rows = table.rows()
+    columns = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if any(row.get(name) for row in rows)
+    ]
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[row.get(name, "") for name in columns] for row in rows]
+    shown = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"{shown}\n\n{origins(table.parts)}\n"
+
+
+def written(text: str) -> str:
+    """The text of a page with all of its tables written anew."""
+    return TABLE.sub(lambda m: f"{m[1]}{markdown(TABLES[m[2]])}{m[3]}", text)
+
+
+def main() -> None:
+    for name in dict.fromkeys(table.page for table in TABLES.values()):
+        page = CHECKOUT / name
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
