@@ -5,7 +5,6 @@ a run continues from the file that --checkpoint wrote.
 """
 
 import csv
-import os
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, fields
@@ -26,7 +25,7 @@ from fmm_openmm.cli.options import (
     fmm_options,
     platform,
 )
-from fmm_openmm.cli.readers import reading
+from fmm_openmm.cli.restart import keep_frames, keep_rows, load_checkpoint, save_checkpoint
 from fmm_openmm.cli.summary import Sample, described, draw, seconds_per_step, summary
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 
@@ -88,8 +87,8 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--restart",
         metavar="FILE",
-        help="go on from what --checkpoint wrote, to --steps in all; rows of --log after "
-        "that are replaced, --trajectory is appended to",
+        help="go on from what --checkpoint wrote, to --steps in all; rows of --log and frames of "
+        "--trajectory after that are replaced",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
@@ -322,11 +321,13 @@ def simulate(
     with ExitStack() as stack:
         log = None
         if args.log:
-            log = stack.enter_context(Log(args.log, samples[0].step if args.restart else None))
+            restart = samples[0].step if args.restart else None
+            log = stack.enter_context(Log(args.log, args.interval, restart))
             if not log.goes_on:
                 log.write(samples[0])
         if args.trajectory:
-            goes_on = {"append": True} if args.restart and Path(args.trajectory).exists() else {}
+            kept = args.restart and keep_frames(args.trajectory, simulation.currentStep)
+            goes_on = {"append": True} if kept else {}
             simulation.reporters.append(
                 TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval, **goes_on)
             )
@@ -336,7 +337,7 @@ def simulate(
         stack.enter_context(simulation_errors(simulation))
         while simulation.currentStep < args.steps and not interrupt.came:
             before, start = simulation.currentStep, time.perf_counter()
-            end = min(before + args.interval, args.steps)
+            end = min(before - before % args.interval + args.interval, args.steps)
             while simulation.currentStep < end and not interrupt.came:
                 simulation.step(min(STEPS_AT_ONCE, end - simulation.currentStep))
                 interrupt.stage = f"after {simulation.currentStep} of {args.steps} steps"
@@ -360,8 +361,8 @@ class Log:
         goes_on: whether the file contains rows of an earlier run.
     """
 
-    def __init__(self, path: str, restart: int | None):
-        self.goes_on = restart is not None and keep_rows(path, restart)
+    def __init__(self, path: str, interval: int, restart: int | None):
+        self.goes_on = restart is not None and keep_rows(path, restart, interval)
         self._file = open(path, "a" if self.goes_on else "w", newline="", encoding="utf-8")
         self._table = csv.writer(self._file)
         if not self.goes_on:
@@ -377,55 +378,6 @@ class Log:
         """Write a row."""
         self._table.writerow(astuple(one))
         self._file.flush()
-
-
-def keep_rows(path: str, last: int) -> bool:
-    """Remove the rows of a log after a step, which a run wrote that ended before its next
-    checkpoint. Returns whether there is a log.
-
-    Raises:
-        ValueError: the file is not a log.
-    """
-    if not Path(path).exists():
-        return False
-    names = [field.name for field in fields(Sample)]
-    with open(path, newline="", encoding="utf-8") as file, reading(path):
-        heading, *rows = list(csv.reader(file)) or [None]
-        if heading is None:
-            return False
-        if heading != names:
-            raise ValueError("this is not a log of fmm-openmm run")
-        kept = [row for row in rows if len(row) == len(names) and int(row[0]) <= last]
-    with replacing(path) as made, open(made, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([names, *kept])
-    return True
-
-
-@contextmanager
-def replacing(path: str):
-    """The name of a file for a ``with`` block to write, which then takes the place of another in
-    one go, so that there is always a whole one."""
-    made = f"{path}.part"
-    yield made
-    os.replace(made, path)
-
-
-def save_checkpoint(simulation: app.Simulation, path: str) -> None:
-    """Write or replace the file."""
-    save = simulation.saveState if _suffix(path) == ".xml" else simulation.saveCheckpoint
-    with replacing(path) as made:
-        save(made)
-
-
-def load_checkpoint(simulation: app.Simulation, path: str) -> None:
-    """Load a file written by :func:`save_checkpoint` for the same System.
-
-    Raises:
-        ValueError: the file is damaged, or belongs to another System.
-    """
-    with reading(path):
-        load = simulation.loadState if _suffix(path) == ".xml" else simulation.loadCheckpoint
-        load(path)
 
 
 def sample(simulation: app.Simulation, dof: int) -> Sample:

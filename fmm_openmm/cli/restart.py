@@ -1,0 +1,133 @@
+"""Checkpoints, and outputs that a restarted run goes on with: what was written after the checkpoint
+is removed, so that they become those of one run."""
+
+import csv
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+from openmm import app
+
+from fmm_openmm.cli.readers import reading
+from fmm_openmm.cli.summary import Sample
+
+DCD_COUNTS, DCD_BOX, DCD_COMMENTS = 8, 48, 92
+"""Offsets in a DCD file of the number of frames, first step and interval; of the flag of a box; of
+the length of the comments, behind which are the number of atoms and the frames."""
+
+XTC_MAGIC = 1995
+XTC_ATOMS, XTC_LENGTH = 52, 88
+"""Offsets in a frame of an XTC file of what follows the box, and of the length of the coordinates
+if they are compressed, which they are for more than nine atoms."""
+
+
+def keep_rows(path: str, last: int, interval: int) -> bool:
+    """Remove the rows of a log after a step, which a run wrote that ended before its next
+    checkpoint, and the row of this step if the run ended between two samples. Returns whether there
+    is a log.
+
+    Raises:
+        ValueError: the file is not a log.
+    """
+    if not Path(path).exists():
+        return False
+    last -= last % interval > 0
+    names = [field.name for field in fields(Sample)]
+    with open(path, newline="", encoding="utf-8") as file, reading(path):
+        heading, *rows = list(csv.reader(file)) or [None]
+        if heading is None:
+            return False
+        if heading != names:
+            raise ValueError("this is not a log of fmm-openmm run")
+        kept = [row for row in rows if len(row) == len(names) and int(row[0]) <= last]
+    with replacing(path) as made, open(made, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names, *kept])
+    return True
+
+
+def keep_frames(path: str, last: int) -> bool:
+    """Remove the frames of a trajectory after a step, also one that was cut short. Returns whether
+    any is left.
+
+    Raises:
+        ValueError: the file is not a DCD or XTC trajectory.
+    """
+    if not Path(path).exists():
+        return False
+    with reading(path), open(path, "r+b") as file:
+        cut = _cut_dcd if path.lower().endswith(".dcd") else _cut_xtc
+        try:
+            return cut(file, last)
+        except struct.error as error:
+            raise ValueError("the file is damaged") from error
+
+
+def _cut_dcd(file, last: int) -> bool:
+    """The format is that of :class:`openmm.app.DCDFile`: little-endian, frames of one length."""
+    if file.read(8) != struct.pack("<i4s", 84, b"CORD"):
+        raise ValueError("this is not a DCD file that OpenMM wrote")
+    count, first, interval = _unpack(file, DCD_COUNTS, "<3i")
+    (box,) = _unpack(file, DCD_BOX, "<i")
+    (comments,) = _unpack(file, DCD_COMMENTS, "<i")
+    (atoms,) = _unpack(file, DCD_COMMENTS + 12 + comments, "<i")
+    begin, size = DCD_COMMENTS + 20 + comments, 56 * bool(box) + 3 * (8 + 4 * atoms)
+    whole = (file.seek(0, os.SEEK_END) - begin) // size
+    kept = max(0, min(count, whole, (last - first) // max(interval, 1) + 1))
+    file.seek(DCD_COUNTS)
+    file.write(struct.pack("<i", kept))
+    file.truncate(begin + kept * size)
+    return kept > 0
+
+
+def _cut_xtc(file, last: int) -> bool:
+    """Frames begin with a number that tells the format, number of atoms and step, and are
+    big-endian."""
+    end, begin = file.seek(0, os.SEEK_END), 0
+    while end - begin > XTC_LENGTH + 4:
+        magic, atoms, step = _unpack(file, begin, ">3i")
+        if magic != XTC_MAGIC:
+            raise ValueError("this is not an XTC file")
+        following = begin + XTC_ATOMS + 4 + 12 * atoms
+        if atoms > 9:
+            (length,) = _unpack(file, begin + XTC_LENGTH, ">i")
+            following = begin + XTC_LENGTH + 4 + length + -length % 4
+        if step > last or following > end:
+            break
+        begin = following
+    file.truncate(begin)
+    return begin > 0
+
+
+def _unpack(file, offset: int, form: str) -> tuple:
+    file.seek(offset)
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """The name of a file for a ``with`` block to write, which then takes the place of another in
+    one go, so that there is always a whole one."""
+    made = f"{path}.part"
+    yield made
+    os.replace(made, path)
+
+
+def save_checkpoint(simulation: app.Simulation, path: str) -> None:
+    """Write or replace the file."""
+    save = simulation.saveState if path.lower().endswith(".xml") else simulation.saveCheckpoint
+    with replacing(path) as made:
+        save(made)
+
+
+def load_checkpoint(simulation: app.Simulation, path: str) -> None:
+    """Load a file written by :func:`save_checkpoint` for the same System.
+
+    Raises:
+        ValueError: the file is damaged, or belongs to another System.
+    """
+    with reading(path):
+        load = simulation.loadState if path.lower().endswith(".xml") else simulation.loadCheckpoint
+        load(path)
