@@ -1,5 +1,5 @@
-"""What setup.cfg cannot say: in a package index the links of the README, and those beside it, lead
-to the project's page, where setup.cfg names one as its ``url``."""
+"""Settings that depend on others: in a package index the links of the README, and those of the
+index itself, lead to the project's page, where setup.cfg names one as its ``url``."""
 
 import re
 from configparser import ConfigParser

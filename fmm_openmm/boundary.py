@@ -50,7 +50,7 @@ class Boundary:
 
     @property
     def name(self) -> str:
-        """What a user calls it."""
+        """Name of the boundary in messages."""
         return next(name for name, periodic in NAMES.items() if periodic == self.periodic)
 
     @property

@@ -3,7 +3,7 @@
 A row is a field of a dataclass, made by :func:`option`: its name, type, default, text and check.
 :func:`check_options` checks values by it, :func:`suggests_keywords` gives a function its signature
 and docstring, and the command line its arguments. Type checkers read no table, so a ``TypedDict``
-beside the dataclass repeats names and types; a test compares the two.
+next to the dataclass repeats names and types; a test compares the two.
 """
 
 import difflib

@@ -14,7 +14,7 @@ SHARED = ("-std=c++17", "-shared", "-fPIC")
 
 
 def run(*arguments, text: str | None = None) -> str:
-    """What the compiler prints; its errors are a failure of the test."""
+    """Run the compiler and return its output; an error of the compiler fails the test."""
     done = subprocess.run([COMPILER, *arguments], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

@@ -39,7 +39,7 @@ class Outcome:
     difference: float | None
 
     def failures(self, case: type["Steps"]) -> list[str]:
-        """What is wrong."""
+        """Descriptions of all failures."""
         found = {
             "device memory": self.device > DEVICE_LIMIT,
             "host memory": self.host > case.host_limit,
@@ -73,16 +73,16 @@ class Steps:
         return system, added
 
     def forces(self) -> list[openmm.Force]:
-        """Beside those of the sample."""
+        """Forces in addition to those of the sample."""
         return []
 
     def repeat(self, count: int) -> None:
-        """So many repetitions."""
+        """Repeat the action this many times."""
         self.context.getIntegrator().step(count)
 
     def difference(self) -> float | None:
-        """What the energy lacks from a fresh Context's, kJ/mol a square root of the number of
-        particles; None where no Context lives through all repetitions."""
+        """Difference of the energy from a fresh Context's, kJ/mol for a square root of the number
+        of particles; None where no Context lives through all repetitions."""
         state = self.context.getState(positions=True, energy=True)
         fresh = copy.deepcopy(self.system)
         fresh.setDefaultPeriodicBoxVectors(*state.getPeriodicBoxVectors())
@@ -125,7 +125,7 @@ class Shapes(Steps):
 
 
 class Lists(Steps):
-    """Lennard-Jones forces by lists of sites, every so many steps beside OpenMM's by its own
+    """Lennard-Jones forces by lists of sites, every so many steps compared with OpenMM's by its own
     list. In double precision they differ by 1e-7, as OpenMM holds the parameters in float32; a
     missing pair of water at the cutoff is 4e-6."""
 
@@ -213,7 +213,7 @@ CASES = {
 
 
 def context_of(system: openmm.System, precision: str = "mixed") -> openmm.Context:
-    """On the CUDA platform."""
+    """A Context on the CUDA platform."""
     integrator = openmm.LangevinMiddleIntegrator(300.0, 1.0, 0.002)
     integrator.setRandomNumberSeed(1)
     return openmm.Context(

@@ -160,7 +160,7 @@ class Verdict:
     """What a solver with default options did.
 
     Attributes:
-        outcome: "kept", "told" (refused, or warned of its precision) or "missed".
+        outcome: "kept", "warned" (refused, or warned of its precision) or "missed".
         ratio: relative RMS force error over the tolerance; infinite if it was refused.
     """
 
@@ -176,7 +176,7 @@ def judge(system: System, tolerance: float, backend: str = "cpu") -> Verdict:
     spacing = (abs(np.linalg.det(cell)) / len(q)) ** (1 / 3)
     neighbours = COULOMB_CONSTANT * np.mean(q * q) / spacing**2 * np.sqrt(len(q))
     scale = max(np.linalg.norm(exact), 0.0 if system.exclusions is None else 0.01 * neighbours)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             solver = fmm.CoulombSolver(
@@ -184,12 +184,12 @@ def judge(system: System, tolerance: float, backend: str = "cpu") -> Verdict:
             )
             forces = solver.compute(x).forces
         except (ValueError, fmm.UnsupportedError):
-            return Verdict("told", np.inf)
+            return Verdict("warned", np.inf)
     ratio = float(np.linalg.norm(forces - exact) / (scale or 1.0) / tolerance)
     if ratio <= MISSED:
         return Verdict("kept", ratio)
-    is_told = any("single precision" in str(each.message) for each in told)
-    return Verdict("told" if is_told else "missed", ratio)
+    is_warned = any("single precision" in str(each.message) for each in caught)
+    return Verdict("warned" if is_warned else "missed", ratio)
 
 
 def main() -> int:
@@ -216,7 +216,7 @@ def main() -> int:
     rows = [json.loads(line) for line in done]
     outcomes = Counter((kind, outcome) for _, kind, _, outcome, _ in rows)
     for kind in KINDS:
-        numbers = {name: outcomes[kind, name] for name in ("kept", "told", "missed")}
+        numbers = {name: outcomes[kind, name] for name in ("kept", "warned", "missed")}
         print(f"{kind:22}", *(f"{number:6} {name}" for name, number in numbers.items()))
     for case, kind, tolerance, outcome, ratio in rows:
         if outcome == "missed":

@@ -129,8 +129,11 @@ class LennardJones:
         i, j, d = self.pairs(positions, np.inf if self.cutoff is None else self.cutoff)
         r = np.linalg.norm(d, axis=1)
         a, b = self.a[self.types[i], self.types[j]], self.b[self.types[i], self.types[j]]
-        of = self.functions
-        energy, slope = a * of.f(r) - b * of.g(r), a * of.f_slope(r) - b * of.g_slope(r)
+        functions = self.functions
+        energy, slope = (
+            a * functions.f(r) - b * functions.g(r),
+            a * functions.f_slope(r) - b * functions.g_slope(r),
+        )
         if self.switching is not None:
             u = np.clip((r - self.switching) / (self.cutoff - self.switching), 0, 1)
             share, rate = (

@@ -10,7 +10,7 @@ PACKAGES = {12: "nvidia-cuda-nvrtc-cu12", 13: "nvidia-cuda-nvrtc"}
 """PyPI's packages by the major version of CUDA."""
 
 OLD = re.compile(r"nvrtc: warning: Architectures prior to .* are deprecated .*\n")
-"""What CUDA 12 says of sm_70, and cannot be told to leave out."""
+"""What CUDA 12 says of sm_70, and has no option to leave out."""
 
 
 @cache
@@ -29,7 +29,7 @@ def library(major: int) -> ctypes.CDLL | None:
 
 
 def architectures(nvrtc: ctypes.CDLL) -> list[int]:
-    """What it compiles for, as 90 for sm_90."""
+    """Architectures that NVRTC compiles for, as 90 for sm_90."""
     count = ctypes.c_int()
     assert nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     numbers = (ctypes.c_int * count.value)()

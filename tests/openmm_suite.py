@@ -142,10 +142,10 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         copied = Path(shutil.copytree(chosen.folder, Path(temporary) / "tests"))
         pme, ours = (outcomes(copied, options, convert) for convert in (False, True))
-    return told(pme, ours)
+    return print_report(pme, ours)
 
 
-def told(pme: dict[str, tuple[str, int]], ours: dict[str, tuple[str, int]]) -> int:
+def print_report(pme: dict[str, tuple[str, int]], ours: dict[str, tuple[str, int]]) -> int:
     """Print what :func:`outcomes` returned with PME and with an FMM; the exit status."""
     both = [name for name, (outcome, _) in pme.items() if outcome == "passed" and name in ours]
     failed = [name for name in both if ours[name][0] != "passed"]

@@ -35,7 +35,7 @@ extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
 
 @pytest.mark.parametrize("path", abi.headers())
 def test_headers_are_written(path):
-    """By ``python -m fmm_openmm.backends.cuda.abi``."""
+    """``python -m fmm_openmm.backends.cuda.abi`` writes the headers."""
     assert (NATIVE / path).read_text() == abi.headers()[path]
 
 
@@ -83,7 +83,7 @@ def test_the_core_knows_neither_openmm_nor_the_fmm():
 
 
 def test_buffers_are_those_of_the_programs():
-    """That the plugin names, the host's arrays among them."""
+    """Programs have all buffers that the plugin names, the host's arrays among them."""
     made = {
         "coulomb_program.cpp": [
             program(*CASES[name]) for name in ("open in OpenMM", "mixed in OpenMM")
@@ -112,21 +112,21 @@ def test_what_crosses_arrives(tmp_path):
     loaded = ctypes.CDLL(str(library))
     sizes = (ctypes.c_int * len(STRUCTS)).in_dll(loaded, "sizes")
     assert [*sizes] == [ctypes.sizeof(kind) for kind in STRUCTS]
-    told = []
+    calls = []
 
     def opened(session, context, pickled, size, place, inbox):
         place = place.contents
         text = ctypes.string_at(pickled, size)
-        told.append((session, context, text, place.interface, place.model, inbox.value))
+        calls.append((session, context, text, place.interface, place.model, inbox.value))
 
     def requested(session, what, box, positions, names, values, count, inbox):
         found = {names[k]: values[k] for k in range(count)}
-        told.append((what, box[:9], bool(positions), found, inbox.value))
+        calls.append((what, box[:9], bool(positions), found, inbox.value))
 
     kinds = dict(abi.Callbacks._fields_)
     callbacks = abi.Callbacks(open=kinds["open"](opened), request=kinds["request"](requested))
     loaded.ask(ctypes.byref(callbacks), ctypes.c_void_p(77))
-    assert told == [
+    assert calls == [
         (77, None, b"text", abi.Interface("mixed", 32), b"a model", 77),
         (
             abi.Delivery.CHARGES,

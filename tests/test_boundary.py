@@ -1,4 +1,4 @@
-"""Boundaries, axis by axis; and what a boundary with images along a and b only needs beside its
+"""Boundaries, axis by axis; and what a boundary with images along a and b only needs apart from its
 name and its lattice operator: nothing."""
 
 import numpy as np

@@ -121,7 +121,7 @@ def test_files_in_the_format_of_numba_are_not_read(kernel, tmp_path, caplog, mon
 
 
 @pytest.mark.parametrize("written", ["_save_index", "_save_data"])
-def test_a_full_disk_is_told_once(kernel, tmp_path, caplog, monkeypatch, written):
+def test_a_full_disk_is_reported_once(kernel, tmp_path, caplog, monkeypatch, written):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -216,9 +216,9 @@ assert loader.cupy.RawModule
 assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
 assert "CUPY_CACHE_DIR" not in os.environ
 """
-    told = [line for line in read_only_run(program, installed).splitlines() if "CuPy" in line]
+    lines = [line for line in read_only_run(program, installed).splitlines() if "CuPy" in line]
     folder = installed / ".cupy" / "kernel_cache"
-    (line,) = told
+    (line,) = lines
     assert line.startswith(f"CuPy's kernel cache {folder} is not used (PermissionError: ")
     assert line.endswith("): this process compiles its kernels anew")
 
@@ -234,7 +234,7 @@ def loader(monkeypatch, tmp_path):
 
 
 def test_what_cupy_warns_of_when_it_is_imported_is_logged(loader, monkeypatch, tmp_path, caplog):
-    """Also where warnings are errors."""
+    """The warning is logged, also where warnings are errors."""
     (tmp_path / "cupy.py").write_text("import warnings\nwarnings.warn('two CuPy\\n  packages')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cupy")
@@ -271,8 +271,8 @@ def test_a_kernel_cache_that_fails_is_named_and_done_without(loader, monkeypatch
     assert record.getMessage() == expected
 
 
-def test_compilation_is_told_once(loader, monkeypatch, caplog):
-    """Not what CuPy reads from its folder."""
+def test_compilation_is_announced_once(loader, monkeypatch, caplog):
+    """One message on compilation, and none for kernels read from CuPy's folder."""
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     monkeypatch.setattr(loader.cupy, "RawModule", Module)
     caplog.set_level(logging.INFO, logger="fmm_openmm")

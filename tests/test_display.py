@@ -70,7 +70,7 @@ def test_a_solver_in_free_space_before_its_first_evaluation():
 
 
 def test_a_result_on_the_device():
-    """Its numbers are not asked for, which would wait for the device."""
+    """The repr shows no numbers, which would wait for the device."""
     arrays = np.zeros((1,)), np.zeros((4, 3)), np.zeros(4), np.zeros((4, 3))
     assert repr(fmm.CoulombResult(*arrays)) == "CoulombResult(4 particles, on the GPU)"
 
@@ -118,7 +118,7 @@ def test_report(charges):
 
 
 def test_a_report_without_errors_is_drawn():
-    """Of a single particle in free space every error is zero."""
+    """Every error of a single particle in free space is zero."""
     system, force = openmm.System(), openmm.NonbondedForce()
     system.addParticle(1.0)
     force.addParticle(1.0, 1.0, 0.0)

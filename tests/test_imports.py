@@ -101,8 +101,8 @@ def imported_names(source, module, is_package=False):
 
 
 def faults(source, path):
-    """What ``source``, the text of the file at ``path`` (relative to the package), imports
-    against the rule."""
+    """Imports in ``source``, the text of the file at ``path`` (relative to the package), that break
+    the rule."""
     parts = path.with_suffix("").parts
     module = ".".join((PACKAGE, *parts)).removesuffix(".__init__")
     component = parts[0]
@@ -300,7 +300,7 @@ def test_the_rule_allows():
 
 
 def test_no_test_module_imports_another():
-    """What several share is a module of helpers."""
+    """Helpers that several tests share are in modules of their own."""
     for path in (ROOT / "tests").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):

@@ -157,7 +157,8 @@ def test_single_precision(m2l):
 @pytest.mark.parametrize("boxes", BOXES)
 @pytest.mark.parametrize("root", ROOTS)
 def test_levels_equal_one_level_to_truncation(root, boxes):
-    """With a net charge, so that the trace term counts.
+    """The net charge makes the trace term count. The difference is the truncation error, and falls
+    with the order.
 
     The difference is the truncation error, and falls with the order.
     """

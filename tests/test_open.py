@@ -52,7 +52,7 @@ def test_promise(name, tolerance):
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_the_error_is_not_wastefully_small(tolerance):
-    """So there is a far field, and the promise is not kept by a direct sum."""
+    """There is a far field: the promise is not kept by a direct sum."""
     system, expected = exact("droplet")
     solver = solver_for(system, tolerance=tolerance, positions=system[0])
     error = relative(solver.compute(system[0]).forces, expected.forces)
@@ -292,7 +292,7 @@ def test_boxes_follow_the_particles(monkeypatch):
 
 
 def test_smooth_motion_out_of_the_boxes():
-    """Where the boxes change, energy and forces jump by no more than the tolerance."""
+    """When the boxes change, energy and forces jump by no more than the tolerance."""
     (x, q, pairs), _ = exact("charged droplet")
     solver = solver_for((x, q, pairs), tolerance=1e-4)
     for distance in np.linspace(0.0, 2.0, 9):
@@ -331,11 +331,11 @@ def test_parameters():
         "double",
         0,
     )
-    told = solver_for((x, q, pairs), positions=x)
-    chosen = told.parameters
+    solver = solver_for((x, q, pairs), positions=x)
+    chosen = solver.parameters
     assert chosen.expected_error <= 5e-4
-    told.compute(x + 0.01)
-    assert told.parameters is chosen
+    solver.compute(x + 0.01)
+    assert solver.parameters is chosen
     assert solver.backend == "cpu"
     assert not (p.counts - np.diag(np.diag(p.counts))).any()
 

@@ -58,17 +58,17 @@ def run(tmp_path, capfd):
 
 @pytest.mark.slow
 def test_what_reads_charges_fails_with_an_fmm_alone(run, monkeypatch):
-    status, told = run(TESTS + READING)
+    status, printed = run(TESTS + READING)
     assert status == 1
-    assert "TestIt.test_reading: FAILS WITH AN FMM" in told
-    assert told[-1].endswith(
+    assert "TestIt.test_reading: FAILS WITH AN FMM" in printed
+    assert printed[-1].endswith(
         ": 4 tests pass with PME, 2 of them have Systems converted. With an FMM 3 pass, 0 fail "
         "since they inspect what a conversion changes, 1 fail for another reason."
     )
     monkeypatch.setitem(openmm_suite.BY_DESIGN, "TestIt.test_reading", "charges are 0")
-    status, told = run(TESTS + READING)
+    status, printed = run(TESTS + READING)
     assert status == 0
-    assert "TestIt.test_reading: charges are 0" in told
+    assert "TestIt.test_reading: charges are 0" in printed
 
 
 @pytest.mark.slow
@@ -76,6 +76,6 @@ def test_a_name_that_does_not_fail_and_a_run_without_conversions_are_errors(run,
     assert run(TESTS, "-k", "kept or convertible")[0] == 0
     assert run(TESTS, "-k", "no_system")[0] == 1
     monkeypatch.setitem(openmm_suite.BY_DESIGN, "TestIt.test_kept", "nothing")
-    status, told = run(TESTS)
+    status, printed = run(TESTS)
     assert status == 1
-    assert "TestIt.test_kept: passes, but BY_DESIGN names it" in told
+    assert "TestIt.test_kept: passes, but BY_DESIGN names it" in printed

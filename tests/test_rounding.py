@@ -1,5 +1,5 @@
 """Charges that are close to each other in wide boxes: single precision is left,
-or what it costs is told."""
+or a warning says what it costs."""
 
 import warnings
 
@@ -36,14 +36,14 @@ def error_of(solver, x, q, cell, pairs=None) -> float:
 
 
 def pair(distance):
-    x, q, cell = cluster(3.0, beside=40)
+    x, q, cell = cluster(3.0, others=40)
     x[1] = x[0] + [0.0, 0.6 * distance, 0.8 * distance]
     return x, q, cell
 
 
 CASES = {
     "cluster": lambda: cluster(1e-3),
-    "cluster beside others": lambda: cluster(1e-3, beside=60),
+    "cluster among others": lambda: cluster(1e-3, others=60),
     "pair": lambda: pair(1e-4),
     "closer pair": lambda: pair(1e-7),
 }
@@ -66,7 +66,7 @@ def test_double_precision_is_chosen(name, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_when_charges_come_close(backend):
     """Later, and in every evaluation afterwards."""
-    x, q, cell = cluster(3.0, beside=60)
+    x, q, cell = cluster(3.0, others=60)
     solver = fmm.CoulombSolver(q, cell, backend=backend)
     solver.compute(x)
     assert solver.parameters.precision == "single"
@@ -87,9 +87,9 @@ def test_explicit_single_precision_is_warned_of(backend):
     solver = fmm.CoulombSolver(q, cell, tolerance=1e-5, precision="single", backend=backend)
     with pytest.warns(
         UserWarning, match="is out of reach in single precision for charges so close to each other"
-    ) as told:
+    ) as caught:
         error = error_of(solver, x, q, cell)
-    expected = float(str(told[0].message).partition("an error of about ")[2].partition(";")[0])
+    expected = float(str(caught[0].message).partition("an error of about ")[2].partition(";")[0])
     assert expected / 3 < error < 3 * expected
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -97,7 +97,7 @@ def test_explicit_single_precision_is_warned_of(backend):
 
 
 @pytest.mark.parametrize("periodic", [True, False])
-@pytest.mark.parametrize("name", ["cluster beside others", "pair"])
+@pytest.mark.parametrize("name", ["cluster among others", "pair"])
 def test_the_estimate_from_positions(name, periodic):
     """Wherever the images are. Of a pair the error is one of a distribution."""
     x, q, cell = CASES[name]()
@@ -117,7 +117,7 @@ def test_the_estimate_from_positions(name, periodic):
 
 
 def test_the_estimate_of_water():
-    """Which stays in single precision."""
+    """Water stays in single precision."""
     rng = np.random.default_rng(2)
     fields = 4.0 * rng.normal(size=(3000, 3))
     charges = np.tile([-0.834, 0.417, 0.417], 1000)
@@ -146,7 +146,7 @@ def hostile(kind: str, seed: int):
     x = rng.random((n, 3)) @ cell
     if kind == "cluster":
         x = x[0] + 10 ** rng.uniform(-4, -0.5) * rng.normal(size=(n, 3))
-    elif kind == "cluster beside others":
+    elif kind == "cluster among others":
         x[: n // 2] = x[0] + 10 ** rng.uniform(-3.5, -0.5) * rng.normal(size=(n // 2, 3))
     elif kind == "pairs":
         x[n // 2 : 2 * (n // 2)] = x[: n // 2] + 10 ** rng.uniform(-4, -1) * rng.normal(
@@ -159,7 +159,7 @@ def hostile(kind: str, seed: int):
     return x, q, cell
 
 
-KINDS = ("gas", "cluster", "cluster beside others", "pairs", "layer", "mixture")
+KINDS = ("gas", "cluster", "cluster among others", "pairs", "layer", "mixture")
 
 
 def check_hostile(kind: str, seed: int, tolerance: float) -> None:

@@ -83,7 +83,7 @@ def test_promise_of_single_precision_on_the_cpu(name):
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize("name", ["nacl", "cscl", "peptide_octahedron", "peptide_charged"])
 def test_promise_with_the_parameters_of_a_gpu(name, tolerance, monkeypatch):
-    """Where a box holds a few particles instead of a dozen."""
+    """Parameters with which a box holds a few particles instead of a dozen."""
     monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CUDA_COST)
     solver = solver_for(name, tolerance=tolerance, backend="cpu")
     assert (
@@ -168,13 +168,13 @@ def test_results_are_themselves_only():
 def test_without_positions_only_the_cost_changes():
     """Positions tell how much of the cell is empty."""
     d, expected = exact("droplet")
-    told, untold = solver_for("droplet"), CoulombSolver(d.charges, d.box_vectors, d.exclusions)
-    assert relative(untold.compute(d.positions).forces, expected.forces) <= 5e-4
-    told.compute(d.positions)
+    placed, unplaced = solver_for("droplet"), CoulombSolver(d.charges, d.box_vectors, d.exclusions)
+    assert relative(unplaced.compute(d.positions).forces, expected.forces) <= 5e-4
+    placed.compute(d.positions)
     cells = {
-        solver: solver._used_evaluators[0].lattice.cell for solver in (told, untold)
+        solver: solver._used_evaluators[0].lattice.cell for solver in (placed, unplaced)
     }  # box widths
-    assert np.linalg.det(cells[told]) > 8 * np.linalg.det(cells[untold])
+    assert np.linalg.det(cells[placed]) > 8 * np.linalg.det(cells[unplaced])
 
 
 # Crystals
@@ -310,7 +310,7 @@ def test_trace_of_the_virial_is_the_energy(net):
 
 @pytest.mark.parametrize("i, j", [(0, 0), (2, 2), (1, 0), (2, 1)])
 def test_derivative_by_the_box_vectors(i, j):
-    """What barostats see, shear included."""
+    """The derivative that barostats see, shear included."""
     x, q = scattered(net=2.0)
     fractions, h = x @ np.linalg.inv(SKEWED), 1e-4
     solver = CoulombSolver(q, SKEWED, tolerance=1e-9)
@@ -424,7 +424,7 @@ def test_grid_order_radius_and_smoothing_do_not_matter(cell):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_error_falls_with_the_order(smoothing):
-    """By the same factor at each step, down to rounding."""
+    """The error falls by the same factor at each step, down to rounding."""
     x, q = scattered()
     expected, errors = ewald_sum(x, q, SKEWED).forces, []
     for order in range(2, 13, 2):
@@ -660,7 +660,7 @@ def test_parameters_follow_a_cell_that_is_deformed():
 @pytest.mark.parametrize("image", [(0, 0, 0), (1, 0, 0), (2, -3, 1), (0, 0, 40)], ids=str)
 @pytest.mark.parametrize("periodic", [False, True], ids=["as_given", "minimum_image"])
 def test_excluded_image(periodic, image, backend):
-    """Of the positions as given, or the nearest one."""
+    """The excluded image is that of the positions as given, or the nearest one."""
     x, q = scattered(30, net=1.0)
     x[1] = x[0] + [0.1, 0.2, 0.2] + np.array(image) @ SKEWED
     options = dict(exclusions_periodic=periodic)
@@ -671,7 +671,7 @@ def test_excluded_image(periodic, image, backend):
 
 
 def test_excluding_every_pair():
-    """What is left are the images and the background."""
+    """The images and the background remain."""
     x, q = random_charges(12, SKEWED, net=1.0)
     pairs = [(i, j) for i in range(12) for j in range(i)]
     result, expected = solve(x, q, SKEWED, pairs, tolerance=1e-8), ewald_sum(x, q, SKEWED, pairs)

@@ -182,7 +182,7 @@ def test_cuda_is_refused_without_a_gpu(scattered):
 
 
 @pytest.mark.parametrize(
-    ("cell", "options", "told"),
+    ("cell", "options", "reason"),
     [
         (SKEWED, {"order": 3}, "this cell with the `order` given"),
         (SKEWED, {"order": 3, "grid": (4, 4, 4)}, "this cell with the `order` and `grid` given"),
@@ -204,8 +204,8 @@ def test_cuda_is_refused_without_a_gpu(scattered):
     ],
     ids=str,
 )
-def test_a_tolerance_out_of_reach_is_told_once(scattered, cell, options, told):
-    """At the user's line, and no other."""
+def test_a_tolerance_out_of_reach_is_warned_of_once(scattered, cell, options, reason):
+    """One warning, at the user's line."""
     x, q = scattered
     boundary = "open" if cell is None else "periodic"
     with pytest.warns(UserWarning) as caught:
@@ -214,7 +214,7 @@ def test_a_tolerance_out_of_reach_is_told_once(scattered, cell, options, told):
         solver.compute(x)
     (warning,) = (each for each in caught if each.category is not DeprecationWarning)
     expected = (
-        f"`tolerance=0.0002` is out of reach for {told}: the best expected error is "
+        f"`tolerance=0.0002` is out of reach for {reason}: the best expected error is "
         f"{solver.parameters.expected_error:.1e}"
     )
     assert str(warning.message) == expected

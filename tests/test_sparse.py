@@ -33,7 +33,7 @@ def far_field(monkeypatch):
 
 
 def test_particles_in_one_place():
-    """They would ask for boxes without end."""
+    """Such particles would need boxes without end."""
     together, charges = np.full((900, 3), 0.3), np.linspace(0.1, 1.0, 900)
     solver = CoulombSolver(charges, CUBE, positions=together, backend="cpu")
     assert np.prod(np.diag(solver.parameters.grid)) <= 64 * len(charges)
@@ -107,7 +107,7 @@ def test_reference(name):
 
 
 def counted(solver, monkeypatch):
-    """What stages are made for, as they are."""
+    """Specifications of all stages that are made."""
     made, make = [], solver._evaluator_class
     monkeypatch.setattr(
         solver, "_evaluator_class", lambda wanted: made.append(wanted) or make(wanted)

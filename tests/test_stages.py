@@ -171,7 +171,7 @@ def test_l2p(fast, obvious, dtype):
 
 
 def accumulator(parts):
-    """Not zero, so that adding is told from overwriting."""
+    """An array that is not zero, so that adding differs from overwriting."""
     rng = np.random.default_rng(3)
     return Accumulator(rng.normal(size=len(parts.x)), rng.normal(size=(len(parts.x), 3)))
 
@@ -292,7 +292,7 @@ def test_slope_is_the_gradient_of_the_weight(corner):
 
 
 def test_cubic_step():
-    """From 0 to 1 with a vanishing derivative at both ends."""
+    """The step rises from 0 to 1 with a vanishing derivative at both ends."""
     t = np.linspace(0, 1, 101)
     step, slope = cubic_step(t)
     np.testing.assert_allclose(step + step[::-1], 1.0, atol=1e-15)

@@ -104,7 +104,7 @@ def test_levels_are_strained_alike():
     ("name", "options"), [("water", {}), ("melt", {"grid": (4, 4, 5), "near_radius": 2.78})]
 )
 def test_strained_cells_keep_the_tolerance(name, options, tolerance):
-    """In the second case with boxes that would be near no longer, and others that are not yet."""
+    """The second case has boxes that would no longer be near, and others that are not near yet."""
     d, _ = exact(name)
     solver = CoulombSolver(
         d.charges,
@@ -174,8 +174,8 @@ def test_a_cell_that_drifts_keeps_the_tolerance(choices):
 
 
 def test_boxes_are_chosen_for_the_cell_that_asked(choices):
-    """And serve on both sides of it, so that nothing alternates; the first ones serve their own
-    neighbourhood again."""
+    """New boxes serve on both sides of their cell, so that nothing alternates; the first ones serve
+    their own neighbourhood again."""
     cell = 3.0 * np.eye(3)
     load = Load(3000, 1.0, 0.1)
     problem = Problem(Request(), load, np.zeros((0, 2), np.int64), False, cell, CUDA_COST)

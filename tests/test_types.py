@@ -62,7 +62,7 @@ def test_a_users_script(tmp_path):
     )
     package = Path(fmm_openmm.__file__).parent
     assert (package / "py.typed").exists()
-    # mypy finds an installed package by itself, and refuses to be told of it
+    # mypy finds an installed package by itself, and refuses a path to it
     path = {} if package.parent.name == "site-packages" else {"MYPYPATH": str(package.parent)}
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--no-incremental", "script.py"],

@@ -61,7 +61,7 @@ def power(tolerance: str) -> str:
 
 
 def steps() -> Figure:
-    """Whole MD steps of water beside PME: time against size, and time against error."""
+    """Whole MD steps of water with FMM and PME: time against size, and time against error."""
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
     growth, accuracy = figure.subplots(1, 2)
     rows = table("reference/plugin.md", "method", "tolerance", "step, ms", "force error")

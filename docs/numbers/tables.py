@@ -1,4 +1,4 @@
-"""Write the tables of README and documentation from the measured numbers beside this script.
+"""Write the tables of README and documentation from the measured numbers in this folder.
 
     python docs/numbers/tables.py
 

@@ -24,7 +24,7 @@ _reported = False
 
 
 def backend_class(name: str) -> type[Evaluator]:
-    """What computes on the backend "cuda", "cpu" or "reference".
+    """The class that computes on the backend "cuda", "cpu" or "reference".
 
     Raises:
         UnsupportedError: "cuda" without CuPy or without a usable GPU; the message gives the reason.

@@ -99,6 +99,6 @@ def is_smooth(n: int) -> bool:
 
 
 def _slowness(n: int) -> float:
-    """What an FFT of this length costs more than one of a power of two, roughly,
-    in the score of :func:`choose_counts`."""
+    """Rough extra cost of an FFT of this length over one of a power of two, in the score of
+    :func:`choose_counts`."""
     return 0.01 * (n % 5 == 0) + 0.015 * (n % 7 == 0) + 0.01 * (n % 2)

@@ -132,8 +132,8 @@ class BoxLattice:
         return len(self.near)
 
     def occurring(self, offsets: np.ndarray) -> np.ndarray:
-        """Those of the offsets (m, 3) by which two boxes can lie apart: every one, as every box
-        has images everywhere."""
+        """The offsets, of the given (m, 3), by which two boxes can lie apart: all of them, as every
+        box has images everywhere."""
         return offsets
 
     @cached_property

@@ -127,6 +127,6 @@ class PaddedLattice(BoxLattice):
         return float(np.maximum(0.0, share).prod(1).sum())
 
     def occurring(self, offsets: np.ndarray) -> np.ndarray:
-        """Those of the offsets (m, 3) by which two boxes can lie apart."""
+        """The offsets, of the given (m, 3), by which two boxes can lie apart."""
         apart = (np.abs(offsets) < self.span) | ~np.array(self.padded)
         return offsets[apart.all(1)]

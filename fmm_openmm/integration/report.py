@@ -74,7 +74,7 @@ class ValidationReport:
         reference_energy: kJ/mol.
         fmm: the FMM compared with the reference.
         pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
-            tolerance or, where they are set, its splitting parameter and grid, beside the
+            tolerance or, where they are set, its splitting parameter and grid, next to the
             reference; None in free space, and where its grid would not fit into memory.
         backend: that the FMM used.
         pme_left_out: why PME is not there in a periodic cell; None where it is.

@@ -58,7 +58,7 @@ extern "C" __global__ void harmonics(int count, const int4* __restrict__ offsets
 
 extern "C" __global__ void rotations(
     int count, const int4* __restrict__ offsets /* (count); w: whether it is a plane's */,
-    const int4* __restrict__ planes /* (count): a vector in each plane, beside its axis */,
+    const int4* __restrict__ planes /* (count): a vector in each plane, other than its axis */,
     const Parameters* __restrict__ parameters,
     real* __restrict__ table /* (count, 4 (ORDER + 1)) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -223,7 +223,7 @@ def test_tiled_charges_have_the_forces_of_the_box(base):
 
 
 def test_scaled():
-    """Also exceptions, but not exclusions; and everything comes back."""
+    """Exceptions are scaled too, exclusions are not, and everything is restored."""
     force = openmm.NonbondedForce()
     for parameters in ((0.5, 0.3, 0.7), (-0.25, 0.2, 0.1), (0.1, 0.4, 0.0)):
         force.addParticle(*parameters)
@@ -297,7 +297,7 @@ def test_stages_of_levels_are_timed(base):
 
 
 def test_stages_of_levels_are_timed_on_a_gpu(base):
-    """With a clock that counts what is queued."""
+    """The clock counts what is queued."""
     evaluation = Evaluation(
         base.charges, backend="cpu", order=2, grid=(1, 1, 1), near_radius=1.8, levels=2
     )
@@ -409,7 +409,7 @@ def test_md(bench):
 
 
 def test_md_of_water_whose_every_atom_is_a_site(bench):
-    """And without force errors."""
+    """Steps of water in which hydrogens are sites, without force errors."""
     chosen = (
         "--sizes",
         str(EDGE),
@@ -436,7 +436,8 @@ def test_md_of_water_whose_every_atom_is_a_site(bench):
 
 
 def test_md_of_files(bench, tmp_path):
-    """Also of one that has bonded forces, and exceptions that are no exclusions.
+    """Systems from files, one of them with bonded forces and with exceptions that are no
+    exclusions. Marginal costs are left out.
 
     Marginal costs are left out.
     """
@@ -519,7 +520,7 @@ def test_md_of_presets(bench, small_preset, monkeypatch):
 
 
 def test_md_keeps_the_cutoff_of_a_force_field(small_preset, capsys):
-    """At which Lennard-Jones is switched off."""
+    """PME is measured at one cutoff where Lennard-Jones is switched off."""
     options = (
         "--preset",
         "small",
@@ -562,7 +563,7 @@ def test_presets_and_files_are_relaxed(small_preset, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("ensemble", ["nvt", "npt"])
 def test_ensembles(ensemble, small_preset, tmp_path):
-    """In place of the baths that a System from a file has."""
+    """The barostat of the ensemble replaces the baths of a System from a file."""
     _, system, _ = small_water()
     system.addForce(openmm.AndersenThermostat(300.0, 1.0))
     (tmp_path / "system.xml").write_text(openmm.XmlSerializer.serialize(system))
@@ -636,7 +637,7 @@ def test_force_fields_have_the_residues_of_every_preset(bilayer):
 
 
 def cases_of(*argv):
-    """What ``bench md`` measures, without exact forces."""
+    """The cases that ``bench md`` measures, without exact forces."""
     return [
         make()
         for make in md_command.chosen_cases(arguments(*argv, "--no-errors"), on_gpu=False)[
@@ -662,11 +663,11 @@ def kinetic_energy(case):
 class Clockwork:
     """A Context whose steps take ``seconds`` each, and waiting 1/64 s, on a clock of its own.
 
-    Notes what it is told.
+    Notes its calls.
     """
 
     def __init__(self, seconds, properties):
-        self.seconds, self.properties, self.now, self.told = seconds, properties, 0.0, []
+        self.seconds, self.properties, self.now, self.calls = seconds, properties, 0.0, []
 
     def getPlatform(self):
         return SimpleNamespace(getPropertyNames=lambda: self.properties)
@@ -675,13 +676,13 @@ class Clockwork:
         return self
 
     def setPositions(self, _):
-        self.told.append("positions")
+        self.calls.append("positions")
 
     def setVelocities(self, _):
-        self.told.append("velocities")
+        self.calls.append("velocities")
 
     def step(self, steps):
-        self.told.append(steps)
+        self.calls.append(steps)
         self.now += steps * self.seconds
 
     def getState(self, **_):
@@ -704,7 +705,7 @@ def test_md_times_one_long_run(properties, atoms, seconds, expected, monkeypatch
     monkeypatch.setattr(md, "time", SimpleNamespace(perf_counter=lambda: context.now))
     found = md.timed_steps(context, SimpleNamespace(positions=range(atoms), velocities=None))
     assert found == (seconds, expected[1])
-    assert context.told == ["positions", "velocities", 1, 5, *expected]
+    assert context.calls == ["positions", "velocities", 1, 5, *expected]
 
 
 def test_precisions():
@@ -750,7 +751,7 @@ def test_md_takes_the_best_cutoff_of_pme(accepted, slower, best, monkeypatch):
 
 
 def test_md_also_has_openmm_compute_lennard_jones(monkeypatch):
-    """Where the plugin does otherwise."""
+    """A row with Lennard-Jones by OpenMM is added where the plugin computes it otherwise."""
     usual = md.Comparison._fmm
 
     def with_sites(comparison, precision, **options):
@@ -872,7 +873,7 @@ def test_scaling_stops_where_memory_ends(bench, monkeypatch):
 
 
 def test_open_stops_where_memory_ends(bench, monkeypatch):
-    """What was measured before is kept."""
+    """Rows measured before the error are kept."""
 
     class Full(Evaluation):
         def __init__(self, charges, **options):
@@ -898,7 +899,7 @@ def test_the_smallest_system_of_scaling():
 
 
 def test_an_evaluation_is_of_all_that_its_charges_are(base):
-    """Of pairs excluded at their nearest image, too."""
+    """Pairs excluded at their nearest image are taken into account."""
     c = base.charges
     wrapped = c.positions % np.diag(c.box_vectors)
     broken = ChargeSystem(c.charges, wrapped, c.box_vectors, c.exclusions, exclusions_periodic=True)

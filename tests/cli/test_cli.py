@@ -113,7 +113,7 @@ BENCHMARKS = [f"bench {name}" for name in bench.BENCHMARKS]
 @pytest.mark.parametrize("columns", ["80", "200"])
 @pytest.mark.parametrize("command", ["", *cli.COMMANDS, *BENCHMARKS])
 def test_help(command, columns, succeed, monkeypatch):
-    """At most 80 columns, and a command to begin with, which is understood."""
+    """Every help text has at most 80 columns and begins with a command that the parser takes."""
     monkeypatch.setenv("COLUMNS", columns)
     text = succeed(*command.split(), "--help")
     usage, _, example = text.partition("\nexample:\n")
@@ -165,8 +165,8 @@ def test_json_in_a_file(argv, capsys, monkeypatch, tmp_path):
     assert json.loads(capsys.readouterr().out) == outcome.result
     path.unlink()
     assert main([*argv, "--json", str(path)]) == (0 if argv[0] == "bench" else 2)
-    told = capsys.readouterr().err
-    assert (f"write --json={path} for --json {path}" in told) is (argv[0] == "bench")
+    printed = capsys.readouterr().err
+    assert (f"write --json={path} for --json {path}" in printed) is (argv[0] == "bench")
     assert path.exists() is (argv[0] == "bench")
     assert cli.parse(["bench", "--json", "nve"]).json is True
 
@@ -315,7 +315,7 @@ def test_ctrl_c_at_any_stage(succeed, monkeypatch, argv, where, stage, times):
 
 
 def test_ctrl_c_while_the_command_line_is_imported():
-    """No traceback: of fmm_openmm nothing is imported before it is asked for."""
+    """An interrupt prints no traceback, as fmm_openmm imports nothing before it is needed."""
     code = (
         "import signal, sys\n"
         "import fmm_openmm.__main__\n"
@@ -331,7 +331,8 @@ def test_ctrl_c_while_the_command_line_is_imported():
 
 
 def test_no_progress_without_a_terminal(monkeypatch, capsys):
-    """Not even rich's: some versions of it end a bar that is not shown with an empty line."""
+    """Nothing is printed, not even the empty line with which some versions of rich end a hidden
+    bar."""
     monkeypatch.setattr(progress, "Progress", None)
     with terminal.Terminal().progress("waiting", total=2) as advance:
         advance()
@@ -341,7 +342,7 @@ def test_no_progress_without_a_terminal(monkeypatch, capsys):
 
 @pytest.mark.parametrize("options", [[], ["--no-progress"]])
 def test_progress_can_be_switched_off(options, monkeypatch, capsys, tmp_path):
-    """In a terminal."""
+    """``--no-progress`` hides the bar in a terminal."""
     monkeypatch.setattr(progress, "Console", partial(Console, force_terminal=True))
     assert main(["convert", *WATER, "-o", str(tmp_path / "out.npz"), *options]) == 0
     assert ("reading" in capsys.readouterr().err) is not options
@@ -352,12 +353,12 @@ def test_progress_of_validate(shown, monkeypatch, capsys):
     monkeypatch.setattr(progress, "Console", partial(Console, force_terminal=True))
     _, system, positions = small_water()
     fmm.validate(system, positions, tolerance=1e-2, backend="cpu", progress=shown)
-    told = capsys.readouterr().err
-    assert ("FMM" in told) is ("reference, ewald" in told) is shown
+    printed = capsys.readouterr().err
+    assert ("FMM" in printed) is ("reference, ewald" in printed) is shown
 
 
 def table(capsys, width):
-    """What people read of one row, and whether it is a Markdown table."""
+    """Lines that a person reads of one row, and whether they are a Markdown table."""
     shown = terminal.Terminal()
     shown._console = Console(force_terminal=True, width=width)
     shown.heading(COLUMNS)
@@ -486,7 +487,7 @@ def test_convert_draws(succeed, tmp_path):
 
 
 def test_info_on_files(succeed, tmp_path):
-    """What is in a file is told without running it."""
+    """``info`` describes a file without running its code."""
     hostile = with_function(tmp_path, pickle.dumps(Hostile(tmp_path / "ran")))
     result = succeed("info", "converted.xml", "system.xml", hostile, "--json")["files"]
     ((found,), none, (of_somebody_else,)) = result.values()
@@ -522,7 +523,7 @@ class Reduced:
 
 
 def test_info_is_not_fooled_by_a_pickle_that_resembles_ours(succeed, tmp_path):
-    """Another text beside our loader, our names and nothing that is called, a name more, our text
+    """Another text next to our loader, our names and nothing that is called, a name more, our text
     called and then another, and a place in the unpickler's memory beyond all of this computer's."""
     text = re.search('function="(.*?)"', Path("converted.xml").read_text())[1]
     ours = bytes.fromhex(text)
@@ -591,7 +592,7 @@ def test_info_bounds_its_memory(succeed, fail, tmp_path):
 
 
 def test_brackets_are_shown_as_they_are(succeed, monkeypatch, tmp_path):
-    """They are no markup: of ``pip install 'fmm_openmm[cuda13]'`` the extra would be missing."""
+    """Brackets are not markup: ``pip install 'fmm_openmm[cuda13]'`` would lose its extra."""
     path = str(tmp_path / "a[b].npz")
     assert "a[b].npz" in succeed("convert", *WATER, "-o", path).replace("\n", "").replace(" ", "")
     monkeypatch.setattr(
@@ -649,7 +650,7 @@ def test_check_fails_when_an_answer_is_wrong(succeed, monkeypatch):
 
 
 def test_check_fails_where_the_fmm_does(succeed, monkeypatch):
-    """A platform is skipped where PME fails only; what the FMM raised is told."""
+    """A platform is skipped where PME fails only; what the FMM raised is shown."""
 
     def forces_on(platform, system, positions):
         if platform == "Broken" or fmm.find_fmm(system):
@@ -704,7 +705,7 @@ def test_every_input_gives_the_same_system(argv, succeed, tmp_path):
 
 
 def test_state_beside_its_system(succeed, folder, tmp_path):
-    """Its positions, box and global parameters are those of the System; with a structure too."""
+    """Positions, box and global parameters are those of the State, also with a structure."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
     force = next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce))
     force.addGlobalParameter("lambda", 1.0)
@@ -748,7 +749,8 @@ def test_a_state_that_an_fmm_force_cannot_follow(fail, folder):
 
 
 def test_charges_from_convert(succeed, fail, tmp_path):
-    """They are validated like the files that they were made from, and not simulated."""
+    """Stored charges are validated like the files that they were made from, and are not
+    simulated."""
     charges = str(tmp_path / "water.npz")
     succeed("convert", *WATER, "-o", charges)
     again = str(tmp_path / "again.npz")
@@ -1177,7 +1179,7 @@ def test_free_space_is_named(command, succeed, folder):
 
 @each_command
 def test_a_system_in_free_space_is_named(command, succeed, folder):
-    """Whatever box the structure beside it has."""
+    """The box of the structure makes no difference."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
     next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce)).setNonbondedMethod(
         0
@@ -1191,17 +1193,19 @@ def test_a_system_in_free_space_is_named(command, succeed, folder):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "told"),
+    ("lengths", "density"),
     [
         (("19", "20", "21"), "768 atoms in 7980 nm^3: 0.0962 atoms per nm^3"),
         (("9", "9", "9"), None),
         (("1.9", "1.3", "1"), "768 atoms in 2.47 nm^3: 311 atoms per nm^3"),
     ],
 )
-def test_a_box_in_another_unit_is_noticed(lengths, told, succeed):
+def test_a_box_in_another_unit_is_noticed(lengths, density, succeed):
     notes = succeed("convert", *WATER, "--box", *lengths, "-o", "out.npz", "--json")["notes"]
     assert [note for note in notes if "is the box in nm?" in note] == (
-        [f"{told}, where liquids and solids have 20 to 200: is the box in nm?"] if told else []
+        [f"{density}, where liquids and solids have 20 to 200: is the box in nm?"]
+        if density
+        else []
     )
 
 
@@ -1229,15 +1233,15 @@ def test_virtual_sites_are_no_atoms(succeed, folder):
 
 
 @each_command
-def test_charges_of_zero_are_told(command, succeed, folder):
+def test_charges_of_zero_are_noted(command, succeed, folder):
     """Converted or not; an offset at its default counts."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
     force = next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce))
     for k in range(force.getNumParticles()):
         force.setParticleParameters(k, 0.0, *force.getParticleParameters(k)[1:])
     (folder / "neutral.xml").write_text(openmm.XmlSerializer.serialize(system))
-    told = ("periodic", ["all charges are zero: there is no Coulomb interaction"])
-    assert noted(succeed, command, "neutral.xml", "water.pdb") == told
+    expected = ("periodic", ["all charges are zero: there is no Coulomb interaction"])
+    assert noted(succeed, command, "neutral.xml", "water.pdb") == expected
     force.addGlobalParameter("lambda", 1.0)
     for k, scale in (0, 0.5), (1, -0.5):
         force.addParticleParameterOffset("lambda", k, scale, 0.0, 0.0)
@@ -1249,11 +1253,11 @@ def test_charges_of_zero_are_told(command, succeed, folder):
 @each_command
 def test_a_shortened_cutoff_is_named(command, succeed):
     argv = (*WATER, "--box", "1.83", "2.1", "2.2")
-    told = (
+    expected = (
         "cutoff shortened to 0.897 nm, from 0.9 nm: "
         "it must be less than half of the smallest box width, 1.83 nm"
     )
-    assert noted(succeed, command, *argv) == ("periodic", [told])
+    assert noted(succeed, command, *argv) == ("periodic", [expected])
     assert noted(succeed, command, *argv, "--cutoff", "0.7") == ("periodic", [])
 
 
@@ -1417,7 +1421,7 @@ def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
 
 
 def test_validate_with_pme_parameters_of_the_system(succeed, folder):
-    """They are used, unless a tolerance is named."""
+    """PME's parameters in the System are used, unless a tolerance is given."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
     next(
         force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)

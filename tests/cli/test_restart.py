@@ -82,7 +82,7 @@ def test_what_follows_the_checkpoint_is_written_anew(trajectory, make, tmp_path,
 
 @pytest.mark.parametrize("name", ["run.dcd", "run.xtc"])
 def test_a_file_that_is_no_trajectory(name, tmp_path):
-    """It stays as it is."""
+    """A file of another kind is refused and stays as it is."""
     path = tmp_path / name
     path.write_bytes(b"a file of another kind" * 50)
     with pytest.raises(ValueError, match="this is not a"):

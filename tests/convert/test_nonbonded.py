@@ -119,7 +119,7 @@ def test_other_shapes_are_not_written(force, shape, route):
 
 
 def test_converting_a_system_by_either(water, monkeypatch):
-    """There and back."""
+    """Conversion and restoration, each by both implementations."""
     forces = []
     for functions in (True, False):
         system = openmm.XmlSerializer.clone(water.system)

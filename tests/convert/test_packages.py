@@ -84,7 +84,8 @@ def test_mdtraj_refuses(trajectory, water):
 
 
 def test_mdtraj_virtual_sites(four_sites):
-    """Their pairs are excluded by a force field or by bonds; with neither they are refused."""
+    """Pairs with virtual sites are excluded by a force field or by bonds; with neither they are
+    refused."""
     mdtraj = pytest.importorskip("mdtraj")
     _, system, positions, pdb = four_sites
     expected = fmm.ChargeSystem.from_openmm(system, positions)
@@ -102,7 +103,7 @@ def test_mdtraj_virtual_sites(four_sites):
 
 
 def test_mdtraj_bonds_of_residues_it_does_not_know():
-    """They are given, or a force field is: without bonds nothing would be excluded."""
+    """Unknown residues need bonds or a force field: without bonds nothing would be excluded."""
     mdtraj = pytest.importorskip("mdtraj")
     topology = mdtraj.Topology()
     residue = topology.add_residue("BNZ", topology.add_chain())
@@ -147,7 +148,7 @@ def test_parmed(structure, assert_water, rule):
 
 
 def test_parmed_reads_a_restored_copy_of_a_converted_system(structure, water):
-    """It takes charges from the NonbondedForce alone, and warns."""
+    """ParmEd reads charges from the NonbondedForce alone, and a warning says so."""
     import parmed
 
     system = copy.deepcopy(water.system)

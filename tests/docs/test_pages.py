@@ -37,7 +37,7 @@ def run_python(page: Path, block, names: dict) -> None:
 
 
 def run_bash(block) -> None:
-    """With the ``fmm-openmm`` of this Python in front."""
+    """Run a block with the ``fmm-openmm`` of this Python first on PATH."""
     scripts = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text],

@@ -59,7 +59,7 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
 
 
 def machine(folder: Path) -> Path:
-    """The library that runs the blocks of every kernel; beside it the header in a form that g++
+    """The library that runs the blocks of every kernel; next to it the header in a form that g++
     reads much faster. Both, and what is compiled with them, are in a folder of their own."""
     header, source = SOURCES / "cuda.h", SOURCES / "machine.cpp"
     folder = folder / _tools()

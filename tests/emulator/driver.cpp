@@ -67,7 +67,7 @@ struct Arrays : fmm::Host {
 } host;
 
 // What went wrong, or nothing.
-const char* told(const Work& work) {
+const char* message_of(const Work& work) {
     fault.clear();
     try {
         work();
@@ -211,19 +211,19 @@ void add_array(const char* name, void* memory) {
 }
 
 const char* start(fmm::Executor** executor, const char* program, int64_t bytes) {
-    return told([=] { *executor = new fmm::Executor(host, {program, (size_t)bytes}); });
+    return message_of([=] { *executor = new fmm::Executor(host, {program, (size_t)bytes}); });
 }
 
 const char* run(fmm::Executor* executor, const char* phase) {
-    return told([=] { executor->run(phase, nullptr); });
+    return message_of([=] { executor->run(phase, nullptr); });
 }
 
 const char* replay(fmm::Executor* executor, fmm::Graph* graph) {
-    return told([=] { executor->run(*graph, nullptr); });
+    return message_of([=] { executor->run(*graph, nullptr); });
 }
 
 const char* upload(fmm::Executor* executor, const char* buffer, const char* data, int64_t bytes) {
-    return told([=] { executor->upload(buffer, data, bytes, nullptr); });
+    return message_of([=] { executor->upload(buffer, data, bytes, nullptr); });
 }
 
 int download(fmm::Executor* executor, const char* buffer, void* data, int64_t bytes) {

@@ -31,7 +31,7 @@ def system(request):
     "radius, order", [(1.75, 3), (1.75, 8), (2.5, 5), (2.5, 10), (3.5, 4), (3.5, 9)]
 )
 def test_estimate_bounds_the_error(system, radius, order, smoothing):
-    """Here nothing is chosen, so that the formula alone is tested: over five decades of error."""
+    """The formula alone, over five decades of error, with explicit parameters."""
     arguments, positions, exact = system
     solver = CoulombSolver(
         *arguments, order=order, near_radius=radius, smoothing=smoothing, precision="double"
@@ -82,7 +82,7 @@ def test_ionic_fraction(charges, exclusions, fraction):
     [(1.75, (2, 0, 0)), (2.3, (2, 1, 1)), (2.5, (2, 2, 0)), (2.9, (2, 2, 1)), (3.5, (3, 2, 0))],
 )
 def test_first_far_boxes_of_cubes(radius, offset):
-    """Boxes along a diagonal count as nearer, those beside a face as farther."""
+    """Boxes along a diagonal count as nearer, those next to a face as farther."""
     distances = far_distances(BoxLattice(8 * np.eye(3, dtype=np.int64), np.eye(3), radius))
     length = np.linalg.norm(offset)
     assert distances.min() == pytest.approx(length * (1 - L * (sum(offset) / (2 * length) - 0.7)))

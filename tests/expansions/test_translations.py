@@ -117,7 +117,7 @@ def test_local_expansion_about_another_centre(operator, shift):
 
 @operators
 def test_constant_kernel(operator):
-    """What has degree 0 only, total charge and constant potential, passes a tree unchanged."""
+    """A total charge and a constant potential, of degree 0 only, pass a tree unchanged."""
     q = np.arange(1.0, 9.0)
     corners = np.stack(np.meshgrid(*3 * [[-0.25, 0.25]], indexing="ij"), -1).reshape(-1, 3)
     tools = OPERATORS[operator]

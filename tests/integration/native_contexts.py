@@ -38,7 +38,7 @@ def no_room(*_):
 
 
 def droplet_in_a_cell(edge=12.0, molecules=300, at=0.0) -> Box:
-    """Rigid water, 900 atoms as a sphere in a cube, or in empty space for ``edge=None``; whole
+    """Rigid water, 900 atoms as a sphere in a cube, or in free space for ``edge=None``; whole
     molecules, wrapped."""
     x, q, pairs = droplet(molecules)
     x += at - x.mean(0)

@@ -186,7 +186,7 @@ def test_minimiser(water, platform):
 
 
 def test_minimiser_with_a_reporter(ions):
-    """On the Reference platform, where the reporter is called by the thread that evaluates."""
+    """On the Reference platform the thread that evaluates calls the reporter."""
     fmm.use_fmm(ions.system)
 
     class Reporter(openmm.MinimizationReporter):
@@ -260,7 +260,7 @@ def test_conversion_under_a_context_takes_effect_by_reinitialize(water):
 
 
 def test_repeated_evaluations_are_identical(water, platform):
-    """In one Context, and in a second one of the same force."""
+    """Evaluations are identical in one Context, and in a second one of the same force."""
     fmm.use_fmm(water.system)
     states = []
     contexts = [water.context(platform), water.context(platform)]

@@ -198,7 +198,7 @@ def test_damage_is_named(ions, damage):
 
 
 def text_in(system) -> str:
-    """What the XML of a System says of its FMMForce."""
+    """Text of the FMMForce in the XML of a System."""
     root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
     (element,) = [each for each in root.iter() if each.get("function")]
     return bytes.fromhex(element.get("function")).decode(errors="replace")
@@ -232,7 +232,8 @@ def from_elsewhere(system, **options) -> openmm.System:
     "options", [{"bridge": "native"}, {"backend": "cuda"}], ids=["native", "cuda"]
 )
 def test_what_only_another_computer_has(ions, options, monkeypatch):
-    """Its files are read, validated and restored here; an evaluation says what is missing."""
+    """Files with options that only another computer supports are read, validated and restored; an
+    evaluation says what is missing."""
 
     def refuse(*_, **__):
         raise fmm.UnsupportedError("there is no GPU")
@@ -263,8 +264,8 @@ def test_what_only_another_computer_has(ions, options, monkeypatch):
 
 
 def test_the_native_bridge_alone_needs_a_context_on_cuda(ions, monkeypatch):
-    """Beside one on CUDA others may be: OpenMM's minimiser makes one where forces are
-    too large for a GPU."""
+    """There may be other Contexts: OpenMM's minimiser makes one on the CPU where forces are too
+    large for a GPU."""
     fmm.use_fmm(ions.system)
     expected = energy_of(ions.context())
     monkeypatch.setattr(plugin, "load", lambda: SimpleNamespace(fmm_changed=lambda: None))

@@ -149,7 +149,7 @@ def test_new_contexts_see_new_charges(ions):
 
 
 def test_all_charges_at_once(ions):
-    """They reach Contexts and XML as charges that are set one by one do."""
+    """Charges set in one call reach Contexts and XML as those that are set one by one do."""
     force = fmm.use_fmm(ions.system, **TIGHT)
     force.setForceGroup(1)
     charges = np.array([0.5, -2.0, 1.5, 0.25])
@@ -181,7 +181,7 @@ def test_update_of_offsets(ions):
 
 
 def test_two_forces_updated_in_one_context(ions):
-    """They share the parameter that carries the revision."""
+    """Both forces share the parameter that carries the revision."""
     first = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)
     second = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)
     ions.system.removeForce(0)
@@ -231,7 +231,7 @@ def test_structure_is_fixed_once_used(ions, change):
 
 @pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
 def test_charges_change_after_a_late_exclusion(ions):
-    """In the Contexts that keep the old structure, new ones among them."""
+    """Contexts that keep the old structure get the new charges, new Contexts included."""
     force = fmm.use_fmm(ions.system, **TIGHT)
     force.setForceGroup(1)
     context = ions.context()
@@ -330,7 +330,7 @@ def test_what_is_no_context(ions):
 
 
 def test_a_reinitialised_context_is_updated_again(ions):
-    """Its State brings back the charges of the last update."""
+    """The State of the Context brings back the charges of the last update."""
     force = fmm.use_fmm(ions.system, **TIGHT)
     context = ions.context()
     force.setParticleParameters(0, 2.0)
@@ -412,7 +412,8 @@ def test_charges_that_are_no_longer_kept_are_an_error(ions):
 
 
 def test_equal_charges_have_equal_revisions(ions):
-    """In every process, so that a checkpoint names the charges it was written with."""
+    """Revisions agree between processes, so that a checkpoint names the charges it was written
+    with."""
     revisions = []
     for system in (ions.system, copy.deepcopy(ions.system)):
         force = fmm.use_fmm(system)

@@ -156,7 +156,7 @@ def test_small_cells(scale, chains):
 @on_gpu
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 def test_offsets(chains, precision):
-    """As parameters change, and as they return."""
+    """Results follow parameters that change and return."""
     contexts = []
     for choice in ("sites", "openmm"):
         mine, force = prepared(alchemical(copy.deepcopy(chains)), choice)
@@ -177,8 +177,7 @@ def test_offsets(chains, precision):
 @on_gpu
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 def test_parameters_are_updated(water, precision):
-    """Also where a particle becomes a site that was none, where all are none,
-    and where some are again."""
+    """Particles become sites, all cease to be sites, and some become sites again."""
     box, _ = prepared(water, "sites")
     force, context = box.nonbonded, context_of(box, precision)
     fresh = lambda: pairs_of(context_of(box, precision))  # noqa: E731
@@ -420,7 +419,8 @@ def test_tables_of_types(request, name, form):
 
 @on_gpu
 def test_what_is_left_to_openmm(chains, water):
-    """And why; asked for nevertheless, it is an error."""
+    """Forces that OpenMM computes, and the reason; ``lennard_jones="sites"`` is an error for
+    them."""
     cases = {
         "it takes more than two functions of the distance": typed(copy.deepcopy(chains), "12-6-4"),
         "its dispersion is LJPME's": copy.deepcopy(chains),
@@ -437,17 +437,17 @@ def test_what_is_left_to_openmm(chains, water):
     )
     for reason, box in cases.items():
         mine, force = prepared(box, "auto")
-        told = force.getFMMParametersInContext(context_of(mine))
-        assert told["lennard_jones"] == "openmm"
-        assert reason in told["lennard_jones_reason"]
+        parameters = force.getFMMParametersInContext(context_of(mine))
+        assert parameters["lennard_jones"] == "openmm"
+        assert reason in parameters["lennard_jones_reason"]
         with pytest.raises(openmm.OpenMMException, match="`lennard_jones='sites'` is not possible"):
             context_of(prepared(box, "sites")[0])
     alike(water, "1e-3*bump(r)")
     mine, force = prepared(water, "auto")
-    told = force.getFMMParametersInContext(context_of(mine))
-    assert told["lennard_jones"] == "openmm"
+    parameters = force.getFMMParametersInContext(context_of(mine))
+    assert parameters["lennard_jones"] == "openmm"
     companion = "CustomNonbondedForce has OpenMM list the pairs of all particles anyway"
-    assert companion in told["lennard_jones_reason"]
+    assert companion in parameters["lennard_jones_reason"]
     pairs = {choice: context_of(prepared(water, choice)[0]) for choice in ("auto", "openmm")}
     agree(pairs_of(pairs["auto"]), pairs_of(pairs["openmm"]), ROUNDING["mixed"])
 
@@ -487,22 +487,22 @@ def test_energies_that_differ_between_distances(water, change):
 @on_gpu
 def test_long_range_corrections_of_other_energies_are_left_to_openmm(water):
     mine, added = prepared(alike(water, "1e-6/r^12 - 1e-3/r^6 - 1e-3/r^5", corrected=True), "auto")
-    told = added.getFMMParametersInContext(context_of(mine))
-    assert told["lennard_jones"] == "openmm"
+    parameters = added.getFMMParametersInContext(context_of(mine))
+    assert parameters["lennard_jones"] == "openmm"
     assert (
         "it has a long-range correction, and its energy is not A/r^12 - B/r^6"
-        in told["lennard_jones_reason"]
+        in parameters["lennard_jones_reason"]
     )
 
 
 @on_gpu
 def test_tabulated_energies_are_left_to_openmm(water):
     mine, added = prepared(alike(water, "1e-6/r^12 - 1e-3/r^6 + bump(r)"), "auto")
-    told = added.getFMMParametersInContext(context_of(mine))
-    assert told["lennard_jones"] == "openmm"
+    parameters = added.getFMMParametersInContext(context_of(mine))
+    assert parameters["lennard_jones"] == "openmm"
     assert (
         "its energy is not A f(r) - B g(r): `bump` takes the distance"
-        in told["lennard_jones_reason"]
+        in parameters["lennard_jones_reason"]
     )
 
 
@@ -607,7 +607,7 @@ def test_a_scaled_energy_is_compiled_once(water):
 
 @on_gpu
 def test_an_exception_that_vanishes(chains):
-    """And returns; only new ones are refused."""
+    """An exception may vanish and return; only new ones are refused."""
     box, _ = prepared(chains, "sites")
     force, context = box.nonbonded, context_of(box)
     before = pairs_of(context)[0]
@@ -662,7 +662,7 @@ def test_a_program_that_could_not_be_made_is_made_later(water, monkeypatch):
 
 @on_gpu
 def test_openmm_reorders_now_and_then(water):
-    """So that it notices a particle at NaN which nothing else asks for."""
+    """Reordering detects a particle at NaN that nothing else would report."""
     water.system.addParticle(1.0)
     water.nonbonded.addParticle(0.0, 1.0, 0.0)
     water.positions = np.vstack([water.positions, [0.0] * 3])
@@ -677,7 +677,7 @@ def test_openmm_reorders_now_and_then(water):
 
 @on_gpu
 def test_other_contexts_are_untouched(water):
-    """Those with PME, made after one with an FMMForce."""
+    """Contexts with PME made after one with an FMMForce keep OpenMM's kernels."""
     plain = copy.deepcopy(water)
     before = energy_of(context_of(plain, "double"))
     context_of(prepared(water, "sites")[0])
@@ -700,7 +700,7 @@ def test_no_sites(water):
 
 
 def pairs_with(**changes):
-    """What the plugin would tell of a Context."""
+    """The plugin's report on a Context."""
     values = {
         "particles": 900,
         "sites": 300,
@@ -770,13 +770,13 @@ def test_options():
 
 def test_elsewhere_openmm_computes_the_pairs(ions):
     force = fmm.use_fmm(ions.system)
-    told = force.getFMMParametersInContext(ions.context("Reference"))
-    assert told["lennard_jones"] == "openmm"
-    assert told["lennard_jones_reason"] == "the Context is on the Reference platform"
+    parameters = force.getFMMParametersInContext(ions.context("Reference"))
+    assert parameters["lennard_jones"] == "openmm"
+    assert parameters["lennard_jones_reason"] == "the Context is on the Reference platform"
 
 
 def test_a_system_of_charmm_gui_is_converted(ions):
-    """Its NonbondedForce holds charges alone, with sigma and epsilon zero."""
+    """The NonbondedForce of such a System holds charges alone, with sigma and epsilon zero."""
     box = force_switched(ions)
     before = energy_of(box.context())
     fmm.use_fmm(box.system)

@@ -1,4 +1,4 @@
-"""Empty space in OpenMM: ``FMMForce`` and ``use_fmm`` against NoCutoff."""
+"""Free space in OpenMM: ``FMMForce`` and ``use_fmm`` against NoCutoff."""
 
 import copy
 
@@ -110,7 +110,8 @@ def test_reaction_field_on_request(cluster):
 
 @pytest.mark.parametrize("kind", [openmm.GBSAOBCForce, openmm.CustomGBForce])
 def test_implicit_solvent(cluster, kind):
-    """Without a cutoff it stays as it is; with one the Coulomb interaction must have it too."""
+    """A GBSA force without a cutoff stays as it is; with a cutoff the Coulomb interaction must have
+    it too."""
     solvent = kind()
     solvent.setNonbondedMethod(kind.CutoffNonPeriodic)
     cluster.system.addForce(solvent)

@@ -136,8 +136,7 @@ class Found(NamedTuple):
 
 @pytest.fixture(scope="module")
 def recognise(folder):
-    """What the plugin finds in a force, at values of its global parameters or
-    their default values."""
+    """The plugin's findings about a force, at given or default values of its global parameters."""
     parts = "force_survey", "pair_energy", "separation", "function_source"
     sources = [HERE / "pair_energy.cpp", *(PLUGIN / f"{name}.cpp" for name in parts)]
     options = "-O2", "-w", f"-I{PLUGIN}", f"-I{HEADERS}", f"-L{LIBRARIES}", "-lOpenMM"
@@ -249,8 +248,8 @@ def test_refused(reason, recognise):
         "select(step(off-1), on, 1)*(acoef(type1, type2)/r^12 - bcoef(type1, type2)/r^6)",
     ],
 )
-def test_lennard_jones_is_told_from_other_energies(energy, recognise, folder):
-    """It needs no source, and a global parameter that scales it does not change that."""
+def test_lennard_jones_is_distinguished_from_other_energies(energy, recognise, folder):
+    """Lennard-Jones needs no source, and a global parameter that scales it does not change that."""
     values = (0.3, 1.1) if force_of(energy).getNumGlobalParameters() else ()
     found = recognise(force_of(energy), *values)
     assert not found.functions
@@ -261,7 +260,7 @@ def test_lennard_jones_is_told_from_other_energies(energy, recognise, folder):
     "factor", ["(1+5/(1+((r-0.5)/0.001)^8))", "(1+on/(1+((r-0.5)/0.005)^8))", "(1+(r/50)^24)"]
 )
 def test_lennard_jones_times_what_is_one_at_most_distances(factor, recognise, folder):
-    """No choice of distances tells them apart."""
+    """Sampling the energy at distances could not distinguish it from Lennard-Jones."""
     energy = f"4*epsilon*((sigma/r)^12-(sigma/r)^6)*{factor};" + LORENTZ
     found = recognise(force_of(energy), *(5.0, 1.2)[: force_of(energy).getNumGlobalParameters()])
     assert found.functions

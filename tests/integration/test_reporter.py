@@ -58,7 +58,7 @@ def test_every_column(tmp_path):
 
 
 def test_energy_follows_a_parameter():
-    """With an offset of the charges the energy is that at the value in the Context."""
+    """The energy of charges with an offset is that at the value in the Context."""
     topology, system, positions = small_water()
     nonbonded = next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce))
     nonbonded.addGlobalParameter("charging", 0.0)

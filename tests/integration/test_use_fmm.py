@@ -233,7 +233,8 @@ def test_restore_after_charges_were_changed(chains):
 
 
 def test_the_removed_force_can_be_used_again(chains):
-    """Its C++ object is gone; a handle that still pointed there would corrupt memory."""
+    """The C++ object of a removed force is gone; a handle that still pointed there would corrupt
+    memory."""
     force = fmm.use_fmm(chains.system, tolerance=1e-6)
     energy = chains.energy_and_forces()[0]
     views = [force, *fmm.find_fmm(chains.system)]
@@ -420,7 +421,7 @@ def test_a_failure_half_way_is_rolled_back(chains, monkeypatch):
 
 @pytest.mark.parametrize("function", ["use_fmm", "restore_pme"])
 def test_an_interrupt_among_the_particles_is_rolled_back(chains, monkeypatch, function):
-    """What restore_pme() leaves can still be restored."""
+    """A System that an interrupted restore_pme() left can still be restored."""
     original, name, calls = xml(chains.system), "NonbondedForce_setParticleParameters", []
     if function == "restore_pme":
         fmm.use_fmm(chains.system)
@@ -443,8 +444,8 @@ def test_an_interrupt_among_the_particles_is_rolled_back(chains, monkeypatch, fu
 
 
 def test_every_particle_is_read_and_written_once_without_units(chains, monkeypatch):
-    """These calls are most of the time that a large System takes,
-    and with units nearly all of it."""
+    """Calls for each particle are most of the time for a large System, and with units nearly all of
+    it."""
     calls, names = (
         Counter(),
         ("getParticleParameters", "setParticleParameters", "getExceptionParameters"),
@@ -472,15 +473,15 @@ def test_no_system(function, chains):
         function(chains)
 
 
-@pytest.mark.parametrize(("group", "told"), [(-1, False), (2, False), (1, True)])
-def test_a_force_group_of_reciprocal_space_is_told(chains, group, told):
+@pytest.mark.parametrize(("group", "warns"), [(-1, False), (2, False), (1, True)])
+def test_a_force_group_of_reciprocal_space_is_warned_of(chains, group, warns):
     chains.nonbonded.setForceGroup(2)
     chains.nonbonded.setReciprocalSpaceForceGroup(group)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert fmm.use_fmm(chains.system).getForceGroup() == 2
     texts = [str(each.message) for each in caught]
-    assert len(texts) == told
+    assert len(texts) == warns
     assert all(
         "in force group 1: all of the FMMForce is in group 2; force.setForceGroup()" in text
         for text in texts
@@ -530,7 +531,7 @@ def with_shared_parameter(box: Box, default: float) -> Box:
 
 
 def set_default(system, value: float) -> None:
-    """As openmmtools sets the state of an alchemical System: in every force that has it."""
+    """Set the state of an alchemical System as openmmtools does, in every force that has it."""
     for force in system.getForces():
         if isinstance(force, openmm.NonbondedForce | openmm.CustomBondForce):
             force.setGlobalParameterDefaultValue(0, value)
@@ -632,7 +633,7 @@ def test_exact_alchemy_of_openmmtools(water):
 
 @pytest.mark.parametrize("method", ["PME", "NoCutoff"])
 def test_a_system_without_particles(method):
-    """It is converted and restored; OpenMM refuses the Context."""
+    """An empty System is converted and restored; OpenMM refuses the Context."""
     system, force = openmm.System(), openmm.NonbondedForce()
     force.setNonbondedMethod(getattr(force, method))
     system.addForce(force)

@@ -107,7 +107,7 @@ def test_a_converted_system_is_validated_as_it_stands(chains):
 
 
 def test_exceptions_that_came_too_late(ions):
-    """Their Coulomb interaction would be in the FMM as well."""
+    """The Coulomb interaction of late exceptions would be in the FMM as well."""
     force = fmm.use_fmm(ions.system)
     ions.nonbonded.addException(2, 0, 0.0, 0.3, 0.0)
     with pytest.raises(

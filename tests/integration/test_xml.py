@@ -35,7 +35,7 @@ def through_pickle(system):
 
 
 def copied(system):
-    """By the method that OpenMM's documentation names beside ``copy``."""
+    """Copy by the method that OpenMM's documentation names in addition to ``copy``."""
     return openmm.XmlSerializer.clone(system)
 
 
@@ -44,7 +44,8 @@ WAYS = [through_xml, through_pickle, copy.deepcopy, copied]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_clones_have_the_same_text(chains, way):
-    """Also after an edit of either, and where the force is inside of another."""
+    """Clones have the same text, also after an edit of either and where the force is inside
+    another."""
     chains.nonbonded.addGlobalParameter("a", 0.5)
     chains.nonbonded.addParticleParameterOffset("a", 1, 0.2, 0.0, 0.0)
     force = fmm.use_fmm(chains.system, tolerance=2e-5)
@@ -88,7 +89,7 @@ def test_another_process_writes_the_same_text(tmp_path):
 
 
 def none_of_ours(state):
-    """What somebody else computes."""
+    """A PythonForce's callable of another package."""
     return 0.0, np.zeros((4, 3))
 
 
@@ -119,7 +120,7 @@ def test_wrapped_once_and_as_openmm_has_it():
 @of_openmm_8_6
 @pytest.mark.parametrize("way", [lambda system: system, *WAYS])
 def test_files_of_format_2_are_read(ions, way):
-    """They hold the identity of a callable, which is another's by now, and an option for
+    """Files of format 2 hold the identity of a callable, by now another's, and an option for
     Lennard-Jones."""
     system = way(openmm.XmlSerializer.deserialize((DATA / "format_2.xml").read_text()))
     ions.nonbonded.addException(0, 1, 0.0, 0.3, 0.0)
@@ -144,7 +145,7 @@ def test_files_of_format_2_are_read(ions, way):
 
 @of_openmm_8_6
 def test_states_of_format_2_are_read(ions):
-    """Its charges had been updated: they are those of the System written at the same time."""
+    """The charges had been updated: they are those of the System written at the same time."""
     state = openmm.XmlSerializer.deserialize((DATA / "format_2_state.xml").read_text())
     assert REVISION in dict(state.getParameters())
     system = openmm.XmlSerializer.deserialize((DATA / "format_2.xml").read_text())
@@ -157,7 +158,7 @@ def test_states_of_format_2_are_read(ions):
 
 
 def custom_integrator() -> openmm.CustomIntegrator:
-    """With a value of its own in a State."""
+    """An integrator with a value of its own in a State."""
     integrator = openmm.CustomIntegrator(0.001)
     integrator.addGlobalVariable("kept", 1.0)
     return integrator

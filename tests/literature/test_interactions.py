@@ -6,12 +6,12 @@ import pytest
 from fmm_openmm.backends.cuda.interactions import CHILDREN, Interactions
 from fmm_openmm.literature.operators.mirrored import mirrored_lists
 from fmm_openmm.literature.operators.p4 import rows_by_parent
-from tests.support.interactions import CASES, of, offsets
+from tests.support.interactions import CASES, octree_of, offsets
 
 
 @pytest.mark.parametrize(("boxes", "radius"), CASES)
 def test_numbers_by_parent(boxes, radius):
-    octree = of(boxes, radius)
+    octree = octree_of(boxes, radius)
     tables = Interactions(octree.leaf)
     numbers = rows_by_parent(tables)
     for target in range(8):
@@ -35,7 +35,7 @@ def test_numbers_by_parent(boxes, radius):
 def test_mirror_images_share_a_matrix(boxes, radius):
     """The n-th translation of a group is its vector, mirrored by h and by the n-th
     subset of its axes."""
-    octree = of(boxes, radius)
+    octree = octree_of(boxes, radius)
     vectors, group, sources = mirrored_lists(Interactions(octree.leaf))
     assert len(np.unique(vectors, axis=0)) == len(vectors)
     for child, (groups, rows) in enumerate(zip(group, sources, strict=True)):
@@ -53,6 +53,6 @@ def test_mirror_images_share_a_matrix(boxes, radius):
 def test_groups_of_cuboids_are_not_all_of_the_mirrors():
     """The case that cubes do not have: one vector in several groups of a child position, and
     several mirrors h."""
-    _, group, _ = mirrored_lists(Interactions(of("cuboids", 2.64).leaf))
+    _, group, _ = mirrored_lists(Interactions(octree_of("cuboids", 2.64).leaf))
     assert len(np.unique(group[0, :, 1] // 64)) < group.shape[1]
     assert len(np.unique(group[0, :, 1] // 8 % 8)) > 1

@@ -43,8 +43,11 @@ class Executor:
         }
         for name, kernel in stages.emulator._functions.items():
             sizes = [8 if isinstance(each, At) else each.nbytes for each in arguments.get(name, ())]
-            told, launch = (ctypes.c_int * len(sizes))(*sizes), ctypes.cast(kernel, ctypes.c_void_p)
-            driver.add_kernel(name.encode(), launch, told, len(sizes))
+            bytes_of, launch = (
+                (ctypes.c_int * len(sizes))(*sizes),
+                ctypes.cast(kernel, ctypes.c_void_p),
+            )
+            driver.add_kernel(name.encode(), launch, bytes_of, len(sizes))
         external = [
             name for name, buffer in self._program.buffers.items() if buffer.kind == "external"
         ]
@@ -165,5 +168,5 @@ def test_what_is_no_program_is_refused(driver):
             "FMMForce: the plugin and the package are of different versions",
         ),
     ):
-        told = driver.start(ctypes.byref(executor), data, ctypes.c_int64(len(data)))
-        assert told.decode() == fault
+        message = driver.start(ctypes.byref(executor), data, ctypes.c_int64(len(data)))
+        assert message.decode() == fault

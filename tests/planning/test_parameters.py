@@ -133,7 +133,7 @@ def test_defaults():
 @pytest.mark.parametrize("cell", [DODECAHEDRON, OCTAHEDRON], ids=["dodecahedron", "octahedron"])
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
 def test_on_a_gpu_neighbouring_boxes_lie_side_by_side(cell, particles, tolerance):
-    """Strewn over memory they cost up to a quarter of an evaluation more, far more than a
+    """Boxes scattered over memory cost up to a quarter of an evaluation more, far more than a
     slightly worse grid."""
     found = choose_parameters(Request(tolerance), cell, Load(int(particles), 1.0, 0.0), CUDA_COST)
     assert row_cycle(found.counts) is not None
@@ -141,8 +141,8 @@ def test_on_a_gpu_neighbouring_boxes_lie_side_by_side(cell, particles, tolerance
 
 @pytest.mark.parametrize(("particles", "edge", "boxes"), [(21384, 6.0, 12), (70752, 9.0, 16)])
 def test_on_a_gpu_boxes_are_many_enough(particles, edge, boxes):
-    """What was fastest in an MD step on an H200, at order 11: with 10^3 boxes a part of the
-    device has nothing to do."""
+    """The fastest grid in an MD step on an H200, at order 11: with 10^3 boxes a part of the device
+    is idle."""
     for tolerance in (5e-4, 8e-4, 1e-3):
         found = choose_parameters(
             Request(tolerance), edge * np.eye(3), Load(particles, 1.0, 0.0), CUDA_COST
@@ -233,7 +233,7 @@ def test_bad_requests(options, error, message):
 
 
 def test_a_looser_tolerance_never_costs_more():
-    """In one precision, up to the coarseness of the choices."""
+    """The cost falls in one precision, up to the coarseness of the choices."""
     tolerances = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
     costs = [cost("cube", 2000, tolerance, 0.0, "double") for tolerance in tolerances]
     assert all(looser < 1.02 * tighter for tighter, looser in pairwise(costs))
@@ -258,7 +258,7 @@ def test_work_is_proportional_to_the_particles(particles):
     "name", ["water", "tip5p", "nacl", "melt", "peptide_octahedron", "brine_triclinic"]
 )
 def test_liquids_and_solids_fill_their_cell(name):
-    """So that parameters do not depend on the positions there."""
+    """Parameters do not depend on the positions in filled cells."""
     built = build(name)
     shifts = np.random.default_rng(0).integers(-3, 4, built.positions.shape) @ built.box_vectors
     assert filled_fraction(built.positions + shifts, built.box_vectors) == 1.0
@@ -292,8 +292,8 @@ def test_a_crowd_in_one_place_is_not_taken_for_a_droplet():
     )
 
 
-def test_a_tolerance_out_of_reach_is_told():
-    """By whatever is given; what is given is obeyed all the same."""
+def test_a_tolerance_out_of_reach_is_warned_of():
+    """The warning names the parameters that exclude the tolerance; they are used all the same."""
     request, load = Request(1e-9, near_radius=1.87), Load(20000, 1.0, 0.0)
     with pytest.warns(
         UserWarning,
@@ -316,9 +316,9 @@ def test_a_tolerance_out_of_reach_is_told():
     ],
 )
 def test_what_was_given_is_named(options, given):
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as caught:
         found = choose_parameters(Request(1e-9, **options), 6 * np.eye(3), Load(20000, 1.0, 0.0))
-    (warning,) = told
+    (warning,) = caught
     assert str(warning.message) == (
         f"`tolerance=1e-09` is out of reach for this cell with the {given} given: "
         f"the best expected error is {found.expected_error:.1e}"
@@ -326,10 +326,9 @@ def test_what_was_given_is_named(options, given):
     assert warning.filename == __file__
 
 
-def test_attempts_that_are_given_up_are_not_told():
-    """For a deformed cell the order is held at first, whatever it expects.
-
-    Told is what is chosen, and what is news.
+def test_attempts_that_are_given_up_are_not_warned_of():
+    """A deformed cell is first tried at the same order, without a warning; only the final
+    choice is warned of, and only once.
     """
     load, cell = Load(2000, 1.0, 0.0), 2.7 * np.eye(3)
     deformed = cell * [[1.0], [1.0], [1.1]]
@@ -392,8 +391,8 @@ def test_the_grid_stays_until_the_cell_is_deformed(name):
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 5e-4, 1e-4, 1e-5, 1e-7])
 @pytest.mark.parametrize(("particles", "edge"), [(2700, 3.0), (21384, 6.0), (922752, 21.06)])
 def test_promises(particles, edge, tolerance, cost):
-    """What is chosen keeps them all; without smoothing where that is cheaper and
-    conserves the energy."""
+    """The choice keeps all promises, without smoothing where that is cheaper and conserves the
+    energy."""
     load = Load(particles, 1.0, 0.0)
     chosen = choose_parameters(Request(tolerance), edge * np.eye(3), load, cost)
     assert chosen.expected_error <= tolerance

@@ -133,10 +133,10 @@ def test_a_damaged_file_is_ignored_with_one_warning(file, content):
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.warns(
         UserWarning, match=r"tuning\.json is ignored .*: delete it, or tune again$"
-    ) as told:
+    ) as caught:
         assert tuned() == nth(0)
         assert tuned() == nth(0)
-    assert len(told) == 1
+    assert len(caught) == 1
     keep(nth(5))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -22,9 +22,9 @@ def random_charges(n, cell, net=0.0, gap=0.1):
     return (fractions + rng.integers(-1, 2, (n, 3))) @ cell, charges - charges.mean() + net / n
 
 
-def cluster(scale, seed=1, beside=0):
+def cluster(scale, seed=1, others=0):
     """60 charges within ``scale`` nm of each other, and others anywhere in a cube of 20 nm."""
     rng = np.random.default_rng(seed)
-    x = np.concatenate([7.0 + scale * rng.normal(size=(60, 3)), 20.0 * rng.random((beside, 3))])
+    x = np.concatenate([7.0 + scale * rng.normal(size=(60, 3)), 20.0 * rng.random((others, 3))])
     q = rng.choice([-1.0, 1.0], len(x))
     return x, q - q.mean(), 20.0 * np.eye(3)

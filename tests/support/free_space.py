@@ -55,7 +55,7 @@ def plane():
 
 
 def line():
-    """As far apart as molecules: float32 does not resolve the shortest of 512 random
+    """Charges about as far apart as molecules: float32 does not resolve the shortest of 512 random
     distances along 40 nm."""
     x = np.arange(512) + np.random.default_rng(8).uniform(-0.3, 0.3, 512)
     return np.outer(0.08 * x, [1.0, 0.0, 0.0]), np.ones(512), NONE

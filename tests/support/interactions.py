@@ -16,7 +16,7 @@ BOXES = {
 CASES = [(boxes, radius) for boxes in ("cubes", "skewed") for radius in (1.0, 1.87, 2.64)]
 
 
-def of(boxes, radius):
+def octree_of(boxes, radius):
     return Octree(BoxLattice(2 * np.eye(3, dtype=np.int64), BOXES[boxes], radius), 1)
 
 

@@ -20,7 +20,7 @@ SKEWED = np.array([[2.1, 0, 0], [0.4, 1.9, 0], [-0.5, 0.3, 2.3]])
 
 
 def deformation(direction, largest=0.999 * MAX_STRAIN):
-    """What a cell is to be multiplied by so that its largest component of strain is as given."""
+    """Matrix that multiplies a cell so that its largest component of strain is as given."""
     size = largest
     for _ in range(6):
         size *= largest / np.abs(strain(np.eye(3), np.eye(3) + size * direction)).max()

@@ -62,16 +62,16 @@ class Interactions:
         Returns:
             across: a vector in each plane without a part along the first box vector, shape (planes,
                 3) int64, box vectors.
-            of: the plane of each translation, shape (k,); of those along the first box vector the
-                first.
+            plane_of: the plane of each translation, shape (k,); the first one for those along the
+                first box vector.
         """
         across = self.translations[:, 1:]
         lines = across // np.maximum(np.gcd(*across.T), 1)[:, None]
         lines *= np.where((lines[:, 0] < 0) | (lines[:, 0] == 0) & (lines[:, 1] < 0), -1, 1)[
             :, None
         ]
-        distinct, of = np.unique(lines, axis=0, return_inverse=True)  # the first is no line
-        return np.pad(distinct[1:], ((0, 0), (1, 0))), np.maximum(of.ravel() - 1, 0)
+        distinct, plane_of = np.unique(lines, axis=0, return_inverse=True)  # the first is no line
+        return np.pad(distinct[1:], ((0, 0), (1, 0))), np.maximum(plane_of.ravel() - 1, 0)
 
     def by_plane(self, first: int, end: int, shares: int) -> tuple[np.ndarray, np.ndarray]:
         """The lists of every child position and of planes first to end - 1, in shares, as the

@@ -18,7 +18,7 @@ def serialise(program: Program) -> bytes:
         kernels:  count, then for each its name, the number of its source, bytes of dynamic shared
                   memory
         buffers:  count, then for each its name, its kind (0 own, 1 external, 2 flag), bytes, 1 if
-                  its contents are kept beside it, and the block of its initial contents (empty:
+                  its contents are kept next to it, and the block of its initial contents (empty:
                   none)
         phases:   count, then for each its name
         streams, events:  counts

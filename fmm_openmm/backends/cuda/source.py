@@ -16,7 +16,7 @@ _HEADER = re.compile(r'^#include "([\w/]+\.cuh)"$', re.MULTILINE)
 
 @cache
 def kernel_folder() -> Path:
-    """Where the kernel sources are: in the installed package, or beside it in a source tree."""
+    """Folder of the kernel sources, in the installed package or next to it in a source tree."""
     package = Path(str(resources.files("fmm_openmm")))
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"
@@ -56,8 +56,8 @@ def _expanded(path: Path, seen: set[Path]) -> str:
     text = path.read_text().replace("#pragma once\n", "\n")
 
     def header(match):
-        beside, after = path.parent / match[1], text.count("\n", 0, match.start()) + 2
-        included = beside if beside.exists() else folder / match[1]
+        neighbour, after = path.parent / match[1], text.count("\n", 0, match.start()) + 2
+        included = neighbour if neighbour.exists() else folder / match[1]
         return "" if included in seen else f'{_expanded(included, seen)}#line {after} "{name}"'
 
     return f'#line 1 "{name}"\n' + _HEADER.sub(header, text)

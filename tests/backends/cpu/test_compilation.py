@@ -97,9 +97,9 @@ def test_kernels_are_compiled_once(tmp_path, threads, executable, first):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
-    *told, kept = lines()
-    assert len(told) == len(first) and all(
-        line.startswith(start) for line, start in zip(told, first, strict=True)
+    *announced, kept = lines()
+    assert len(announced) == len(first) and all(
+        line.startswith(start) for line, start in zip(announced, first, strict=True)
     )
     assert kept == str([not executable] * 2)
     if not executable:

@@ -90,8 +90,8 @@ def test_agrees_on_grids_of_all_lengths(grid, dtype, accuracy):
     ],
 )
 def test_levels_agree_with_the_reference_backend(cell, root, levels, m2l, dtype, smoothing):
-    """With a net charge, so that the trace term counts; bit for bit the same again, and for
-    another shape of the cell."""
+    """The net charge makes the trace term count. Results repeat bit for bit, and agree for another
+    shape of the cell."""
     vectors, counts = CELLS[cell][0], counts_matrix(root) << levels
     positions, charges, pairs = random_charges()
     for scale in (1.0, 1.01):
@@ -240,7 +240,8 @@ def test_on_the_callers_stream():
 
 
 def test_a_caller_may_change_streams():
-    """Without waiting in between: an evaluation waits for the one before, whose buffers it uses."""
+    """An evaluation waits for the one before, whose buffers it uses, without a wait by the
+    caller."""
     positions, charges, pairs = random_charges(n=20000)
     solver = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
     placed = [cupy.asarray(positions + shift) for shift in (0.0, 0.3, 0.7)]
@@ -350,7 +351,7 @@ def test_too_little_memory(pool):
 
 
 def test_too_little_memory_for_another_box(pool):
-    """The third shape finds no room beside the other two, and does without them."""
+    """There is no memory for a third shape besides the other two, which are then dropped."""
     positions = random_charges()[0][:100]
     solver, shapes = large("cuda"), [np.diag([3, 3, 3 + 0.6 * k]) for k in range(3)]
     energies = [solver.compute(positions, shape).energy for shape in shapes]

@@ -99,7 +99,7 @@ def test_repeats_bit_for_bit():
 
 
 def test_particles_may_leave():
-    """They are noticed, wherever the positions are, and the boxes follow."""
+    """Particles outside the boxes are noticed, wherever the positions are, and the boxes follow."""
     (x, q, pairs), expected = exact("droplet")
     solver = solver_for((x, q, pairs))
     for place in (np.asarray, cupy.asarray):
@@ -184,8 +184,8 @@ def test_promise_in_a_cell(name):
 
 
 def test_a_droplet_moves_through_a_cell():
-    """On the device, through the boundary; then it falls apart,
-    and the boxes are over the whole cell."""
+    """A droplet crosses the boundary on the device, then falls apart, after which the boxes are
+    over the whole cell."""
     (x, q, pairs, cell), expected = in_cell("droplet")
     solver = CoulombSolver(q, cell, pairs, positions=x, backend="cuda")
     for step in range(6):

@@ -76,10 +76,10 @@ def test_too_little_memory_falls_back(device, late):
     assert automatic.backend == "cuda"
     with pytest.warns(
         UserWarning, match=r"^backend 'auto' means 'cpu' here: `backend='cuda'` needs 1,000 bytes"
-    ) as told:
+    ) as caught:
         found = automatic.compute(X)
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
     assert automatic.backend == "cpu"
     assert automatic._planner.problem.cost is CPU_COST
     assert len(SmallDevice.made) == 0
@@ -151,7 +151,7 @@ def test_kernels_that_do_not_compile(device):
 
 @pytest.fixture
 def unusable(monkeypatch):
-    """No usable GPU, which nobody has been told yet."""
+    """There is no usable GPU, and no warning of that has been given."""
 
     def missing():
         raise UnsupportedError("`backend='cuda'` needs an NVIDIA GPU and its driver:\n none found")
@@ -169,9 +169,9 @@ FALLBACK = (
 
 def test_a_gpu_that_cannot_be_used_is_warned_of_once(unusable, caplog):
     unusable.setattr(backends, "has_gpu", lambda: True)
-    with caplog.at_level("INFO", "fmm_openmm"), pytest.warns(UserWarning) as told:
+    with caplog.at_level("INFO", "fmm_openmm"), pytest.warns(UserWarning) as caught:
         assert solver("auto").backend == solver("auto").backend == "cpu"
-    (warning,) = told
+    (warning,) = caught
     assert str(warning.message) == FALLBACK
     assert warning.filename == __file__
     assert not caplog.records
@@ -224,26 +224,27 @@ def test_a_warning_never_ends_a_run(device, caplog):
     assert text.startswith("backend 'auto' means 'cpu' here: `backend='cuda'` needs 1,000 bytes")
     assert found.energy == solver("cpu").compute(X).energy
     with pytest.raises(UserWarning):  # no longer in the block
-        errors.warn("told")
+        errors.warn("a warning")
 
 
 def test_a_warning_in_a_callback_is_a_warning(caplog):
-    with errors.openmm_callback(), pytest.warns(UserWarning, match="^told$") as told:
-        errors.warn("told")
-    assert told[0].filename == __file__
+    with errors.openmm_callback(), pytest.warns(UserWarning, match="^a warning$") as caught:
+        errors.warn("a warning")
+    assert caught[0].filename == __file__
     assert not caplog.records
 
 
 def test_warnings_point_past_openmm(monkeypatch):
-    """At the line that calls a step, not at OpenMM's own; each line is told once."""
+    """A warning names the line that calls a step, not a line of OpenMM, and comes once for each
+    line."""
     code = compile("def step(act):\n    act()", "openmm.py", "exec")
     scope = {"__name__": "openmm.openmm"}
     exec(code, scope)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(2):
-            scope["step"](partial(errors.warn, "told"))
-    (warning,) = told
+            scope["step"](partial(errors.warn, "a warning"))
+    (warning,) = caught
     assert warning.filename == __file__
 
 

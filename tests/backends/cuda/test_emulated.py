@@ -88,8 +88,8 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
 
 @pytest.mark.parametrize(("cell", "levels"), [("cuboid", 0), ("skewed", 0), ("skewed", 1)])
 def test_a_strained_cell_and_back(cell, levels, folder):
-    """By the program of another cell; what the setup made for that, kept beside, makes the setup
-    needless there."""
+    """The program of another cell computes both cells. The setup's tables are kept, so that a
+    return needs no setup."""
     vectors, grid = CELLS[cell]
     counts = counts_matrix([[6, 0, 0], [2, 4, 0], [-2, 2, 6]] if levels else grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 1.87), box_width(vectors, counts)
@@ -157,7 +157,7 @@ def test_with_little_shared_memory(cell, folder):
     ],
 )
 def test_levels(cell, root, levels, m2l, dtype, smoothing, folder):
-    """With a net charge, so that the trace term counts."""
+    """The net charge makes the trace term count."""
     if cell in ("open", "nearly empty"):
         vectors = EMPTY_SPACE if cell == "open" else np.diag([12.0, 13.0, 11.0])
         span = np.array(root) << levels
@@ -306,7 +306,7 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
 
 
 def forces_in_openmm(stages, index) -> np.ndarray:
-    """What has been added to OpenMM's forces, shape (n, 3)."""
+    """Forces added to OpenMM's, shape (n, 3)."""
     forces = np.empty((len(index), 3))
     forces[index] = stages.buffers["force_buffer"][:, : len(index)].T / 2**32
     return forces
@@ -316,7 +316,7 @@ def forces_in_openmm(stages, index) -> np.ndarray:
 @pytest.mark.parametrize(
     ("cell", "precision", "minimum_image"),
     [
-        ("empty space", "mixed", False),
+        ("free space", "mixed", False),
         ("cuboid", None, True),
         ("skewed", "double", False),
         ("skewed", None, False),
@@ -325,7 +325,7 @@ def forces_in_openmm(stages, index) -> np.ndarray:
 def test_boxes_elsewhere(cell, precision, minimum_image, folder):
     """Boxes that cover the particles only, far from the origin; molecules in any image, or each
     atom if exclusions mean the nearest one. Inside OpenMM and not;
-    a particle without a box is told of."""
+    a particle without a box is reported."""
     dtype = np.float32 if precision == "mixed" else np.float64
     span, origin, width, order, n = (
         np.array([4, 5, 3]),
@@ -335,9 +335,7 @@ def test_boxes_elsewhere(cell, precision, minimum_image, folder):
         150,
     )
     vectors = (
-        None
-        if cell == "empty space"
-        else CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
+        None if cell == "free space" else CELLS[cell][0] * [12.0 / CELLS[cell][0][0, 0], 15.0, 12.0]
     )
     lattice = (
         PaddedLattice(span, 1.87) if vectors is None else PaddedLattice(span, 1.87, cell=vectors)
@@ -381,7 +379,7 @@ def test_boxes_elsewhere(cell, precision, minimum_image, folder):
 
 
 def emulated(body, folder, monkeypatch, threads=64):
-    """What a kernel with this body leaves in ``out``, (threads,) integers."""
+    """Results of a kernel with this body in ``out``, (threads,) integers."""
     text = f'extern "C" __global__ void kernel(int* out) {{ {body} }}'
     monkeypatch.setattr(emulator, "source_of", lambda file, macros: text)
     launch = Launch("stage", 0, "kernel", (1, 1, 1), threads, (At("out"),))

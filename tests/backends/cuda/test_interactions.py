@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda.interactions import CHILDREN, Interactions
-from tests.support.interactions import CASES, of, offsets
+from tests.support.interactions import CASES, octree_of, offsets
 
 
 @pytest.mark.parametrize(("boxes", "radius"), CASES)
 def test_lists_hold_what_the_octree_says(boxes, radius):
-    octree = of(boxes, radius)
+    octree = octree_of(boxes, radius)
     tables = Interactions(octree.leaf)
     for child, rows in enumerate(tables.list):
         found = 2 * rows[:, :3] + CHILDREN[rows[:, 3] % 8] - CHILDREN[child]

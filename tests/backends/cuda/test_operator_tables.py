@@ -94,7 +94,7 @@ def operator(tables, boxes, order):
 @pytest.mark.parametrize("deformed", [False, True])
 @pytest.mark.parametrize("name", LATTICES)
 def test_the_formula_equals_the_definition(name, deformed, order, radius, accuracy, error):
-    """Also in a strained cell, for which the tables were not made."""
+    """Formula and definition agree, also in a strained cell, for which the tables were not made."""
     counts, boxes = LATTICES[name]
     lattice = lattice_of(counts, boxes, radius)
     tables = OperatorTables.of(lattice, order, accuracy)

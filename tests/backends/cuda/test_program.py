@@ -169,7 +169,7 @@ def test_stages_are_in_order(built):
 
 
 def test_sort_goes_ahead_where_a_particle_may_be_outside():
-    """And only there: steps that come before the graph cost time."""
+    """Steps before the graph cost time, so that sort precedes it in no other case."""
     for case, ahead in (("open in OpenMM", {"sort"}), ("open", set()), ("mixed in OpenMM", set())):
         made = program(*CASES[case])
         assert {step.stage for step in made.steps if made.phase_of(step) == p.Phase.AHEAD} == ahead
@@ -215,7 +215,7 @@ def test_results_are_written(built):
     assert {*(("energy", "potentials", "force_buffer") if inside else p.OUTPUTS)} <= written
 
 
-def test_what_depends_on_the_shape_is_told(built):
+def test_what_depends_on_the_shape_is_marked(built):
     """All that the setup writes and a stage reads: who keeps it can leave the setup out."""
     setup = [step for step in built.steps_of(p.SETUP) if isinstance(step, p.Launch)]
     written = set().union(*(accesses(built, step)[1] for step in setup))

@@ -97,7 +97,7 @@ def method(system, name="PME"):
 
 
 def charges_of(system):
-    """As a tool reads them, which knows nothing of the conversion."""
+    """Charges as a tool reads them that knows nothing of the conversion."""
     force = nonbonded_of(system)
     return [force.getParticleParameters(i)[0]._value for i in range(force.getNumParticles())]
 
@@ -148,7 +148,7 @@ def electric_field(system):
 
 
 def generalized_born(system):
-    """As a CustomGBForce is made by hand; the names are not those of openmm.app."""
+    """A CustomGBForce made by hand, with other names than those of openmm.app."""
     made = openmm.CustomGBForce()
     made.addPerParticleParameter("radius")
     made.addPerParticleParameter("z_e")
@@ -186,8 +186,8 @@ COULOMB_BOND = "138.935458*chg/r"
 
 
 def soft_charges(system):
-    """What openmmtools' AbsoluteAlchemicalFactory does: softened charges,
-    read from the NonbondedForce."""
+    """Softened charges read from the NonbondedForce, as by openmmtools'
+    AbsoluteAlchemicalFactory."""
     soft = openmm.CustomNonbondedForce("lambda*charge1*charge2/(r+1)")
     soft.addGlobalParameter("lambda", 1.0)
     soft.addPerParticleParameter("sigma")
@@ -375,7 +375,7 @@ def lennard_jones_in_a_second_force(system):
 
 
 def own_charges(system):
-    """What the user has read from the FMMForce, for a part of the particles and scaled."""
+    """Charges that the user has read from the FMMForce, scaled, of a part of the particles."""
     force = fmm.find_fmm(system)[0]
     made = openmm.CustomNonbondedForce("138.935458*q1*q2/r")
     made.addPerParticleParameter("q")
@@ -513,7 +513,7 @@ def test_charges_sent_by_the_nonbonded_force(chains):
         assert energy_of(context) == before
     nonbonded.setParticleParameters(3, 0.0, 0.2, 0.3)
     nonbonded.updateParametersInContext(context)
-    # an own NonbondedForce beside an FMMForce that was made by hand, and one that is not there
+    # a NonbondedForce of the user with an FMMForce made by hand, and a force that is missing
     force = fmm.FMMForce.from_nonbonded(twin.nonbonded)
     twin.system.addForce(force)
     context = twin.context()
@@ -569,7 +569,7 @@ def test_charges_removed_from_a_restored_system(chains):
 
 
 def test_a_system_at_the_address_of_one_that_is_gone(chains):
-    """It was never converted."""
+    """A new System at the address of a converted one is not taken for it."""
     fmm.use_fmm(chains.system)
     address = int(chains.system.this)
     lennard_jones_only = copy.deepcopy(chains.system)
@@ -620,7 +620,7 @@ def test_a_system_for_every_force(chains, way, fresh):
 
 @pytest.mark.parametrize("first", [False, True])
 def test_lennard_jones_in_a_second_force(chains, first):
-    """It is told from the one that has the charges, which alone is converted and restored."""
+    """The force with the charges is recognised, and it alone is converted and restored."""
     other = openmm.NonbondedForce()
     other.setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
     for _ in range(176):
@@ -645,7 +645,7 @@ def test_lennard_jones_in_a_second_force(chains, first):
     assert openmm.XmlSerializer.serialize(chains.system) == before
 
 
-def test_zeros_are_told_from_those_before_by_the_force(chains):
+def test_new_zeros_are_distinguished_from_earlier_ones_by_the_force(chains):
     """One force of zeros was there; another one that replaces it was not."""
     pairs_of("a", change=lambda charges: charges.__setitem__(slice(None), [0.0] * 176))(
         chains.system
@@ -662,7 +662,7 @@ def test_zeros_are_told_from_those_before_by_the_force(chains):
 
 
 def test_a_file_with_a_number_of_forces_of_zeros(chains):
-    """As they were written before the forces were told apart."""
+    """Files of earlier versions, which did not identify the forces."""
     pairs_of("q", change=lambda charges: charges.__setitem__(slice(None), [0.0] * 176))(
         chains.system
     )
@@ -686,7 +686,7 @@ def test_a_force_with_other_particles_is_left_to_openmm(chains):
 
 
 def test_charges_that_are_offsets_alone(chains):
-    """As an alchemical factory leaves them where it works on the NonbondedForce itself."""
+    """An alchemical factory that edits the NonbondedForce itself leaves such charges."""
     charges, force = charges_of(chains.system), chains.nonbonded
     force.addGlobalParameter("lambda", 0.0)
     for index, value in enumerate(charges):
@@ -699,7 +699,8 @@ def test_charges_that_are_offsets_alone(chains):
 
 
 def test_a_check_of_100000_particles_takes_less_than_a_tenth_of_a_second():
-    """With two thirds of them water, an exception for each, and a custom force with charges."""
+    """Two thirds of the particles are water, each has an exception, and a custom force has
+    charges."""
     system, particles = openmm.System(), 100_000
     force = openmm.NonbondedForce()
     force.setNonbondedMethod(openmm.NonbondedForce.PME)
@@ -738,7 +739,7 @@ def test_zeros_that_were_there_before(chains):
 
 
 def test_a_force_made_by_hand(ions):
-    """Beside a NonbondedForce with charges it is the user's business."""
+    """The user decides on an FMMForce next to a NonbondedForce with charges."""
     ions.system.addForce(fmm.FMMForce.from_nonbonded(ions.nonbonded))
     fmm.check_system(ions.system)
     ions.system.addForce(fmm.FMMForce())

@@ -15,7 +15,7 @@ from tests.integration.boxes import energy_of
 
 
 class Stop(Exception):
-    """What a handler of the user raises."""
+    """Exception that a handler of the user raises."""
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_ctrl_c_ends_what_is_one_long_call(ions, monkeypatch, patience, method):
 
 
 def test_a_handler_that_does_not_raise_ends_nothing(ions, monkeypatch):
-    """It is called once a signal, after the step, in the order of arrival."""
+    """The handler is called once for each signal, after the step, in the order of arrival."""
     fmm.use_fmm(ions.system)
     context, compute, came = simulation(ions, "Reference"), fmm.CoulombSolver.compute, []
     numbers = (signal.SIGUSR2, signal.SIGINT, signal.SIGUSR2)

@@ -151,7 +151,7 @@ def test_excluded_pairs_that_nothing_else_binds(bridge):
 @on_gpu
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_potentials_without_the_host(chains, precision):
-    """Those of the host bridge, from the evaluation on the device."""
+    """Potentials of an evaluation on the device equal those of the host bridge."""
     chains.nonbonded.addGlobalParameter("a", 0.5)
     chains.nonbonded.addParticleParameterOffset("a", 3, 0.2, 0.0, 0.0)
     found = []
@@ -211,7 +211,7 @@ def test_box_changes(water, levels):
 
 @on_gpu
 def test_charges_change(water):
-    """By the definition, by updateParametersInContext, by a global parameter."""
+    """Charges change by the definition, by updateParametersInContext and by a global parameter."""
     force = converted(water, bridge="native")
     context = context_of(water)
     before, _ = coulomb(context, force)
@@ -415,8 +415,7 @@ def test_contexts_in_threads_are_independent(water):
 @with_two
 @pytest.mark.parametrize("index", ["1", "0,1", "1,0"])
 def test_other_devices_and_several(water, index):
-    """On several devices OpenMM shares its own work; the FMM is computed on the
-    first that is named."""
+    """OpenMM shares its own work among several devices; the FMM runs on the first that is named."""
     force = converted(water, bridge="native")
     whole = {"energy": True, "forces": True}
     found = []

@@ -85,8 +85,8 @@ def test_the_boxes_have_their_size(library):
 
 @pytest.mark.parametrize("name", CELLS)
 def test_the_parameter_block_of_a_strained_cell(library, name):
-    """As Python makes it, whatever cell the program was asked for; of one cell always the same
-    to the last bit."""
+    """The plugin's block equals Python's, whatever cell the program was made for, and is the same
+    for one cell to the last bit."""
     cell, counts = CELLS[name]
     reference = filling(cell, counts)
     asked = reference.strained(cell @ deformation(CORNERS[11], 0.004))
@@ -109,7 +109,7 @@ def test_the_parameter_block_of_a_strained_cell(library, name):
 
 @pytest.mark.parametrize("name", CELLS)
 def test_which_cells_boxes_serve(library, name):
-    """Those of :meth:`BoxLattice.strained`, but what is no longer a cuboid
+    """The plugin agrees with :meth:`BoxLattice.strained`, except that a cuboid that is sheared
     needs another program."""
     cell, counts = CELLS[name]
     reference = filling(cell, counts)
@@ -160,7 +160,7 @@ def moved(context, cell, positions) -> float:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Counts what Python is asked for, beside charges."""
+    """Counts the requests to Python, other than those for charges."""
     calls, program = [], Session.program
     monkeypatch.setattr(Session, "program", lambda *args: calls.append(1) or program(*args))
     return calls
@@ -252,8 +252,8 @@ def membrane() -> Box:
 @pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
 def test_energies_of_trial_scalings_of_a_membrane(tolerance, asked):
-    """In x-y and along z, as a membrane barostat makes them: nearer to PME at 1e-6 than PME at
-    the same tolerance is."""
+    """Scalings in x-y and along z, as by a membrane barostat, have energies nearer to PME at 1e-6
+    than those of PME at the same tolerance."""
     box = membrane()
 
     def by_pme(tolerance):

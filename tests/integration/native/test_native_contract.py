@@ -33,7 +33,7 @@ def held(system, kind):
 
 
 def of_kind(box, kind) -> Box:
-    """With Lennard-Jones in a force of this kind, prepared."""
+    """A prepared box with Lennard-Jones in a force of this kind."""
     return prepared(box if kind is openmm.NonbondedForce else typed(box, "product"), "sites")[0]
 
 
@@ -55,7 +55,7 @@ def exclude(force, particles, exclusion=None):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("exclusion", [None, 4], ids=["new", "moved"])
 def test_an_update_does_not_take_over_exclusions(water, kind, exclusion):
-    """They would be of the molecules that OpenMM keeps at these places now."""
+    """New exclusions would apply to the molecules that OpenMM has reordered to these places."""
     box = of_kind(water, kind)
     force, context = held(box.system, kind), context_of(box)
     before = pairs_of(context)
@@ -79,7 +79,7 @@ def set_free(force):
 
 
 def correct(force):
-    """Not any more."""
+    """Switch the long-range correction off."""
     if isinstance(force, openmm.NonbondedForce):
         force.setUseDispersionCorrection(False)
     else:
@@ -109,7 +109,7 @@ def test_an_update_takes_over_nothing_but_parameters(water, kind, edit):
 
 
 def parameters_of(force, particle):
-    """As ``setParticleParameters`` takes them."""
+    """Parameters as ``setParticleParameters`` takes them."""
     found = force.getParticleParameters(particle)
     return found if isinstance(force, openmm.NonbondedForce) else (found,)
 
@@ -180,8 +180,8 @@ def crystal(edge=40, spacing=0.31) -> Box:
 
 @on_gpu
 def test_kernels_after_an_error_are_in_order_with_copies():
-    """From 50,000 particles on OpenMM is on another stream than its own when the second force
-    fails, with pairs of the first under way."""
+    """From 50,000 particles on OpenMM is not on its own stream when the second force fails, while
+    pairs of the first are under way."""
     box, _ = prepared(crystal(), "sites")
     context = context_of(box, "double")
     before = pairs_of(context)
@@ -259,7 +259,7 @@ def test_pairs_of_interaction_groups(size, choice):
 
 @on_gpu
 def test_runs_from_a_checkpoint(water):
-    """With ``DeterministicForces`` those in new Contexts are the same bit for bit."""
+    """With ``DeterministicForces`` runs in new Contexts are the same bit for bit."""
     box, _ = prepared(all_sites(water), "sites")
 
     def context():
@@ -294,8 +294,8 @@ box = droplet_in_a_cell(3.0)
 force = converted(box)
 context = context_of(box)
 context.getState(energy=True)
-told = force.getFMMParametersInContext(context)
-print(told["bridge"], told["lennard_jones"], told["lennard_jones_reason"])
+used = force.getFMMParametersInContext(context)
+print(used["bridge"], used["lennard_jones"], used["lennard_jones_reason"])
 """
 
 

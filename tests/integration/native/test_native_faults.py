@@ -52,7 +52,7 @@ def test_an_interrupt_delivers_nothing_more(monkeypatch):
 
 
 def test_a_claim_names_the_parameters_of_the_charges(ions, monkeypatch):
-    """Which the FMMForce of a converted System leaves to the NonbondedForce."""
+    """The FMMForce of a converted System leaves these parameters to the NonbondedForce."""
     ions.nonbonded.addGlobalParameter("scale", 1.0)
     ions.nonbonded.addParticleParameterOffset("scale", 0, 0.5, 0.0, 0.0)
     force, delivered = converted(ions), {}
@@ -66,8 +66,7 @@ def test_a_claim_names_the_parameters_of_the_charges(ions, monkeypatch):
 
 
 def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
-    """Its memory may have become that of the next one, which finds no session of
-    another force either."""
+    """The next Context may get the same memory, and finds no session of another force."""
     force = converted(ions)
     left = {
         key: SimpleNamespace(bridge=bridge, context=5, kernel=key)

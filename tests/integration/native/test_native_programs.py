@@ -78,7 +78,8 @@ def test_the_compiler_may_be_several_words(monkeypatch):
 
 
 def test_without_a_compiler(monkeypatch):
-    """Nor a library of the wheel; and where OpenMM has no CUDA platform, nobody misses it."""
+    """There is no compiler and no library of the wheel; without a CUDA platform of OpenMM this is
+    no fault."""
 
     def none():
         raise fmm.UnsupportedError("none came with it")
@@ -207,7 +208,8 @@ def test_a_program_is_asked_for_once(ions):
 
 
 def test_a_shear_of_a_rectangular_cell_takes_one_program(ions):
-    """That serves the rectangular cell as well: what the flexible barostat asks for, once."""
+    """The program for sheared cells serves the rectangular one as well, so that a flexible barostat
+    asks for one once."""
     session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded))
     session.program(ions.cell, {})
     sheared = ions.cell + np.array([[0, 0, 0], [0.01, 0, 0], [-0.02, 0.02, 0]])
@@ -242,7 +244,7 @@ def test_an_energy_that_is_not_a_number_is_explained(ions):
 
 
 def test_coinciding_particles_are_not_listed_as_pairs(ions):
-    """There may be a quarter of n^2 of them."""
+    """Up to a quarter of n^2 pairs would have to be listed."""
     session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded), 20_000)
     tracemalloc.start()
     try:
@@ -256,7 +258,7 @@ def test_coinciding_particles_are_not_listed_as_pairs(ions):
 
 @pytest.mark.parametrize("edge", [3.0, 6.0, 12.0])
 def test_parameters_before_and_after_the_first_evaluation(edge):
-    """In cells that the first positions show to be full, emptier and nearly empty."""
+    """Cells that the first positions show to be full, emptier and nearly empty."""
     box = droplet_in_a_cell(edge)
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded), len(box.positions))
     session.program(box.cell, {})

@@ -1,4 +1,4 @@
-"""The native bridge where boxes follow the particles: in empty space and in nearly empty cells."""
+"""The native bridge where boxes follow the particles: in free space and in nearly empty cells."""
 
 import copy
 
@@ -244,8 +244,8 @@ def test_what_a_force_in_empty_space_is_asked(chains, devices):
 @on_gpu
 @pytest.mark.parametrize("bridge", ["auto", "native"])
 def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
-    """In empty space programs wait for positions; if there can be none the host bridge takes
-    over, unless it must not."""
+    """Programs in free space wait for positions. If none can be made the host bridge takes over,
+    unless it is excluded."""
     expected = direct_sum(chains.positions, *charges_and_pairs(opened(chains).nonbonded))
     force = converted(chains, bridge=bridge)
     context = context_of(chains)
@@ -288,7 +288,7 @@ def test_a_force_in_empty_space_beside_a_periodic_one(chains):
 @pytest.mark.parametrize("boundary", ["periodic", "open"])
 def test_charges_close_to_each_other(boundary):
     """The first positions have them computed in double precision, as does the solver, or warn."""
-    x, q, cell = cluster(1e-3, beside=60)
+    x, q, cell = cluster(1e-3, others=60)
 
     def session(**options):
         force = fmm.FMMForce(**options)

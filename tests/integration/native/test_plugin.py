@@ -67,7 +67,7 @@ def builds(tmp_path, monkeypatch, caplog):
     return Builds(tmp_path / "log")
 
 
-def told(caplog):
+def messages(caplog):
     return [record.getMessage() for record in caplog.records]
 
 
@@ -95,7 +95,7 @@ def test_a_folder_that_others_can_write_is_refused(folder, builds, caplog, tmp_p
     trap = plugin.build()
     folder.chmod(mode)
     assert plugin.build() == tmp_path / "temporary" / trap.name
-    assert told(caplog) == [
+    assert messages(caplog) == [
         f"the native plugin is not kept in {folder}, since other users can write to it (mode "
         f"{mode:04o}): it is built for this process alone"
     ]
@@ -112,7 +112,7 @@ def test_a_folder_of_another_user_is_refused(folder, caplog, tmp_path, monkeypat
     else:
         assert plugin._kept() == tmp_path / "temporary"
     owner = folder.stat().st_uid
-    assert told(caplog) == [
+    assert messages(caplog) == [
         f"the native plugin is not kept in {folder}, since it belongs to user {owner}: "
         "it is built for this process alone"
     ]
@@ -125,7 +125,7 @@ def test_a_library_that_others_can_write_is_replaced(folder, builds, caplog):
     assert plugin.build() == library
     assert library.read_bytes() != b"a trap"
     assert cache.why_unsafe(library) is None
-    assert told(caplog) == [
+    assert messages(caplog) == [
         f"{library} is not loaded, since other users can write to it (mode 0666): "
         "building the native plugin anew"
     ]
@@ -137,7 +137,7 @@ def test_a_damaged_library_is_named_and_built_anew(folder, builds, caplog, conte
     library = plugin.build()
     library.write_bytes(content)
     assert plugin._load()
-    (line,) = told(caplog)
+    (line,) = messages(caplog)
     assert re.match(rf"{re.escape(str(library))}: .*: building the native plugin anew$", line)
     assert len(builds) == 2
 
@@ -158,7 +158,7 @@ def test_what_the_library_lacks_does_not_build_it_anew(folder, builds, monkeypat
 def test_where_the_folder_cannot_be_made(folder, builds, caplog, tmp_path):
     folder.write_text("a file")
     assert plugin.build().parent == tmp_path / "temporary"
-    (line,) = told(caplog)
+    (line,) = messages(caplog)
     assert line.startswith(
         f"the native plugin is not kept in {folder}, since [Errno 17] File exists: "
     )
@@ -171,7 +171,7 @@ def test_where_the_folder_cannot_be_written(folder, builds, caplog, tmp_path, mo
     monkeypatch.setattr(plugin.shutil, "copy", full)
     assert plugin.build().parent == tmp_path / "temporary"
     assert plugin._load()
-    assert told(caplog)[:1] == [
+    assert messages(caplog)[:1] == [
         f"the native plugin is not kept in {folder} ([Errno 28] No space left on device): "
         "it is built for this process alone"
     ]
@@ -216,7 +216,7 @@ def test_the_library_of_the_package_is_loaded(folder, builds, brought, caplog):
 def test_the_library_is_trusted_as_far_as_the_package_is(
     folder, builds, brought, tmp_path, monkeypatch
 ):
-    """As where a colleague has installed both."""
+    """A colleague may have installed both."""
     code = tmp_path / "plugin.py"
     for path in (code, brought):
         path.touch()
@@ -306,7 +306,7 @@ def test_a_library_that_cannot_be_loaded_is_built(folder, builds, brought):
     ("options", "devices", "warns"), [({}, 1, 1), ({}, 0, 0), ({"bridge": "host"}, 1, 0)]
 )
 def test_the_host_bridge_is_warned_of(water, monkeypatch, recwarn, options, devices, warns):
-    """Where there is a device and no plugin: once, before anything has changed."""
+    """One warning, before anything is changed, where there is a device and no plugin."""
     platform = SimpleNamespace(getDevices=lambda: [None] * devices)
     monkeypatch.setattr(
         callbacks, "activate", lambda: "the native plugin needs a C++ compiler to be built"
@@ -319,9 +319,9 @@ def test_the_host_bridge_is_warned_of(water, monkeypatch, recwarn, options, devi
     callbacks._warn.cache_clear()
     for _ in range(2):
         use_fmm(openmm.XmlSerializer.clone(water.system), **options)
-    told = [str(each.message) for each in recwarn]
-    assert len(told) == warns
-    for text in told:
+    messages = [str(each.message) for each in recwarn]
+    assert len(messages) == warns
+    for text in messages:
         assert (
             "slower than PME: 2.5 ms a step in place of 0.16" in text
             and "needs a C++ compiler" in text

@@ -55,11 +55,11 @@ def case(name):
     parts = stages.sort(rng.uniform(-1, 4, (n, 3)), box_width(cell, counts))
     out = Accumulator(np.zeros(n), np.zeros((n, 3)))
     stages.p2p(parts, stages.exclusions(parts, out), out)
-    of, xq = (
+    neighbourhood, xq = (
         Neighbourhood.from_lattice(lattice, parts.start),
         np.column_stack([parts.x, parts.charge]),
     )
-    return of, xq, np.column_stack([out.potentials, out.fields])
+    return neighbourhood, xq, np.column_stack([out.potentials, out.fields])
 
 
 def agree(found, expected, dtype):
@@ -73,8 +73,8 @@ def agree(found, expected, dtype):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_the_reference_backend(name, layout, dtype, folder):
-    of, xq, expected = case(name)
-    machine = Emulator(program(layout, of, dtype), folder)
+    neighbourhood, xq, expected = case(name)
+    machine = Emulator(program(layout, neighbourhood, dtype), folder)
     machine.buffers["xq"][...] = xq
     machine.run()
     agree(machine.buffers["results"], expected, dtype)
@@ -84,14 +84,14 @@ def test_agrees_with_the_reference_backend(name, layout, dtype, folder):
 def test_near_boxes(name):
     cell, grid, radius, _ = CASES[name]
     lattice = BoxLattice.from_cell(cell, counts_matrix(grid), radius)
-    of = Neighbourhood.from_lattice(lattice, np.arange(lattice.size + 1))
+    neighbourhood = Neighbourhood.from_lattice(lattice, np.arange(lattice.size + 1))
     z, y, x = np.meshgrid(*[np.arange(m) for m in np.diag(lattice.counts)[::-1]], indexing="ij")
     index = np.stack([x, y, z], -1).reshape(-1, 1, 3)
-    offsets = np.rint(of.shift @ np.linalg.inv(lattice.boxes)).astype(int)
-    np.testing.assert_array_equal(of.near, lattice.linear(index + offsets))
-    np.testing.assert_array_equal(of.near[:, 0], np.arange(lattice.size))
+    offsets = np.rint(neighbourhood.shift @ np.linalg.inv(lattice.boxes)).astype(int)
+    np.testing.assert_array_equal(neighbourhood.near, lattice.linear(index + offsets))
+    np.testing.assert_array_equal(neighbourhood.near[:, 0], np.arange(lattice.size))
     assert sorted(offsets.tolist()) == sorted(lattice.near.tolist())
-    assert of.sources == of.parts * len(lattice.near)
+    assert neighbourhood.sources == neighbourhood.parts * len(lattice.near)
 
 
 def test_what_is_not_known_is_refused():
@@ -147,7 +147,7 @@ def test_operations_of_random_boxes():
 
 
 def test_costs_are_found_again():
-    """From times that the model itself predicts."""
+    """The fit returns the costs from times that the model predicts."""
     kernels = [kernel for layout in LAYOUTS for kernel in KERNELS[layout]]
     cases = [
         (kernel, density, near, 1000)
@@ -198,8 +198,8 @@ needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run o
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_on_the_gpu(name, layout, dtype):
-    of, xq, expected = case(name)
-    run = set_up(program(layout, of, dtype))
+    neighbourhood, xq, expected = case(name)
+    run = set_up(program(layout, neighbourhood, dtype))
     run.buffers["xq"].set(xq.astype(dtype))
     run.queue()
     agree(run.buffers["results"].get(), expected, dtype)
@@ -207,9 +207,9 @@ def test_agrees_on_the_gpu(name, layout, dtype):
 
 @needs_gpu
 def test_repeats_bit_for_bit():
-    of = bench.random_boxes(6.0, 2e4, 1.75)
+    neighbourhood = bench.random_boxes(6.0, 2e4, 1.75)
     for layout in LAYOUTS:
-        run = bench.make_run(layout, of, "single")
+        run = bench.make_run(layout, neighbourhood, "single")
         run.queue()
         first = run.buffers["results"].copy()
         run.buffers["results"][...] = cupy.nan
@@ -229,10 +229,10 @@ def test_measures_on_the_gpu(monkeypatch, tmp_path):
 
 
 def test_random_boxes():
-    of = bench.random_boxes(3.0, 2e4, 1.75)
-    assert of.near.shape == (19**3, 27)
-    assert of.density == pytest.approx(3.0, rel=1e-3)
-    counts = np.diff(of.start)
+    neighbourhood = bench.random_boxes(3.0, 2e4, 1.75)
+    assert neighbourhood.near.shape == (19**3, 27)
+    assert neighbourhood.density == pytest.approx(3.0, rel=1e-3)
+    counts = np.diff(neighbourhood.start)
     assert counts.var() == pytest.approx(3.0, rel=0.1)
 
 
@@ -242,8 +242,8 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
     once and then kept."""
 
     class Emulated:
-        def __init__(self, of):
-            self.machine = Emulator(of, folder)
+        def __init__(self, program):
+            self.machine = Emulator(program, folder)
             self.buffers = self.machine.buffers
 
         def queue(self, *stages):
@@ -285,21 +285,25 @@ def test_bench_measures(monkeypatch, tmp_path, folder):
         )
 
 
-def made_up(of, precision, costs):
+def made_up(neighbourhood, precision, costs):
     """A row: indexed takes 2 ms at any density, replicated 1 ms for 2 particles a
     box and in proportion."""
-    row = {"precision": precision, "density": of.density, "near": of.near.shape[1]}
-    if of.density > 50:
+    row = {
+        "precision": precision,
+        "density": neighbourhood.density,
+        "near": neighbourhood.near.shape[1],
+    }
+    if neighbourhood.density > 50:
         return row | {"failure": "memory"}
-    times = {"indexed": 2e-3, "replicated": of.density * 0.5e-3}
+    times = {"indexed": 2e-3, "replicated": neighbourhood.density * 0.5e-3}
     kernels = {
         "p2p_indexed": 2e-3,
-        "replicate": of.density * 0.3e-3,
-        "p2p_replicated": of.density * 0.2e-3,
+        "replicate": neighbourhood.density * 0.3e-3,
+        "p2p_replicated": neighbourhood.density * 0.2e-3,
     }
     return row | {
         "seconds": times,
-        "predicted": {"indexed": 1.8e-3, "replicated": of.density * 0.55e-3},
+        "predicted": {"indexed": 1.8e-3, "replicated": neighbourhood.density * 0.55e-3},
         "kernel_seconds": kernels,
         "kernel_predicted": kernels,
         "error": 1e-7,

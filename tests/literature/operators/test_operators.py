@@ -61,7 +61,8 @@ def test_interaction_lists(separation):
 
 @pytest.mark.parametrize("separation", [1, 2])
 def test_mirrored_lists(separation):
-    """As many groups of each size as cubes have, all of a child position with the same mirror."""
+    """There are as many groups of each size as for cubes, and all groups of a child position have
+    the same mirror."""
     vectors, group, _ = mirrored_lists(Interactions(cube(separation)))
     assert len(vectors) == group.shape[1] == {1: 56, 2: 189}[separation]
     assert (group[:, :, 1] // 8 % 8 == 7 - np.arange(8)[:, None]).all()
@@ -96,8 +97,8 @@ def dense(moments, side, separation):
 
 
 def largest_error(found, expected, order):
-    """Of the degrees, each relative to its norm over all boxes, terms weighted with the norms of
-    their harmonics."""
+    """Largest error of the degrees, each relative to its norm over all boxes, terms weighted with
+    the norms of their harmonics."""
     weight = 1.0 / np.sqrt(irregular_norm(order))[:, None]
     squares = [(weight * values) ** 2 for values in (found - expected, expected)]
     wrong, right = (np.bincount(degrees(order), square.sum(1)) for square in squares)
@@ -132,10 +133,10 @@ def test_programs_agree_with_dense_matrices(
 def test_lists_by_plane(separation):
     """Each source of a child position in one share of one plane, in which its translation lies."""
     interactions = Interactions(cube(separation))
-    across, of = interactions.planes
+    across, plane_of = interactions.planes
     vectors, planes = interactions.translations, len(across)
     assert planes == {1: 16, 2: 40}[separation]
-    assert (across[of, 1] * vectors[:, 2] == across[of, 2] * vectors[:, 1]).all()
+    assert (across[plane_of, 1] * vectors[:, 2] == across[plane_of, 2] * vectors[:, 1]).all()
     found = [set() for _ in range(8)]
     for first, end, shares in ((0, 5, 3), (5, planes, 2)):
         start, entries = interactions.by_plane(first, end, shares)
@@ -145,7 +146,7 @@ def test_lists_by_plane(separation):
         lists = np.split(entries, start[1:-1])
         for (child, plane, _), rows in zip(np.ndindex(lengths.shape), lists, strict=True):
             turn = rows[:, 3] >> 3
-            assert (of[turn] == first + plane).all()
+            assert (plane_of[turn] == first + plane).all()
             offsets = [offset_of(row, children()[child]) for row in rows]
             np.testing.assert_array_equal(vectors[turn], -np.array(offsets).reshape(-1, 3))
             assert found[child].isdisjoint(offsets)

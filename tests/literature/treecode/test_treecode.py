@@ -34,11 +34,11 @@ def test_treecode_converges_to_rounding(backend):
 
 def test_asking_for_it_is_deprecated():
     positions, charges, pairs = SYSTEMS["a hundred"]
-    told = (
+    message = (
         r"^`method='treecode'` with `backend='cpu'` is deprecated, as it is a study of the "
         r"literature that `fmm-openmm bench` compares with: use 'fmm'$"
     )
-    with pytest.warns(DeprecationWarning, match=told) as caught:
+    with pytest.warns(DeprecationWarning, match=message) as caught:
         solver = CoulombSolver(
             charges, None, pairs, boundary="open", backend="cpu", method="treecode"
         )

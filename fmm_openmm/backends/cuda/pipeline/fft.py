@@ -134,7 +134,7 @@ class Fourier:
 
     @property
     def apart(self) -> list[int]:
-        """Those of the first two axes along which columns are transformed."""
+        """The axes among the first two along which columns are transformed."""
         return [
             axis
             for axis in (0, 1)
@@ -148,8 +148,8 @@ class Fourier:
 
     @property
     def sums(self) -> list[int]:
-        """Those of the first two axes along which columns are transformed by sums, from one
-        buffer to another."""
+        """The axes among the first two along which columns are transformed by sums, from one buffer
+        to another."""
         return [axis for axis in self.apart if not self.columns(axis)]
 
     def forward(self, b: Builder) -> None:

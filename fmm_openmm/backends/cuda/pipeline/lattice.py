@@ -98,7 +98,7 @@ def _convolve_mirrored(b: Builder) -> None:
 
 
 def _held(b: Builder, wanted: int) -> int:
-    """So many bytes of shared memory for a block, if the device has them."""
+    """``wanted``, bytes of shared memory for a block, if the device has as many."""
     if wanted > b.device.shared:
         raise UnsupportedError(
             f"`order={b.order}` needs {wanted:,} bytes of shared memory a block in a cell of this "

@@ -115,7 +115,8 @@ def _check(b: Builder) -> None:
 
 
 def _zero_rows(b: Builder, interactions: Interactions) -> None:
-    """What m2l needs to translate charges to potentials apart from the rest, in double."""
+    """Tables with which m2l translates charges to potentials in double precision, apart from the
+    other terms."""
     apart = b.smoothing > 0 and b.real == np.float32
     b.macros(APART=int(apart))
     if apart:

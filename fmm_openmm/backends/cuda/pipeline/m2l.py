@@ -83,7 +83,7 @@ class ByRotation:
     """``kernels/m2l_rotation.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
-        self._interactions, (across, of) = interactions, interactions.planes
+        self._interactions, (across, plane_of) = interactions, interactions.planes
         shape, of_warp = rotation_shape(b.order, b.real.itemsize, b.device.shared)
         self._deep, self._of_warp, self._parts = (
             shape["M2L_WARPS"],
@@ -98,7 +98,7 @@ class ByRotation:
         self._first_plane = len(vectors)
         b.table(
             "planes_of_turns",
-            np.pad(np.concatenate([across[of], across]), ((0, 0), (0, 1))),
+            np.pad(np.concatenate([across[plane_of], across]), ((0, 0), (0, 1))),
             np.int32,
         )
         b.buffer("rotations", (len(turns), turn_length(b.order)), b.real)

@@ -33,8 +33,7 @@ CELLS = {
 
 
 class Emulated:
-    """What the plugin does with a program, by the emulator: sites of OpenMM's
-    particles 3 s + 1 of all."""
+    """The plugin's work with a program, by the emulator: sites are OpenMM's particles 3 s + 1."""
 
     def __init__(self, problem: LennardJones, precision: str, folder, buffer=BUFFER, **changes):
         self.problem, n = problem, len(problem.types)
@@ -245,7 +244,7 @@ def test_without_a_cutoff(precision, folder):
     ids=["", "switched", "no cutoff"],
 )
 def test_other_functions_of_the_distance(precision, limits, folder):
-    """Here CHARMM's force switch, alone and with a switching function besides."""
+    """CHARMM's force switch, alone and together with a switching function."""
     cell = CELLS["skewed"]
     positions, problem = system(cell, functions=force_switch(0.6, 0.9), **limits)
     check(
@@ -423,8 +422,8 @@ def test_another_cell(stretch, folder):
     ("precision", "long"), [("double", 400), ("mixed", -1)], ids=["twice", "once"]
 )
 def test_lists_that_are_too_long(room, limits, precision, long, folder, monkeypatch):
-    """No pair is missing where there is too little room, and the host is told
-    how much is needed."""
+    """No pair is missing where a list exceeds its memory, and the host learns how much is
+    needed."""
     monkeypatch.setattr(lennard_jones, "LONG", long)
     positions, problem = system(CELLS["cube"], **limits)
     if limits:
@@ -483,7 +482,7 @@ def test_other_parameters(folder):
 
 
 def test_the_order_of_sites_does_not_depend_on_who_comes_first(folder):
-    """With DeterministicForces: sites of a cell are in the order of their slots, whatever their
+    """With DeterministicForces the sites of a cell are in the order of their slots, whatever their
     order was before."""
     positions, problem = system(CELLS["cube"])
     emulated = Emulated(problem, "single", folder, deterministic=True)

@@ -53,8 +53,8 @@ def compiled(program: Program) -> dict:
 
 
 def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: dict):
-    """What queues a step on the current stream; ``events``, by name,
-    are made as they are needed."""
+    """A function that queues a step on the current stream. The events in ``events``, by name, are
+    made on first use."""
     match step:
         case Launch(kernel=name, grid=grid, block=block):
             kernel, shared = kernels[name], program.kernels[name].shared

@@ -14,7 +14,7 @@ USE_NODE_PRIORITY = 8
 
 
 class Graph:
-    """What was captured on a stream, ready to be launched."""
+    """Work captured on a stream, ready to be launched."""
 
     def __init__(self, executable: int):
         self._executable = executable

@@ -104,7 +104,8 @@ def _tell_of_compilation() -> None:
 
 
 def why_unusable() -> str | None:
-    """What CUDA says if there is no usable device or no compiler for it; None if there is one."""
+    """Reason that CUDA gives if there is no usable device or no compiler for it; None if there is
+    one."""
     try:
         if cupy.cuda.runtime.getDeviceCount() == 0:
             return "there is no device"
