@@ -3,6 +3,7 @@
 cases run. What this machine cannot run is one line at the end; ``pytest -rs`` lists it.
 """
 
+import os
 from collections import Counter
 
 import pytest
@@ -49,6 +50,23 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"{left} more cases run with: pytest --all --numprocesses auto")
 
 
+@pytest.fixture(autouse=True)
+def gate(request, tmp_path_factory):
+    """Lets a test that is marked alone run while no worker of pytest-xdist runs another one."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    import fcntl  # not on Windows
+
+    mode = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
+    shared = tmp_path_factory.getbasetemp().parent
+    with open(shared / "queue", "w") as queue, open(shared / "gate", "w") as lock:
+        fcntl.flock(queue, mode)  # while one waits to run alone, no other test begins
+        fcntl.flock(lock, mode)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        yield
+
+
 @pytest.fixture(scope="session")
 def folder(pytestconfig):
     """The folder for what a C++ compiler makes (``tests/compiler.py``)."""
@@ -68,7 +86,7 @@ def nvrtc():
     return compiler
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request):
     """Backends of the sums over pairs; that of the GPU where there is one."""
     from fmm_openmm import UnsupportedError

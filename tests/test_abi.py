@@ -24,7 +24,7 @@ LIBRARY = f"""
 using namespace fmm;
 extern "C" const int sizes[] = {{{", ".join(f"sizeof({kind.__name__})" for kind in STRUCTS)}}};
 extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
-    const Place place = {{MIXED_PRECISION, 3, 32, 132, 1 << 16, 5, "a model"}};
+    const Place place = {{MIXED_PRECISION, 3, 32, 132, 1 << 16, 5, "a model", 2}};
     python->open(inbox, nullptr, "text", 4, &place, inbox);
     const double box[9] = {{1, 0, 0, 0, 2, 0, 0, 0, 3}}, values[] = {{0.25, 0.5}};
     const char* names[] = {{"first", "second"}};
@@ -117,7 +117,7 @@ def test_what_crosses_arrives(tmp_path):
     def opened(session, context, pickled, size, place, inbox):
         place = place.contents
         text = ctypes.string_at(pickled, size)
-        calls.append((session, context, text, place.interface, place.model, inbox.value))
+        calls.append((session, context, text, place.interface, place.model, place.devices))
 
     def requested(session, what, box, positions, names, values, count, inbox):
         found = {names[k]: values[k] for k in range(count)}
@@ -127,7 +127,7 @@ def test_what_crosses_arrives(tmp_path):
     callbacks = abi.Callbacks(open=kinds["open"](opened), request=kinds["request"](requested))
     loaded.ask(ctypes.byref(callbacks), ctypes.c_void_p(77))
     assert calls == [
-        (77, None, b"text", abi.Interface("mixed", 32), b"a model", 77),
+        (77, None, b"text", abi.Interface("mixed", 32), b"a model", 2),
         (
             abi.Delivery.CHARGES,
             [1, 0, 0, 0, 2, 0, 0, 0, 3],

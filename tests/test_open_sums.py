@@ -70,6 +70,7 @@ def test_bad_positions_and_new_charges(backend, method):
     )
 
 
+@pytest.mark.gpu
 def test_results_stay_on_the_device():
     cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
     positions, charges, pairs = droplet(400)

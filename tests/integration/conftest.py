@@ -11,7 +11,12 @@ from openmm import app
 from tests.integration.boxes import Box, usable_platforms
 
 
-@pytest.fixture(params=usable_platforms())
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.gpu if name == "CUDA" else ())
+        for name in usable_platforms()
+    ]
+)
 def platform(request):
     """The name of each platform that makes a Context on this machine."""
     return request.param

@@ -18,7 +18,14 @@ from tests.support.nearly_empty import wrapped
 REASON = callbacks.activate() or (
     None if "CUDA" in usable_platforms() else "the CUDA platform finds no device"
 )
-on_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
+without_gpu = pytest.mark.skipif(REASON is not None, reason=f"no native bridge here: {REASON}")
+
+
+def on_gpu(test):
+    """Marks a test that needs the native bridge."""
+    return pytest.mark.gpu(without_gpu(test))
+
+
 with_two = pytest.mark.skipif(
     REASON is not None or len(openmm.Platform.getPlatformByName("CUDA").getDevices()) < 2,
     reason="needs two GPUs",

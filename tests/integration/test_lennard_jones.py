@@ -37,7 +37,8 @@ def both(box, precision, **options):
     for choice in ("sites", "openmm"):
         mine, force = prepared(box, choice, **options)
         context = context_of(mine, precision)
-        assert force.getFMMParametersInContext(context)["lennard_jones"] == choice
+        parameters = force.getFMMParametersInContext(context)
+        assert parameters["lennard_jones"] == choice, parameters["lennard_jones_reason"]
         found.append(pairs_of(context))
     return found
 

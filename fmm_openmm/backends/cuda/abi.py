@@ -56,7 +56,7 @@ class Inbox(c_void_p):
 
 class Place(ctypes.Structure):
     """Properties of a Context and of its first device: precision (an index of PRECISIONS), numbers
-    of particles, model, multiprocessors, and shared memory per block."""
+    of particles, model, multiprocessors, shared memory per block, and the number of devices."""
 
     _fields_ = (
         ("precision", c_int),
@@ -66,6 +66,7 @@ class Place(ctypes.Structure):
         ("shared", c_int),
         ("group", c_int),
         ("model", c_char_p),
+        ("devices", c_int),
     )
 
     @property

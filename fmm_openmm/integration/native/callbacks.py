@@ -139,6 +139,12 @@ def _open(kernel, context, pickled, size, place, inbox):
         options = bridge.definition.options
         if options.bridge != "host" and options.on_gpu:
             _sessions[kernel] = Session(bridge, kernel, context, place)
+            if place.devices > 1:
+                _log.warning(
+                    "the Context is on %d devices, of which the FMM and Lennard-Jones among sites "
+                    "use the first: one device is as fast, and faster for small systems",
+                    place.devices,
+                )
             names = (REVISION, *bridge.definition.parameters.names)
             _deliver(inbox, Delivery.CLAIM, "\0".join(names).encode())
     except Exception as error:  # occurs again on the host bridge, which reports it

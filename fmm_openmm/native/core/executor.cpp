@@ -161,6 +161,11 @@ void Executor::run(const std::string& phase, CUstream stream) {
 }
 
 void Executor::run(Graph& graph, CUstream stream) {
+    if (!graph.hasRun) {
+        for (const auto& phase : graph.phases) run(phase, stream);
+        graph.hasRun = true;
+        return;
+    }
     if (!graph.executable) capture(graph, stream);
     check(cuGraphLaunch(graph.executable, stream), "launching a graph");
 }

@@ -10,19 +10,18 @@
 
 namespace fmm {
 
-// Phases that are queued together as one CUDA graph, which is captured when it is first queued.
+// Phases that are queued together: one by one the first time, because the driver may load code at
+// the first launch of a kernel, which capture does not allow; as one CUDA graph from then on.
 class Graph {
 public:
     explicit Graph(const std::vector<std::string>& phases) : phases(phases) {}
     ~Graph();
     Graph(const Graph&) = delete;
 
-    bool isCaptured() const { return executable; }
-
-    const std::vector<std::string> phases;
-
 private:
     friend class Executor;
+    const std::vector<std::string> phases;
+    bool hasRun = false;
     CUgraphExec executable = nullptr;
 };
 
@@ -37,8 +36,6 @@ public:
     // Queue the steps of a phase. No effect if the program has no such phase.
     void run(const std::string& phase, CUstream stream);
 
-    // Queue a graph. Its kernels must have run once before, because the driver may load code at the
-    // first launch, which is not allowed during capture.
     void run(Graph& graph, CUstream stream);
 
     // Queue saving copies of all buffers that the program marks as kept, or restoring them.

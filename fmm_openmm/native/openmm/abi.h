@@ -29,7 +29,7 @@ enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_IN
 struct Inbox;
 
 // Properties of a Context and of its first device: precision (an index of PRECISIONS), numbers
-// of particles, model, multiprocessors, and shared memory per block.
+// of particles, model, multiprocessors, shared memory per block, and the number of devices.
 struct Place {
     int precision;
     int particles;
@@ -38,6 +38,7 @@ struct Place {
     int shared;
     int group;
     const char* model;
+    int devices;
 };
 
 // A force with pairs, in a Context whose PythonForces have these pickled callables: its name,

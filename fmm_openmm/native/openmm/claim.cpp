@@ -25,8 +25,6 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
             sizes.push_back(other->getPickledFunction().size());
         }
     if (pickled.empty()) return false;
-    const bool multiDevice = firstContext(context).getPlatformData().contexts.size() > 1;
-    const std::string reason = multiDevice ? "the Context is on several devices" : obstacle;
     companion = forceWithList(context, force);
     const std::string name = force.getName();
     const Pairs pairs = {&context.getOwner(),
@@ -37,7 +35,7 @@ bool Claim::ask(const Force& force, const Interaction& interaction, const std::s
                          system.getNumParticles(),
                          (int)interaction.slot.size(),
                          interaction.cutoff > 0,
-                         reason.c_str(),
+                         obstacle.c_str(),
                          companion.c_str()};
     Inbox inbox;
     asked = true;

@@ -23,15 +23,20 @@ volatile int64_t revision = 0;
 
 // Like OpenMM's PME, the computation starts on its own stream before the other forces and is
 // awaited after them. With several devices OpenMM calls both on a worker thread, while the calling
-// thread may hold Python's lock; the computation then starts in execute().
+// thread may hold Python's lock; the computation then starts with the first force that the calling
+// thread executes, this or another one of ours, and still depends on nothing that is queued
+// between.
 class CoulombKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(CoulombKernel& owner) : owner(owner) {}
     void computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
         owner.abandonPending();
-        if (owner.multiDevice || !(groups & (1 << owner.group))) return;
-        owner.begin(includeForces, includeEnergy);
-        owner.raisePriority();
+        owner.due = !owner.delegate && (groups & (1 << owner.group));
+        if (!owner.due) return;
+        owner.includeForces = includeForces;
+        owner.includeEnergy = includeEnergy;
+        check(cuEventRecord(owner.begun, owner.cuda.getCurrentStream()), "recording an event");
+        if (!owner.multiDevice) owner.begin();
     }
     CoulombKernel& owner;
 };
@@ -39,8 +44,8 @@ public:
 class CoulombKernel::Finish : public ComputeContext::ForcePostComputation {
 public:
     explicit Finish(CoulombKernel& owner) : owner(owner) {}
-    double computeForceAndEnergy(bool includeForces, bool includeEnergy, int groups) override {
-        return groups & (1 << owner.group) ? owner.finish(includeForces, includeEnergy) : 0.0;
+    double computeForceAndEnergy(bool, bool, int groups) override {
+        return groups & (1 << owner.group) ? owner.finish() : 0.0;
     }
 
 private:
@@ -99,8 +104,7 @@ void CoulombKernel::initialize(const ContextImpl&, const PythonForce& force) {
         claim.check();
     }
     claimed = claim.items.count(CLAIM);
-    const auto& devices =
-        static_cast<CudaPlatform::PlatformData*>(context.getPlatformData())->contexts;
+    const auto& devices = cuda.getPlatformData().contexts;
     multiDevice = devices.size() > 1;
     if (claim.items.count(EXCLUSIONS))
         for (auto* each : devices) each->addForce(new ExcludedPairs(claim.items[EXCLUSIONS]));
@@ -161,7 +165,7 @@ void CoulombKernel::prepare() {
 double CoulombKernel::execute(ContextImpl& context, bool includeForces, bool includeEnergy) {
     if (multiDevice) {
         ContextSelector selector(cuda);
-        begin(includeForces, includeEnergy);
+        begin();
     }
     if (!failure.empty() && !delegate) {
         useHostBridge(failure);
@@ -179,11 +183,12 @@ void CoulombKernel::abandonPending() {
     invalidateAndRetry();
 }
 
-void CoulombKernel::begin(bool includeForces, bool includeEnergy) {
-    if (delegate) return;
+void CoulombKernel::begin() {
+    if (!due) return;
+    due = false;
     failure.clear();
     // OpenMM's stream may still be adding the forces of the last evaluation
-    makeWait(stream, cuda.getCurrentStream(), begun);
+    check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     try {
         if (energyNotFinite) diagnoseEnergy();
         if (outside) moveBoxes();
@@ -199,6 +204,7 @@ void CoulombKernel::begin(bool includeForces, bool includeEnergy) {
     pending = true;
     program->evaluate(stream, end, includeEnergy);
     recordCompletion(stream, includeEnergy && end != End::DEFERRED);
+    raisePriority();
 }
 
 void CoulombKernel::recordCompletion(CUstream last, bool copiesEnergy) {
@@ -211,20 +217,22 @@ void CoulombKernel::recordCompletion(CUstream last, bool copiesEnergy) {
 // Therefore OpenMM works on a stream of high priority until the FMM is finished, unless one of its
 // forces changes the stream itself, as PME does.
 void CoulombKernel::raisePriority() {
-    if (!pending || !atomics || cuda.getNumAtoms() < LARGE_SYSTEM) return;
+    if (!atomics || cuda.getNumAtoms() < LARGE_SYSTEM) return;
     if (!priorityStream) priorityStream.reset(new SideStream(cuda));
     priorityStream->mark();
     priorityStream->enter();
 }
 
-bool CoulombKernel::isPending(CudaContext& cuda) {
+bool CoulombKernel::beginIn(CudaContext& cuda) {
     for (auto* each : cuda.getPreComputations())
-        if (auto* start = dynamic_cast<Start*>(each))
+        if (auto* start = dynamic_cast<Start*>(each)) {
+            start->owner.begin();
             return start->owner.pending && start->owner.atomics;
+        }
     return false;
 }
 
-double CoulombKernel::finish(bool includeForces, bool includeEnergy) {
+double CoulombKernel::finish() {
     if (!pending) return 0;
     pending = false;
     if (priorityStream) priorityStream->leave();

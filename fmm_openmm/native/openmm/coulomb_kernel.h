@@ -25,9 +25,9 @@ public:
     // none of this size.
     bool readPotentials(void* data, int64_t bytes);
 
-    // Whether an evaluation of the FMM is pending in this context, and all forces of the System,
-    // the FMM's included, are added by atomics.
-    static bool isPending(OpenMM::CudaContext& cuda);
+    // Begin an evaluation of the FMM if it is due in this context. Returns whether one is pending
+    // and all forces of the System, the FMM's included, are added by atomics.
+    static bool beginIn(OpenMM::CudaContext& cuda);
 
 private:
     class Start;
@@ -35,9 +35,9 @@ private:
 
     void prepare();
     void abandonPending();
-    void begin(bool includeForces, bool includeEnergy);
+    void begin();
     void raisePriority();
-    double finish(bool includeForces, bool includeEnergy);
+    double finish();
     double invalidateAndRetry();
     void recordCompletion(CUstream last, bool copiesEnergy);
     void readContext();
@@ -63,9 +63,11 @@ private:
     int consecutiveMoves = 0;       // moves of the boxes since all particles were last inside
     int evaluationsSinceCheck = 0;  // evaluations since positions were last sent to Python
     bool atomics = false;           // whether forces may be added concurrently with others
-    bool pending = false;           // an evaluation has begun and not finished
-    bool outside = false;           // the boxes no longer cover the particles
-    bool energyNotFinite = false;   // the last energy was NaN or infinite
+    bool due = false;               // OpenMM has asked for an evaluation, which has not begun
+    bool includeForces = false, includeEnergy = false;  // what it has asked for
+    bool pending = false;                               // an evaluation has begun and not finished
+    bool outside = false;                               // the boxes no longer cover the particles
+    bool energyNotFinite = false;                       // the last energy was NaN or infinite
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;

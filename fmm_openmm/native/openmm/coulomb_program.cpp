@@ -91,9 +91,6 @@ void CoulombProgram::evaluate(CUstream stream, End end, bool potentials) {
     }
     Graph& graph =
         end == End::FORCES ? withForces : (end == End::ENERGY ? withoutForces : deferred);
-    if (!graph.isCaptured())
-        for (auto* name : {phase::AHEAD, phase::EVALUATE, phase::GATHER})
-            executor.run(name, stream);
     executor.run(phase::AHEAD, stream);
     if (coversOnlyParticles()) check(cuEventRecord(sorted, stream), "recording an event");
     executor.run(graph, stream);

@@ -56,6 +56,7 @@ DevicePlace::DevicePlace(CudaContext& cuda) : Place() {
                     : (cuda.getUseMixedPrecision() ? MIXED_PRECISION : SINGLE_PRECISION);
     particles = cuda.getNumAtoms();
     padded = cuda.getPaddedNumAtoms();
+    devices = cuda.getPlatformData().contexts.size();
 }
 
 }  // namespace fmm

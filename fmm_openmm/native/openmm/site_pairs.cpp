@@ -105,9 +105,10 @@ void SitePairs::setTable(const Interaction& interaction) {
 double SitePairs::execute(bool forces, bool energy) {
     if (!engine && !sites.slot.empty()) engine.reset(new SiteList(cuda, sites));
     delayReordering();
+    const bool isPending = CoulombKernel::beginIn(cuda);
     if (engine) {
         engine->prepare();
-        const bool concurrent = runsConcurrently(energy);
+        const bool concurrent = runsConcurrently(energy, isPending);
         if (concurrent) side->mark();
         engine->compute(forces, energy);
         if (concurrent) side->enter();
@@ -121,8 +122,8 @@ double SitePairs::execute(bool forces, bool energy) {
 // OpenMM computes bonded forces last, when nothing else runs on the device. They are bound by
 // memory latency and take little longer concurrently with pairs. They must not run concurrently if
 // the energy is computed, to which they add without atomics.
-bool SitePairs::runsConcurrently(bool energy) {
-    if (energy || !sites.periodic || !CoulombKernel::isPending(cuda)) return false;
+bool SitePairs::runsConcurrently(bool energy, bool isPending) {
+    if (energy || !sites.periodic || !isPending) return false;
     Vec3 a, b, c;
     cuda.getPeriodicBoxVectors(a, b, c);
     const double number = sites.slot.size(), sphere = 4 * M_PI / 3 * std::pow(sites.cutoff, 3);

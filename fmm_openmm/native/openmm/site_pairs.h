@@ -41,7 +41,7 @@ private:
     class Begin;
     class End;
 
-    bool runsConcurrently(bool energy);
+    bool runsConcurrently(bool energy, bool isPending);
     void abandonPending();
     void delayReordering();
 

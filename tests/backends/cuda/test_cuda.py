@@ -22,6 +22,8 @@ except UnsupportedError as reason:
 
 import cupy
 
+pytestmark = pytest.mark.gpu
+
 CELLS = {
     "cube": (np.eye(3) * 3.0, (6, 6, 6)),
     "skewed": (
@@ -362,6 +364,7 @@ def test_too_little_memory_for_another_box(pool):
     assert [solver.compute(positions, shape).energy for shape in shapes] == energies
 
 
+@pytest.mark.alone
 def test_memory_stays_flat(pool):
     positions, charges, pairs = random_charges()
 

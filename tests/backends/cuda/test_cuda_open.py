@@ -26,6 +26,8 @@ except UnsupportedError as reason:
 
 import cupy
 
+pytestmark = pytest.mark.gpu
+
 SPANS = {"cube": (6, 6, 6), "long": (13, 2, 3), "one box": (1, 1, 1), "large": (24, 20, 22)}
 
 

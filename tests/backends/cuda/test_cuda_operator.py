@@ -23,6 +23,8 @@ from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored
 from fmm_openmm.backends.cuda.program import SETUP, Device
 
+pytestmark = pytest.mark.gpu
+
 CUBE = np.eye(3)
 OBLIQUE = np.array([[1.0, 0, 0], [0.05, 1.1, 0], [-0.03, 0.07, 0.95]])
 LATTICES = {

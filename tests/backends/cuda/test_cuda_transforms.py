@@ -19,6 +19,8 @@ import cupy
 
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 
+pytestmark = pytest.mark.gpu
+
 SHAPES = [
     # whole
     *[

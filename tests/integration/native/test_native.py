@@ -412,16 +412,20 @@ def test_contexts_in_threads_are_independent(water):
 
 
 @on_gpu
-@with_two
-@pytest.mark.parametrize("index", ["1", "0,1", "1,0"])
-def test_other_devices_and_several(water, index):
-    """OpenMM shares its own work among several devices; the FMM runs on the first that is named."""
-    force = converted(water, bridge="native")
+@pytest.mark.parametrize(
+    "index", ["0,0", *(pytest.param(index, marks=with_two) for index in ("1", "0,1", "1,0"))]
+)
+def test_other_devices_and_several(water, index, caplog):
+    """OpenMM shares its own work among several devices; the FMM and Lennard-Jones among sites run
+    on the first that is named."""
+    force = converted(water, bridge="native", lennard_jones="sites")
     whole = {"energy": True, "forces": True}
     found = []
     for device in ("0", index):
         context = context_of(water, DeviceIndex=device)
-        assert force.getFMMParametersInContext(context)["bridge"] == "native"
+        parameters = force.getFMMParametersInContext(context)
+        assert (parameters["bridge"], parameters["lennard_jones"]) == ("native", "sites")
+        assert ("the Context is on 2 devices" in caplog.text) == ("," in device)
         found.append(
             (
                 *coulomb(context, force),

@@ -149,6 +149,7 @@ def test_forces_of_a_step_that_openmm_gave_up(water):
 
 
 @on_gpu
+@pytest.mark.alone
 def test_memory_is_given_back(ions):
     cupy = pytest.importorskip("cupy")
     converted(ions, bridge="native")
@@ -214,6 +215,7 @@ def test_a_failure_falls_back_to_the_host_bridge(water, monkeypatch, place, name
 
 
 @on_gpu
+@pytest.mark.alone
 def test_too_little_memory(ions):
     cupy = pytest.importorskip("cupy")
     force = converted(ions, grid=(128, 128, 128), order=10, near_radius=1.87)
@@ -335,10 +337,10 @@ def sample():
 
 
 @on_gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("case", endurance.CASES)
 def test_nothing_piles_up(case, sample):
-    """``python -m tests.endurance`` with fewer repetitions;
-    nothing else may use the GPU meanwhile."""
+    """``python -m tests.endurance`` with fewer repetitions."""
     pytest.importorskip("cupy")
     repetitions = {"steps": 2000, "lists": 20_000, "contexts": 10}.get(case, 100)
     outcome = endurance.run(endurance.CASES[case], sample, repetitions)

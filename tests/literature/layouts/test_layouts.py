@@ -190,7 +190,13 @@ from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E
 from fmm_openmm.literature.layouts import measure as bench  # noqa: E402
 
 without_gpu = why_unusable()
-needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")
+
+
+def needs_gpu(test):
+    """Marks a test that needs a GPU."""
+    return pytest.mark.gpu(
+        pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")(test)
+    )
 
 
 @needs_gpu

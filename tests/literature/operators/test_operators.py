@@ -23,7 +23,14 @@ bench = pytest.importorskip(
 from fmm_openmm.backends.cuda.execute.cupy.loader import why_unusable  # noqa: E402
 
 without_gpu = why_unusable()
-needs_gpu = pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")
+
+
+def needs_gpu(test):
+    """Marks a test that needs a GPU."""
+    return pytest.mark.gpu(
+        pytest.mark.skipif(without_gpu is not None, reason=f"no GPU to run on: {without_gpu}")(test)
+    )
+
 
 COUNT = {1: 189, 2: 875}
 ACCURACY = {np.float32: 1e-5, np.float64: 1e-12}

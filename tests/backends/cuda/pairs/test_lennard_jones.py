@@ -4,8 +4,6 @@ NumPy. Needs no GPU."""
 import re
 from collections import Counter
 from dataclasses import replace
-from importlib import resources
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
+from fmm_openmm.backends.cuda.source import kernel_folder
 from tests.compiler import COMPILER
 from tests.emulator import Emulator
 from tests.lennard_jones import Functions, LennardJones, force_switch
@@ -385,9 +384,7 @@ def test_a_clash_is_an_overflow(precision, half, folder, monkeypatch):
 
 
 def test_constants_of_the_kernels():
-    text = (Path(str(resources.files("fmm_openmm.kernels"))) / "pairs" / "sites.cuh").read_text(
-        encoding="utf-8"
-    )
+    text = (kernel_folder() / "pairs" / "sites.cuh").read_text(encoding="utf-8")
     for name in ("CLUSTER", "SITE_BITS"):
         assert re.search(rf"^#define {name} (\d+)", text, re.MULTILINE)[1] == str(
             getattr(lennard_jones, name)
