@@ -37,12 +37,12 @@ def keep_rows(path: str, last: int, interval: int) -> bool:
     last -= last % interval > 0
     names = [field.name for field in fields(Sample)]
     with open(path, newline="", encoding="utf-8") as file, reading(path):
-        heading, *rows = list(csv.reader(file)) or [None]
-        if heading is None:
+        rows = list(csv.reader(file))
+        if not rows:
             return False
-        if heading != names:
+        if rows[0] != names:
             raise ValueError("this is not a log of fmm-openmm run")
-        kept = [row for row in rows if len(row) == len(names) and int(row[0]) <= last]
+        kept = [row for row in rows[1:] if len(row) == len(names) and int(row[0]) <= last]
     with replacing(path) as made, open(made, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([names, *kept])
     return True
