@@ -77,7 +77,7 @@ class Boundary:
 
     def vectors(self, cell: np.ndarray | None) -> np.ndarray:
         """The vectors of a cell, and unit vectors along axes without images, shape (3, 3), nm."""
-        if self.is_open:
+        if self.is_open or cell is None:
             return np.eye(3)
         return np.where(np.array(self.periodic)[:, None], cell, np.eye(3))
 
@@ -102,4 +102,6 @@ class Boundary:
     def background(self, cell: np.ndarray | None) -> float:
         """Density of the uniform background that neutralises a unit charge, over the volume of
         the cell; 0 unless cell and images fill space."""
-        return 1.0 / float(np.prod(np.diag(cell))) if self.fills_space else 0.0
+        if cell is None or not self.fills_space:
+            return 0.0
+        return 1.0 / float(np.prod(np.diag(cell)))

@@ -34,7 +34,8 @@ DTYPES = {"single": np.float32, "double": np.float64}
 
 def median_seconds(launch) -> float:
     """Median device time of ``launch()``, seconds."""
-    begin, end, times = cupy.cuda.Event(), cupy.cuda.Event(), []
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    times: list[float] = []
     while len(times) < 6 or (len(times) < REPEATS and sum(times) < BUDGET):
         begin.record()
         launch()

@@ -230,7 +230,7 @@ class Comparison:
                     with_smoothing("FMM", smoothing),
                     self._fmm(precision, tolerance=tolerance, smoothing=smoothing),
                 )
-        if marginal:
+        if neutral:
             yield row("charges zero", neutral)
 
     def _pme(self, tolerance: float, precision: str | None, cutoff) -> dict:
@@ -243,7 +243,7 @@ class Comparison:
                 return {}
             with scaled(force, epsilon=0.0, exceptions=0.0):
                 force.updateParametersInContext(context)
-                return {"force_error": self._force_error(context, NONBONDED_GROUP)}
+                return self._force_error(context, NONBONDED_GROUP)
 
         found = self._measured(precision, describe)
         force.setCutoffDistance(self._cutoff)
@@ -270,11 +270,7 @@ class Comparison:
 
         def describe(context: openmm.Context) -> dict:
             used = force.getFMMParametersInContext(context)
-            error = (
-                {}
-                if self._case.exact is None
-                else {"force_error": self._force_error(context, FMM_GROUP)}
-            )
+            error = self._force_error(context, FMM_GROUP)
             return error | {name: used[name] for name in CHOSEN}
 
         try:
@@ -309,24 +305,27 @@ class Comparison:
                 {"Precision": precision} if precision else {},
             )
             seconds, steps = timed_steps(context, self._case.sample)
+            left = _free_bytes(self._platform)
             return first | {
                 "step_seconds": seconds,
                 "ns_per_day": 86.4 * self._case.timestep / seconds,
                 "steps": steps,
-                "memory": None if free is None else free - _free_bytes(self._platform),
+                "memory": None if free is None or left is None else free - left,
                 **describe(context),
             }
         except openmm.OpenMMException as error:
             return first | {"failure": str(error)}
 
-    def _force_error(self, context: openmm.Context, group: int) -> float:
-        """Relative RMS error of the forces of a group, at the sample's positions in its box."""
+    def _force_error(self, context: openmm.Context, group: int) -> dict[str, float]:
+        """Relative RMS error of the forces of a group, at the sample's positions in its box;
+        nothing without exact forces."""
+        if self._case.exact is None:
+            return {}
         context.setPeriodicBoxVectors(*self._system.getDefaultPeriodicBoxVectors())
         context.setPositions(self._case.sample.positions)
         forces = context.getState(forces=True, groups={group}).getForces(asNumpy=True)
-        return relative_error(
-            forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer), self._case.exact
-        )
+        forces = forces.value_in_unit(unit.kilojoule_per_mole / unit.nanometer)
+        return {"force_error": relative_error(forces, self._case.exact)}
 
 
 def has_own_cutoff(system: openmm.System) -> bool:
@@ -345,7 +344,8 @@ def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) ->
     if step is None:
         return {}
     marginal, of_pme = (
-        None if None in (seconds, without) else seconds - without for seconds in (step, usual)
+        None if seconds is None or without is None else seconds - without
+        for seconds in (step, usual)
     )
     return {
         "over_pme": step / usual if usual else None,

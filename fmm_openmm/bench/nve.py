@@ -50,7 +50,7 @@ def sample_of(size: Size) -> Sample:
 
 def methods(smoothings, orders=(None,), near_radius: float | None = None) -> dict[str, dict | None]:
     """Options of FMM for each of ``smoothings`` and ``orders``, by name; None for PME."""
-    found = {"PME": None}
+    found: dict[str, dict | None] = {"PME": None}
     for smoothing, order in product(smoothings, orders):
         name = "FMM" if order is None else f"FMM, order {order}"
         found[with_smoothing(name, smoothing)] = {

@@ -63,4 +63,7 @@ def growth_exponent(rows) -> float | None:
     fewer than two sizes in it."""
     points = np.array([(row["atoms"], row["seconds"]) for row in rows])
     points = points[points[:, 0] >= 0.099 * points[:, 0].max()] if len(points) else points
-    return float(np.polyfit(*np.log(points.T), 1)[0]) if len(points) > 1 else None
+    if len(points) < 2:
+        return None
+    atoms, seconds = np.log(points.T)
+    return float(np.polyfit(atoms, seconds, 1)[0])

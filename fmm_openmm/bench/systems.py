@@ -86,13 +86,13 @@ class Size:
             ValueError: anything else, or an edge below 2 nm.
         """
         match = re.fullmatch(r"(\d+\.?\d*)(?::(\d+)x(\d+)x(\d+))?", text)
-        copies = tuple(map(int, match.groups(default="1")[1:])) if match else (0,)
-        if min(copies) < 1 or float(match[1]) < 2:
+        a, b, c = map(int, match.groups(default="1")[1:]) if match else (0, 0, 0)
+        if match is None or min(a, b, c) < 1 or float(match[1]) < 2:
             raise ValueError(
                 "a size is an edge of at least 2 nm, or this and copies, as 6 or 6:3x3x5, "
                 f"got {text}"
             )
-        return cls(float(match[1]), copies)
+        return cls(float(match[1]), (a, b, c))
 
     def __str__(self) -> str:
         return f"{self.edge:g}:{'x'.join(map(str, self.copies))}"

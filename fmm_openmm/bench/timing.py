@@ -22,7 +22,7 @@ BUDGET = 0.5
 def median_seconds(function) -> float:
     """Median wall time of ``function()`` after one call to warm up, seconds."""
     function()
-    times = []
+    times: list[float] = []
     while len(times) < 3 or (len(times) < REPEATS and sum(times) < BUDGET):
         begin = time.perf_counter()
         function()

@@ -78,7 +78,7 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     boxes = np.linalg.solve(candidates.astype(float), np.broadcast_to(cell, candidates.shape))
     size = np.cbrt(widths.prod(1))
     scores = 4.0 * (_deformation(boxes) / size - 1.0) + np.abs(np.log(size / width))
-    best, best_score = None, np.inf
+    best, best_score = candidates[0], np.inf
     for k in np.argsort(scores.round(12), kind="stable"):
         if scores[k] >= best_score:
             break

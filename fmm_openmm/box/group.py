@@ -57,7 +57,8 @@ def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray
     for axis, length in enumerate(d.tolist()):
         for prime, power in _prime_powers(length).items():
             powers.setdefault(prime, []).append((power, axis))
-    lengths, parts = [1] * n, [[] for _ in range(n)]
+    lengths = [1] * n
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for of_one_prime in sorted(
         (sorted(each, reverse=True) for each in powers.values()), reverse=True
     ):
@@ -70,8 +71,8 @@ def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray
         sum(((lengths[k] // power) * v[:, axis] for power, axis in parts[k]), np.zeros(n, np.int64))
         for k in order
     ]
-    lengths = np.array([lengths[k] for k in order], np.int64)
-    return np.mod(np.stack(columns, 1), lengths), lengths
+    sorted_lengths = np.array([lengths[k] for k in order], np.int64)
+    return np.mod(np.stack(columns, 1), sorted_lengths), sorted_lengths
 
 
 def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
@@ -126,7 +127,8 @@ def group_cycles(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _prime_powers(n: int) -> dict[int, int]:
     """The largest power of each prime that divides n."""
-    powers, prime = {}, 2
+    powers: dict[int, int] = {}
+    prime = 2
     while n > 1:
         if prime * prime > n:
             prime = n

@@ -36,6 +36,11 @@ class PaddedLattice(BoxLattice):
         boxes: box vectors over the mean box width, shape (3, 3), determinant 1.
     """
 
+    _span: np.ndarray
+    _levels: int
+    _cell: np.ndarray
+    _padded: tuple[bool, bool, bool]
+
     def __init__(
         self,
         counts: np.ndarray,
@@ -111,13 +116,14 @@ class PaddedLattice(BoxLattice):
     @property
     def has_images(self) -> tuple[bool, bool, bool]:
         """Along which axes the particles have images that are no boxes of the lattice."""
-        return tuple(map(all, zip(self.padded, self.boundary.periodic, strict=True)))
+        a, b, c = map(all, zip(self.padded, self.boundary.periodic, strict=True))
+        return a, b, c
 
     @property
     def _shifts(self) -> np.ndarray:
         """Displacements of the nearest of these images, shape (k, 3), box widths."""
-        numbers = [range(-2, 3) if images else (0,) for images in self.has_images]
-        numbers = np.array(list(product(*numbers)))
+        ranges = [range(-2, 3) if images else range(1) for images in self.has_images]
+        numbers = np.array(list(product(*ranges)))
         return numbers[numbers.any(1)] @ self.boundary.vectors(self.cell)
 
     @property

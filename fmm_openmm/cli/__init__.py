@@ -125,7 +125,7 @@ def main(argv=None) -> int:
             outcome = COMMANDS[args.command].run(args, terminal)
         terminal.write_json(outcome.result)
     except SystemExit as request:  # --help and --version
-        return request.code
+        return int(request.code or 0)
     except KeyboardInterrupt:
         return 130
     except EXPECTED as error:

@@ -82,7 +82,7 @@ def run(args, terminal) -> Outcome:
     if args.output:
         write(args.output, columns, arrays)
     if drawing:
-        draw(drawing, times, energies)
+        draw(drawing, columns["times"], energies)
         drawing.savefig(args.plot)
     terminal.pairs(
         [

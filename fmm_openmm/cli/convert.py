@@ -32,7 +32,7 @@ def run(args, terminal) -> Outcome:
     noted = notes.look(args, molecules, terminal)
     system.save(args.output)
     if drawing:
-        draw(drawing, system)
+        draw(drawing, system.charges, molecules.positions)
         drawing.savefig(args.plot)
     result = {
         "file": args.output,
@@ -60,15 +60,15 @@ def run(args, terminal) -> Outcome:
     return Outcome(result)
 
 
-def draw(drawing, system: ChargeSystem) -> None:
+def draw(drawing, charges: np.ndarray, positions: np.ndarray) -> None:
     """Plot a histogram of the charges, and the positions projected along z."""
     drawing.set_figwidth(10)
     histogram, plane = drawing.subplots(1, 2)
-    histogram.hist(system.charges, bins=60, log=True)
-    histogram.set_title(f"{len(system)} particles")
+    histogram.hist(charges, bins=60, log=True)
+    histogram.set_title(f"{len(charges)} particles")
     histogram.set_xlabel("charge, e")
     histogram.set_ylabel("particles")
-    x, y, _ = system.positions.T
+    x, y, _ = positions.T
     plane.hexbin(x, y, gridsize=60, cmap="viridis", mincnt=1)
     plane.set_title("particles along z")
     plane.set_xlabel("x, nm")

@@ -5,6 +5,7 @@ With files: the definitions of their FMMForces. No code in a file is executed.
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 from xml.parsers import expat
 
 import numpy as np
@@ -141,7 +142,7 @@ def _described(attributes: dict, content: dict | None) -> dict:
 
 def _describe_installation(terminal) -> Outcome:
     with terminal.progress("looking"):
-        result = {
+        result: dict[str, Any] = {
             "versions": versions(),
             "optional_packages": {name: _installed(name) for name in OPTIONAL},
             "threads": get_num_threads(),

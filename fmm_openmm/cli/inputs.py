@@ -145,7 +145,7 @@ def gather_files(args, rest: list[str]) -> None:
 def _is_file(option: str, value: str) -> bool:
     """Return whether a value of an option is a FILE. Force fields are XML, and CHARMM topologies
     may end in .top."""
-    return option == "box" or KINDS.get(_ending(value)) not in (None, "system", "gromacs")
+    return option == "box" or KINDS.get(_ending(value) or "") not in (None, "system", "gromacs")
 
 
 def load(args) -> Molecules:
@@ -200,7 +200,7 @@ def files_by_kind(names: list[str]) -> dict[str, Path]:
     Raises:
         FileNotFoundError, ValueError: as :func:`load`.
     """
-    found = {}
+    found: dict[str, Path] = {}
     for path in map(Path, names):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
@@ -219,7 +219,7 @@ def kind_of(path: Path) -> str:
     Raises:
         ValueError: the kind is unknown.
     """
-    kind = KINDS.get(_ending(path.name))
+    kind = KINDS.get(_ending(path.name) or "")
     if kind is None:
         raise ValueError(
             f"{path}: unknown kind of file {path.suffix!r}, expected one of {', '.join(KINDS)}"

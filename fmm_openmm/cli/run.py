@@ -124,7 +124,8 @@ def run(args, terminal) -> Outcome:
             f"Left out of the System, as --ensemble is {args.ensemble}: {', '.join(replaced)}\n"
         )
     parameters = force.getFMMParametersInContext(simulation.context)
-    samples, walls = [], []
+    samples: list[Sample] = []
+    walls: list[tuple[int, float]] = []
     with first_interrupt() as interrupt:
         try:
             prepare(args, simulation, terminal, interrupt, molecules.velocities)

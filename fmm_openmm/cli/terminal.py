@@ -132,15 +132,16 @@ def _filled(parts: list[str], width: int) -> list[str]:
     return lines
 
 
-def _table(title: str | None, **options) -> Table:
-    look = {
-        "title_justify": "left",
-        "title_style": "bold",
-        "box": None,
-        "pad_edge": False,
-        "padding": (0, 2, 0, 0),
-    }
-    return Table(title=title, **look, **options)
+def _table(title: str | None, show_header: bool = True) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        show_header=show_header,
+    )
 
 
 def _jsonable(value):
@@ -159,7 +160,8 @@ def one_line(error: BaseException) -> str:
     """Return the text of an error on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename:
-        return f"{error.strerror.lower().removesuffix(' or directory')}: {error.filename}"
+        reason = error.strerror or "no such file"
+        return f"{reason.lower().removesuffix(' or directory')}: {error.filename}"
     return text
 
 

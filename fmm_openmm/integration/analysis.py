@@ -80,6 +80,7 @@ def analyse(
     with show_progress(
         "analysing", getattr(frames, "__len__", lambda: None)(), progress
     ) as advance:
+        chunks: Iterator[list[tuple]]
         if executor is None:
             chunks = map(evaluate, ([pair] for pair in pairs))
         else:

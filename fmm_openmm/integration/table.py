@@ -40,19 +40,22 @@ class Table:
         if parts:
             table._rows = np.concatenate(parts)
             table._count = len(table._rows)
-            table._packed = _words(text)
+            table._packed = [*_words(text)]
         return table
 
     def pack(self) -> str:
         """Words separated by spaces, one for each block: base64 of its zlib-compressed bytes;
         integers are stored as differences between rows."""
+        words = []
         for block, packed in enumerate(self._packed):
             if packed is None:
                 rows = self.rows[block * BLOCK : (block + 1) * BLOCK]
                 if self._dtype.kind == "i":
                     rows = np.diff(rows, axis=0, prepend=np.zeros_like(rows[:1]))
-                self._packed[block] = b64encode(zlib.compress(rows.tobytes(), 1)).decode()
-        return " ".join(self._packed)
+                packed = b64encode(zlib.compress(rows.tobytes(), 1)).decode()
+                self._packed[block] = packed
+            words.append(packed)
+        return " ".join(words)
 
     def append(self, row) -> int:
         """Add a row and return its index."""

@@ -35,8 +35,8 @@ def sort(positions, charges, lattice: BoxLattice, width: float, smoothing: float
         share = share_slope = np.zeros_like(u)
 
     pieces = []
-    for corner in np.ndindex(2, 2, 2):
-        corner = np.array(corner)
+    for index in np.ndindex(2, 2, 2):
+        corner = np.array(index)
         which = np.flatnonzero((side[:, corner == 1] != 0).all(1))
         shift = side[which] * corner
         w = np.where(corner, share[which], 1.0 - share[which])

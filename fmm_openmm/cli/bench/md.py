@@ -197,7 +197,9 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
     args.hydrogen_mass = HYDROGEN_MASS if timestep > USUAL_TIMESTEP else None
     if args.preset:
         named = {name: PRESETS[name].arguments(args) for name in args.preset}
-        load = {name: partial(inputs.load, chosen) for name, chosen in named.items()}
+        load: dict[str, Callable] = {
+            name: partial(inputs.load, chosen) for name, chosen in named.items()
+        }
     else:
         named = {", ".join(Path(name).name for name in args.files): args}
         molecules = inputs.load(args)  # bad files are named before anything is printed
@@ -213,7 +215,7 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
         return relaxed(name).tiled(copies)
 
     tiles = args.tile or [(1, 1, 1)]
-    cases = {
+    cases: dict[str, Callable] = {
         f"{name}:{'x'.join(map(str, copies))}": partial(tiled, name, copies)
         for name in named
         for copies in tiles

@@ -39,8 +39,8 @@ class Preset:
         return argparse.Namespace(**vars(args) | files | numbers)
 
 
-FORCE_FIELDS = {
-    "": (("amber14-all.xml", "amber14/tip3p.xml"), 0.9),
+FORCE_FIELDS: dict[str, tuple[tuple[str, str], float, float | None]] = {
+    "": (("amber14-all.xml", "amber14/tip3p.xml"), 0.9, None),
     "-charmm36": (("charmm36.xml", "charmm36/water.xml"), 1.2, 1.0),
 }
 """Force field, cutoff and switching distance by the suffix of the preset: Lipid17 and CHARMM36."""

@@ -110,7 +110,7 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     reciprocal = 2 * np.pi * np.linalg.inv(lattice.boxes).T
     base = (fraction - np.rint(fraction)) @ reciprocal
 
-    corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
+    corner = float(np.linalg.norm(np.abs(reciprocal).sum(0))) / 2
     aliases = within(reciprocal, cut + corner) @ reciprocal
 
     g2 = ((base[:, None] + aliases) ** 2).sum(-1)

@@ -56,7 +56,8 @@ class _Waiting:
     """
 
     def __init__(self, patience: int):
-        self.patience, self.came, self._active = patience, Counter(), False
+        self.patience, self._active = patience, False
+        self.came: Counter[int] = Counter()
 
     def __enter__(self):
         global _current

@@ -79,7 +79,8 @@ def _zeros(force: openmm.Force, charges: np.ndarray) -> tuple[int, int] | None:
     """Numbers of zeros and of charges if the force has too many zeros; else None."""
     if not charges.any() or not isinstance(force, (openmm.GBSAOBCForce, *KINDS)):
         return None
-    worst, places = None, _charge_columns(force, charges)
+    worst: tuple[int, int] | None = None
+    places = _charge_columns(force, charges)
     external = isinstance(force, openmm.CustomExternalForce)
     if external and len(places) > 1:  # the components of a vector
         return None
@@ -87,7 +88,8 @@ def _zeros(force: openmm.Force, charges: np.ndarray) -> tuple[int, int] | None:
         values, expected = _table(force, columns, charges)
         if _are_proportional(values, expected):
             return None
-        zeros, total = np.count_nonzero(values[expected != 0] == 0), np.count_nonzero(expected)
+        zeros = int(np.count_nonzero(values[expected != 0] == 0))
+        total = int(np.count_nonzero(expected))
         # a field acts on all charges, a pull on a few particles
         if 2 * zeros > total and not (external and 2 * total < np.count_nonzero(charges)):
             worst = max(worst or (0, 0), (zeros, total))
@@ -115,8 +117,10 @@ def _table(force: openmm.Force, columns: tuple[int, ...], charges: np.ndarray):
     rows = calls(force, "getParticleParameters", number)
     if isinstance(force, openmm.CustomExternalForce):
         rows = list(rows)
-        values = [row[1][columns[0]] for row in rows]
-        return np.array(values), charges[[row[0] for row in rows]]
+        return (
+            np.array([row[1][columns[0]] for row in rows]),
+            charges[[row[0] for row in rows]],
+        )
     values = np.fromiter(map(itemgetter(columns[0]), rows), np.float64, number)
     if isinstance(force, openmm.CustomNonbondedForce) and force.getNumInteractionGroups():
         groups = map(force.getInteractionGroupParameters, range(force.getNumInteractionGroups()))
@@ -179,7 +183,7 @@ def _skeleton(force: openmm.Force) -> openmm.Force:
 def _columns_in(skeleton: str, sample: tuple[float, ...]) -> tuple[tuple[int, ...], ...]:
     """:func:`_charge_columns` of the force in an XML text, which has these parameters somewhere."""
     force = openmm.XmlSerializer.deserialize(skeleton)
-    places = [(column,) for column in range(len(sample))]
+    places: list[tuple[int, ...]] = [(column,) for column in range(len(sample))]
     if isinstance(force, openmm.CustomBondForce):
         places += combinations(range(len(sample)), 2)
     if not sample:

@@ -139,7 +139,7 @@ def program(layout: str, neighbourhood: Neighbourhood, dtype) -> Program:
         "results": Buffer((neighbourhood.parts, 4), real),
     }
     if layout == "indexed":
-        sources = "near", "shift"
+        sources: tuple[str, ...] = ("near", "shift")
     else:
         built.kernels["replicate"] = Kernel(kernel)
         built.buffers |= {

@@ -142,7 +142,7 @@ def measure(neighbourhood: Neighbourhood, precision: str, costs: Costs) -> dict:
             for kernel in kernels
         },
         "error": wrong,
-        "faster": min(seconds, key=seconds.get),
+        "faster": min(seconds, key=lambda layout: seconds[layout]),
         "picked": choose(neighbourhood.density, near, costs),
     }
 

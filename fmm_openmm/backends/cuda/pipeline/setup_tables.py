@@ -78,7 +78,7 @@ class OperatorTables:
         previous = np.roll(offsets, 1, 0) + np.array([1, 0, 0])
         start = (place % OFFSET_TILE == 0) | (offsets != previous).any(1)
         reciprocal = 2 * np.pi * np.linalg.inv(boxes).T
-        corner = np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
+        corner = float(np.linalg.norm(np.abs(reciprocal).sum(0))) / 2
         aliases = within(reciprocal, (cut + corner) * (1 + SLACK))
         v, d = lattice.cycles
         return cls(
