@@ -731,7 +731,7 @@ def test_md_takes_the_best_cutoff_of_pme(accepted, slower, best, monkeypatch):
     monkeypatch.setattr(md, "CUTOFFS", (0.9, 0.95, 1.5))
     monkeypatch.setattr(md, "ACCEPTED", accepted)
     monkeypatch.setattr(md, "timed_steps", timed)
-    monkeypatch.setattr(md.Comparison, "_force_error", lambda *_: next(errors))
+    monkeypatch.setattr(md.Comparison, "_force_error", lambda *_: {"force_error": next(errors)})
     rows = list(md.Comparison(md.Case.from_size(Size(EDGE)), CPU).rows(5e-5, None))
     assert [row["method"] for row in rows] == [
         "PME",
