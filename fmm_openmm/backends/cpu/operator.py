@@ -1,20 +1,21 @@
 """The sums over points from which ``expansions/operators/`` makes the lattice operator."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, kernel
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import get_num_threads
 
 
-@kernel("f8[:,:,::1], f8[:,:,::1], f8[:,::1]")
-def _sum(x, weight, out):
-    """Sum harmonics over the points ``x`` (k, 3, n) with ``weight`` (k, degrees, n) into ``out``
-    (terms, n); a thread computes ``LANES`` columns at a time."""
-    top, columns = weight.shape[1] - 1, x.shape[2]
-    for block in prange((columns + LANES - 1) // LANES):
-        begin = block * LANES
-        used = min(LANES, columns - begin)
+@kernel("f8[:,:,::1], f8[:,:,::1], i8, i8, f8[:,::1]", parallel=False)
+def _sum(x, weight, start, stop, out):
+    """Sum harmonics over the points ``x`` (k, 3, n) with ``weight`` (k, degrees, n) into columns
+    ``start`` to ``stop`` of ``out`` (terms, n), ``LANES`` at a time."""
+    top = weight.shape[1] - 1
+    for begin in range(start, stop, LANES):
+        used = min(LANES, stop - begin)
         total = np.zeros((len(out), LANES))
         terms = np.empty((len(out), LANES))
         point = np.zeros((3, LANES))
@@ -34,6 +35,16 @@ def _sum(x, weight, out):
 
 def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """See :func:`fmm_openmm.expansions.operators.periodic.harmonic_sums`."""
-    out = np.empty((weight.shape[1] ** 2, x.shape[2]))
-    _sum(np.ascontiguousarray(x), np.ascontiguousarray(weight), out)
+    columns, threads = x.shape[2], get_num_threads()
+    out = np.empty((weight.shape[1] ** 2, columns))
+    x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
+    step = LANES * max(1, -(-columns // (LANES * threads)))
+    # Python's threads serve, as these sums are rare: a parallel loop takes twice as long to compile
+    with ThreadPoolExecutor(threads) as pool:
+        tasks = [
+            pool.submit(_sum, x, weight, start, min(start + step, columns), out)
+            for start in range(0, columns, step)
+        ]
+    for task in tasks:
+        task.result()
     return out

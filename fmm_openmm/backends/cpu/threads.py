@@ -28,8 +28,8 @@ _NOT_PARALLEL = dict.fromkeys(
 """Parallel transforms that kernels do not need; disabling them saves a tenth of the compilation
 time."""
 
-inline = njit(**_OPTIONS)
-"""Decorator of a function that kernels call."""
+inline = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
+"""Decorator of a function that only kernels call: its entries for Python and C are not compiled."""
 
 signatures: dict[Callable, str] = {}
 """Argument types of every kernel, as given to :func:`kernel`."""
@@ -41,11 +41,13 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     Args:
         signature: types of its arguments in Numba's notation, with ``real`` for the working
             precision. Other types work too, but are compiled on first use.
-        parallel: whether it has a parallel loop.
+        parallel: whether it has a parallel loop. A kernel without one
+            releases the lock of Python's interpreter.
     """
 
     def decorated(function: Callable) -> Callable:
-        dispatcher = njit(parallel=_NOT_PARALLEL if parallel else False, **_OPTIONS)(function)
+        threads = {"parallel": _NOT_PARALLEL} if parallel else {"nogil": True}
+        dispatcher = njit(no_cfunc_wrapper=True, **threads, **_OPTIONS)(function)
         if dispatcher is not function:  # they are the same with NUMBA_DISABLE_JIT
             signatures[dispatcher] = signature
         return dispatcher
