@@ -51,8 +51,8 @@ class CoulombResult:
         width: float,
         max_potential: float = MAX_POTENTIAL,
     ) -> "CoulombResult":
-        """From potentials (n,) and fields (n, 3) in units of boxes of some width, nm, on the host;
-        both are overwritten.
+        """Make a result of potentials (n,) and fields (n, 3) on the host, in units of the box
+        width; both arrays are overwritten.
 
         Args:
             max_potential: potential of particles at the same place, in units of the largest charge.

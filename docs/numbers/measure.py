@@ -100,6 +100,7 @@ PARTS = {
         ),
         gpu=False,
     ),
+    "cpu_open": Part((f"{BENCH} open --backend cpu",), gpu=False),
     "accuracy": Part(("tests.accuracy_table",), gpu=False),
 }
 

@@ -55,6 +55,11 @@ def boxes(row: dict) -> str:
     return f"{row['order']}, {row['near_radius']:g}, {grid}"
 
 
+def bare(parameters: str) -> str:
+    """Numbers of order, near radius and boxes, without these words."""
+    return parameters.replace("order ", "").replace("radius ", "")
+
+
 FILE_OF_DHFR = "5dfr_solv-cube_equil.pdb.gz"
 
 
@@ -241,8 +246,13 @@ def scaling() -> list[Row]:
     ]
 
 
-def droplets() -> list[Row]:
-    rows, table = rows_of("open"), []
+def milliseconds(value: float | None) -> str:
+    return digits(None if value is None else 1e3 * value, 2)
+
+
+def droplets(name: str, shown: Callable[[float | None], str]) -> list[Row]:
+    """Methods in free space, with times in the unit of ``shown``."""
+    rows, table = rows_of(name), []
     for atoms in dict.fromkeys(row["atoms"] for row in rows):
         fmm, direct, tree = (
             found(rows, atoms=atoms, method=method) or {}
@@ -251,11 +261,11 @@ def droplets() -> list[Row]:
         table.append(
             {
                 "atoms": f"{atoms:,}",
-                "order, radius, boxes": fmm["parameters"],
-                "error": f"{fmm['force_error']:.1e}",
-                "FMM": microseconds(fmm["seconds"]),
-                "direct sum": microseconds(direct.get("seconds")),
-                "treecode": microseconds(tree.get("seconds")),
+                "order, radius, boxes": bare(fmm["parameters"]),
+                "error": fixed(fmm.get("force_error"), ".1e"),
+                "FMM": shown(fmm["seconds"]),
+                "direct sum": shown(direct.get("seconds")),
+                "treecode": shown(tree.get("seconds")),
             }
         )
     return table
@@ -266,7 +276,7 @@ def nearly_empty() -> list[Row]:
         {
             "system": row["system"],
             "atoms": f"{row['atoms']:,}",
-            "order, radius, boxes": row["parameters"],
+            "order, radius, boxes": bare(row["parameters"]),
             "error": f"{row['force_error']:.1e}",
             "evaluation": microseconds(row["seconds"]),
             "a call": microseconds(row["call_seconds"]),
@@ -331,7 +341,7 @@ class Table:
 
 
 PLUGIN, GPU = "docs/reference/plugin.md", "docs/reference/gpu.md"
-ACCURACY = "docs/explanation/accuracy.md"
+ACCURACY, METHOD = "docs/explanation/accuracy.md", "docs/explanation/method.md"
 ALL_STEPS = (*MEMBRANES, "sites")
 TABLES = {
     "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),
@@ -344,11 +354,12 @@ TABLES = {
     "solver": Table(GPU, ("solver",), evaluations),
     "grids": Table(GPU, ("grids",), grids),
     "scaling": Table(GPU, ("scaling",), scaling),
-    "open": Table(GPU, ("open",), droplets),
+    "open": Table(GPU, ("open",), lambda: droplets("open", microseconds)),
     "nearly_empty": Table(GPU, ("nearly_empty",), nearly_empty),
     "accuracy": Table(ACCURACY, ("accuracy",), errors),
     "cpu": Table(ACCURACY, ("cpu",), cpu),
     "cpu_steps": Table(ACCURACY, ("cpu_steps",), cpu_steps),
+    "cpu_open": Table(METHOD, ("cpu_open",), lambda: droplets("cpu_open", milliseconds)),
     "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
 }
 

@@ -27,7 +27,7 @@ farthest from planes at quarters of a box.
 
 DISTANT = 2.0
 """Box widths beyond the near radius from which boxes add nothing to the error that nearer ones
-have not: periodic images that are no boxes of the lattice must lie there."""
+have not: periodic images that are not boxes of the lattice must lie there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class BoxLattice:
 
     @property
     def gap(self) -> float:
-        """Distance of a box's nearest images that are no boxes of the lattice, box widths:
+        """Distance of a box's nearest images that are not boxes of the lattice, box widths:
         there are none."""
         return np.inf
 
@@ -225,7 +225,7 @@ class BoxLattice:
 
     @property
     def has_images(self) -> tuple[bool, bool, bool]:
-        """Along which axes the particles have images that are no boxes of the lattice."""
+        """Along which axes the particles have images that are not boxes of the lattice."""
         return (False, False, False)
 
     def slots_of(self, span: np.ndarray) -> np.ndarray:

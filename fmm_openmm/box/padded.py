@@ -115,7 +115,7 @@ class PaddedLattice(BoxLattice):
 
     @property
     def has_images(self) -> tuple[bool, bool, bool]:
-        """Along which axes the particles have images that are no boxes of the lattice."""
+        """Along which axes the particles have images that are not boxes of the lattice."""
         a, b, c = map(all, zip(self.padded, self.boundary.periodic, strict=True))
         return a, b, c
 

@@ -10,8 +10,8 @@ OUTPUTS = ("json", "plot", "trajectory", "log", "output", "checkpoint")
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Check that every output file is writable, is no input file under another path or link, does
-    not lie in the folder of ``--include``, and is no other output.
+    """Check that every output file is writable, is not an input file under another path or link,
+    does not lie in the folder of ``--include``, and is not another output.
 
     Raises:
         ValueError: an output is an input or another output; the message names option and file.

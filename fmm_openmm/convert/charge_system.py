@@ -248,7 +248,7 @@ class ChargeSystem:
         Raises:
             ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
             ValueError: no charges, no bonds and none given, a charged atom without mass and without
-                a bond in a residue of several, bonds that are no pairs of two particles, a cell
+                a bond in a residue of several, bonds that are not pairs of particles, a cell
                 without volume.
         """
         return cls(**packages.from_mdanalysis(universe, bonds))
@@ -269,7 +269,7 @@ class ChargeSystem:
 
         Raises:
             ImportError: ASE is not installed (extra ``ase``).
-            ValueError: no initial charges, bonds that are no pairs of two particles, a cell without
+            ValueError: no initial charges, bonds that are not pairs of particles, a cell without
                 volume.
             UnsupportedError: periodic in one or two directions only.
         """
