@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 
+import numpy as np
 import pytest
 
 from fmm_openmm import cli
@@ -125,6 +126,11 @@ def test_tight_fmm_and_loose_pme():
     share = f"{', '.join(shares[:-1])} and {shares[-1]} of one with PME at 5e-4"
     accuracy = f"{min(gains)} to {max(gains)} times as accurate"
     assert f"{share}, with forces that are {accuracy}" in one_line(page)
+    summary = (
+        f"takes about {np.mean([float(share) for share in shares]):.1f} of the time of one with "
+        f"PME at 5e-4, with forces that are about {100 * round(np.mean(gains) / 100)} times"
+    )
+    assert summary in one_line(README)
 
 
 def test_other_rows_of_readme():
@@ -151,6 +157,22 @@ def test_a_part_that_cannot_be_measured_says_what_it_needs():
         "a CUDA device that OpenMM can use and --dhfr FILE"
     )
     assert MEASURE["lacking"](part, True, __file__) == ""
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern", "part"),
+    [
+        ("README.md", r"on one (NVIDIA \w+) at 5e-4", "protein"),
+        ("README.md", r"21,384 atoms of water, (NVIDIA \w+)", "energy"),
+        ("README.md", r"5e-4, (AMD EPYC), two virtual cores", "cpu"),
+        ("README.md", r"\(\[(NVIDIA \w+) and", "membranes"),
+        ("docs/index.md", r"\[one (NVIDIA \w+)\]", "membranes"),
+        ("docs/quickstart.md", r"On one (NVIDIA \w+) a step", "water"),
+    ],
+)
+def test_hardware_in_sentences(page, pattern, part):
+    (name,) = re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"))
+    assert NUMBERS["part"](part)["hardware"].startswith(name)
 
 
 def test_quickstart():
