@@ -27,6 +27,7 @@ def droplet(atoms: float) -> ChargeSystem:
     base = water(EDGE)
     diameter = np.cbrt(6 * atoms / (np.pi * DENSITY)) + 0.5
     box = tiled_charges(base.charges, 3 * (int(np.ceil(diameter / EDGE)),))
+    assert box.positions is not None and box.box_vectors is not None
     centre = box.box_vectors.sum(0) / 2
     molecules = round(atoms / SITES)
     first = SITES * np.sort(

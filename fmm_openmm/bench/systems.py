@@ -271,6 +271,7 @@ def tiled(sample: Sample, copies) -> Sample:
 
 def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
     """Repeat charges along their box vectors, in one periodic cell."""
+    assert charges.positions is not None and charges.box_vectors is not None
     n, count = len(charges), int(np.prod(copies))
     exclusions = charges.exclusions[None] + n * np.arange(count)[:, None, None]
     box = charges.box_vectors * np.array(copies)[:, None]

@@ -116,7 +116,7 @@ def _solver(given, positions) -> tuple[CoulombSolver, bool]:
 
 def _pairs(frames: Iterable) -> Iterator[tuple]:
     """Positions and box vectors, or None, of every frame."""
-    if hasattr(frames, "unitcell_vectors"):  # of MDTraj
+    if hasattr(frames, "unitcell_vectors") and hasattr(frames, "xyz"):  # of MDTraj
         boxes = frames.unitcell_vectors
         yield from zip(frames.xyz, repeat(None) if boxes is None else boxes, strict=False)
         return

@@ -120,6 +120,7 @@ def _nonbonded(system: openmm.System) -> list[openmm.NonbondedForce]:
 
 def _check_converted(force: FMMForce, system: openmm.System) -> None:
     definition = force._definition
+    assert definition.original is not None, "the force was made by hand"
     original = Original.unpack(definition.original)
     found, place = _nonbonded(system), original.place
     others = found[:place] + found[place + 1 :]
