@@ -84,7 +84,7 @@ def test_summary_of_water():
         interval([number(row["over PME's"]) for row in rows if row["tolerance"] == tolerance])
         for tolerance in TOLERANCES
     )
-    assert f"one of pure water takes {loose} and {tight}" in one_line(README)
+    assert f"A step of pure water takes {loose} and {tight} of PME's time" in one_line(README)
     gains = [
         number(
             select(WATER, **{k: row[k] for k in ("atoms", "tolerance")}, method="PME")[
