@@ -160,9 +160,11 @@ class CoulombSolver:
 
     @property
     def parameters(self) -> FMMParameters | SumParameters:
-        """The parameters for the box vectors given at creation, with the expected error.
+        """The parameters for the box vectors given at creation, with the expected errors.
 
-        If the boxes cover only the particles, the parameters used last.
+        If the boxes cover only the particles, the parameters used last. The expected errors are
+        relative to the forces of an ordinary liquid until an evaluation of positions on the host
+        has found the RMS force, and from then on to that.
 
         Raises:
             ValueError: the parameters depend on positions, and there are none yet.
@@ -172,7 +174,7 @@ class CoulombSolver:
             raise ValueError(
                 "`parameters` are chosen for positions: give `positions`, or call `compute` first"
             )
-        return found
+        return found if self._method != "fmm" else self._planner.with_forces(found)
 
     @property
     def backend(self) -> str:
@@ -358,7 +360,7 @@ class CoulombSolver:
         cell = self._cell(box_vectors)
         if self._planner.problem.uses_region:
             return self.parameters  # type: ignore[return-value]
-        return self._planner.preview(None, cell).parameters
+        return self._planner.with_forces(self._planner.preview(None, cell).parameters)
 
     @property
     def _used_evaluators(self) -> list[Evaluator]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.expansions.error import single_noise
+from fmm_openmm.expansions.error import ROUNDING_RATIO, single_noise
 from fmm_openmm.implementations import SUMS, implementation
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.problem import Problem
@@ -38,6 +38,12 @@ class SumParameters:
     expected_error: float
 
     @property
+    def expected_largest_error(self) -> float | None:
+        """Estimated largest error of the force on a particle, relative to the RMS force; None for
+        the treecode."""
+        return ROUNDING_RATIO * self.expected_error if self.method == "direct" else None
+
+    @property
     def settings(self) -> tuple:
         """Arguments of the method after charges, exclusions and type."""
         return () if self.method == "direct" else (self.order, self.theta)
@@ -49,8 +55,8 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
     An explicit order is used as it is, with a warning if it misses the tolerance.
 
     Raises:
-        UnsupportedError: parameters of boxes are fixed, or an order of the direct sum or beyond
-            ``ORDERS``.
+        UnsupportedError: parameters of boxes are fixed, an order of the direct sum or beyond
+            ``ORDERS``, or the largest error of the treecode.
     """
     for name in ("near_radius", "smoothing", "levels"):
         if getattr(request, name) is not None:
@@ -59,6 +65,10 @@ def choose_sum(method: str, request: Request, load: Load) -> SumParameters:
         raise UnsupportedError(
             f"`order` must be at most {ORDERS} with the treecode, "
             f"and None with the direct sum, got {request.order}"
+        )
+    if request.error_norm == "max" and method != "direct":
+        raise UnsupportedError(
+            f"`error_norm` must be 'rms' with `method={method!r}`, got {request.error_norm!r}"
         )
     precision = request.resolve_precision(load.ionic)
     rounding = single_noise(load.ionic, 0.0) if precision == "single" else ROUNDING

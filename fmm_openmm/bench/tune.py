@@ -60,8 +60,8 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
     charges = water_like(cell)
     load = Load.from_charges(charges.charges, charges.exclusions)
     found = candidates(request, charges.box_vectors, load, CUDA_COST)
-    if found[0].expected_error > request.tolerance:
-        reachable = found[0].expected_error
+    if request.expected(found[0]) > request.tolerance:
+        reachable = request.expected(found[0])
         raise ValueError(
             f"`tolerance` {request.tolerance:g} is out of reach here: "
             f"the best estimate is {reachable:.1e}"

@@ -3,7 +3,7 @@
 import operator
 import pickle
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,10 +115,11 @@ class FMMForce(_PythonForce):
         return [name for name in super().__dir__() if name[0] != "_" and name not in SWIG_NAMES]
 
     def __repr__(self) -> str:
-        given = [
-            f"{name} {value!r}"
-            for name, value in asdict(self._definition.options).items()
-            if value not in (None, "auto")
+        options = self._definition.options
+        given = [f"tolerance {options.tolerance!r}"] + [
+            f"{row.name} {getattr(options, row.name)!r}"
+            for row in fields(options)
+            if row.name != "tolerance" and getattr(options, row.name) != row.default
         ]
         return (
             f"FMMForce({self.getNumParticles()} particles, {self.getNumExclusions()} exclusions, "

@@ -150,6 +150,7 @@ def validate(
         pme=Comparison.of(*pme, exact, least) if isinstance(pme, tuple) else None,  # type: ignore[call-arg]
         backend=solver.backend,
         pme_left_out=pme if isinstance(pme, str) else None,
+        error_norm=chosen.error_norm,
     )
 
 

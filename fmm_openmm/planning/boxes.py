@@ -89,6 +89,14 @@ class Region:
         return heights(self.lattice.boxes, self.width)
 
     @property
+    def filled(self) -> float:
+        """Number of boxes whose volume the particles fill, roughly: the outermost have a margin."""
+        span, padded = self.lattice.span, np.array(self.lattice.padded)
+        return min(
+            self.lattice.filled * self.lattice.size, float(np.maximum(span - padded, 1).prod())
+        )
+
+    @property
     def centre(self) -> np.ndarray:
         """Centre of the boxes, shape (3,), nm."""
         return self.corner + self.lattice.span * self.heights / 2
@@ -112,6 +120,11 @@ class Filling:
     lattice: BoxLattice
     width: float
     origin = (0.0, 0.0, 0.0)
+
+    @property
+    def filled(self) -> float:
+        """Number of boxes whose volume the particles fill, roughly."""
+        return self.lattice.filled * self.lattice.size
 
     def scaled(self, cell: np.ndarray) -> "Filling | None":
         """The boxes scaled to a cell of the same shape, of any size; None if the shape differs."""

@@ -87,22 +87,23 @@ def cover(
         return seconds, found, rounding
 
     seconds, found, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
-    if request.precision == "auto" and rounding > 0.5 * request.tolerance:
+    if request.precision == "auto" and rounding > 0.5 * request.rounding_tolerance:
         seconds, found, rounding = cheapest("double")
-    chosen = replace(found, expected_error=float(np.hypot(found.expected_error, rounding)))
+    chosen = found.with_rounding(rounding)
     if boundary.fills_space:
         same = replace(request, precision=chosen.precision)
         limit, filling = ranked(same, cell, load, cost)[0]
-        allowed = max(request.tolerance, filling.expected_error)
-        if seconds > limit or chosen.expected_error > allowed:
+        allowed = max(request.tolerance, request.expected(filling))
+        if seconds > limit or request.expected(chosen) > allowed:
             return None
-    if rounding > request.tolerance:
+    if rounding > request.rounding_tolerance:
+        rounding *= request.tolerance / request.rounding_tolerance
         warn(
             f"`tolerance={request.tolerance:g}` is out of reach in single precision for "
             f"particles this far apart: rounding alone makes an error of {rounding:.1e}"
         )
     else:
-        warn_if_missed(request, found.expected_error, "these particles")
+        warn_if_missed(request, request.expected(found), "these particles")
     grid = by_root[chosen.grid]
     filled = min(1.0, len(positions) / (grid.per_box * np.diag(chosen.counts).prod()))
     lattice = grid.lattice(chosen.near_radius, filled)

@@ -10,7 +10,12 @@ from enum import Enum
 import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
-from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
+from fmm_openmm.expansions.error import (
+    field_ratio,
+    rounding_error,
+    rounding_of_positions,
+    single_noise,
+)
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters
@@ -23,6 +28,9 @@ become far too large is not."""
 
 RECHECK_INTERVAL_IN_OPENMM = 10_000
 """The same inside OpenMM's context, where the positions must be fetched for it."""
+
+DOUBLE = 2.0**-29
+"""Rounding in double precision relative to single precision."""
 
 MAX_MOVES = 3
 """Moves of a region in a row for the same positions, of which one should suffice, before the
@@ -114,6 +122,8 @@ class Planner:
         self._whole = None if problem.uses_region else problem.parameters
         self.problem = problem
         self._prepared: Boxes | None = None
+        self._ratio: float | None = None  # arguments of ``FMMParameters.with_forces``
+        self._rounding = 0.0
         self.forget()
 
     def forget(self) -> None:
@@ -134,6 +144,15 @@ class Planner:
         """Parameters of boxes over the problem's cell, or of the last region; None before the first
         one."""
         return self._whole or self._last
+
+    def with_forces(self, parameters: FMMParameters) -> FMMParameters:
+        """The parameters with the errors expected given the last forces checked; unchanged before
+        there are any."""
+        if self._ratio is None:
+            return parameters
+        single, load = parameters.precision == "single", self.problem.load
+        noise = 2.0 * single_noise(load.ionic, parameters.smoothing) * (1.0 if single else DOUBLE)
+        return parameters.with_forces(self._ratio, float(np.hypot(self._rounding, noise)))
 
     def prepare(self, positions: np.ndarray, cell: np.ndarray | None) -> None:
         """Choose a region, if the problem calls for one, for typical positions before any plan."""
@@ -207,7 +226,7 @@ class Planner:
                 problem = problem.with_positions(positions, cell)
             boxes = (self if problem is self.problem else Planner(problem)).preview(positions, cell)
             if boxes.parameters.precision == "single":
-                least = ROUNDING_SHARE * problem.request.tolerance
+                least = ROUNDING_SHARE * problem.request.rounding_tolerance
                 problem = problem.with_rounding(
                     rounding_of_positions(
                         positions, charges, cell, problem.exclusions, boxes.width, least
@@ -225,13 +244,29 @@ class Planner:
             charges: shape (n,), e.
             fields: result of the last plan, shape (n, 3), in units of its boxes.
         """
-        boxes = self._used[0].boxes
-        if boxes.parameters.precision == "double" or self._warned:
-            return self.problem
+        plan = self._used[0]
+        boxes = plan.boxes
         per_box = len(charges) / (self.problem.load.filled * boxes.lattice.size)
+        is_new = self._ratio is None or plan.change is Change.REPLACE
+        if is_new:
+            charged = self.problem.load.charged * len(charges)
+            self._ratio = field_ratio(
+                charges, fields, charged / boxes.filled, self.problem.load.ionic
+            )
+        if boxes.parameters.precision == "double":
+            if is_new:  # coordinates are rounded relative to the cell
+                lengths = np.diag(boxes.lattice.cell)
+                across = lengths[np.isfinite(lengths)].max(initial=1.0)
+                self._rounding = DOUBLE * across * rounding_error(charges, fields, per_box)
+            return self.problem
+        if self._warned:
+            return self.problem
         error = rounding_error(charges, fields, per_box)
+        self._rounding = error
         problem = self.problem.with_rounding(error)
-        self._warned = problem is self.problem and problem.request.tolerance < error < np.inf
+        self._warned = (
+            problem is self.problem and problem.request.rounding_tolerance < error < np.inf
+        )
         return problem
 
     def _fitted(

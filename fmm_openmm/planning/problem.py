@@ -165,13 +165,14 @@ class Problem:
         An explicit request for single precision is kept, with a warning if the error exceeds the
         tolerance.
         """
-        tolerance = self.request.tolerance
-        if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * tolerance:
+        tolerance, limit = self.request.tolerance, self.request.rounding_tolerance
+        if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * limit:
             return replace(self, request=replace(self.request, precision="double"))
-        if tolerance < rounding < np.inf:  # infinite: coincident after rounding, an error elsewhere
+        if limit < rounding < np.inf:  # infinite: coincident after rounding, an error elsewhere
             warn(
                 f"`tolerance={tolerance:g}` is out of reach in single precision for charges so "
-                f"close to each other: rounding makes an error of about {rounding:.1g}; "
+                f"close to each other: rounding makes an error of about "
+                f"{rounding * tolerance / limit:.1g}; "
                 "ask for `precision='double'`"
             )
         return self

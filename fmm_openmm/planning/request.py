@@ -1,7 +1,7 @@
 """A user's request, and the parameters that satisfy it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -10,12 +10,14 @@ from fmm_openmm.box import counts_matrix
 from fmm_openmm.checks import check_choice
 from fmm_openmm.display import html_table
 from fmm_openmm.errors import warn
-from fmm_openmm.expansions.error import largest_ratio, single_noise
+from fmm_openmm.expansions.error import ROUNDING_RATIO, largest_ratio, single_noise
 from fmm_openmm.implementations import M2L
 from fmm_openmm.options import check_options, option
 from fmm_openmm.planning.cost import CostModel
 
 PRECISIONS = ("auto", "single", "double")
+
+ERROR_NORMS = ("rms", "max")
 
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
@@ -62,6 +64,8 @@ class FMMParameters:
         expected_error: estimated relative RMS force error (``docs/explanation/accuracy.md``).
         m2l: operator between boxes of the levels below the root grid, a key of
             :data:`fmm_openmm.implementations.M2L`; None without such levels.
+        expected_largest_error: estimated largest error of the force on a particle, relative to the
+            RMS force; infinite where it has not been estimated.
     """
 
     order: int
@@ -72,11 +76,36 @@ class FMMParameters:
     precision: str
     expected_error: float
     m2l: str | None = None
+    expected_largest_error: float = np.inf
 
     @property
     def counts(self) -> np.ndarray:
         """Integer matrix of the leaves, ``2^levels grid``, int64."""
         return np.array(self.grid, dtype=np.int64) << self.levels
+
+    def with_rounding(self, rounding: float) -> "FMMParameters":
+        """The parameters given a further relative RMS force error that rounding makes."""
+        return replace(
+            self,
+            expected_error=float(np.hypot(self.expected_error, rounding)),
+            expected_largest_error=float(
+                np.hypot(self.expected_largest_error, ROUNDING_RATIO * rounding)
+            ),
+        )
+
+    def with_forces(self, ratio: float, rounding: float) -> "FMMParameters":
+        """The parameters with the errors that they have given the forces of an evaluation.
+
+        Args:
+            ratio: :func:`fmm_openmm.expansions.error.field_ratio`.
+            rounding: :func:`fmm_openmm.expansions.error.rounding_error`.
+        """
+        scaled = replace(
+            self,
+            expected_error=ratio * self.expected_error,
+            expected_largest_error=ratio * self.expected_largest_error,
+        )
+        return scaled.with_rounding(rounding)
 
     def _rows(self) -> list[tuple[str, str]]:
         """Names and values, for people."""
@@ -112,6 +141,7 @@ class SolverKeywords(TypedDict, total=False):
     near_radius: float | None
     smoothing: float | None
     levels: int | None
+    error_norm: str
 
 
 @dataclass(frozen=True)
@@ -123,7 +153,7 @@ class SolverOptions:
     """
 
     tolerance: float = option(
-        TOLERANCE, "relative RMS force error to meet", kind=float, limits=(1e-10, 0.1)
+        TOLERANCE, "relative force error to meet", kind=float, limits=(1e-10, 0.1)
     )
     order: int | None = option(
         None,
@@ -162,6 +192,13 @@ class SolverOptions:
         "precision of the arithmetic",
         '; "auto" chooses it for the tolerance',
         choices=PRECISIONS,
+    )
+    error_norm: str = option(
+        "rms",
+        "norm of the force error that meets the tolerance",
+        ": over all particles, relative to their RMS force, or the largest of a particle, relative "
+        "to the same",
+        choices=ERROR_NORMS,
     )
 
     def __post_init__(self):
@@ -206,7 +243,18 @@ class Request(SolverOptions):
         if self.precision != "auto":
             return self.precision
         noise = rounding * single_noise(ionic, self.smoothings[-1])
-        return "single" if self.tolerance >= max(SINGLE_FLOOR, 1.4 * noise) else "double"
+        least = max(SINGLE_FLOOR, 1.4 * noise)
+        return "single" if self.rounding_tolerance >= least else "double"
+
+    @property
+    def rounding_tolerance(self) -> float:
+        """The tolerance for the relative RMS force error that rounding makes."""
+        return self.tolerance / (ROUNDING_RATIO if self.error_norm == "max" else 1.0)
+
+    def expected(self, parameters: FMMParameters) -> float:
+        """The error that parameters are expected to have, in the norm of the tolerance."""
+        p = parameters
+        return p.expected_largest_error if self.error_norm == "max" else p.expected_error
 
     def operator(self, order: int, cost: CostModel) -> str | None:
         """The ``m2l`` for expansions of an order; None without levels below the root grid."""
@@ -219,19 +267,18 @@ class Request(SolverOptions):
         """Widths of the transition regions to choose from, in box widths, the widest last."""
         return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
-    def promises_kept(self, truncation: float, error: float, order: int, smoothing: float) -> int:
+    def promises_kept(self, parameters: FMMParameters, truncation: float) -> int:
         """Number of promises that parameters keep, each of which includes those before it.
 
         1: the expected error is within the tolerance. 2: energy is conserved, or the user has
         chosen the smoothing. 3: no single force has an error above :data:`LARGEST`.
 
         Args:
-            truncation: expected error without rounding.
-            error: expected error.
-            order: expansion order.
-            smoothing: width of the transition regions, in box widths.
+            parameters: with the errors that are expected.
+            truncation: expected RMS error without rounding.
         """
-        if error > self.tolerance:
+        order, smoothing = parameters.order, parameters.smoothing
+        if self.expected(parameters) > self.tolerance:
             return 0
         if smoothing == 0.0 and self.smoothing is None and truncation > CONSERVING:
             return 1

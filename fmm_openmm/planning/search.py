@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from fmm_openmm.box import DISTANT, BoxLattice, choose_counts, counts_matrix, deformation
-from fmm_openmm.expansions.error import estimate_error, far_distances, single_noise
+from fmm_openmm.expansions.error import estimate_error, far_distances, largest_ratio, single_noise
 from fmm_openmm.octree import is_nested
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.load import Load
@@ -79,7 +79,7 @@ def candidates(
     error satisfies the request, the list holds the most accurate parameters, with a warning.
     """
     found = [chosen for _, chosen in ranked(request, cell, load, cost)]
-    warn_if_missed(request, found[0].expected_error)
+    warn_if_missed(request, request.expected(found[0]))
     return found
 
 
@@ -126,7 +126,8 @@ def search(
 ) -> list[tuple[float, FMMParameters]]:
     """:func:`ranked` on the given grids; the precision must be resolved."""
     reachable = min(_noise(request, smoothing, load, cost) for smoothing in request.smoothings)
-    if reachable > request.tolerance:
+    if reachable > request.rounding_tolerance:
+        reachable *= request.tolerance / request.rounding_tolerance
         raise ValueError(
             f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, "
             f"got {request.tolerance!r}: ask for `precision='double'`"
@@ -139,7 +140,7 @@ def search(
             for seconds, chosen, kept in _by_order(
                 request, grid, lattice, distances, smoothing, load, cost
             ):
-                if best is None or chosen.expected_error < best[1].expected_error:
+                if best is None or request.expected(chosen) < request.expected(best[1]):
                     best = seconds, chosen
                 while missing and missing[0] <= kept:
                     found[missing.pop(0)].append((seconds, chosen))
@@ -210,15 +211,15 @@ def _by_order(
             )
             for above in range(levels + 1)
         )
-        error = float(np.hypot(noise, truncation))
+        largest = truncation * min(largest_ratio(order, smoothing), load.particles**0.5)
         seconds = cost(
             parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows
         )
         m2l = request.operator(order, cost)
         chosen = FMMParameters(
-            order, radius, counts, smoothing, levels, request.precision, error, m2l
-        )
-        yield seconds, chosen, request.promises_kept(truncation, error, order, smoothing)
+            order, radius, counts, smoothing, levels, request.precision, truncation, m2l, largest
+        ).with_rounding(noise)
+        yield seconds, chosen, request.promises_kept(chosen, truncation)
 
 
 def adapt_parameters(
@@ -245,8 +246,8 @@ def adapt_parameters(
         attempts = [replace(request, grid=counts, **kept), replace(request, grid=counts)]
     for attempt in attempts:
         found = ranked(attempt, cell, load, cost)[0][1]
-        if found.expected_error <= max(request.tolerance, chosen.expected_error):
+        if request.expected(found) <= max(request.tolerance, request.expected(chosen)):
             return found
-    if chosen.expected_error <= request.tolerance:
-        warn_if_missed(request, found.expected_error)
+    if request.expected(chosen) <= request.tolerance:
+        warn_if_missed(request, request.expected(found))
     return found

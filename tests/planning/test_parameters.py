@@ -368,7 +368,8 @@ def test_the_precision_stays_when_the_cell_is_deformed():
     deformed = adapt_parameters(
         chosen, request, cell * [[1.0], [1.0], [1.0 - 1e-6]], load, CUDA_COST
     )
-    assert replace(deformed, expected_error=chosen.expected_error) == chosen
+    errors = {name: getattr(chosen, name) for name in ("expected_error", "expected_largest_error")}
+    assert replace(deformed, **errors) == chosen
 
 
 @pytest.mark.parametrize("name", CELLS)

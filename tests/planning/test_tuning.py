@@ -273,7 +273,8 @@ def test_candidates_are_timed(monkeypatch):
     chosen = nth(1, load=load, cell=charges.box_vectors)
     assert 0 < bench_tune.seconds_of(charges, chosen, REQUEST.tolerance) < 10
     # a CPU rounds less
-    assert replace(made[0].solver.parameters, expected_error=chosen.expected_error) == chosen
+    errors = {name: getattr(chosen, name) for name in ("expected_error", "expected_largest_error")}
+    assert replace(made[0].solver.parameters, **errors) == chosen
 
 
 def test_memory_may_not_suffice(gpu, monkeypatch):

@@ -1,0 +1,79 @@
+"""What the error estimate says after an evaluation, and parameters for the largest error."""
+
+import numpy as np
+import pytest
+
+from fmm_openmm import CoulombSolver
+from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.request import Request
+from fmm_openmm.planning.search import choose_parameters
+from tests.expected_errors import crystal, errors, of_system, random_case, shipped
+from tests.systems import build
+
+LIQUIDS = {
+    **{
+        name: (lambda name=name: of_system(build(name)))
+        for name in ("water", "melt", "peptide_cube", "tip5p")
+    },
+    "swm4ndp": lambda: shipped("swm4ndp"),
+}
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """Cached exact forces of a case, by its name."""
+    known = {}
+
+    def forces(name, case):
+        if name not in known:
+            known[name] = ewald_sum(case.positions, case.charges, case.cell, case.exclusions).forces
+        return known[name]
+
+    return forces
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-7])
+@pytest.mark.parametrize("name", LIQUIDS)
+def test_expected_errors_of_liquids(name, tolerance, exact):
+    case = LIQUIDS[name]()
+    found = errors(case, tolerance, exact(name, case))
+    assert found.rms <= found.expected_rms <= 3 * found.rms
+    assert found.largest <= found.expected_largest <= 6 * found.largest
+
+
+@pytest.mark.parametrize("amplitude", [0.02, 0.07])
+def test_crystals_have_small_forces(amplitude):
+    """Relative errors are larger than in a liquid, which only the forces tell."""
+    case = crystal("nacl", amplitude)
+    exact = ewald_sum(case.positions, case.charges, case.cell).forces
+    solver = CoulombSolver(case.charges, case.cell, backend="cpu")
+    before = solver.parameters.expected_error
+    error = np.linalg.norm(solver.compute(case.positions).forces - exact) / np.linalg.norm(exact)
+    assert before < error <= solver.parameters.expected_error <= 4 * error
+
+
+def test_close_pairs_have_large_forces():
+    case = random_case("pairs", 0)
+    solver = CoulombSolver(case.charges, case.cell, backend="cpu")
+    before = solver.parameters.expected_error
+    solver.compute(case.positions)
+    assert solver.parameters.expected_error < 1e-3 * before
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 5e-4, 1e-5])
+@pytest.mark.parametrize("name", ["water", "melt", "peptide_cube"])
+def test_tolerance_of_the_largest_error(name, tolerance, exact):
+    case = LIQUIDS[name]()
+    found = errors(case, tolerance, exact(name, case), error_norm="max")
+    assert tolerance / 20 < found.largest <= tolerance
+    assert found.largest <= found.expected_largest
+
+
+def test_the_largest_error_costs_accuracy():
+    load, cell = Load(21384, 1.0, 0.0), 6.0 * np.eye(3)
+    usual, strict = (
+        choose_parameters(Request(1e-5, error_norm=norm), cell, load) for norm in ("rms", "max")
+    )
+    assert strict.expected_largest_error <= 1e-5 < usual.expected_largest_error
+    assert strict.precision == "double" and usual.precision == "single"
