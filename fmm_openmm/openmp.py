@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import pickle
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,12 +24,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 from numba import get_num_threads, prange
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.codegen import JITCodeLibrary
 from numba.core.sigutils import normalize_signature
 
-__all__ = ["get_num_threads", "is_kept", "njit", "prange", "types_of"]
+__all__ = [
+    "finish_kernels_only",
+    "get_num_threads",
+    "is_kept",
+    "njit",
+    "prange",
+    "types_of",
+]
 
 _log = logging.getLogger("fmm_openmm")
 _warned = False
+_LOOP = re.compile("^__numba_parfor_gufunc|GufuncWrapper|^parallelgufuncwrapper$")
+"""Numba's names of the libraries with the loops of a kernel."""
 
 
 def njit(cache: bool = False, **options) -> Callable:
@@ -64,6 +75,22 @@ def is_kept(dispatcher, signature: tuple) -> bool | None:
         if isinstance(dispatcher._cache, _Cache)
         else None
     )
+
+
+def finish_kernels_only() -> None:
+    """Have Numba optimise and assemble a parallel loop as part of its kernel only, not in each of
+    the three libraries through which it gets there; this saves a seventh of the time. For
+    processes that only compile into the cache."""
+
+    def skip_for_loops(method):
+        def finished(library):
+            if not _LOOP.search(library.name):
+                method(library)
+
+        return finished
+
+    for step in ("_optimize_final_module", "_finalize_specific"):
+        setattr(JITCodeLibrary, step, skip_for_loops(getattr(JITCodeLibrary, step)))
 
 
 class _Cache(FunctionCache):
