@@ -2,9 +2,13 @@
 without CuPy or a GPU."""
 
 import ctypes
+import os
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, files
+from importlib.metadata import PackageNotFoundError, files, version
+from pathlib import Path
+
+from tests.compiler import digest
 
 PACKAGES = {12: "nvidia-cuda-nvrtc-cu12", 13: "nvidia-cuda-nvrtc"}
 """PyPI's packages by the major version of CUDA."""
@@ -56,3 +60,17 @@ def compiled(nvrtc: ctypes.CDLL, source: str, name: str, options) -> tuple[bool,
         return status == 0, OLD.sub("", log.value.decode())
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def compiled_once(folder: Path, major: int, source: str, name: str, options) -> tuple[bool, str]:
+    """As :func:`compiled`, with the log of an earlier run if the same source was compiled then by
+    the same release of the compiler with the same options."""
+    path = folder / f"{name}_{digest(version(PACKAGES[major]), source, *options)}.log"
+    if path.exists():
+        return True, path.read_text()
+    done, log = compiled(library(major), source, name, options)
+    if done:
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(log)
+        part.replace(path)
+    return done, log

@@ -125,16 +125,15 @@ def macros_of(variant, stage):
     return macros | ({"BLOCKS": 1} if stage in ("m2l_p4_symmetric", "m2l_p4_parity") else {})
 
 
-def check(cuda, architecture, stage, macros, budget, monkeypatch):
+def check(cuda, architecture, stage, macros, budget, folder, monkeypatch):
     """A kernel file compiles without warnings, and none of its functions spills more than the
     budget, bytes."""
-    compiler = nvrtc.library(cuda)
-    if compiler is None:
+    if nvrtc.library(cuda) is None:
         pytest.skip(f"needs {nvrtc.PACKAGES[cuda]}: pip install 'fmm_openmm[kernels]'")
     # what comes from NVRTC's cache, on computers with a GPU, has no log
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
     options = [*OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
-    done, log = nvrtc.compiled(compiler, source_of(stage, macros), f"{stage}.cu", options)
+    done, log = nvrtc.compiled_once(folder, cuda, source_of(stage, macros), f"{stage}.cu", options)
     assert done, log
     assert "warning" not in log, log
     spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
@@ -144,17 +143,17 @@ def check(cuda, architecture, stage, macros, budget, monkeypatch):
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("cuda", "architecture", "variant"), CASES)
-def test_compiles(cuda, architecture, variant, stage, monkeypatch):
+def test_compiles(cuda, architecture, variant, stage, folder, monkeypatch):
     budget = ROTATION_SPILL_BUDGET if stage == "m2l_rotation" else SPILL_BUDGET
-    check(cuda, architecture, stage, macros_of(variant, stage), budget, monkeypatch)
+    check(cuda, architecture, stage, macros_of(variant, stage), budget, folder, monkeypatch)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_lennard_jones_of_other_functions(variant, monkeypatch):
+def test_lennard_jones_of_other_functions(variant, folder, monkeypatch):
     macros = macros_of(variant, "lennard_jones_pairs") | {
         "PAIR_FUNCTIONS": force_switch(1.0, 1.2).source
     }
-    check(13, 90, "lennard_jones_pairs", macros, SPILL_BUDGET, monkeypatch)
+    check(13, 90, "lennard_jones_pairs", macros, SPILL_BUDGET, folder, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_lennard_jones_of_other_functions(variant, monkeypatch):
     [(size, row[0]) for size, rows in ROTATION_SHAPES.items() for row in rows],
 )
 @pytest.mark.parametrize(("architecture", "shared"), [(80, 163), (86, 99), (90, 227), (100, 227)])
-def test_rotation_as_it_is_launched(itemsize, order, architecture, shared, monkeypatch):
+def test_rotation_as_it_is_launched(itemsize, order, architecture, shared, folder, monkeypatch):
     """With as many blocks a multiprocessor as are fastest on sm_90."""
     shape, _ = rotation_shape(order, itemsize, shared * 1024)
     macros = (
@@ -170,7 +169,7 @@ def test_rotation_as_it_is_launched(itemsize, order, architecture, shared, monke
         | {"REAL": {4: "float", 8: "double"}[itemsize], "ORDER": order}
         | shape
     )
-    check(13, architecture, "m2l_rotation", macros, ROTATION_SPILL_BUDGET, monkeypatch)
+    check(13, architecture, "m2l_rotation", macros, ROTATION_SPILL_BUDGET, folder, monkeypatch)
 
 
 def test_rotation_needs_shared_memory():
