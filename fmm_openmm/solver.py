@@ -61,7 +61,7 @@ class CoulombSolver:
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic" or "open".
         precision: "single", "double", or "auto". With "auto" single precision is used for
-            tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, for bare ions down to 1.2e-5 and
+            tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, for bare ions down to 5.3e-6 and
             2.7e-5. The solver changes to double precision at the first evaluation in which charges
             are so close to each other that single precision would miss the tolerance.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" if it is usable

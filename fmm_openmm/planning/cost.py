@@ -26,6 +26,7 @@ class CostModel:
         rotation: order from which m2l by rotation is faster than by matrices.
         rounding: error of float32 arithmetic relative to
             :func:`fmm_openmm.expansions.error.single_noise`, which describes a CPU.
+        examined: whether every evaluation examines its forces for rounding errors.
         double: the model for float64, if it differs.
     """
 
@@ -42,6 +43,7 @@ class CostModel:
     scattered: float = 0.0
     rotation: int = 1
     rounding: float = 1.0
+    examined: bool = False
     double: "CostModel | None" = None
 
     def __call__(
@@ -73,7 +75,7 @@ class CostModel:
 
 CPU_COST = CostModel(
     pair=3.8e-10, part_term=2e-9, part=1.5e-7, box_term=3.4e-8, box_term2=3.2e-10, box_near=2.7e-8,
-    rotation=9
+    rotation=9, examined=True
 )  # fmt: skip
 """One thread of an AMD EPYC in float32, fitted to timings of the 21,480-atom water box of
 ``docs/explanation/accuracy.md``."""

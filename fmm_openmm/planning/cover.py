@@ -40,6 +40,9 @@ COARSENESS = 3e-6
 """Relative RMS force error of float32 coordinates for each nm of box width above 1 nm, at molecular
 distances: ten times the error of water, twice that of ions at random positions."""
 
+COARSENESS_EXAMINED = 1.2e-6
+"""The same where every evaluation examines its forces, twice that of ions at random positions."""
+
 NET_NOISE = 6e-7
 """Relative rounding error of the potential of a net charge in float32 (:func:`_rounding`), fitted
 to water droplets with net charges."""
@@ -83,10 +86,12 @@ def cover(
         seconds, found = search(replace(request, precision=precision), grids, load, model)[0]
         if precision == "double":
             return seconds, found, 0.0
-        rounding = _rounding(by_root[found.grid], radius, found.smoothing, load.net)
+        rounding = _rounding(by_root[found.grid], radius, found.smoothing, load.net, cost.examined)
         return seconds, found, rounding
 
-    seconds, found, rounding = cheapest(request.resolve_precision(load.ionic, cost.rounding))
+    seconds, found, rounding = cheapest(
+        request.resolve_precision(load.ionic, cost.rounding, cost.examined)
+    )
     if request.precision == "auto" and rounding > 0.5 * request.rounding_tolerance:
         seconds, found, rounding = cheapest("double")
     chosen = found.with_rounding(rounding)
@@ -117,7 +122,9 @@ def _is_alone(lattice: PaddedLattice) -> bool:
     return bool(half.all()) and lattice.gap >= lattice.near_radius + DISTANT
 
 
-def _rounding(grid: "_RegionGrid", radius: float, smoothing: float, net: float) -> float:
+def _rounding(
+    grid: "_RegionGrid", radius: float, smoothing: float, net: float, examined: bool
+) -> float:
     """Relative RMS force error of float32 that occurs only in regions.
 
     Two contributions. Coordinates in wide boxes resolve distances less well. And a net charge Q
@@ -127,7 +134,7 @@ def _rounding(grid: "_RegionGrid", radius: float, smoothing: float, net: float) 
     charge by R.
     """
     width = grid.width
-    coarse = COARSENESS * max(0.0, width - 1.0)
+    coarse = (COARSENESS_EXAMINED if examined else COARSENESS) * max(0.0, width - 1.0)
     if not (smoothing > 0.0 and net > 0.0 and radius > 0.0):
         return coarse
     x = net / (radius / width) / grid.per_box ** (2 / 3)

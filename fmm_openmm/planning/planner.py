@@ -150,9 +150,15 @@ class Planner:
         there are any."""
         if self._ratio is None:
             return parameters
-        single, load = parameters.precision == "single", self.problem.load
-        noise = 2.0 * single_noise(load.ionic, parameters.smoothing) * (1.0 if single else DOUBLE)
+        noise = (
+            1.4 * self._noise(parameters) * (1.0 if parameters.precision == "single" else DOUBLE)
+        )
         return parameters.with_forces(self._ratio, float(np.hypot(self._rounding, noise)))
+
+    def _noise(self, parameters: FMMParameters) -> float:
+        """Relative RMS force error of float32 arithmetic in an ordinary liquid."""
+        load, cost = self.problem.load, self.problem.cost
+        return cost.rounding * single_noise(load.ionic, parameters.smoothing)
 
     def prepare(self, positions: np.ndarray, cell: np.ndarray | None) -> None:
         """Choose a region, if the problem calls for one, for typical positions before any plan."""
@@ -264,6 +270,8 @@ class Planner:
         error = rounding_error(charges, fields, per_box)
         self._rounding = error
         problem = self.problem.with_rounding(error)
+        if is_new and problem is self.problem:
+            problem = problem.with_noise(self._ratio * self._noise(boxes.parameters))
         self._warned = (
             problem is self.problem and problem.request.rounding_tolerance < error < np.inf
         )

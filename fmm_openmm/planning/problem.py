@@ -177,6 +177,15 @@ class Problem:
             )
         return self
 
+    def with_noise(self, noise: float) -> "Problem":
+        """The problem given the force error of float32 arithmetic where forces are small, as in a
+        cold crystal: in double precision unless it is well below the tolerance or the precision is
+        given."""
+        limit = ROUNDING_SHARE * self.request.rounding_tolerance
+        if self.request.precision != "auto" or noise <= limit:
+            return self
+        return replace(self, request=replace(self.request, precision="double"))
+
     def over_whole_cell(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
         """The problem with boxes over the whole cell, for these positions."""
         return replace(self.with_positions(positions, cell), prefers_cell=True)

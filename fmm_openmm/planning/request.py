@@ -237,13 +237,19 @@ class Request(SolverOptions):
                 f"`m2l` must be None without `levels` below the root grid, got {self.m2l!r}"
             )
 
-    def resolve_precision(self, ionic: float, rounding: float = 1.0) -> str:
-        """ "single" or "double": as requested, or single if rounding is well below the
-        tolerance."""
+    def resolve_precision(self, ionic: float, rounding: float = 1.0, examined: bool = False) -> str:
+        """ "single" or "double": as requested, or single if rounding is well below the tolerance.
+
+        Args:
+            ionic: ionic fraction of the charges.
+            rounding, examined: of the cost model.
+        """
         if self.precision != "auto":
             return self.precision
-        noise = rounding * single_noise(ionic, self.smoothings[-1])
-        least = max(SINGLE_FLOOR, 1.4 * noise)
+        # ions make the sums noisier; where forces are examined, that is left to them
+        common = 0.0 if examined and self.smoothing is None else ionic
+        widest = 1.4 * single_noise(common, self.smoothings[-1])
+        least = max(SINGLE_FLOOR, rounding * max(widest, 3.0 * single_noise(ionic, 0.0)))
         return "single" if self.rounding_tolerance >= least else "double"
 
     @property

@@ -87,7 +87,7 @@ def ranked(
     request: Request, cell: np.ndarray, load: Load, cost: CostModel
 ) -> list[tuple[float, FMMParameters]]:
     """:func:`candidates` with the seconds of the cost model."""
-    precision = request.resolve_precision(load.ionic, cost.rounding)
+    precision = request.resolve_precision(load.ionic, cost.rounding, cost.examined)
     if precision == "double":
         cost = cost.double or cost
     grids = (

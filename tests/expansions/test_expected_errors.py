@@ -53,6 +53,17 @@ def test_crystals_have_small_forces(amplitude):
     assert before < error <= solver.parameters.expected_error <= 4 * error
 
 
+def test_ions_in_single_precision():
+    """Where forces are those of a warm crystal, and not where they nearly vanish."""
+    for amplitude, precision in ((0.07, "single"), (0.007, "double")):
+        case = crystal("fluorite", amplitude)
+        exact = ewald_sum(case.positions, case.charges, case.cell).forces
+        solver = CoulombSolver(case.charges, case.cell, tolerance=1e-5, backend="cpu")
+        forces = solver.compute(case.positions).forces
+        assert np.linalg.norm(forces - exact) <= 1e-5 * np.linalg.norm(exact)
+        assert solver.parameters.precision == precision
+
+
 def test_close_pairs_have_large_forces():
     case = random_case("pairs", 0)
     solver = CoulombSolver(case.charges, case.cell, backend="cpu")
