@@ -636,6 +636,12 @@ def test_check_passes(succeed, tmp_path):
     names = [entry["name"] for entry in result["checks"]]
     assert any("Madelung" in name for name in names)
     assert any("platform CPU" in name for name in names)
+    compared = [entry for entry in result["checks"] if "water" in entry["name"]]
+    assert all(
+        entry["error"] < entry["largest"] < 6 * entry["limit"]
+        for entry in compared
+        if entry["verdict"] == "passed"
+    )
     assert (tmp_path / "check.png").stat().st_size > 1000
 
 
