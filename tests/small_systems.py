@@ -14,9 +14,10 @@ import time
 import numpy as np
 
 from fmm_openmm import ChargeSystem
+from fmm_openmm.bench import systems
 from fmm_openmm.bench.open import describe
 from fmm_openmm.bench.solver import Evaluation, relative_error
-from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.oracle import direct_sum
 from tests.expected_errors import crystal, of_system
 from tests.systems import build
 
@@ -59,7 +60,7 @@ def exact_forces(charges: ChargeSystem) -> np.ndarray:
     c = charges
     if c.box_vectors is None:
         return direct_sum(c.positions, c.charges, c.exclusions).forces
-    return ewald_sum(c.positions, c.charges, c.box_vectors, c.exclusions).forces
+    return systems.exact_forces(c)
 
 
 def seconds(evaluation: Evaluation, charges: ChargeSystem) -> float:

@@ -18,7 +18,7 @@ from fmm_openmm.expansions.error import (
 )
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import ROUNDING_SHARE, FMMParameters
+from fmm_openmm.planning.request import NOISE_MARGIN, ROUNDING_SHARE, FMMParameters
 from fmm_openmm.specification import Specification
 
 RECHECK_INTERVAL = 64
@@ -150,9 +150,8 @@ class Planner:
         there are any."""
         if self._ratio is None:
             return parameters
-        noise = (
-            1.4 * self._noise(parameters) * (1.0 if parameters.precision == "single" else DOUBLE)
-        )
+        size = 1.0 if parameters.precision == "single" else DOUBLE
+        noise = NOISE_MARGIN * size * self._noise(parameters)
         return parameters.with_forces(self._ratio, float(np.hypot(self._rounding, noise)))
 
     def _noise(self, parameters: FMMParameters) -> float:

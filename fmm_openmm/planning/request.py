@@ -40,6 +40,10 @@ ROUNDING_SHARE = 0.5
 """Largest error of single-precision coordinates, relative to the tolerance, at which
 ``precision="auto"`` uses single precision."""
 
+NOISE_MARGIN = 1.4
+"""Margin of the rounding error of single precision over
+:func:`fmm_openmm.expansions.error.single_noise`."""
+
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance available in single precision; below it ``precision="auto"`` is double."""
 
@@ -248,7 +252,7 @@ class Request(SolverOptions):
             return self.precision
         # ions make the sums noisier; where forces are examined, that is left to them
         common = 0.0 if examined and self.smoothing is None else ionic
-        widest = 1.4 * single_noise(common, self.smoothings[-1])
+        widest = NOISE_MARGIN * single_noise(common, self.smoothings[-1])
         least = max(SINGLE_FLOOR, rounding * max(widest, 3.0 * single_noise(ionic, 0.0)))
         return "single" if self.rounding_tolerance >= least else "double"
 

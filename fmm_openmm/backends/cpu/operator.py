@@ -41,10 +41,10 @@ def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     step = LANES * max(1, -(-columns // (LANES * threads)))
     # Python's threads serve, as these sums are rare: a parallel loop takes twice as long to compile
     with ThreadPoolExecutor(threads) as pool:
-        tasks = [
-            pool.submit(_sum, x, weight, start, min(start + step, columns), out)
-            for start in range(0, columns, step)
-        ]
-    for task in tasks:
-        task.result()
+        list(
+            pool.map(
+                lambda start: _sum(x, weight, start, min(start + step, columns), out),
+                range(0, columns, step),
+            )
+        )  # raises what a thread has raised
     return out

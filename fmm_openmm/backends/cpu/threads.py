@@ -41,8 +41,8 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     Args:
         signature: types of its arguments in Numba's notation, with ``real`` for the working
             precision. Other types work too, but are compiled on first use.
-        parallel: whether it has a parallel loop. A kernel without one
-            releases the lock of Python's interpreter.
+        parallel: whether it has a parallel loop. A kernel without one releases the lock of
+            Python's interpreter.
     """
 
     def decorated(function: Callable) -> Callable:

@@ -24,8 +24,7 @@ volatile int64_t revision = 0;
 // Like OpenMM's PME, the computation starts on its own stream before the other forces and is
 // awaited after them. With several devices OpenMM calls both on a worker thread, while the calling
 // thread may hold Python's lock; the computation then starts with the first force that the calling
-// thread executes, this or another one of ours, and still depends on nothing that is queued
-// between.
+// thread executes, this or another one of ours, and waits for nothing that was queued in between.
 class CoulombKernel::Start : public ComputeContext::ForcePreComputation {
 public:
     explicit Start(CoulombKernel& owner) : owner(owner) {}
