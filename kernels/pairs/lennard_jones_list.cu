@@ -10,16 +10,18 @@
 //                   arrange_rows  a warp per row of cells along x: the first site of each cell;
 //                                 rows are padded to whole clusters
 //                   sort_sites    a thread per site: its sorted place
-//                 The neighbours of a cluster are found (search.cuh) when its pairs are computed
-//                 next
-//   search_sites  finds them immediately, so that the host learns the lengths of the lists. A warp
-//                 per cluster
+//                 Unless SEARCHED, the neighbours of a cluster are found (search.cuh) when its
+//                 pairs are computed next
+//   search_sites  finds them if the list is invalid: in every evaluation if SEARCHED, else on the
+//                 host's request, which learns the lengths of the lists. A warp for every
+//                 (warps in the grid)-th cluster
 //
 // The kernels are bound by memory, search_sites by the number of candidates, about 600 per cluster
 // in water.
 #include "search.cuh"
 
 #define THREADS 256
+#define BLOCKS_OF_SEARCH (sizeof(real) == 8 ? 2 : 3)  // per multiprocessor, at least
 
 // A site's cell, and its rank among the sites of that cell.
 struct Place {
@@ -237,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, LIST_BLOCKS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_OF_SEARCH)
     search_sites(int capacity, const Home* __restrict__ home, const real4* __restrict__ position,
                  const int* __restrict__ number, const int* __restrict__ start,
                  const Grid* __restrict__ grid, const Cell* __restrict__ cell,
@@ -245,9 +247,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                  unsigned* entry, uint2* masked, Length* length, int entries, int masks,
                  State* state) {
     __shared__ Intervals intervals[THREADS / 32];
-    const int warp = threadIdx.x / 32, cluster = blockIdx.x * (THREADS / 32) + warp;
-    if (cluster >= state->sorted / CLUSTER || length[cluster].build == state->builds) return;
-    search(cluster, {home, position, number, start, capacity},
-           {entry, masked, length, entries, masks}, {partners, partner}, *cell, *grid,
-           intervals[warp], state);
+    if (state->built) return;
+    const int warp = threadIdx.x / 32, warps = THREADS / 32, clusters = state->sorted / CLUSTER;
+    for (int k = blockIdx.x * warps + warp; k < clusters; k += gridDim.x * warps)
+        search(k, {home, position, number, start, capacity},
+               {entry, masked, length, entries, masks}, {partners, partner}, *cell, *grid,
+               intervals[warp], state);
 }

@@ -1,12 +1,12 @@
 // lennard_jones_pairs: Lennard-Jones interactions of sites within the cutoff (pair.cuh).
 //
-// PAIR_LANES lanes own a cluster. They rebuild its list if sites were sorted since (search.cuh).
-// Each lane takes every PAIR_LANES-th entry and computes its interactions with all sites of the
-// cluster, which are in registers. Forces on these sites are summed over the lanes and added to
-// OpenMM's. If a list holds every pair once, forces on entries are summed in memory as floats and
-// added to OpenMM's by collect_reactions. If a list exceeds its capacity, or if there is no cutoff,
-// the lanes loop over all sites, so that no pair is ever missing; the host enlarges the lists once
-// it reads the state.
+// PAIR_LANES lanes own a cluster. Unless SEARCHED, they rebuild its list if sites were sorted since
+// (search.cuh). Each lane takes every PAIR_LANES-th entry and computes its interactions with all
+// sites of the cluster, which are in registers. Forces on these sites are summed over the lanes and
+// added to OpenMM's. If a list holds every pair once, forces on entries are summed in memory as
+// floats and added to OpenMM's by collect_reactions. If a list exceeds its capacity, or if there is
+// no cutoff, the lanes loop over all sites, so that no pair is ever missing; the host enlarges the
+// lists once it reads the state.
 //
 //   lennard_jones_forces, lennard_jones_energy, lennard_jones_both   forces, energy or both
 //   collect_reactions                                                adds the forces on entries
@@ -58,6 +58,15 @@ __device__ __forceinline__ int load_cluster(Cluster& c, unsigned& absent, int ba
     return slot;
 }
 
+#if LIMITED && !SEARCHED
+
+// search() with registers of its own, so that the pairs keep theirs.
+__device__ __noinline__ void search_apart(int cluster, const Sorted s, const Lists lists,
+                                          const Exclusions excluded, const Cell& cell,
+                                          const Grid& grid, Intervals& intervals, State* state) {
+    search(cluster, s, lists, excluded, cell, grid, intervals, state);
+}
+
 // Rebuilds the lists of the warp's clusters, from the first on, if sites were sorted since.
 __device__ __forceinline__ void rebuild_lists(int first, int clusters, const Sorted& s,
                                               const Lists& lists, const Exclusions& excluded,
@@ -65,15 +74,18 @@ __device__ __forceinline__ void rebuild_lists(int first, int clusters, const Sor
     __shared__ Intervals intervals[THREADS / 32];
     for (int k = first; k < min(first + 32 / PAIR_LANES, clusters); k++)
         if (lists.length[k].build != state->builds)
-            search(k, s, lists, excluded, cell, grid, intervals[threadIdx.x / 32], state);
+            search_apart(k, s, lists, excluded, cell, grid, intervals[threadIdx.x / 32], state);
 }
 
+#endif
+
 template <bool FORCES, bool ENERGY>
-__device__ __forceinline__ void compute_pairs(
-    const Sorted& s, const Lists& lists, const Grid* __restrict__ grid,
-    const real2* __restrict__ pairs, const Cell* __restrict__ cell, const Exclusions& excluded,
-    State* state, uint64* __restrict__ force, int padded, float4* reaction,
-    ENERGY_TYPE* __restrict__ total, int totals) {
+__device__
+__forceinline__ void compute_pairs(const Sorted& s, const Lists& lists,
+                                   const Grid* __restrict__ grid, const real2* __restrict__ pairs,
+                                   const Cell* __restrict__ cell, const Exclusions& excluded,
+                                   State* state, uint64* __restrict__ force, int padded,
+                                   float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {
     const Home* __restrict__ home = s.home;
     const real4* __restrict__ position = s.position;
     __shared__ real2 shared_pairs[TYPES <= SHARED_TYPES ? TYPES * TYPES : 1];
@@ -94,7 +106,7 @@ __device__ __forceinline__ void compute_pairs(
     }
     const int first = thread / 32 * 32 / PAIR_LANES;
     if (first >= clusters) return;  // uniform in a warp
-#if LIMITED
+#if LIMITED && !SEARCHED
     rebuild_lists(first, clusters, s, lists, excluded, *cell, *grid, state);
 #endif
     const int own = min(cluster, clusters - 1), base = CLUSTER * own;

@@ -259,9 +259,9 @@ __device__ __forceinline__ void finish_list(Length& length, unsigned* entry, boo
 }
 
 // Builds the list of a cluster.
-__device__ __noinline__ void search(int cluster, const Sorted s, const Lists lists,
-                                    const Exclusions excluded, const Cell& cell, const Grid& grid,
-                                    Intervals& intervals, State* state) {
+__device__ __forceinline__ void search(int cluster, const Sorted& s, const Lists& lists,
+                                       const Exclusions& excluded, const Cell& cell,
+                                       const Grid& grid, Intervals& intervals, State* state) {
     const int lane = threadIdx.x % 32, base = CLUSTER * cluster;
     real4 member[CLUSTER], low, high;
     load_members(member, low, high, base, s, grid);

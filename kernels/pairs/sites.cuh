@@ -17,6 +17,7 @@
 //   TYPES          maximum number of site types
 //   PAIR_LANES     lanes per cluster: 16 or 32
 //   HALF           whether a list holds every pair once
+//   SEARCHED       whether a kernel of its own builds the lists, before the pairs are computed
 //   LIST_BLOCKS    maximum blocks per multiprocessor of list_sites
 //   DETERMINISTIC  whether the order of summation must not depend on the scheduling of threads
 #pragma once

@@ -156,6 +156,13 @@ def test_lennard_jones_of_other_functions(variant, folder, monkeypatch):
     check(13, 90, "lennard_jones_pairs", macros, SPILL_BUDGET, folder, monkeypatch)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lennard_jones_without_a_search(variant, folder, monkeypatch):
+    """The kernel of the pairs of so many sites that another kernel finds their neighbours."""
+    macros = macros_of(variant, "lennard_jones_pairs") | {"SEARCHED": 1}
+    check(13, 90, "lennard_jones_pairs", macros, SPILL_BUDGET, folder, monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("itemsize", "order"),
     [(size, row[0]) for size, rows in ROTATION_SHAPES.items() for row in rows],

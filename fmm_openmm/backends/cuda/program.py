@@ -48,8 +48,8 @@ class Phase:
     """At its end, where forces are wanted, and where not."""
 
     LIST, SEARCH = "list", "search"
-    """A new list of Lennard-Jones pairs where the old one is outdated, and the search for
-    neighbours alone."""
+    """A new order of Lennard-Jones sites where the list of their pairs is outdated, and the search
+    for neighbours where it is not part of another phase."""
 
     FORCES, ENERGY, BOTH = "forces", "energy", "both"
     """After that, what is wanted."""

@@ -89,6 +89,7 @@ LAYOUT = Neighbourhood.from_lattice(
 OTHERS = {
     "sites": (of_sites, SITES_FILLED),
     "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),
+    "many sites": (lambda: of_sites(number=110_000, box_vectors=15 * np.eye(3)), SITES_FILLED),
     "sites, half": (lambda: of_sites("single", number=30000, radius=2.0), SITES_FILLED),
     "sites in free space": (
         lambda: of_sites(cutoff=None, box_vectors=None, partners=0),

@@ -47,6 +47,13 @@ SITE_BITS = 25
 FEW, LONG = 10_000, 400
 """Sites up to which, and entries of a list from which, 32 lanes share a cluster instead of 16."""
 
+MANY = 100_000
+"""Sites above which a kernel of its own finds the neighbours before the pairs are computed."""
+
+SEARCH_BLOCKS = 16
+"""Blocks per multiprocessor, at most, of the kernel that finds neighbours: they end one after the
+other, so that other kernels run beside the last ones, and cost little where lists are valid."""
+
 LIST_THREADS, PAIR_THREADS = 256, 128
 """Threads a block: ``THREADS`` of the kernels."""
 
@@ -97,6 +104,11 @@ class Sites:
             and not self.deterministic
             and precision != "double"
         )
+
+    @property
+    def searched(self) -> bool:
+        """Whether a kernel of its own finds the neighbours; else the kernel of the pairs does."""
+        return self.cutoff is not None and self.number > MANY
 
     @property
     def _are_long(self) -> bool:
@@ -175,6 +187,8 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
     _buffers(b, sites, interface)
     _begin(b, sites)
     _list(b, sites, blocks or together)
+    if sites.cutoff is not None:
+        _search(b, sites, device)
     for wanted in (Phase.FORCES, Phase.ENERGY, Phase.BOTH):
         _pairs(b, sites, interface, wanted)
     return b.program
@@ -195,6 +209,7 @@ def _macros(sites: Sites, interface: Interface, resident: int) -> dict:
         "TYPES": sites.types,
         "PAIR_LANES": sites.lanes,
         "HALF": int(sites.half(interface.precision)),
+        "SEARCHED": int(sites.searched),
         "LIST_BLOCKS": resident,
         "DETERMINISTIC": int(sites.deterministic),
         **({"PAIR_FUNCTIONS": sites.functions} if sites.functions else {}),
@@ -222,7 +237,7 @@ def _begin(b: ProgramBuilder, sites: Sites) -> None:
 
 
 def _list(b: ProgramBuilder, sites: Sites, blocks: int) -> None:
-    """Where sites are and, with a cutoff, the list of their pairs where the old one is outdated.
+    """Where sites are and, with a cutoff, their order where the list of pairs is outdated.
 
     Args:
         blocks: that sort sites together.
@@ -241,11 +256,18 @@ def _list(b: ProgramBuilder, sites: Sites, blocks: int) -> None:
         "posq", "type", "cell", "home", "sorted", "reference", "position", "number",
         "number_before", "place", "count", "row_start", "grid", "state", cooperative=True,
     )  # fmt: skip
-    b.stage("search", "lennard_jones_list", Phase.SEARCH, search_sites=0)
+
+
+def _search(b: ProgramBuilder, sites: Sites, device: Device) -> None:
+    """The list of pairs where the old one is outdated; on the executor's request alone if the
+    kernel of the pairs finds it as well."""
+    phase = Phase.LIST if sites.searched else Phase.SEARCH
+    blocks = min(-(-sites.clusters * 32 // LIST_THREADS), device.multiprocessors * SEARCH_BLOCKS)
+    b.stage("search", "lennard_jones_list", phase, search_sites=0)
     b.launch(
-        "search_sites", -(-sites.clusters * 32 // LIST_THREADS), LIST_THREADS, capacity, "home",
-        "position", "number", "row_start", "grid", "cell", "partners", "partner", "entry",
-        "masked", "length", *_lengths(sites), "state",
+        "search_sites", blocks, LIST_THREADS, np.int32(sites.capacity), "home", "position",
+        "number", "row_start", "grid", "cell", "partners", "partner", "entry", "masked", "length",
+        *_lengths(sites), "state",
     )  # fmt: skip
 
 

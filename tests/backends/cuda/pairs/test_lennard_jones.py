@@ -10,7 +10,7 @@ import pytest
 
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
-from fmm_openmm.backends.cuda.program import SETUP, Device, Interface
+from fmm_openmm.backends.cuda.program import SETUP, Device, Interface, Phase
 from fmm_openmm.backends.cuda.source import kernel_folder
 from tests.compiler import COMPILER
 from tests.emulator import Emulator
@@ -48,6 +48,7 @@ class Emulated:
             self.sites, Device(1, 48 * 1024), Interface(precision, padded), blocks=1
         )
         self.emulator = Emulator(program, folder)
+        self.listing = [name for name, phase in program.phases.items() if phase == Phase.LIST]
         self.buffers = buffers = self.emulator.buffers
         buffers["slot"][:], buffers["type"][:] = self.slots, problem.types
         buffers["start"][:] = np.searchsorted(both[:, 0], np.arange(n + 1))
@@ -69,7 +70,7 @@ class Emulated:
         buffers["posq"][self.slots, :3] = positions
         buffers["force_buffer"][...] = 0
         buffers["energy_buffer"][...] = 0
-        self.emulator.run(["list"])
+        self.emulator.run(self.listing)
         self.emulator.run([wanted])
         others = np.delete(buffers["force_buffer"], self.slots, axis=1)
         assert not others.any()
@@ -172,6 +173,13 @@ def test_periodic(cell, precision, limits, folder):
     )
 
 
+@pytest.fixture(params=[False, True], ids=["with the pairs", "before the pairs"])
+def searched(request, monkeypatch):
+    """Whether a kernel of its own finds the neighbours, as of many sites."""
+    monkeypatch.setattr(lennard_jones, "MANY", 0 if request.param else np.inf)
+    return request.param
+
+
 @pytest.fixture
 def pairs_once(monkeypatch):
     """Lists hold every pair once, as where they are long."""
@@ -190,7 +198,7 @@ def pairs_once(monkeypatch):
         ("cube", {"vectors": None}),
     ],
 )
-def test_every_pair_once(cell, limits, folder, pairs_once):
+def test_every_pair_once(cell, limits, folder, pairs_once, searched):
     positions, problem = system(CELLS[cell], **limits)
     if limits.get("vectors", True) is None:
         positions = np.mod(positions, 2.3)
@@ -285,7 +293,7 @@ def test_few_sites(number, limits, folder):
 
 
 @pytest.mark.parametrize("lanes", [16, 32])
-def test_what_is_wanted(lanes, folder, monkeypatch):
+def test_what_is_wanted(lanes, folder, searched, monkeypatch):
     monkeypatch.setattr(lennard_jones, "FEW", 0 if lanes == 16 else 1000)
     positions, problem = system(CELLS["dodecahedron"], switching=0.7)
     emulated = Emulated(problem, "mixed", folder)
@@ -317,7 +325,7 @@ def missing_and_repeated(emulated, positions, vectors):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_list_has_every_pair_within_its_radius_once(cell, folder):
+def test_the_list_has_every_pair_within_its_radius_once(cell, folder, searched):
     positions, problem = system(CELLS[cell])
     emulated = Emulated(problem, "double", folder)
     emulated.evaluate(positions)
@@ -326,7 +334,7 @@ def test_the_list_has_every_pair_within_its_radius_once(cell, folder):
     assert not repeated
 
 
-def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder):
+def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder, searched):
     rng = np.random.default_rng(4)
     positions, problem = system(CELLS["skewed"], 200)
     emulated = Emulated(problem, "double", folder)
@@ -383,6 +391,38 @@ def test_a_clash_is_an_overflow(precision, half, folder, monkeypatch):
     assert (np.abs(forces[[4, 6], 0]) > 2.0**30).all()
 
 
+@pytest.mark.parametrize(
+    ("number", "limits", "phase"),
+    [
+        (100_000, {}, Phase.SEARCH),
+        (100_001, {}, Phase.LIST),
+        (100_001, {"cutoff": None, "box_vectors": None}, None),
+    ],
+)
+def test_a_kernel_finds_the_neighbours_of_many_sites(number, limits, phase):
+    """Its blocks do not wait for each other, and the kernel of the pairs searches else."""
+    sites = replace(
+        Sites(number, 1, 0, CUTOFF, None, 14.5 * np.eye(3), 1.0, False, 0, 0, 64), **limits
+    )
+    program = lennard_jones.build(sites, Device(132, 48 * 1024), Interface("mixed", 2**17))
+    assert program.macros["SEARCHED"] == (phase == Phase.LIST)
+    assert program.phases.get("search") == phase
+    together = [step.kernel for step in program.steps if getattr(step, "cooperative", False)]
+    assert together == (["list_sites"] if phase else [])
+    for step in program.steps_of("search"):
+        assert step.grid == (132 * lennard_jones.SEARCH_BLOCKS, 1, 1)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 1000])
+def test_every_cluster_is_searched_for_by_any_number_of_blocks(blocks, folder, monkeypatch):
+    monkeypatch.setattr(lennard_jones, "MANY", 0)
+    monkeypatch.setattr(lennard_jones, "SEARCH_BLOCKS", blocks)
+    positions, problem = system(CELLS["skewed"])
+    emulated = Emulated(problem, "double", folder)
+    check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
+    assert missing_and_repeated(emulated, positions, CELLS["skewed"]) == ([], [])
+
+
 def test_constants_of_the_kernels():
     text = (kernel_folder() / "pairs" / "sites.cuh").read_text(encoding="utf-8")
     for name in ("CLUSTER", "SITE_BITS"):
@@ -418,7 +458,7 @@ def test_another_cell(stretch, folder):
 @pytest.mark.parametrize(
     ("precision", "long"), [("double", 400), ("mixed", -1)], ids=["twice", "once"]
 )
-def test_lists_that_are_too_long(room, limits, precision, long, folder, monkeypatch):
+def test_lists_that_are_too_long(room, limits, precision, long, folder, searched, monkeypatch):
     """No pair is missing where a list exceeds its memory, and the host learns how much is
     needed."""
     monkeypatch.setattr(lennard_jones, "LONG", long)
