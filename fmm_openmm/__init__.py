@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # editors and type checkers do not follow imports on first use
     # ruff: noqa: F401
     from fmm_openmm.convert import ChargeSystem
-    from fmm_openmm.errors import UnsupportedError
+    from fmm_openmm.errors import AnalysisError, UnsupportedError
     from fmm_openmm.integration import (
         FMMForce,
         FMMReporter,
@@ -32,6 +32,7 @@ _LAZY = {
     "CoulombSolver": "fmm_openmm.solver",
     "FMMParameters": "fmm_openmm.planning.request",
     "SumParameters": "fmm_openmm.sums",
+    "AnalysisError": "fmm_openmm.errors",
     "UnsupportedError": "fmm_openmm.errors",
     "ChargeSystem": "fmm_openmm.convert",
     "FMMForce": "fmm_openmm.integration",

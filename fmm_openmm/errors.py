@@ -5,6 +5,10 @@ import sys
 import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PASSED_THROUGH = {"fmm_openmm", "openmm", "functools", "contextlib"}
 """Packages whose frames are skipped when a warning is attributed to the user's code."""
@@ -19,6 +23,24 @@ class UnsupportedError(Exception):
     The message names the force or option and says what to do instead. Raised before anything has
     changed.
     """
+
+
+class AnalysisError(Exception):
+    """The analysis of a trajectory that has ended early; the results so far are in it.
+
+    Its ``__cause__`` is the error that ended it: of a frame, of the file, or of the executor.
+
+    Attributes:
+        frames: numbers of the frames that are done, ascending, from 0, shape (k,), int64.
+        arrays: what :func:`fmm_openmm.analyse` returns, with a row for each of these frames.
+    """
+
+    def __init__(self, message: str, frames: "np.ndarray", arrays: "dict[str, np.ndarray]"):
+        super().__init__(message, frames, arrays)
+        self.frames, self.arrays = frames, arrays
+
+    def __str__(self) -> str:
+        return self.args[0]
 
 
 @contextmanager

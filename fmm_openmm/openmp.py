@@ -16,18 +16,21 @@ import os
 import pickle
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numba
-from numba import get_num_threads, prange
+from numba import get_num_threads, prange, set_num_threads
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.sigutils import normalize_signature
+from numba.np.ufunc import parallel
 
 __all__ = [
+    "at_most_threads",
+    "breaks_when_forked",
     "finish_kernels_only",
     "get_num_threads",
     "is_kept",
@@ -61,6 +64,24 @@ def njit(cache: bool = False, **options) -> Callable:
         return dispatcher
 
     return decorated
+
+
+@contextmanager
+def at_most_threads(count: int | None):
+    """Context manager in which evaluations of the calling thread use at most ``count`` threads; all
+    of the process where it is None."""
+    usual = get_num_threads()
+    set_num_threads(min(usual, count or usual))
+    try:
+        yield
+    finally:
+        set_num_threads(usual)
+
+
+def breaks_when_forked() -> bool:
+    """Whether the threads of this process run already and those of a process that is forked from it
+    could not: GNU OpenMP ends it in its first parallel loop."""
+    return parallel._is_initialized and numba.threading_layer() == "omp"
 
 
 def types_of(signature: str) -> tuple:

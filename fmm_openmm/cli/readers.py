@@ -12,8 +12,8 @@ from openmm.app.internal.unitcell import computePeriodicBoxVectors
 
 from fmm_openmm import ChargeSystem, find_fmm
 from fmm_openmm.box import check_box_vectors
-from fmm_openmm.cli import trajectories
 from fmm_openmm.convert.cells import is_no_cell
+from fmm_openmm.convert.frames import read_frames
 from fmm_openmm.convert.openmm_system import system_of_charges
 
 CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "hangles": app.HAngles}
@@ -29,7 +29,7 @@ class Molecules:
     Attributes:
         system: the System; its default box belongs to the positions.
         positions: shape (n, 3) float64, nm.
-        topology: the topology, for trajectories.
+        topology: the topology.
         velocities: shape (n, 3), nm/ps; None if no file contains them.
     """
 
@@ -141,7 +141,7 @@ def _coordinates(found, topology):
             coordinates = app.GromacsGroFile(str(path))
         return coordinates.positions, coordinates.getPeriodicBoxVectors()
     path = found["trajectory"]
-    frame = next(trajectories.frames(path, topology), None)
+    frame = next(read_frames(path, topology.getNumAtoms()), None)
     if frame is None:
         raise ValueError(f"{path} has no frames")
     box = None if frame.box_vectors is None else frame.box_vectors * unit.nanometer

@@ -1,55 +1,96 @@
 """``analyse``: electrostatics of every frame of a trajectory, without a simulation."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import openmm
 
-from fmm_openmm.checks import check_choice
+from fmm_openmm.checks import check_choice, check_integer
 from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.convert.frames import Frame, count_frames, read_frames
+from fmm_openmm.errors import AnalysisError
+from fmm_openmm.integration.frame_solver import (
+    discard_frame_solver,
+    frame_solver,
+    fresh_copy,
+)
 from fmm_openmm.integration.validation import charges_and_cell, electrostatics
+from fmm_openmm.openmp import at_most_threads, breaks_when_forked
 from fmm_openmm.progress import show_progress
 from fmm_openmm.solver import CoulombSolver
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
     from numpy.typing import DTypeLike
 
 QUANTITIES = ("energy", "forces", "potentials", "fields")
 
 CHUNK = 16
-"""Frames in one task of an executor."""
+"""Largest number of frames in one task of an executor."""
+
+CHUNK_BYTES = 2**24
+"""Size of the positions in one task above which it has a single frame."""
+
+TASKS = 32
+"""Smallest number of tasks that a trajectory of known length is divided into, if it has so many
+frames."""
+
+PENDING_BYTES = 2**30
+"""Size of the positions in all tasks that wait for an executor, above which no more are read."""
+
+FORKED = (
+    "; a process that is forked after an evaluation in this one ends at once: give the executor "
+    "`mp_context=multiprocessing.get_context('spawn')`"
+)
 
 
 def analyse(
-    frames: Iterable,
-    solver_or_system: "CoulombSolver | ChargeSystem | openmm.System",
+    frames: Any,
+    solver_or_system: "CoulombSolver | ChargeSystem | openmm.System | Callable[[], CoulombSolver]",
     quantities: Sequence[str] = ("energy",),
     executor: "Executor | None" = None,
     progress: bool = True,
     *,
+    threads: int | None = None,
     dtype: "DTypeLike" = np.float64,
 ) -> dict[str, np.ndarray]:
     """Coulomb energies, forces, potentials or fields of every frame of a trajectory.
 
     Exceptions and Lennard-Jones interactions are not part of them.
 
+    Boxes, parameters and precision of a frame depend on it and on the first frame only. Any
+    executor therefore gives the same results as none, to the last bit, on processors and GPUs of
+    one model.
+
     Args:
-        frames: an ``mdtraj.Trajectory``, or an iterable of frames: positions, shape (n, 3), nm, or
-            a tuple of positions and box vectors, shape (3, 3), nm. Frames without box vectors have
-            the box of the solver or System.
-        solver_or_system: a solver; or charges, box and exclusions, of which a solver is made: with
-            the options of the FMMForce of a System, else with the default options.
+        frames: the path of a file (DCD, XTC, NetCDF, ...; PDB or mmCIF), an
+            ``mdtraj.Trajectory``, a Universe, an AtomGroup or a reader of MDAnalysis, an
+            ``openmm.app.PDBFile``; or an iterable of frames: positions, shape (n, 3), nm, or a
+            tuple of positions and box vectors, shape (3, 3), nm, or chunks of ``mdtraj.iterload``.
+            Frames without box vectors have the box of the solver or System.
+        solver_or_system: a solver, which is left as it is; or charges, box and exclusions, of which
+            a solver is made: with the options of the FMMForce of a System, else with the default
+            options. Or a function without arguments that returns a solver, for instance
+            ``functools.partial(charges.solver, backend="cuda")``: each worker calls it, so that it
+            may have a GPU where the caller has none.
         quantities: any of "energy", "forces", "potentials" and "fields", the attributes of
             :class:`fmm_openmm.CoulombResult`.
-        executor: computes frames in parallel, for instance a
-            ``concurrent.futures.ProcessPoolExecutor``; all frames are then read first. A frame
-            uses all cores by itself: an executor pays with one worker a GPU or a node.
+        executor: computes frames in parallel: anything with the interface of
+            ``concurrent.futures.Executor``, such as a ``ProcessPoolExecutor``, the executor of a
+            Dask client or the ``MPIPoolExecutor`` of mpi4py. At most 1 GiB of positions is read
+            ahead.
         progress: show on stderr, in a terminal or a notebook, how many frames are done.
+        threads: largest number of threads that an evaluation on a CPU uses; by default all cores.
+            With a worker for each core 1 is best.
         dtype: type of the arrays other than energies.
 
     Returns:
@@ -58,8 +99,10 @@ def analyse(
         kJ/mol/e.
 
     Raises:
-        ValueError, TypeError: an argument is invalid.
+        ValueError, TypeError: an argument is invalid, or the first frame.
         UnsupportedError: the System has no single force with charges.
+        AnalysisError: a later frame is invalid or cannot be read, or the executor has failed; the
+            results so far are in its attribute ``arrays``.
 
     Example:
         >>> import numpy as np, fmm_openmm as fmm
@@ -72,74 +115,213 @@ def analyse(
         raise TypeError(f"`quantities` must be a sequence of names, got {quantities!r}")
     for name in quantities:
         check_choice(name, QUANTITIES, "quantities")
-    pairs = _pairs(frames)
-    first = list(islice(pairs, 1))
-    solver, has_box = _solver(solver_or_system, first[0][0] if first else None)
-    pairs = ((x, box if has_box else None) for x, box in chain(first, pairs))
-    evaluate = partial(_evaluate, solver, tuple(quantities), dtype)
-    with show_progress(
-        "analysing", getattr(frames, "__len__", lambda: None)(), progress
-    ) as advance:
-        chunks: Iterator[list[tuple]]
-        if executor is None:
-            chunks = map(evaluate, ([pair] for pair in pairs))
-        else:
-            chunks = executor.map(evaluate, _chunks(pairs))
-        rows = []
-        for chunk in chunks:
-            rows += chunk
-            advance(len(chunk))
-    columns = zip(*rows, strict=True) if rows else repeat(())
-    return {name: np.array(column) for name, column in zip(quantities, columns, strict=False)}
+    if threads is not None:
+        threads = check_integer(threads, "threads", 1, 2**16)
+    reading = _Reading(read_frames(frames, _count_particles(solver_or_system)))
+    first = list(islice(reading, 1))
+    done, total = _Done(tuple(quantities)), count_frames(frames)
+    try:
+        if first:
+            solver = _solver(solver_or_system, first[0].positions)
+            recipe = pickle.dumps((solver, first[0].positions, first[0].box_vectors))
+            work = partial(_evaluate, recipe, done.quantities, dtype, threads)
+            tasks = _tasks(chain(first, reading), _chunk(first[0], total) if executor else 1)
+            with show_progress("analysing", total, progress) as advance:
+                for part in (
+                    _in_parallel(executor, work, tasks) if executor else _in_turn(work, tasks)
+                ):
+                    done.add(part)
+                    advance(len(part.rows))
+    finally:
+        discard_frame_solver()
+    done.check(reading.fault, total)
+    return done.arrays
 
 
-def _solver(given, positions) -> tuple[CoulombSolver, bool]:
-    """A solver, and whether it takes box vectors.
+class _Reading:
+    """Frames up to the first one that cannot be read.
+
+    Attributes:
+        fault: the error in reading it.
+    """
+
+    def __init__(self, frames: Iterator[Frame]):
+        self._frames = frames
+        self.fault: Exception | None = None
+
+    def __iter__(self) -> "_Reading":
+        return self
+
+    def __next__(self) -> Frame:
+        try:
+            return next(self._frames)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.fault = error
+            raise StopIteration from error
+
+
+@dataclass
+class _Part:
+    """Results of a task.
+
+    Attributes:
+        rows: the quantities of frames, by their numbers.
+        fault: the error that ended it.
+        number: of the frame that made the error; None if the executor did.
+    """
+
+    rows: dict[int, tuple] = field(default_factory=dict)
+    fault: Exception | None = None
+    number: int | None = None
+
+
+@dataclass
+class _Done:
+    """Results so far."""
+
+    quantities: tuple[str, ...]
+    rows: dict[int, tuple] = field(default_factory=dict)
+    failed: _Part | None = None
+
+    def add(self, part: _Part) -> None:
+        """Add the results of a task."""
+        self.rows |= part.rows
+        if part.fault and not self.failed:
+            self.failed = part
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The results by quantity, in the order of the frames."""
+        rows = [self.rows[number] for number in sorted(self.rows)]
+        columns = zip(*rows, strict=True) if rows else repeat(())
+        return {
+            name: np.array(values) for name, values in zip(self.quantities, columns, strict=False)
+        }
+
+    def check(self, unread: Exception | None, total: int | None) -> None:
+        """Raise the error that has ended the analysis, if there was one.
+
+        Args:
+            unread: the error in reading the frame after the last one.
+            total: number of frames, if it is known.
+        """
+        part = self.failed or _Part({}, unread, len(self.rows))
+        if part.fault is None:
+            return
+        if not self.rows and part.number is not None:
+            raise part.fault
+        where = "the executor has failed" if part.number is None else f"frame {part.number}"
+        what = f"{type(part.fault).__name__}: {part.fault}".rstrip(".")
+        if not self.rows and isinstance(part.fault, BrokenExecutor) and breaks_when_forked():
+            what += FORKED
+        several = f"{len(self.rows)}{'' if total is None else f' of {total}'} frames"
+        raise AnalysisError(
+            f"{where} ({what}): {several} are done",
+            np.array(sorted(self.rows), np.int64),
+            self.arrays,
+        ) from part.fault
+
+
+def _count_particles(given) -> int | None:
+    if isinstance(given, CoulombSolver):
+        return len(given.charges)
+    if isinstance(given, openmm.System):
+        return given.getNumParticles()
+    return len(given) if isinstance(given, ChargeSystem) else None
+
+
+def _solver(given, positions) -> "CoulombSolver | Callable[[], CoulombSolver]":
+    """A solver that can be pickled, or the function that makes it.
 
     Args:
-        positions: those of the first frame, shape (n, 3), nm; None if there is no frame.
+        positions: those of the first frame, shape (n, 3), nm.
     """
     if isinstance(given, CoulombSolver):
-        return given, True
+        return fresh_copy(given)
     if isinstance(given, ChargeSystem):
-        return given.solver(), given.box_vectors is not None
-    if not isinstance(given, openmm.System):
+        return given.solver()
+    if isinstance(given, openmm.System):
+        definition, _ = electrostatics(given)
+        charges, cell = charges_and_cell(given, definition)
+        return definition.structure.solver(definition.options, charges, cell, positions)
+    if not callable(given):
         raise TypeError(
-            "`solver_or_system` must be a CoulombSolver, a ChargeSystem or an openmm.System, "
-            f"got {type(given).__name__}"
+            "`solver_or_system` must be a CoulombSolver, a ChargeSystem, an openmm.System or a "
+            f"function that returns a solver, got {type(given).__name__}"
         )
-    definition, _ = electrostatics(given)
-    charges, cell = charges_and_cell(given, definition)
-    solver = definition.structure.solver(definition.options, charges, cell, positions)
-    return solver, not definition.boundary.is_open
+    return given
 
 
-def _pairs(frames: Iterable) -> Iterator[tuple]:
-    """Positions and box vectors, or None, of every frame."""
-    if hasattr(frames, "unitcell_vectors") and hasattr(frames, "xyz"):  # of MDTraj
-        boxes = frames.unitcell_vectors
-        yield from zip(frames.xyz, repeat(None) if boxes is None else boxes, strict=False)
-        return
-    for frame in frames:
-        yield frame if isinstance(frame, tuple) else (frame, None)
+def _chunk(frame: Frame, total: int | None) -> int:
+    """Number of frames in a task."""
+    fitting = CHUNK_BYTES // max(1, np.asarray(frame.positions).nbytes)
+    wanted = CHUNK if total is None else total // TASKS
+    return max(1, min(CHUNK, fitting, wanted))
 
 
-def _chunks(pairs: Iterator[tuple]) -> Iterator[list[tuple]]:
-    while chunk := list(islice(pairs, CHUNK)):
-        yield chunk
+def _tasks(frames: Iterable[Frame], chunk: int) -> Iterator[list[tuple]]:
+    """Lists of numbers, positions and box vectors."""
+    numbered = ((number, f.positions, f.box_vectors) for number, f in enumerate(frames))
+    while task := list(islice(numbered, chunk)):
+        yield task
+
+
+def _in_turn(work, tasks: Iterator[list]) -> Iterator[_Part]:
+    for task in tasks:
+        part = work(task)
+        yield part
+        if part.fault:
+            return
+
+
+def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[_Part]:
+    """Parts in the order of the tasks, up to the first with an error; after it the others that
+    are done."""
+    pending: deque[Future] = deque()
+    limit = 1
+    try:
+        while True:
+            try:
+                while len(pending) < limit and (task := next(tasks, None)):
+                    pending.append(executor.submit(work, task))
+                    size = sum(np.asarray(positions).nbytes for _, positions, _ in task)
+                    limit = max(2, PENDING_BYTES // size)
+                if not pending:
+                    return
+                part = pending.popleft().result()
+            except Exception as error:
+                part = _Part(fault=error)
+            yield part
+            if part.fault:
+                break
+        for future in pending:
+            future.cancel()
+        for future in pending:
+            with suppress(Exception):
+                yield future.result()
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 def _evaluate(
-    solver: CoulombSolver, quantities: tuple[str, ...], dtype, chunk: list[tuple]
-) -> list[tuple]:
-    """The quantities of some frames."""
-    rows = []
-    for positions, box_vectors in chunk:
-        result = solver.compute(positions, box_vectors)
-        rows.append(
-            tuple(
-                float(result.energy) if name == "energy" else getattr(result, name).astype(dtype)
-                for name in quantities
-            )
-        )
-    return rows
+    recipe: bytes, quantities: tuple[str, ...], dtype, threads: int | None, task: list[tuple]
+) -> _Part:
+    """The quantities of some frames, up to one that makes an error."""
+    part = _Part()
+    with at_most_threads(threads):
+        for number, positions, box_vectors in task:
+            try:
+                result = frame_solver(recipe).compute(positions, box_vectors)
+                part.rows[number] = tuple(
+                    float(result.energy)
+                    if name == "energy"
+                    else getattr(result, name).astype(dtype)
+                    for name in quantities
+                )
+            except Exception as error:
+                part.fault, part.number = error, number
+                break
+    return part

@@ -66,9 +66,14 @@ class Region:
     def outgrown(self, extent: np.ndarray) -> np.ndarray:
         """Axes along which particles of the given extent, shape (3,), nm, need more boxes; shape
         (3,), bool."""
+        return extent > self.capacity
+
+    @property
+    def capacity(self) -> np.ndarray:
+        """Largest extent of particles that the boxes can cover, shape (3,), nm; infinite along axes
+        along which they repeat."""
         edge = self.parameters.smoothing + ORIGIN
-        few = extent + 2 * edge * self.heights > self.lattice.span * self.heights
-        return few & self.lattice.padded
+        return np.where(self.lattice.padded, (self.lattice.span - 2 * edge) * self.heights, np.inf)
 
     def scaled(self, cell: np.ndarray | None) -> "Region | None":
         """The boxes scaled to a periodic cell of the same shape, of any size; unchanged without a

@@ -837,6 +837,27 @@ def test_analyse(argv, succeed, trajectories, tmp_path):
     assert result["energies"] == found["energies"].tolist()
 
 
+def test_analyse_with_workers(succeed, trajectories):
+    argv = ("analyse", "system.xml", "run.dcd", "--json", "--tolerance", "1e-5")
+    expected = succeed(*argv)["energies"]
+    assert succeed(*argv, "--workers", "2")["energies"] == expected
+
+
+def test_analyse_that_fails_keeps_what_it_has(fail, succeed, trajectories):
+    mdtraj = pytest.importorskip("mdtraj")
+    trajectory = mdtraj.load("run.dcd", top="water.pdb")
+    trajectory.xyz[2, 0, 0] = np.nan
+    trajectory.save("bad.dcd")
+    argv = ("--tolerance", "1e-5", "--backend", "cpu", "--potentials", "-o", "two.npz")
+    text = fail("analyse", "system.xml", "bad.dcd", *argv)
+    assert "frame 2 (ValueError: `positions`" in text and "2 frames are done, in two.npz" in text
+    succeed("analyse", "system.xml", "run.dcd", *argv[:4], "-o", "all.npz")
+    found, expected = np.load("two.npz"), np.load("all.npz")
+    assert found["frames"].tolist() == [0, 1] and found["potentials"].shape == (2, 768)
+    for name in "times", "energies":
+        assert np.array_equal(found[name], expected[name][:2])
+
+
 def test_analyse_takes_the_box_of_the_system_where_there_is_none(succeed, trajectories):
     pytest.importorskip("mdtraj")
     argv = ("analyse", "system.xml", "nocell.dcd", "--json", "--tolerance", "1e-5")
@@ -851,10 +872,12 @@ def test_analyse_takes_the_box_of_the_system_where_there_is_none(succeed, trajec
 
 def test_analyse_that_is_interrupted_keeps_what_it_has(succeed, trajectories, monkeypatch):
     """Ctrl-C during the first frame."""
-    compute = fmm.CoulombSolver.compute
+    compute, calls = fmm.CoulombSolver.compute, []
 
     def interrupted(*arguments):
-        signal.raise_signal(signal.SIGINT)
+        if not calls:
+            signal.raise_signal(signal.SIGINT)
+        calls.append(arguments)
         return compute(*arguments)
 
     monkeypatch.setattr(fmm.CoulombSolver, "compute", interrupted)
@@ -887,6 +910,10 @@ def test_analyse_in_free_space(succeed, folder, trajectories):
         (["system.xml", "run.dcd", "--forces"], "--forces needs --output FILE.npz, got None"),
         (["system.xml", "run.dcd", "-o", "x.txt"], "--output must end in .csv or .npz, got x.txt"),
         (["system.xml", "run.dcd", "--stride", "0"], "--stride must be at least 1, got 0"),
+        (
+            ["system.xml", "run.dcd", "--workers", "0"],
+            "--workers must lie between 1 and 1024, got 0",
+        ),
         (["few.xml", "run.dcd"], "cannot read run.dcd, for 2 atoms: "),
     ],
 )

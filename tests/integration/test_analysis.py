@@ -1,12 +1,14 @@
 """``analyse`` gives for every frame what the solver gives, and the Ewald sum."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import openmm
 import pytest
 
 import fmm_openmm as fmm
+from fmm_openmm.openmp import get_num_threads
 from fmm_openmm.oracle import ewald_sum
 from tests.convert.small_water import BOX, small_water
 
@@ -93,3 +95,72 @@ def test_bad_arguments_are_named(given, quantities, message):
     with pytest.raises((TypeError, ValueError)) as caught:
         fmm.analyse([np.zeros((2, 3))], solver, quantities)
     assert message in str(caught.value)
+    with pytest.raises(ValueError, match="`threads` must lie between 1"):
+        fmm.analyse([np.zeros((2, 3))], fmm.CoulombSolver([1.0, -1.0], np.eye(3)), threads=0)
+
+
+def test_the_solver_is_left_as_it_is(water):
+    """And what it evaluated before does not matter."""
+    _, system, frames, boxes = water
+    charges = fmm.ChargeSystem.from_openmm(system, frames[0])
+    pairs = list(zip(frames, boxes, strict=True))
+    solver, used = (charges.solver(tolerance=1e-5) for _ in range(2))
+    expected = fmm.analyse(pairs, solver, ["forces"])["forces"]
+    for scale in 1.3, [1.2, 1, 1], 1.1:
+        used.compute(frames[0] * scale, BOX * scale)
+    assert np.array_equal(fmm.analyse(pairs, used, ["forces"])["forces"], expected)
+    assert solver._planner.choices == () and solver._evaluators == {}
+
+
+def test_a_function_that_makes_the_solver(water):
+    _, system, frames, boxes = water
+    make = fmm.ChargeSystem.from_openmm(system, frames[0]).solver
+    pairs = list(zip(frames, boxes, strict=True))
+    found = fmm.analyse(pairs, partial(make, tolerance=1e-5))["energy"]
+    assert np.array_equal(found, fmm.analyse(pairs, make(tolerance=1e-5))["energy"])
+
+
+def test_a_frame_that_is_invalid(water):
+    """The others are done; without others the error is the frame's own."""
+    _, system, frames, _ = water
+    solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver()
+    expected = fmm.analyse(frames, solver)["energy"]
+    given = [frames[0], frames[1], frames[2][:-1], frames[2]]
+    with ThreadPoolExecutor(1) as executor:
+        for parallel, done in (None, [0, 1]), (executor, [0, 1, 3]):
+            with pytest.raises(fmm.AnalysisError) as caught:
+                fmm.analyse(given, solver, executor=parallel)
+            text = "frame 2 (ValueError: `positions` must have shape (n, 3) with n = 768"
+            assert str(caught.value).startswith(text)
+            assert f"{len(done)} of 4 frames are done" in str(caught.value)
+            assert isinstance(caught.value.__cause__, ValueError)
+            assert {*caught.value.frames} <= {*done}
+            assert caught.value.frames[:2].tolist() == [0, 1]
+            found = caught.value.arrays["energy"]
+            assert np.array_equal(found, expected[np.minimum(caught.value.frames, 2)])
+    with pytest.raises(ValueError, match="`positions` must have shape"):
+        fmm.analyse(given[2:], solver)
+
+
+def test_a_file_that_ends_too_soon(water):
+    _, system, frames, _ = water
+
+    def reading():
+        yield from frames[:2]
+        raise OSError("end of file")
+
+    solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver()
+    with pytest.raises(fmm.AnalysisError) as caught:
+        fmm.analyse(reading(), solver)
+    assert str(caught.value).startswith("frame 2 (OSError: end of file): 2 frames are done")
+    assert np.array_equal(caught.value.arrays["energy"], fmm.analyse(frames[:2], solver)["energy"])
+
+
+def test_threads(water):
+    """Their number changes no bit, and is as before afterwards."""
+    _, system, frames, boxes = water
+    solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver(tolerance=1e-5)
+    pairs, before = list(zip(frames, boxes, strict=True)), get_num_threads()
+    found = [fmm.analyse(pairs, solver, ["forces"], threads=n)["forces"] for n in (None, 1)]
+    assert np.array_equal(*found)
+    assert get_num_threads() == before

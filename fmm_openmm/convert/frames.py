@@ -1,0 +1,180 @@
+"""Frames of trajectories: files, and the objects of MDTraj, MDAnalysis and OpenMM.
+
+Packages are recognised by what their objects offer, and imported only to read a file.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openmm import app, unit
+
+from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
+from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
+
+CHUNK = 16
+"""Number of frames of a file in memory at a time."""
+
+STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".pdbx": app.PDBxFile}
+"""Readers of files whose frames are models, by ending; MDTraj reads the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A frame of a trajectory.
+
+    Attributes:
+        positions: shape (n, 3), nm; an array or a ``Quantity``.
+        box_vectors: shape (3, 3), nm; None if the source has no cell.
+        time: ps; None if the source has none.
+    """
+
+    positions: Any
+    box_vectors: Any = None
+    time: float | None = None
+
+    @classmethod
+    def from_cell(
+        cls, positions: np.ndarray, cell: np.ndarray | None, time: float | None, name: str
+    ) -> "Frame":
+        """A frame in OpenMM's orientation, with its cell in reduced form.
+
+        Args:
+            positions: shape (n, 3), nm.
+            cell: any three vectors, shape (3, 3), nm; None or zeros for no cell.
+            name: of the cell, for errors.
+        """
+        positions = positions.astype(np.float64)
+        if cell is None or is_no_cell(cell):
+            return cls(positions, None, time)
+        box, rotation = standard_orientation(cell, name)
+        return cls(positions @ rotation, reduced(box), time)
+
+
+def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> Iterator[Frame]:
+    """The frames of a trajectory.
+
+    Args:
+        source: the path of a file (DCD, XTC, NetCDF and whatever else MDTraj reads without a
+            topology; PDB or mmCIF with a model a frame), an ``mdtraj.Trajectory``, a Universe, an
+            AtomGroup or a reader of MDAnalysis, an ``openmm.app.PDBFile`` or ``PDBxFile``; or an
+            iterable of frames: positions, pairs of positions and box vectors, :class:`Frame`, or
+            chunks of ``mdtraj.iterload``.
+        particles: number of particles, for files that do not tell.
+        stride: read every ``stride``-th frame of a file.
+
+    Raises:
+        ImportError: a package is not installed.
+        ValueError: a file is damaged, or has another number of particles; a cell has no volume.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        yield from _of_file(Path(source), particles, stride)
+    elif isinstance(source, (app.PDBFile, app.PDBxFile)):
+        yield from _of_structure(source, 1)
+    elif _is_mdtraj(source):
+        yield from _of_mdtraj(source, "unitcell_vectors")
+    elif hasattr(source, "universe"):  # of MDAnalysis
+        atoms = source.atoms
+        yield from (_of_timestep(step, atoms) for step in source.universe.trajectory)
+    else:
+        for entry in source:
+            yield from _of_entry(entry)
+
+
+def count_frames(source: Any) -> int | None:
+    """Number of frames of a source of :func:`read_frames`; None where it is not known before they
+    are read."""
+    if isinstance(source, (app.PDBFile, app.PDBxFile)):
+        return source.getNumFrames()
+    if hasattr(source, "universe"):
+        source = source.universe.trajectory
+    return len(source) if hasattr(source, "__len__") and not isinstance(source, str) else None
+
+
+def _is_mdtraj(source) -> bool:
+    return hasattr(source, "xyz") and hasattr(source, "unitcell_vectors")
+
+
+def _of_entry(entry) -> Iterable[Frame]:
+    """The frames that an element of an iterable stands for."""
+    if isinstance(entry, Frame):
+        return [entry]
+    if isinstance(entry, tuple):
+        return [Frame(*entry)]
+    if _is_mdtraj(entry):
+        return _of_mdtraj(entry, "unitcell_vectors")
+    if hasattr(entry, "triclinic_dimensions"):  # a timestep of MDAnalysis
+        return [_of_timestep(entry, entry)]
+    return [Frame(entry)]
+
+
+def _of_timestep(step, atoms) -> Frame:
+    """The present frame of MDAnalysis, in Angstrom.
+
+    Args:
+        atoms: an AtomGroup, or the timestep for all atoms.
+    """
+    positions = atoms.positions.astype(np.float64) * NM_PER_ANGSTROM
+    cell = step.triclinic_dimensions
+    if cell is not None:
+        cell = np.asarray(cell, np.float64) * NM_PER_ANGSTROM
+    return Frame.from_cell(positions, cell, float(step.time), "dimensions")
+
+
+def _of_mdtraj(trajectory, name: str) -> Iterator[Frame]:
+    cells, times = trajectory.unitcell_vectors, trajectory.time
+    for k in range(trajectory.n_frames):
+        cell = None if cells is None else cells[k]
+        yield Frame.from_cell(trajectory.xyz[k], cell, float(times[k]), name)
+
+
+def _of_structure(file, stride: int) -> Iterator[Frame]:
+    cell = file.topology.getPeriodicBoxVectors()
+    if cell is not None:
+        cell = np.array(cell.value_in_unit(unit.nanometer))
+    for k in range(0, file.getNumFrames(), stride):
+        positions = file.getPositions(asNumpy=True, frame=k).value_in_unit(unit.nanometer)
+        yield Frame.from_cell(np.array(positions), cell, None, "box of the structure")
+
+
+def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
+    reader = STRUCTURES.get(path.suffix.lower())
+    if reader:
+        yield from _of_structure(reader(str(path)), stride)
+        return
+    if not path.is_file():
+        raise FileNotFoundError(2, "no such file", str(path))
+    mdtraj = require("mdtraj", "mdtraj")
+    chunks = None
+    while True:
+        try:
+            if chunks is None:
+                particles = particles or _count_particles(mdtraj, path)
+                atoms = _nameless_atoms(mdtraj, particles)
+                chunks = mdtraj.iterload(str(path), chunk=CHUNK, stride=stride, top=atoms)
+            chunk = next(chunks, None)
+        except Exception as error:  # the type depends on the format and on the fault
+            number = "" if particles is None else f", for {particles} atoms"
+            raise ValueError(
+                f"cannot read {path}{number}: {error or type(error).__name__}"
+            ) from error
+        if chunk is None:
+            return
+        yield from _of_mdtraj(chunk, f"box of {path}")
+
+
+def _count_particles(mdtraj, path: Path) -> int:
+    with mdtraj.open(str(path)) as file:
+        return file.read(1)[0].shape[1]
+
+
+def _nameless_atoms(mdtraj, particles: int):
+    """A topology of atoms of which nothing is known."""
+    topology = mdtraj.Topology()
+    residue = topology.add_residue("X", topology.add_chain())
+    for _ in range(particles):
+        topology.add_atom("X", mdtraj.element.virtual, residue)
+    return topology

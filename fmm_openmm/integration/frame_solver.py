@@ -1,0 +1,184 @@
+"""Evaluations of the frames of a trajectory in any order.
+
+A :class:`fmm_openmm.CoulombSolver` prefers boxes, parameters and lattice operators that it has used
+before, so that its rounding errors depend on the frames evaluated earlier. Here they depend on
+the frame and on the first frame only: however frames are shared among processes, each gets the same
+result to the last bit.
+"""
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from fmm_openmm.arrays import to_host
+from fmm_openmm.checks import check_positions
+from fmm_openmm.planning.planner import Planner
+from fmm_openmm.results import CoulombResult
+from fmm_openmm.solver import CoulombSolver
+from fmm_openmm.specification import Specification
+from fmm_openmm.stages import Evaluator
+
+_kept: list[tuple[bytes, "FrameSolver"]] = []
+_keeping = threading.Lock()
+
+
+GROWTH = 1.25
+"""Ratio of successive extents of the particles that boxes are chosen for where the particles have
+outgrown those of the first frame."""
+
+
+class FrameSolver:
+    """A solver without a memory of the frames between the first and the present one.
+
+    Boxes and precision of a frame are those that a solver would choose directly after the first
+    frame. Where boxes cover only the particles, and these have outgrown the boxes of the first
+    frame, the boxes are chosen for the first frame stretched by powers of :data:`GROWTH` along the
+    axes, so that many frames share them.
+
+    Args:
+        solver: is left as it is.
+        positions: of the first frame, shape (n, 3), nm.
+        box_vectors: of the first frame, shape (3, 3), nm; None for those of the solver. Ignored
+            with an open boundary.
+
+    Raises:
+        as :meth:`fmm_openmm.CoulombSolver.compute`.
+    """
+
+    def __init__(self, solver: CoulombSolver, positions, box_vectors):
+        self._first = positions, box_vectors
+        self._is_open = solver._boundary.is_open
+        self._start(fresh_copy(solver))
+
+    def _start(self, solver: CoulombSolver) -> None:
+        self._solver = solver
+        self._stretched: dict[tuple[int, ...], Planner] = {}
+        positions, box_vectors = self._first
+        solver.compute(positions, None if self._is_open else box_vectors)
+        if solver._method == "fmm":
+            make = _Evaluators(solver._evaluator_class, solver._used_evaluators[0])
+            solver._evaluator_class = make  # type: ignore[assignment]
+            solver._evaluators = {}
+
+    def compute(self, positions, box_vectors, **wanted) -> CoulombResult:
+        """See :meth:`fmm_openmm.CoulombSolver.compute`."""
+        solver = self._solver
+        box_vectors = None if self._is_open else box_vectors
+        if solver._method != "fmm":  # which has no boxes to remember
+            return solver.compute(positions, box_vectors, **wanted)
+        present = copy.copy(solver)
+        present._planner = copy.copy(self._planner(positions, box_vectors))
+        present._evaluators = {}
+        result = present.compute(positions, box_vectors, **wanted)
+        if present.backend != solver.backend:  # the memory of the GPU did not suffice
+            self._start(fresh_copy(present))
+        solver._planner._warned |= present._planner._warned
+        return result
+
+    def _planner(self, positions, box_vectors) -> Planner:
+        """The planner of the first frame; where the particles have outgrown its boxes, that of the
+        first frame stretched."""
+        planner = self._solver._planner
+        if not planner.problem.uses_region:
+            return planner
+        capacity = planner._latest.capacity
+        extent = np.ptp(self._gathered(positions, box_vectors), axis=0)
+        ratio = np.maximum(extent / capacity, 1.0)
+        steps = np.ceil(np.log(ratio) / np.log(GROWTH)).astype(int)
+        if not steps.any():
+            return planner
+        key = tuple(steps.tolist())
+        if key not in self._stretched:
+            typical = self._gathered(*self._first)
+            extent = np.ptp(typical, axis=0)
+            axes = (steps > 0) & (extent > 0)
+            factor, middle = np.ones(3), typical.min(0) + extent / 2
+            factor[axes] = capacity[axes] * GROWTH ** steps[axes] / extent[axes]
+            made = copy.copy(planner)
+            made.revise(planner.problem)
+            made.prepare(middle + factor * (typical - middle), self._cell(self._first[1]))
+            self._stretched[key] = made
+        return self._stretched[key]
+
+    def _gathered(self, positions, box_vectors) -> np.ndarray:
+        """Checked positions, with the molecules of a nearly empty cell next to each other."""
+        solver = self._solver
+        positions = check_positions(to_host(positions), len(solver.charges))
+        return solver._planner.problem.gather(positions, self._cell(box_vectors))
+
+    def _cell(self, box_vectors) -> np.ndarray | None:
+        return self._solver._cell(None if self._is_open else box_vectors)
+
+
+def fresh_copy(solver: CoulombSolver) -> CoulombSolver:
+    """A solver for the same problem that has evaluated nothing yet, and that can be pickled."""
+    made = copy.copy(solver)
+    made._evaluators = {}
+    made._planner = copy.copy(solver._planner)
+    made._planner.revise(solver._planner.problem)
+    return made
+
+
+def frame_solver(recipe: bytes) -> FrameSolver:
+    """The solver of a worker, made once for all of its tasks.
+
+    Args:
+        recipe: a pickled tuple of a solver, or of a function that returns one, and of positions and
+            box vectors of the first frame.
+    """
+    with _keeping:
+        if not (_kept and _kept[0][0] == recipe):
+            _kept.clear()
+            solver, *first = pickle.loads(recipe)
+            solver = solver if isinstance(solver, CoulombSolver) else solver()
+            _kept.append((recipe, FrameSolver(solver, *first)))
+        return _kept[0][1]
+
+
+def discard_frame_solver() -> None:
+    """Release the memory of the solver that :func:`frame_solver` keeps."""
+    with _keeping:
+        _kept.clear()
+
+
+class _Evaluators:
+    """Takes the place of the class of a backend's evaluators and keeps two of them.
+
+    One is for the specification of the first frame, as it is or changed to another shape of the
+    boxes; one is for the last specification that it could not be changed to. On a GPU a changed
+    evaluator rounds differently from a new one: therefore the other one is never changed.
+
+    Args:
+        make: the class.
+        first: an evaluator that has not been changed.
+    """
+
+    def __init__(self, make: Callable[[Specification], Evaluator], first: Evaluator):
+        self._make, self._first = make, first
+        self._other: Evaluator | None = None
+
+    def __call__(self, wanted: Specification) -> Evaluator:
+        for known in filter(None, (self._first, self._other)):
+            if _computes(known, wanted):
+                return known
+        if self._first.adopt(wanted):
+            return self._first
+        self._other = None  # its memory may be needed
+        self._other = self._make(wanted)
+        return self._other
+
+
+def _computes(evaluator: Evaluator, wanted: Specification) -> bool:
+    """Whether an evaluator of the same charges computes exactly what is wanted."""
+    lattice, other = evaluator.lattice, wanted.lattice
+    return (
+        evaluator.specification.has_expansions_of(wanted)
+        and (lattice.padded, lattice.are_cuboids) == (other.padded, other.are_cuboids)
+        and all(
+            np.array_equal(getattr(lattice, name), getattr(other, name))
+            for name in ("counts", "span", "boxes", "cell", "near")
+        )
+    )

@@ -1,0 +1,112 @@
+"""Every source of frames gives the positions and boxes that were put in."""
+
+import numpy as np
+import pytest
+from openmm import app, unit
+
+from fmm_openmm.convert.frames import Frame, count_frames, read_frames
+from tests.convert.small_water import small_water
+
+BOX = np.array([[2.2, 0.0, 0.0], [0.6, 2.1, 0.0], [-0.5, 0.4, 2.3]])
+COUNT = 20
+"""More than MDTraj reads at a time."""
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Positions, shape (frames, n, 3), and boxes, shape (frames, 3, 3), of a skewed cell that
+    grows."""
+    positions = small_water()[2][:60]
+    scale = (1 + 0.01 * np.arange(COUNT))[:, None, None]
+    return (positions * scale).round(3), BOX * scale
+
+
+@pytest.fixture(scope="module")
+def folder(frames, tmp_path_factory):
+    """Files with these frames; PDB has one box for all."""
+    mdtraj = pytest.importorskip("mdtraj")
+    path = tmp_path_factory.mktemp("frames")
+    topology = app.Topology()
+    chain = topology.addChain()
+    for _ in range(20):
+        residue = topology.addResidue("HOH", chain)
+        for name, symbol in ("O", "O"), ("H1", "H"), ("H2", "H"):
+            topology.addAtom(name, app.Element.getBySymbol(symbol), residue)
+    found = mdtraj.Trajectory(
+        frames[0], mdtraj.Topology.from_openmm(topology), time=2.0 * np.arange(COUNT)
+    )
+    found.unitcell_vectors = frames[1]
+    for ending in "dcd", "xtc", "trr", "nc":
+        found.save(str(path / f"run.{ending}"))
+    topology.setPeriodicBoxVectors(BOX * unit.nanometer)
+    with open(path / "run.pdb", "w") as file:
+        app.PDBFile.writeHeader(topology, file)
+        for number, positions in enumerate(frames[0]):
+            app.PDBFile.writeModel(topology, positions * unit.nanometer, file, number + 1)
+        app.PDBFile.writeFooter(topology, file)
+    return path
+
+
+def check(found, frames, chosen=slice(None), box=None):
+    found = list(found)
+    for frame, positions, cell in zip(found, frames[0][chosen], frames[1][chosen], strict=True):
+        assert np.abs(frame.positions - positions).max() < 1e-5
+        error = np.abs(frame.box_vectors - (cell if box is None else box)).max()
+        assert error < (2e-5 if box is None else 2e-4)  # angles of a PDB file have two digits
+    return found
+
+
+@pytest.mark.parametrize("ending", ["dcd", "xtc", "trr", "nc"])
+def test_files(ending, frames, folder):
+    path = folder / f"run.{ending}"
+    found = check(read_frames(path), frames)
+    check(read_frames(str(path), 60, stride=3), frames, slice(None, None, 3))
+    assert count_frames(str(path)) is None
+    if ending != "dcd":  # MDTraj does not read its times
+        assert [frame.time for frame in found] == pytest.approx(2.0 * np.arange(COUNT))
+    with pytest.raises(ValueError, match=rf"cannot read .*run.{ending}, for 59 atoms: "):
+        list(read_frames(path, 59))
+
+
+def test_models_of_a_structure(frames, folder):
+    check(read_frames(folder / "run.pdb"), frames, box=BOX)
+    file = app.PDBFile(str(folder / "run.pdb"))
+    check(read_frames(file), frames, box=BOX)
+    assert count_frames(file) == COUNT
+
+
+def test_mdtraj(frames, folder):
+    mdtraj = pytest.importorskip("mdtraj")
+    given = {"top": str(folder / "run.pdb")}
+    trajectory = mdtraj.load(str(folder / "run.xtc"), **given)
+    check(read_frames(trajectory), frames)
+    assert count_frames(trajectory) == COUNT
+    check(read_frames(mdtraj.iterload(str(folder / "run.xtc"), chunk=7, **given)), frames)
+    trajectory.unitcell_vectors = None
+    assert all(frame.box_vectors is None for frame in read_frames(trajectory))
+
+
+def test_mdanalysis(frames, folder):
+    """All sources, of which readers use the same array again and again."""
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    universe = mdanalysis.Universe(str(folder / "run.pdb"), str(folder / "run.xtc"))
+    for source in universe, universe.atoms, universe.trajectory, universe.trajectory[:]:
+        check(read_frames(source), frames)
+        assert count_frames(source) == COUNT
+    some = universe.select_atoms("name O")
+    check(read_frames(some), (frames[0][:, ::3], frames[1]))
+    check(read_frames(universe.trajectory[2::5]), frames, slice(2, None, 5))
+
+
+def test_iterables(frames):
+    pairs = list(zip(*frames, strict=True))
+    check(read_frames(pairs), frames)
+    check(read_frames(Frame(*pair) for pair in pairs), frames)
+    bare = list(read_frames(frames[0]))
+    assert all(frame.box_vectors is None for frame in bare) and len(bare) == COUNT
+    assert (count_frames(pairs), count_frames(iter(pairs))) == (COUNT, None)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        list(read_frames(tmp_path / "run.dcd"))

@@ -1,0 +1,203 @@
+"""However the frames of a trajectory are shared among workers, the results are the same to the last
+bit; what is done before an executor fails is not lost."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fmm_openmm as fmm
+from tests.integration.trajectories import TRAJECTORIES, liquid
+
+QUANTITIES = ("energy", "forces")
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+class Backwards(Executor):
+    """Runs all tasks when the first result is asked for, the last one first."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def submit(self, function, /, *arguments):
+        executor = self
+
+        class Late(Future):
+            def result(self, timeout=None):
+                while executor.tasks:
+                    future, work = executor.tasks.pop()
+                    future.set_result(work())
+                return super().result(timeout)
+
+        self.tasks.append((Late(), lambda: function(*arguments)))
+        return self.tasks[-1][0]
+
+
+def are_equal(found, expected):
+    return all(np.array_equal(found[name], expected[name]) for name in QUANTITIES)
+
+
+@pytest.mark.parametrize("name", TRAJECTORIES)
+def test_any_split_gives_the_same_bits(name, processes):
+    frames, solver = TRAJECTORIES[name]()
+    expected = fmm.analyse(frames, solver, QUANTITIES)
+    assert len(expected["energy"]) == len(frames)
+    assert are_equal(fmm.analyse(frames, solver, QUANTITIES, processes, threads=1), expected)
+    assert are_equal(fmm.analyse(frames, solver, QUANTITIES, Backwards()), expected)
+    assert are_equal(fmm.analyse(iter(frames), solver, QUANTITIES, processes), expected)
+    later = fmm.analyse([frames[0], *frames[3:]], solver, QUANTITIES)
+    assert are_equal(
+        {key: values[1:] for key, values in later.items()},
+        {key: values[3:] for key, values in expected.items()},
+    )
+
+
+@pytest.mark.parametrize("name", ["droplet in a cell", "close ions"])
+def test_a_solver_remembers_frames(name):
+    """Otherwise the tests above would show nothing."""
+    frames, solver = TRAJECTORIES[name]()
+
+    def compute(frame):
+        return solver.compute(*(frame if isinstance(frame, tuple) else [frame])).energy
+
+    forwards = [compute(frame) for frame in frames]
+    backwards = [compute(frame) for frame in frames[::-1]]
+    assert forwards != backwards[::-1]
+
+
+def killing(frames, processes, at):
+    """The frames; after so many a process is killed."""
+    for number, frame in enumerate(frames):
+        if number == at:
+            os.kill(processes()[0], signal.SIGKILL)
+        yield frame
+
+
+def test_a_worker_of_dask_that_is_killed():
+    distributed = pytest.importorskip(
+        "distributed", reason="needs Dask: pip install 'dask[distributed]'"
+    )
+    frames, solver = liquid(200)
+    expected = fmm.analyse(frames, solver, QUANTITIES)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        before = client.run(os.getpid)
+
+        def pids():
+            return [*before.values()]
+
+        given = killing(frames, pids, 100)
+        found = fmm.analyse(given, solver, QUANTITIES, client.get_executor(), threads=1)
+        client.wait_for_workers(2, timeout=60)
+        assert client.run(os.getpid) != before
+    assert are_equal(found, expected)
+
+
+SCRIPT = """
+import sys
+
+import numpy as np
+from mpi4py.futures import MPIPoolExecutor
+
+import fmm_openmm as fmm
+from tests.integration.trajectories import liquid
+
+if __name__ == "__main__":
+    frames, solver = liquid(40)
+    with MPIPoolExecutor() as executor:
+        assert executor.num_workers == 2
+        found = fmm.analyse(frames, solver, ("energy", "forces"), executor, threads=1)
+    np.savez(sys.argv[1], **found)
+"""
+
+
+def test_mpi(tmp_path):
+    pytest.importorskip("mpi4py", reason="needs MPI: pip install mpi4py mpich")
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if mpiexec is None:
+        pytest.skip("no mpiexec here: pip install mpich")
+    script, out = tmp_path / "script.py", tmp_path / "found.npz"
+    script.write_text(SCRIPT)
+    root = Path(__file__).parents[2]
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [mpiexec, "-n", "3", sys.executable, "-m", "mpi4py.futures", str(script), str(out)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    frames, solver = liquid(40)
+    assert are_equal(np.load(out), fmm.analyse(frames, solver, QUANTITIES))
+
+
+class Failing(Executor):
+    """Runs two tasks, then fails."""
+
+    def __init__(self):
+        self.count = 0
+
+    def submit(self, function, /, *arguments):
+        self.count += 1
+        future = Future()
+        if self.count < 3:
+            future.set_result(function(*arguments))
+        else:
+            future.set_exception(BrokenProcessPool("a process has ended"))
+        return future
+
+
+def test_an_executor_that_fails_keeps_what_is_done():
+    frames, solver = liquid(5)
+    expected = fmm.analyse(frames, solver, QUANTITIES)
+    with pytest.raises(fmm.AnalysisError) as caught:
+        fmm.analyse(frames, solver, QUANTITIES, Failing())
+    assert str(caught.value) == (
+        "the executor has failed (BrokenProcessPool: a process has ended): 2 of 5 frames are done"
+    )
+    assert caught.value.frames.tolist() == [0, 1]
+    assert are_equal(caught.value.arrays, {key: values[:2] for key, values in expected.items()})
+
+
+def test_a_process_that_is_killed():
+    frames, solver = liquid(200)
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        given = killing(frames, lambda: [*executor._processes], 100)
+        with pytest.raises(fmm.AnalysisError, match=r"the executor has failed \(BrokenProcess"):
+            fmm.analyse(given, solver, QUANTITIES, executor)
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="no processes are forked here"
+)
+def test_forked_processes_that_cannot_compute():
+    """The error names the remedy, or they can."""
+    frames, solver = liquid(5)
+    expected = fmm.analyse(frames, solver, QUANTITIES)  # starts the threads of this process
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
+        try:
+            assert are_equal(fmm.analyse(frames, solver, QUANTITIES, executor), expected)
+        except fmm.AnalysisError as error:
+            assert "give the executor `mp_context=multiprocessing.get_context('spawn')`" in str(
+                error
+            )
+            assert isinstance(error.__cause__, BrokenProcessPool)
+            assert len(error.frames) == 0
