@@ -78,7 +78,7 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
         yield from _of_mdtraj(source, "unitcell_vectors")
     elif hasattr(source, "universe"):  # of MDAnalysis
         atoms = source.atoms
-        yield from (_of_timestep(step, atoms) for step in source.universe.trajectory)
+        yield from (frame_of_timestep(step, atoms) for step in source.universe.trajectory)
     else:
         for entry in source:
             yield from _of_entry(entry)
@@ -107,11 +107,11 @@ def _of_entry(entry) -> Iterable[Frame]:
     if _is_mdtraj(entry):
         return _of_mdtraj(entry, "unitcell_vectors")
     if hasattr(entry, "triclinic_dimensions"):  # a timestep of MDAnalysis
-        return [_of_timestep(entry, entry)]
+        return [frame_of_timestep(entry, entry)]
     return [Frame(entry)]
 
 
-def _of_timestep(step, atoms) -> Frame:
+def frame_of_timestep(step, atoms) -> Frame:
     """The present frame of MDAnalysis, in Angstrom.
 
     Args:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import openmm
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from numpy.typing import DTypeLike
+
+Given: TypeAlias = CoulombSolver | ChargeSystem | openmm.System | Callable[[], CoulombSolver]
+"""What a solver is made of."""
 
 QUANTITIES = ("energy", "forces", "potentials", "fields")
 
@@ -55,7 +58,7 @@ FORKED = (
 
 def analyse(
     frames: Any,
-    solver_or_system: "CoulombSolver | ChargeSystem | openmm.System | Callable[[], CoulombSolver]",
+    solver_or_system: Given,
     quantities: Sequence[str] = ("energy",),
     executor: "Executor | None" = None,
     progress: bool = True,
@@ -111,20 +114,14 @@ def analyse(
         >>> analyse(frames, solver)["energy"].round()
         array([-464., -349.])
     """
-    if isinstance(quantities, str):
-        raise TypeError(f"`quantities` must be a sequence of names, got {quantities!r}")
-    for name in quantities:
-        check_choice(name, QUANTITIES, "quantities")
-    if threads is not None:
-        threads = check_integer(threads, "threads", 1, 2**16)
+    quantities, threads = check_arguments(quantities, threads)
     reading = _Reading(read_frames(frames, _count_particles(solver_or_system)))
     first = list(islice(reading, 1))
-    done, total = _Done(tuple(quantities)), count_frames(frames)
+    done, total = _Done(quantities), count_frames(frames)
     try:
         if first:
-            solver = _solver(solver_or_system, first[0].positions)
-            recipe = pickle.dumps((solver, first[0].positions, first[0].box_vectors))
-            work = partial(_evaluate, recipe, done.quantities, dtype, threads)
+            recipe = make_recipe(solver_or_system, first[0])
+            work = partial(evaluate_frames, recipe, done.quantities, dtype, threads)
             tasks = _tasks(chain(first, reading), _chunk(first[0], total) if executor else 1)
             with show_progress("analysing", total, progress) as advance:
                 for part in (
@@ -136,6 +133,19 @@ def analyse(
         discard_frame_solver()
     done.check(reading.fault, total)
     return done.arrays
+
+
+def check_arguments(
+    quantities: Sequence[str], threads: int | None
+) -> tuple[tuple[str, ...], int | None]:
+    """Check arguments of :func:`analyse`."""
+    if isinstance(quantities, str):
+        raise TypeError(f"`quantities` must be a sequence of names, got {quantities!r}")
+    for name in quantities:
+        check_choice(name, QUANTITIES, "quantities")
+    if threads is not None:
+        threads = check_integer(threads, "threads", 1, 2**16)
+    return tuple(quantities), threads
 
 
 class _Reading:
@@ -163,7 +173,7 @@ class _Reading:
 
 
 @dataclass
-class _Part:
+class Part:
     """Results of a task.
 
     Attributes:
@@ -183,9 +193,9 @@ class _Done:
 
     quantities: tuple[str, ...]
     rows: dict[int, tuple] = field(default_factory=dict)
-    failed: _Part | None = None
+    failed: Part | None = None
 
-    def add(self, part: _Part) -> None:
+    def add(self, part: Part) -> None:
         """Add the results of a task."""
         self.rows |= part.rows
         if part.fault and not self.failed:
@@ -207,7 +217,7 @@ class _Done:
             unread: the error in reading the frame after the last one.
             total: number of frames, if it is known.
         """
-        part = self.failed or _Part({}, unread, len(self.rows))
+        part = self.failed or Part({}, unread, len(self.rows))
         if part.fault is None:
             return
         if not self.rows and part.number is not None:
@@ -232,7 +242,18 @@ def _count_particles(given) -> int | None:
     return len(given) if isinstance(given, ChargeSystem) else None
 
 
-def _solver(given, positions) -> "CoulombSolver | Callable[[], CoulombSolver]":
+def make_recipe(solver_or_system: Given, first: Frame) -> bytes:
+    """What :func:`fmm_openmm.integration.frame_solver.frame_solver` makes its solver of.
+
+    Args:
+        solver_or_system: as in :func:`analyse`.
+        first: the first frame.
+    """
+    solver = _solver(solver_or_system, first.positions)
+    return pickle.dumps((solver, first.positions, first.box_vectors))
+
+
+def _solver(given: Given, positions) -> CoulombSolver | Callable[[], CoulombSolver]:
     """A solver that can be pickled, or the function that makes it.
 
     Args:
@@ -268,7 +289,7 @@ def _tasks(frames: Iterable[Frame], chunk: int) -> Iterator[list[tuple]]:
         yield task
 
 
-def _in_turn(work, tasks: Iterator[list]) -> Iterator[_Part]:
+def _in_turn(work, tasks: Iterator[list]) -> Iterator[Part]:
     for task in tasks:
         part = work(task)
         yield part
@@ -276,7 +297,7 @@ def _in_turn(work, tasks: Iterator[list]) -> Iterator[_Part]:
             return
 
 
-def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[_Part]:
+def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[Part]:
     """Parts in the order of the tasks, up to the first with an error; after it the others that
     are done."""
     pending: deque[Future] = deque()
@@ -292,7 +313,7 @@ def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[_Part]:
                     return
                 part = pending.popleft().result()
             except Exception as error:
-                part = _Part(fault=error)
+                part = Part(fault=error)
             yield part
             if part.fault:
                 break
@@ -306,11 +327,17 @@ def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[_Part]:
             future.cancel()
 
 
-def _evaluate(
+def evaluate_frames(
     recipe: bytes, quantities: tuple[str, ...], dtype, threads: int | None, task: list[tuple]
-) -> _Part:
-    """The quantities of some frames, up to one that makes an error."""
-    part = _Part()
+) -> Part:
+    """The quantities of some frames, up to one that makes an error.
+
+    Args:
+        recipe: as :func:`make_recipe` returns it.
+        quantities, dtype, threads: as in :func:`analyse`.
+        task: of each frame its number, positions and box vectors.
+    """
+    part = Part()
     with at_most_threads(threads):
         for number, positions, box_vectors in task:
             try:

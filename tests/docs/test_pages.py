@@ -16,6 +16,8 @@ LANGUAGES = {
     "python": "run, in one namespace for the whole page",
     "bash": "run",
     "bash gpu": "run where OpenMM has a CUDA device",
+    "python cluster": "compiled only, as it needs a cluster",
+    "bash cluster": "needs a cluster",
     "console": "installation, which whoever runs the tests has done",
     "text": "output",
     "{toctree}": "",
@@ -92,6 +94,8 @@ def test_no_block_of_a_page_is_left_out(page):
     found = blocks(page.read_text(encoding="utf-8"))
     for block in found:
         assert block.language in LANGUAGES, f"{page.name}:{block.line}: {block.language!r}"
+        if block.language == "python cluster":
+            compile(block.text, page.name, "exec")
         if block.language == "console":
             commands = [line for line in block.text.splitlines() if line]
             assert all(line.startswith(INSTALLATION) for line in commands), commands

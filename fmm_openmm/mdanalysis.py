@@ -1,0 +1,116 @@
+"""``CoulombAnalysis``: electrostatics of a trajectory as an analysis of MDAnalysis."""
+
+import multiprocessing
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from MDAnalysis.analysis.backends import BackendMultiprocessing
+from MDAnalysis.analysis.base import AnalysisBase
+from MDAnalysis.analysis.results import ResultsGroup
+
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.convert.frames import frame_of_timestep
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.analysis import (
+    Given,
+    check_arguments,
+    evaluate_frames,
+    make_recipe,
+)
+from fmm_openmm.integration.frame_solver import discard_frame_solver
+from fmm_openmm.openmp import breaks_when_forked
+
+if TYPE_CHECKING:
+    from MDAnalysis import AtomGroup, Universe
+    from numpy.typing import DTypeLike
+
+
+class CoulombAnalysis(AnalysisBase):
+    """Coulomb energies, forces, potentials or fields of the frames of a trajectory.
+
+    The results of :func:`fmm_openmm.analyse` for the same frames, to the last bit, whatever the
+    backend of MDAnalysis: "serial", "multiprocessing" or "dask". Needs MDAnalysis 2.8 or newer.
+
+    Args:
+        atoms: a Universe, or an AtomGroup, with the particles of the solver in their order.
+        solver_or_system: as in :func:`fmm_openmm.analyse`; by default
+            ``ChargeSystem.from_mdanalysis(atoms)``.
+        quantities, threads, dtype: as in :func:`fmm_openmm.analyse`.
+        verbose: show a progress bar, with the backend "serial".
+
+    Attributes:
+        results: has an array for each quantity, by its name, with one row a frame: ``energy``
+            (frames,), kJ/mol; ``forces`` and ``fields`` (frames, n, 3), kJ/mol/nm and kJ/mol/nm/e;
+            ``potentials`` (frames, n), kJ/mol/e.
+
+    Raises:
+        ValueError, TypeError, UnsupportedError: as :func:`fmm_openmm.analyse`.
+    """
+
+    _analysis_algorithm_is_parallelizable = True
+
+    @classmethod
+    def get_supported_backends(cls) -> tuple[str, ...]:
+        """Names of the backends of MDAnalysis that :meth:`run` takes."""
+        return "serial", "multiprocessing", "dask"
+
+    def __init__(
+        self,
+        atoms: "Universe | AtomGroup",
+        solver_or_system: "Given | None" = None,
+        quantities: Sequence[str] = ("energy",),
+        *,
+        threads: int | None = None,
+        dtype: "DTypeLike" = np.float64,
+        verbose: bool = False,
+    ):
+        super().__init__(atoms.universe.trajectory, verbose=verbose)
+        self._quantities, self._threads = check_arguments(quantities, threads)
+        self._atoms, self._dtype = atoms.atoms, dtype
+        self._given = solver_or_system or ChargeSystem.from_mdanalysis(atoms)
+        self._recipe = b""
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_given": None}  # workers have the recipe
+
+    def _configure_backend(self, *arguments, **keywords):
+        backend = super()._configure_backend(*arguments, **keywords)
+        if (
+            isinstance(backend, BackendMultiprocessing)
+            and multiprocessing.get_start_method() == "fork"
+            and breaks_when_forked()
+        ):
+            raise UnsupportedError(
+                "`backend='multiprocessing'` forks processes, which cannot compute after an "
+                "evaluation in this one: use 'dask', or begin the script with "
+                "multiprocessing.set_start_method('spawn')"
+            )
+        return backend
+
+    def _setup_frames(self, *arguments, **keywords):
+        super()._setup_frames(*arguments, **keywords)
+        if self.n_frames:
+            first = frame_of_timestep(self._sliced_trajectory[0], self._atoms)
+            self._recipe = make_recipe(self._given, first)
+
+    def _prepare(self):
+        for name in self._quantities:
+            self.results[name] = []
+
+    def _single_frame(self):
+        frame = frame_of_timestep(self._ts, self._atoms)
+        task = [(self._ts.frame, frame.positions, frame.box_vectors)]
+        part = evaluate_frames(self._recipe, self._quantities, self._dtype, self._threads, task)
+        if part.fault:
+            raise part.fault
+        for name, value in zip(self._quantities, part.rows[self._ts.frame], strict=True):
+            self.results[name].append(value)
+
+    def _get_aggregator(self):
+        return ResultsGroup(dict.fromkeys(self._quantities, ResultsGroup.flatten_sequence))
+
+    def _conclude(self):
+        discard_frame_solver()
+        for name in self._quantities:
+            self.results[name] = np.array(self.results[name])

@@ -1,0 +1,118 @@
+"""``CoulombAnalysis`` gives what ``analyse`` gives, with every backend of MDAnalysis."""
+
+import multiprocessing
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from openmm import app, unit
+
+import fmm_openmm as fmm
+from fmm_openmm.openmp import breaks_when_forked
+from tests.convert.small_water import small_water
+from tests.integration.trajectories import liquid, water
+
+mdanalysis = pytest.importorskip("MDAnalysis")
+mdtraj = pytest.importorskip("mdtraj")
+
+from fmm_openmm.mdanalysis import CoulombAnalysis  # noqa: E402
+
+QUANTITIES = ("energy", "forces")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A Universe's files: water.pdb, run.dcd with a box that changes, and water.npz."""
+    path = tmp_path_factory.mktemp("mdanalysis")
+    topology, _, positions = small_water()
+    with open(path / "water.pdb", "w") as file:
+        app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
+    frames, _ = liquid(7)
+    trajectory = mdtraj.load(str(path / "water.pdb"))
+    boxes = np.array([box for _, box in frames])
+    trajectory = mdtraj.Trajectory(
+        [x for x, _ in frames],
+        trajectory.topology,
+        unitcell_lengths=boxes.diagonal(axis1=1, axis2=2),
+        unitcell_angles=np.full((7, 3), 90.0),
+    )
+    trajectory.save(str(path / "run.dcd"))
+    water().save(path / "water.npz")
+    return path
+
+
+SCRIPT = """
+import multiprocessing
+import sys
+
+import MDAnalysis
+import numpy as np
+
+import fmm_openmm as fmm
+from fmm_openmm.mdanalysis import CoulombAnalysis
+
+if __name__ == "__main__":
+    if "spawn" in sys.argv:
+        multiprocessing.set_start_method("spawn")
+    universe = MDAnalysis.Universe("water.pdb", "run.dcd")
+    solver = fmm.ChargeSystem.load("water.npz").solver(tolerance=1e-5)
+    analysis = CoulombAnalysis(universe, solver, ("energy", "forces"), threads=1)
+    if "spawn" in sys.argv:
+        solver.compute(universe.atoms.positions / 10)
+    analysis.run(backend=sys.argv[1], n_workers=2)
+    np.savez("found.npz", frames=analysis.frames, **analysis.results)
+"""
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    universe = mdanalysis.Universe(str(folder / "water.pdb"), str(folder / "run.dcd"))
+    return fmm.analyse(universe, water().solver(tolerance=1e-5), QUANTITIES)
+
+
+@pytest.mark.parametrize("backend", ["serial", "dask", "multiprocessing", "multiprocessing spawn"])
+def test_backends(backend, folder, expected):
+    if backend == "dask":
+        pytest.importorskip("dask")
+    name = backend.split()[0]
+    script = SCRIPT if name != "serial" else SCRIPT.replace(", n_workers=2", "")
+    (folder / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "script.py", *backend.split()],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = np.load(folder / "found.npz")
+    assert found["frames"].tolist() == list(range(7))
+    assert all(np.array_equal(found[name], expected[name]) for name in QUANTITIES)
+
+
+def test_processes_that_could_not_compute_are_refused(folder, expected):
+    """MDAnalysis would wait for them for ever."""
+    if multiprocessing.get_start_method() != "fork" or not breaks_when_forked():
+        pytest.skip("processes that are forked here can compute")
+    universe = mdanalysis.Universe(str(folder / "water.pdb"), str(folder / "run.dcd"))
+    analysis = CoulombAnalysis(universe, water())
+    with pytest.raises(fmm.UnsupportedError, match="forks processes, which cannot compute after"):
+        analysis.run(backend="multiprocessing", n_workers=2)
+
+
+def test_some_frames_and_atoms(folder):
+    """The first frame of the run counts; boxes and precision of the others may depend on it."""
+    universe = mdanalysis.Universe(str(folder / "water.pdb"), str(folder / "run.dcd"))
+    some = universe.atoms[:300]
+    q, box = water().charges[:300], universe.trajectory[0].triclinic_dimensions / 10
+    solver = fmm.CoulombSolver(q, box, tolerance=1e-5, exclusions=water().exclusions[:300])
+    analysis = CoulombAnalysis(some, solver, QUANTITIES).run(start=1, step=2)
+    assert analysis.frames.tolist() == [1, 3, 5]
+    frames = [
+        (some.positions.astype(float) / 10, step.triclinic_dimensions.astype(float) / 10)
+        for step in universe.trajectory[1::2]
+    ]
+    expected = fmm.analyse(frames, solver, QUANTITIES)
+    for name in QUANTITIES:
+        assert analysis.results[name] == pytest.approx(expected[name], rel=1e-6, abs=1e-4)
