@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +13,9 @@ from MDAnalysis.analysis.results import ResultsGroup
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.frames import frame_of_timestep
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.analysis import (
-    Given,
-    check_arguments,
-    evaluate_frames,
-    make_recipe,
-)
+from fmm_openmm.integration.analysis import check_arguments, evaluate_quantities
 from fmm_openmm.integration.frame_solver import discard_frame_solver
+from fmm_openmm.integration.frame_tasks import Given, evaluate_frames, make_recipe, make_solver
 from fmm_openmm.openmp import breaks_when_forked
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ class CoulombAnalysis(AnalysisBase):
         super()._setup_frames(*arguments, **keywords)
         if self.n_frames:
             first = frame_of_timestep(self._sliced_trajectory[0], self._atoms)
-            self._recipe = make_recipe(self._given, first)
+            self._recipe = make_recipe(make_solver(self._given, first.positions), first)
 
     def _prepare(self):
         for name in self._quantities:
@@ -101,7 +98,8 @@ class CoulombAnalysis(AnalysisBase):
     def _single_frame(self):
         frame = frame_of_timestep(self._ts, self._atoms)
         task = [(self._ts.frame, frame.positions, frame.box_vectors)]
-        part = evaluate_frames(self._recipe, self._quantities, self._dtype, self._threads, task)
+        evaluate = partial(evaluate_quantities, self._quantities, self._dtype)
+        part = evaluate_frames(self._recipe, evaluate, self._threads, task)
         if part.fault:
             raise part.fault
         for name, value in zip(self._quantities, part.rows[self._ts.frame], strict=True):

@@ -6,29 +6,24 @@ kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm.
 """
 
 import csv
-import multiprocessing
-import signal
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import numpy as np
 
 from fmm_openmm.cli import inputs, notes, options
 from fmm_openmm.cli.interrupts import first_interrupt
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.cli.workers import add_workers_argument, check_workers, workers
 from fmm_openmm.convert.frames import read_frames
 from fmm_openmm.errors import AnalysisError
 from fmm_openmm.integration.analysis import analyse
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.validation import charges_and_cell, electrostatics
-from fmm_openmm.openmp import get_num_threads
 
 EXAMPLE = """fmm-openmm analyse topology.prmtop run.nc --potentials \\
       --output potentials.npz"""
 
 ARRAYS = ("potentials", "forces")
-
-MAX_WORKERS = 1024
 
 
 def add_arguments(parser) -> None:
@@ -39,13 +34,7 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--stride", type=options.count, default=1, metavar="N", help="every Nth frame (default 1)"
     )
-    group.add_argument(
-        "--workers",
-        type=options.count,
-        metavar="N",
-        help="processes that share the frames and the cores, each with a frame of its own: faster "
-        "than one frame after the other on all cores, for small systems most of all",
-    )
+    add_workers_argument(group)
     group.add_argument("--potentials", action="store_true", help="potentials at the atoms as well")
     group.add_argument("--forces", action="store_true", help="electrostatic forces as well")
     group.add_argument(
@@ -116,22 +105,6 @@ def run(args, terminal) -> Outcome:
     return Outcome(found | {"interrupted": interrupt.came}, interrupted=interrupt.came)
 
 
-@contextmanager
-def workers(count: int | None):
-    """Context manager of an executor with so many processes, and the number of threads of each; of
-    two None for None."""
-    if count is None:
-        yield None, None
-        return
-    with ProcessPoolExecutor(
-        count,
-        multiprocessing.get_context("spawn"),
-        signal.signal,  # Ctrl-C is left to this process
-        (signal.SIGINT, signal.SIG_IGN),
-    ) as executor:
-        yield executor, max(1, get_num_threads() // count)
-
-
 def analysed(frames, solver, quantities, executor, threads):
     """Return the arrays of :func:`fmm_openmm.analyse`, the numbers of their frames, and the error
     that ended it early."""
@@ -152,8 +125,7 @@ def check_arguments(args, wanted: list[str]) -> None:
     """
     if args.stride < 1:
         raise ValueError(f"--stride must be at least 1, got {args.stride}")
-    if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
-        raise ValueError(f"--workers must lie between 1 and {MAX_WORKERS}, got {args.workers}")
+    check_workers(args)
     if args.output and not args.output.endswith((".csv", ".npz")):
         raise ValueError(f"--output must end in .csv or .npz, got {args.output}")
     if wanted and not (args.output or "").endswith(".npz"):

@@ -1,0 +1,275 @@
+"""The frames of a trajectory as tasks, computed in turn or by an executor."""
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import openmm
+
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.convert.frames import Frame, count_frames, read_frames
+from fmm_openmm.errors import AnalysisError
+from fmm_openmm.integration.frame_solver import (
+    discard_frame_solver,
+    frame_solver,
+    fresh_copy,
+)
+from fmm_openmm.integration.validation import charges_and_cell, electrostatics
+from fmm_openmm.openmp import at_most_threads, breaks_when_forked
+from fmm_openmm.progress import show_progress
+from fmm_openmm.solver import CoulombSolver
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+Given: TypeAlias = CoulombSolver | ChargeSystem | openmm.System | Callable[[], CoulombSolver]
+"""What a solver is made of."""
+
+CHUNK = 16
+"""Largest number of frames in one task of an executor."""
+
+CHUNK_BYTES = 2**24
+"""Size of the positions in one task above which it has a single frame."""
+
+TASKS = 32
+"""Smallest number of tasks that a trajectory of known length is divided into, if it has so many
+frames."""
+
+PENDING_BYTES = 2**30
+"""Size of the positions in all tasks that wait for an executor, above which no more are read."""
+
+FORKED = (
+    "; a process that is forked after an evaluation in this one ends at once: give the executor "
+    "`mp_context=multiprocessing.get_context('spawn')`"
+)
+
+
+class FrameTasks:
+    """The frames of a trajectory, and what becomes of them.
+
+    Args:
+        frames, given, executor, progress, threads: as in :func:`fmm_openmm.analyse`.
+
+    Attributes:
+        first: the first frame; None if there is none.
+        solver: that of the frames, which has evaluated nothing yet, or a function that makes it;
+            None if there are no frames.
+        done: numbers of the frames that have been computed.
+    """
+
+    def __init__(
+        self,
+        frames: Any,
+        given: Given,
+        executor: "Executor | None",
+        progress: bool,
+        threads: int | None,
+    ):
+        self._executor, self._progress, self._threads = executor, progress, threads
+        self._reading = _Reading(read_frames(frames, _count_particles(given)))
+        self._total = count_frames(frames)
+        self.first = next(self._reading, None)
+        self.solver = None if self.first is None else make_solver(given, self.first.positions)
+        self.done: list[int] = []
+        self._failed: Part | None = None
+
+    def results(self, evaluate: Callable[..., Any]) -> Iterator[tuple[int, Any]]:
+        """Numbers of frames, and what ``evaluate(solver, positions, box_vectors)`` makes of them,
+        in the order of the frames up to an error; ``solver`` is a
+        :class:`fmm_openmm.integration.frame_solver.FrameSolver`."""
+        if self.first is None or self.solver is None:
+            return
+        recipe = make_recipe(self.solver, self.first)
+        work = partial(evaluate_frames, recipe, evaluate, self._threads)
+        chunk = _chunk(self.first, self._total) if self._executor else 1
+        tasks = _tasks(chain([self.first], self._reading), chunk)
+        try:
+            with show_progress("analysing", self._total, self._progress) as advance:
+                for part in (
+                    _in_parallel(self._executor, work, tasks)
+                    if self._executor
+                    else _in_turn(work, tasks)
+                ):
+                    if part.fault and not self._failed:
+                        self._failed = part
+                    self.done += part.rows
+                    yield from part.rows.items()
+                    advance(len(part.rows))
+        finally:
+            discard_frame_solver()
+
+    def check(self, arrays: dict[str, np.ndarray]) -> None:
+        """Raise the error that has ended the work early, if there was one.
+
+        Args:
+            arrays: the results so far.
+        """
+        part = self._failed or Part({}, self._reading.fault, len(self.done))
+        if part.fault is None:
+            return
+        if not self.done and part.number is not None:
+            raise part.fault
+        where = "the executor has failed" if part.number is None else f"frame {part.number}"
+        what = f"{type(part.fault).__name__}: {part.fault}".rstrip(".")
+        if not self.done and isinstance(part.fault, BrokenExecutor) and breaks_when_forked():
+            what += FORKED
+        several = f"{len(self.done)}{'' if self._total is None else f' of {self._total}'} frames"
+        raise AnalysisError(
+            f"{where} ({what}): {several} are done", np.array(self.done, np.int64), arrays
+        ) from part.fault
+
+
+class _Reading:
+    """Frames up to the first one that cannot be read.
+
+    Attributes:
+        fault: the error in reading it.
+    """
+
+    def __init__(self, frames: Iterator[Frame]):
+        self._frames = frames
+        self.fault: Exception | None = None
+
+    def __iter__(self) -> "_Reading":
+        return self
+
+    def __next__(self) -> Frame:
+        try:
+            return next(self._frames)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.fault = error
+            raise StopIteration from error
+
+
+@dataclass
+class Part:
+    """Results of a task.
+
+    Attributes:
+        rows: the results of frames, by their numbers.
+        fault: the error that ended it.
+        number: of the frame that made the error; None if the executor did.
+    """
+
+    rows: dict[int, Any] = field(default_factory=dict)
+    fault: Exception | None = None
+    number: int | None = None
+
+
+def _count_particles(given) -> int | None:
+    if isinstance(given, CoulombSolver):
+        return len(given.charges)
+    if isinstance(given, openmm.System):
+        return given.getNumParticles()
+    return len(given) if isinstance(given, ChargeSystem) else None
+
+
+def make_recipe(solver: CoulombSolver | Callable[[], CoulombSolver], first: Frame) -> bytes:
+    """What :func:`fmm_openmm.integration.frame_solver.frame_solver` makes its solver of, from the
+    result of :func:`make_solver` and the first frame."""
+    return pickle.dumps((solver, first.positions, first.box_vectors))
+
+
+def make_solver(given: Given, positions) -> CoulombSolver | Callable[[], CoulombSolver]:
+    """A solver that can be pickled, or the function that makes it.
+
+    Args:
+        positions: those of the first frame, shape (n, 3), nm.
+    """
+    if isinstance(given, CoulombSolver):
+        return fresh_copy(given)
+    if isinstance(given, ChargeSystem):
+        return given.solver()
+    if isinstance(given, openmm.System):
+        definition, _ = electrostatics(given)
+        charges, cell = charges_and_cell(given, definition)
+        return definition.structure.solver(definition.options, charges, cell, positions)
+    if not callable(given):
+        raise TypeError(
+            "`solver_or_system` must be a CoulombSolver, a ChargeSystem, an openmm.System or a "
+            f"function that returns a solver, got {type(given).__name__}"
+        )
+    return given
+
+
+def _chunk(frame: Frame, total: int | None) -> int:
+    """Number of frames in a task."""
+    fitting = CHUNK_BYTES // max(1, np.asarray(frame.positions).nbytes)
+    wanted = CHUNK if total is None else total // TASKS
+    return max(1, min(CHUNK, fitting, wanted))
+
+
+def _tasks(frames: Iterable[Frame], chunk: int) -> Iterator[list[tuple]]:
+    """Lists of numbers, positions and box vectors."""
+    numbered = ((number, f.positions, f.box_vectors) for number, f in enumerate(frames))
+    while task := list(islice(numbered, chunk)):
+        yield task
+
+
+def _in_turn(work, tasks: Iterator[list]) -> Iterator[Part]:
+    for task in tasks:
+        part = work(task)
+        yield part
+        if part.fault:
+            return
+
+
+def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[Part]:
+    """Parts in the order of the tasks, up to the first with an error; after it the others that
+    are done."""
+    pending: deque[Future] = deque()
+    limit = 1
+    try:
+        while True:
+            try:
+                while len(pending) < limit and (task := next(tasks, None)):
+                    pending.append(executor.submit(work, task))
+                    size = sum(np.asarray(positions).nbytes for _, positions, _ in task)
+                    limit = max(2, PENDING_BYTES // size)
+                if not pending:
+                    return
+                part = pending.popleft().result()
+            except Exception as error:
+                part = Part(fault=error)
+            yield part
+            if part.fault:
+                break
+        for future in pending:
+            future.cancel()
+        for future in pending:
+            with suppress(Exception):
+                yield future.result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def evaluate_frames(
+    recipe: bytes, evaluate: Callable[..., Any], threads: int | None, task: list[tuple]
+) -> Part:
+    """The results of some frames, up to one that makes an error.
+
+    Args:
+        recipe: as :func:`make_recipe` returns it.
+        evaluate: as in :meth:`FrameTasks.results`; can be pickled.
+        threads: as in :func:`fmm_openmm.analyse`.
+        task: of each frame its number, positions and box vectors.
+    """
+    part = Part()
+    with at_most_threads(threads):
+        for number, positions, box_vectors in task:
+            try:
+                part.rows[number] = evaluate(frame_solver(recipe), positions, box_vectors)
+            except Exception as error:
+                part.fault, part.number = error, number
+                break
+    return part
