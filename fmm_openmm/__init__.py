@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # editors and type checkers do not follow imports on first us
         validate,
     )
     from fmm_openmm.planning.request import FMMParameters
-    from fmm_openmm.results import CoulombResult
+    from fmm_openmm.results import ChargeSetsResult, CoulombResult
     from fmm_openmm.solver import CoulombSolver
     from fmm_openmm.sums import SumParameters
     from fmm_openmm.version import __version__
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # editors and type checkers do not follow imports on first us
 # before the command line can tell how to end at Ctrl-C
 _LAZY = {
     "__version__": "fmm_openmm.version",
+    "ChargeSetsResult": "fmm_openmm.results",
     "CoulombResult": "fmm_openmm.results",
     "CoulombSolver": "fmm_openmm.solver",
     "FMMParameters": "fmm_openmm.planning.request",

@@ -80,6 +80,66 @@ def check_positions(positions, particles: int, name: str = "positions") -> np.nd
     return array
 
 
+def check_charge_sets(charges, particles: int) -> np.ndarray:
+    """Sets of charges as a float64 array of shape (K, n), e.
+
+    Raises:
+        ValueError: wrong shape, no set, a charge that is not finite, or a ``Quantity`` of another
+            dimension.
+    """
+    array = np.ascontiguousarray(check_numbers(charges, "elementary_charge", "charges"))
+    if array.ndim != 2 or array.shape[1] != particles or len(array) == 0:
+        raise ValueError(
+            f"`charges` must have shape (K, n) with K >= 1 sets of n = {particles} charges, "
+            f"got {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        number, particle = np.argwhere(~np.isfinite(array))[0]
+        raise ValueError(
+            f"`charges` must be finite, got {array[number, particle]} for particle {particle} "
+            f"of set {number}"
+        )
+    return array
+
+
+def check_points(points) -> np.ndarray:
+    """Points as a float64 array of shape (m, 3), nm.
+
+    Raises:
+        ValueError: as for :func:`check_positions`.
+    """
+    array = check_numbers(points, "nanometer", "points")
+    if array.ndim != 2 or array.shape[1] != 3 or len(array) == 0:
+        raise ValueError(f"`points` must have shape (m, 3) with m >= 1, got {array.shape}")
+    return check_positions(array, len(array), "points")
+
+
+def check_groups(groups, particles: int) -> np.ndarray:
+    """Group of each particle as an int64 array of shape (n,), groups numbered from 0.
+
+    Raises:
+        ValueError: wrong shape, negative, or a number below the largest that no particle has.
+        TypeError: not integers.
+    """
+    array = np.asarray(groups)
+    if array.shape != (particles,):
+        raise ValueError(
+            f"`groups` must have shape (n,) with n = {particles} (from `charges`), "
+            f"got {array.shape}"
+        )
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"`groups` must be integers, got {array.dtype}")
+    missing = np.flatnonzero(np.bincount(array) == 0) if array.min() >= 0 else [array.min()]
+    if len(missing):
+        raise ValueError(
+            f"`groups` must number groups from 0 without gaps, got {array.min()} to {array.max()} "
+            f"without particles in {missing[0]}"
+            if array.min() >= 0
+            else f"`groups` must not be negative, got {array.min()}"
+        )
+    return array.astype(np.int64)
+
+
 def check_extent(positions, particles: int) -> None:
     """As :func:`check_positions`, for an array of the right shape on the host or a device, of which
     only the largest coordinate is read back if all are valid."""

@@ -15,11 +15,16 @@ def evaluate(stages, positions: np.ndarray, width: float) -> tuple[np.ndarray, n
     """
     parts = stages.sort(positions, width)
     moments = stages.p2m(parts)
+    out = stages.l2p(parts, moments, expand(stages, parts, moments))
+    near = stages.exclusions(parts, out)
+    stages.p2p(parts, near, out)
+    return stages.gather(parts, out)
+
+
+def expand(stages, parts, moments):
+    """Local expansions of the leaves from their moments."""
     pyramid = stages.m2m(parts, moments)
     local = stages.lattice_m2l(pyramid[0])
     for level in range(1, len(pyramid)):
         local = stages.m2l(pyramid[level], stages.l2l(local, level), level)
-    out = stages.l2p(parts, moments, local)
-    near = stages.exclusions(parts, out)
-    stages.p2p(parts, near, out)
-    return stages.gather(parts, out)
+    return local

@@ -7,7 +7,7 @@ deprecated.
 
 from importlib import import_module
 
-from fmm_openmm.errors import warn
+from fmm_openmm.errors import UnsupportedError, warn
 
 M2L = {
     "p4": {
@@ -64,3 +64,22 @@ def implementation(table: dict, name: str, backend: str):
     """The implementation of an entry on a backend."""
     module, _, attribute = table[name][backend].partition(":")
     return getattr(import_module(f"{__package__}.{module}"), attribute)
+
+
+def check_method(method: str, boundary: str, is_open: bool, backend: str) -> None:
+    """Refuse arguments that a method without boxes does not support."""
+    if not is_open:
+        raise UnsupportedError(f"`method={method!r}` needs `boundary='open'`, got {boundary!r}")
+    if backend == "reference":
+        raise UnsupportedError(
+            f"`method={method!r}` is not available with `backend='reference'`: use 'cpu' or 'cuda'"
+        )
+
+
+def check_m2l(m2l: str, backend: str) -> None:
+    """Refuse an operator that the backend does not implement; warn about one of the literature."""
+    if backend not in M2L[m2l]:
+        raise UnsupportedError(
+            f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
+        )
+    warn_if_literature("m2l", M2L, m2l, backend, "rotation")

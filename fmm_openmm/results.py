@@ -1,9 +1,10 @@
 """``CoulombResult``: what an evaluation gives, in kJ/mol and nm."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from fmm_openmm.arrays import is_on_device
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -24,14 +25,60 @@ class CoulombResult:
             to the particle's charge.
         fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
 
-    At an uncharged particle that lies on a charge from which it is not excluded, potential and
-    field are NaN and the force is zero.
+        virial: if asked for, -dE/dstrain, the strain taking positions and box vectors x to
+            ``x @ (1 + strain)``; symmetric, shape (3, 3), kJ/mol. Its trace is the energy.
+        volume: of the cell, nm^3; None with an open boundary.
+        point_potentials: if asked for, potentials at the points, shape (m,), kJ/mol/e.
+        point_fields: and fields, shape (m, 3), kJ/mol/nm/e.
+
+    At an uncharged particle, or a point, that lies on a charge from which it is not excluded,
+    potential and field are NaN and the force is zero.
     """
 
     energy: float
     forces: np.ndarray
     potentials: np.ndarray
     fields: np.ndarray
+    virial: np.ndarray | None = None
+    volume: float | None = None
+    point_potentials: np.ndarray | None = None
+    point_fields: np.ndarray | None = None
+
+    @classmethod
+    def on_device(cls, charges, potentials, fields) -> "CoulombResult":
+        """Make a result of potentials (n,), e/nm, and fields (n, 3), e/nm^2, on the device, in
+        place."""
+        potentials *= COULOMB_CONSTANT
+        fields *= COULOMB_CONSTANT
+        energy = (0.5 * charges @ potentials).reshape(1)
+        return cls(energy, charges[:, None] * fields, potentials, fields)
+
+    def with_points(
+        self, at_points: tuple[np.ndarray, np.ndarray], width: float, largest: float
+    ) -> "CoulombResult":
+        """The result with potentials (m,) and fields (m, 3) at points.
+
+        Args:
+            at_points: both, in units of the box width; overwritten.
+            largest: the largest charge, e.
+        """
+        potentials, fields = at_points
+        undefined = in_units(potentials, fields, width, largest)
+        potentials[undefined] = fields[undefined] = np.nan
+        return replace(self, point_potentials=potentials, point_fields=fields)
+
+    @property
+    def stress(self) -> np.ndarray:
+        """dE/dstrain over the volume, shape (3, 3), kJ/mol/nm^3.
+
+        Raises:
+            ValueError: the virial was not asked for, or there is no cell and hence no volume.
+        """
+        if self.virial is None:
+            raise ValueError("`stress` needs the virial: call `compute(..., virial=True)`")
+        if self.volume is None:
+            raise ValueError("`stress` needs a volume, and an open boundary has none: use `virial`")
+        return -self.virial / self.volume
 
     def __repr__(self) -> str:
         if not isinstance(self.energy, float):  # on the device, which is not waited for
@@ -57,16 +104,100 @@ class CoulombResult:
         Args:
             max_potential: potential of particles at the same place, in units of the largest charge.
         """
-        undefined = ~(
-            (np.abs(potentials) <= max_potential * np.abs(charges).max())
-            & np.isfinite(fields).all(1)
-        )
-        potentials[undefined] = fields[undefined] = 0.0
-        potentials *= COULOMB_CONSTANT / width
-        fields *= COULOMB_CONSTANT / width**2
+        largest = float(np.abs(charges).max())
+        undefined = in_units(potentials, fields, width, largest, max_potential)
         energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
         return cls(energy, forces, potentials, fields)
+
+
+def split(both: CoulombResult, n: int, virial: np.ndarray | None) -> CoulombResult:
+    """The result for n particles from one in which particles without charge at the points follow
+    them."""
+    return replace(
+        both,
+        forces=both.forces[:n],
+        potentials=both.potentials[:n],
+        fields=both.fields[:n],
+        virial=virial,
+        point_potentials=both.potentials[n:],
+        point_fields=both.fields[n:],
+    )
+
+
+def in_units(
+    potentials: np.ndarray,
+    fields: np.ndarray | None,
+    width: float,
+    largest: float,
+    max_potential: float = MAX_POTENTIAL,
+) -> np.ndarray:
+    """Bring potentials (..., n) and fields (..., n, 3) in units of the box width to kJ/mol and nm,
+    in place.
+
+    Args:
+        largest: the largest charge, e.
+        max_potential: potential of particles at the same place, in units of the largest charge.
+
+    Returns:
+        which of them are undefined, shape (..., n), and now 0.
+    """
+    undefined = ~(np.abs(potentials) <= max_potential * largest)
+    if fields is not None:
+        undefined |= ~np.isfinite(fields).all(-1)
+        fields[undefined] = 0.0
+        fields *= COULOMB_CONSTANT / width**2
+    potentials[undefined] = 0.0
+    potentials *= COULOMB_CONSTANT / width
+    return undefined
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ChargeSetsResult:
+    """Result of one evaluation of K sets of charges at the same positions, float64.
+
+    Attributes:
+        potentials: of each set at all particles, shape (K, n), kJ/mol/e.
+        matrix: ``G[s, t] = sum_i q_s,i phi_t,i``, shape (K, K), kJ/mol, symmetric. The energy of
+            charges ``sum_s c_s q_s`` is ``c @ G @ c / 2``.
+        forces: shape (K, n, 3), kJ/mol/nm; None unless fields were asked for.
+        fields: shape (K, n, 3), kJ/mol/nm/e; likewise.
+    """
+
+    potentials: np.ndarray
+    matrix: np.ndarray
+    forces: np.ndarray | None = None
+    fields: np.ndarray | None = None
+
+    @property
+    def energy(self) -> np.ndarray:
+        """The energy of each set, shape (K,), kJ/mol."""
+        return 0.5 * np.diagonal(self.matrix)
+
+    def __repr__(self) -> str:
+        sets, n = self.potentials.shape
+        return f"ChargeSetsResult({sets} sets of {n} charges)"
+
+    @classmethod
+    def from_boxes(
+        cls,
+        charges: np.ndarray,
+        potentials: np.ndarray,
+        fields: np.ndarray | None,
+        width: float,
+        max_potential: float,
+    ) -> "ChargeSetsResult":
+        """Make a result of potentials (K, n) and fields (K, n, 3) on the host, in units of the box
+        width; both arrays are overwritten. NaN marks undefined values."""
+        largest = float(np.abs(charges).max())
+        undefined = in_units(potentials, fields, width, largest, max_potential)
+        matrix = charges @ potentials.T
+        forces = None
+        if fields is not None:
+            forces = charges[:, :, None] * fields
+            fields[undefined] = np.nan
+        potentials[undefined] = np.nan
+        return cls(potentials, 0.5 * (matrix + matrix.T), forces, fields)
 
 
 def name_coincidence(
@@ -94,3 +225,17 @@ def name_coincidence(
         f"`positions`: particles {particle} and {int(distance.argmin())} "
         "coincide and are not excluded"
     )
+
+
+def like(result: "CoulombResult | ChargeSetsResult", positions):
+    """The result with arrays on the device of the positions."""
+    if not is_on_device(positions):
+        return result
+    import cupy
+
+    arrays = {
+        field.name: cupy.atleast_1d(cupy.asarray(value))
+        for field in fields(result)
+        if field.name != "volume" and (value := getattr(result, field.name)) is not None
+    }
+    return replace(result, **arrays)

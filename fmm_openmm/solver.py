@@ -2,32 +2,51 @@
 or in free space."""
 
 import copy
-import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import check_box_vectors
+from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix
 from fmm_openmm.checks import (
+    check_charge_sets,
     check_charges,
     check_choice,
     check_exclusions,
     check_extent,
+    check_groups,
+    check_points,
     check_positions,
 )
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.implementations import M2L, METHODS, SUMS, warn_if_literature
+from fmm_openmm.implementations import (
+    M2L,
+    METHODS,
+    SUMS,
+    check_m2l,
+    check_method,
+    warn_if_literature,
+)
 from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
-from fmm_openmm.results import MAX_POTENTIAL, CoulombResult, name_coincidence
+from fmm_openmm.results import (
+    MAX_POTENTIAL,
+    ChargeSetsResult,
+    CoulombResult,
+    like,
+    name_coincidence,
+    split,
+)
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.sums import SumParameters, SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -35,10 +54,6 @@ from fmm_openmm.units import COULOMB_CONSTANT
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
-
-_evaluation = threading.Lock()
-"""Serialises evaluations: each uses all cores, and not every threading layer of Numba is
-thread-safe."""
 
 
 @lists_options(Request)
@@ -110,7 +125,7 @@ class CoulombSolver:
         check_choice(backend, BACKENDS, "backend")
         self._charges = check_charges(charges)
         if method != "fmm":
-            _check_method(method, self._boundary, backend)
+            check_method(method, self._boundary.name, self._boundary.is_open, backend)
         if self._boundary.is_open:
             self._cell(box_vectors)
         elif box_vectors is None:
@@ -124,12 +139,19 @@ class CoulombSolver:
             _check_grid(options.get("grid"), self._boundary)
         self._exclusions = check_exclusions(exclusions, len(self._charges))
         minimum_image = bool(exclusions_periodic) and not self._boundary.is_open
+        self._arguments: dict[str, Any] = {
+            "tolerance": tolerance,
+            "precision": precision,
+            **options,
+        }
+        self._minimum_image = minimum_image
+        self._variants: dict[str, CoulombSolver] = {}
         request = Request(tolerance, precision=precision, **options)
         self._automatic = backend == "auto"
         backend = choose_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
         if request.m2l:
-            _check_m2l(request.m2l, backend)
+            check_m2l(request.m2l, backend)
         if method != "fmm":
             warn_if_literature("method", SUMS, method, backend, "fmm")
         if positions is not None:
@@ -198,17 +220,47 @@ class CoulombSolver:
                 f"`charges` must have shape {self._charges.shape} as at creation, "
                 f"got {charges.shape}"
             )
-        with _evaluation:
+        with EVALUATION:
             if not self._planner.accepts(charges):
                 self._evaluators = {}
-            self._charges = charges
+            self._charges, self._variants = charges, {}
             for evaluator in self._evaluators.values():
                 evaluator.set_charges(charges)
 
+    @overload
     def compute(
-        self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
-    ) -> CoulombResult:
-        """Energy, forces, potentials and fields.
+        self,
+        positions: "ArrayLike",
+        box_vectors: "ArrayLike | None" = None,
+        *,
+        charges: None = None,
+        points: "ArrayLike | None" = None,
+        virial: bool = False,
+        fields: bool = True,
+    ) -> CoulombResult: ...
+    @overload
+    def compute(
+        self,
+        positions: "ArrayLike",
+        box_vectors: "ArrayLike | None" = None,
+        *,
+        charges: "ArrayLike",
+        points: None = None,
+        virial: bool = False,
+        fields: bool = True,
+    ) -> ChargeSetsResult: ...
+    def compute(
+        self,
+        positions: "ArrayLike",
+        box_vectors: "ArrayLike | None" = None,
+        *,
+        charges: "ArrayLike | None" = None,
+        points: "ArrayLike | None" = None,
+        virial: bool = False,
+        fields: bool = True,
+    ) -> CoulombResult | ChargeSetsResult:
+        """Energy, forces, potentials and fields; on request also at other points, the virial, or
+        for many sets of charges.
 
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may
@@ -216,11 +268,22 @@ class CoulombSolver:
                 solver, the energy with shape (1,). The call does not wait for the device, errors
                 show as NaN, and whether single precision suffices is not checked. With an open
                 boundary, or in a nearly empty cell, the energy is read back to see whether the
-                boxes cover the particles, and invalid positions raise errors.
+                boxes cover the particles, and invalid positions raise errors. With any of the
+                arguments below the positions are copied to the host and the results back.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
                 more than two percent has grid and parameters chosen anew.
+            charges: K sets of charges in place of the solver's, shape (K, n), e. The result is a
+                :class:`ChargeSetsResult`, with the parameters and precision chosen for the solver's
+                charges. On a CPU what depends on positions alone is computed once.
+            points: shape (m, 3), nm: potentials and fields there, too, as of particles without
+                charge.
+            virial: compute the virial, too. On a CPU this takes the operators of ten strained
+                cells, once for every shape of the cell; with backend "cuda", with levels and in
+                nearly empty cells the whole result is that of another solver, on the CPU, with one
+                level of boxes over the whole cell.
+            fields: whether sets of charges need fields and forces, or potentials alone.
 
         Raises:
             MemoryError: with backend "cuda", device memory does not suffice. All of it is released,
@@ -229,18 +292,171 @@ class CoulombSolver:
                 kernels cannot be compiled here.
             ValueError: wrong shapes, coordinates that are not finite or far out of range, or
                 coincident charged particles that are not excluded; with backend "cuda" also if one
-                of the two has no charge.
+                of the two has no charge; ``charges`` together with ``points`` or ``virial``.
 
         Warns:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
                 to each other; once.
         """
+        if charges is None and points is None and not virial:
+            cell = self._cell(box_vectors)
+            return self._retried(lambda: self._evaluated(positions, cell))
+        if charges is not None and (virial or points is not None):
+            raise ValueError("`charges` cannot be combined with `points` or `virial`")
+        if self._method != "fmm" and points is None:
+            raise UnsupportedError(
+                f"`charges` and `virial` need `method='fmm'`, got {self._method!r}"
+            )
+        x = check_positions(to_host(positions), len(self._charges))
+        result: CoulombResult | ChargeSetsResult
+        if charges is not None:
+            sets = check_charge_sets(to_host(charges), len(self._charges))
+            result = self._coulomb_matrix(x, box_vectors).evaluate(sets, fields)
+        elif points is None:
+            result = self._with_virial(x, box_vectors)
+        else:
+            result = self._with_points(x, box_vectors, check_points(to_host(points)), virial)
+        return like(result, positions)
+
+    def _with_virial(self, positions: np.ndarray, box_vectors) -> CoulombResult:
+        """The result with the virial, by a solver whose boxes have one level and fill the cell."""
+        problem = self._planner.problem
+        covers_particles = problem.uses_region and not self._boundary.is_open
+        if self._backend == "cuda" or problem.request.levels or covers_particles:
+            single_level = {"levels": None, "m2l": None, "grid": None}
+            backend = "reference" if self._backend == "reference" else "cpu"
+            variant = self._variant("virial", self._charges, backend=backend, **single_level)
+            return variant.compute(positions, box_vectors, virial=True)
         cell = self._cell(box_vectors)
-        with _evaluation:
+        return self._retried(lambda: self._evaluated(positions, cell, virial=True))
+
+    def _with_points(
+        self, positions: np.ndarray, box_vectors, points: np.ndarray, virial: bool
+    ) -> CoulombResult:
+        """The result with potentials and fields at points: on a CPU with boxes over a whole cell
+        from its expansions and sources, else as of additional particles without charge."""
+        n, cell = len(positions), self._cell(box_vectors)
+        if self._backend != "cuda" and self._method == "fmm" and self._boundary.fills_space:
+            if virial:
+                result = self._with_virial(positions, box_vectors)
+            else:
+                result = self._retried(lambda: self._evaluated(positions, cell))
+            if not self._planner.problem.uses_region:
+                with EVALUATION:
+                    plan = self._planner.plan(positions, cell)
+                    width = plan.boxes.width
+                    at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)  # type: ignore[attr-defined]
+                largest = float(np.abs(self._charges).max())
+                return result.with_points(at_points, width, largest)
+        charges = np.concatenate([self._charges, np.zeros(len(points))])
+        variant = self._variant("points", charges, method=self._method)
+        both = variant.compute(np.concatenate([positions, points]), box_vectors)
+        return split(both, n, self._with_virial(positions, box_vectors).virial if virial else None)
+
+    def _coulomb_matrix(self, positions: np.ndarray, box_vectors) -> CoulombMatrix:
+        """What evaluates sets of charges at these positions. The solver's own charges show first
+        whether single precision suffices."""
+        cell = self._cell(box_vectors)
+        if not self._planner.is_examined:
+            self._retried(lambda: self._evaluated(positions, cell))
+        with EVALUATION:
+            plan = self._planner.plan(positions, cell)
+            x, max_potential = self._in_boxes(plan, positions, cell)
+            particles = self._evaluator_for(plan).charge_sets(x, plan.boxes.width)
+        return CoulombMatrix(
+            particles,
+            plan.boxes.width,
+            max_potential,
+            lambda particle: self._refuse_coincidence(particle, positions, cell),
+        )
+
+    def interaction_energies(
+        self,
+        positions: "ArrayLike",
+        groups: "ArrayLike",
+        box_vectors: "ArrayLike | None" = None,
+    ) -> np.ndarray:
+        r"""Coulomb energies among groups of particles.
+
+        Groups A and B, A not B, interact by ``matrix[A, B] + matrix[B, A]``, which is
+        ``2 * matrix[A, B]``; the energy of a group by itself, with its own periodic images and, if
+        it is charged, its neutralising background, is ``matrix[A, A]``:
+
+        .. math:: M_{AB} = \frac{1}{2} \sum_{i \in A} q_i \phi_B(x_i)
+
+        with the potential of the charges in B, excluded pairs left out. The sum of the matrix is
+        the energy of all.
+
+        Args:
+            positions: shape (n, 3), nm.
+            groups: the group of each particle, numbers from 0 to G - 1, shape (n,) integer.
+            box_vectors: see :meth:`compute`.
+
+        Returns:
+            shape (G, G), symmetric, kJ/mol.
+
+        Raises:
+            ValueError, TypeError: groups are not numbered from 0 without gaps, or as
+                :meth:`compute`.
+
+        Example:
+            >>> solver = CoulombSolver([0.4, -0.4, 1.0], None, boundary="open")
+            >>> x = [[0, 0, 0], [0.1, 0, 0], [0, 0, 0.5]]
+            >>> matrix = solver.interaction_energies(x, [0, 0, 1])  # a dipole and an ion
+            >>> round(float(matrix[0, 1] + matrix[1, 0]), 3)
+            2.159
+        """
+        self._require_fmm("interaction_energies")
+        x = check_positions(to_host(positions), len(self._charges))
+        group = check_groups(groups, len(self._charges))
+        return self._coulomb_matrix(x, box_vectors).among_groups(self._charges, group)
+
+    def coulomb_operator(
+        self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
+    ) -> LinearOperator:
+        """The Coulomb matrix at fixed positions, which takes charges, shape (n,), e, to potentials,
+        shape (n,), kJ/mol/e: for charges that change while positions stay.
+
+        On a CPU a product sorts nothing and lists nothing. Several columns are computed together.
+        The operator is symmetric, and stays as it is whatever the solver computes afterwards.
+
+        Args:
+            positions, box_vectors: see :meth:`compute`.
+
+        Returns:
+            shape (n, n), float64.
+        """
+        self._require_fmm("coulomb_operator")
+        x = check_positions(to_host(positions), len(self._charges))
+        return self._coulomb_matrix(x, box_vectors).operator()
+
+    def _require_fmm(self, name: str) -> None:
+        if self._method != "fmm":
+            raise UnsupportedError(f"`{name}` needs `method='fmm'`, got {self._method!r}")
+
+    def _variant(self, name: str, charges: np.ndarray, **changes) -> "CoulombSolver":
+        """A solver of the same options but for ``changes``, for charges of which the first are
+        those of this solver; kept under its name as long as their number stays."""
+        known = self._variants.get(name)
+        if known is None or len(known.charges) != len(charges):
+            known = self._variants[name] = CoulombSolver(
+                charges,
+                None if self._boundary.is_open else self._box_vectors,
+                self._exclusions,
+                boundary=self._boundary.name,
+                exclusions_periodic=self._minimum_image,
+                **{"backend": self._backend, **self._arguments, **changes},
+            )
+        return known
+
+    def _retried(self, evaluate: Callable[[], CoulombResult]) -> CoulombResult:
+        """The result of ``evaluate``, once more where memory held for other shapes may suffice, or
+        on another backend."""
+        with EVALUATION:
             while True:
                 kept = bool(self._evaluators)
                 try:
-                    return self._evaluated(positions, cell)
+                    return evaluate()
                 except (MemoryError, UnsupportedError) as error:
                     fault = error.with_traceback(None)  # which holds device memory
                 self._evaluators = {}
@@ -249,7 +465,7 @@ class CoulombSolver:
                 if not (kept and isinstance(fault, MemoryError)):
                     self._fall_back(fault)
 
-    def _evaluated(self, positions, cell: np.ndarray | None) -> CoulombResult:
+    def _evaluated(self, positions, cell: np.ndarray | None, virial: bool = False) -> CoulombResult:
         on_device = is_on_device(positions) and self._backend == "cuda"
         if not on_device:
             positions = check_positions(to_host(positions), len(self._charges))
@@ -259,20 +475,37 @@ class CoulombSolver:
             )
         if on_device:
             return self._evaluated_on_device(positions, cell)
-        width, max_potential = 1.0, MAX_POTENTIAL
+        width, max_potential, work = 1.0, MAX_POTENTIAL, None
         if self._method == "fmm":
             plan = self._planner.plan(positions, cell)
-            x, boxes, width = positions, plan.boxes, plan.boxes.width
-            if plan.problem.uses_region:
-                x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin
-                max_potential *= min(max(1.0, width), 2e3)  # boxes of sparse systems are wide
-            potentials, fields = self._evaluator_for(plan).evaluate(x, width)
+            x, max_potential = self._in_boxes(plan, positions, cell)
+            width, evaluator = plan.boxes.width, self._evaluator_for(plan)
+            if virial:
+                potentials, fields, work = evaluator.evaluate_with_virial(x, width)  # type: ignore[attr-defined]
+            else:
+                potentials, fields = evaluator.evaluate(x, width)
             problem = self._planner.check_precision(self._charges, fields)
             if problem is not self._planner.problem:
-                return self._replanned(problem, positions, cell)
+                return self._replanned(problem, positions, cell, virial)
         else:
             potentials, fields = map(to_host, self._sum().evaluate(positions))
-        return self._checked(potentials, fields, positions, cell, width, max_potential)
+        result = self._checked(potentials, fields, positions, cell, width, max_potential)
+        volume = None if cell is None else float(np.prod(np.diag(cell)))
+        if work is not None:
+            work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
+        return replace(result, virial=work, volume=volume)
+
+    @staticmethod
+    def _in_boxes(
+        plan: Plan, positions: np.ndarray, cell: np.ndarray | None
+    ) -> tuple[np.ndarray, float]:
+        """Positions relative to the boxes of a plan, and the potential of particles at the same
+        place in units of the largest charge per box width."""
+        boxes = plan.boxes
+        if not plan.problem.uses_region:
+            return positions, MAX_POTENTIAL
+        x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin  # type: ignore[union-attr]
+        return x, MAX_POTENTIAL * min(max(1.0, boxes.width), 2e3)  # sparse systems have wide boxes
 
     def _evaluated_on_device(self, positions, cell: np.ndarray | None) -> CoulombResult:
         if self._method != "fmm":
@@ -292,13 +525,15 @@ class CoulombSolver:
         found = self._evaluator_for(plan).compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
         return CoulombResult(*(array.copy() for array in found))
 
-    def _replanned(self, problem: Problem, positions, cell: np.ndarray | None) -> CoulombResult:
+    def _replanned(
+        self, problem: Problem, positions, cell: np.ndarray | None, virial: bool
+    ) -> CoulombResult:
         """Evaluate with plans for another problem and keep these unless the evaluation fails."""
         before = copy.copy(self._planner), self._evaluators
         self._planner.revise(problem)
         self._evaluators = {}
         try:
-            return self._evaluated(positions, cell)
+            return self._evaluated(positions, cell, virial)
         except BaseException:
             self._planner, self._evaluators = before
             raise
@@ -306,13 +541,7 @@ class CoulombSolver:
     def _summed_on_device(self, positions) -> CoulombResult:
         """The result of a method without boxes, on the device."""
         evaluator = self._sum()
-        potentials, fields = evaluator.evaluate(positions)
-        potentials *= COULOMB_CONSTANT
-        fields *= COULOMB_CONSTANT
-        charges = evaluator.charges
-        return CoulombResult(
-            (0.5 * charges @ potentials).reshape(1), charges[:, None] * fields, potentials, fields
-        )
+        return CoulombResult.on_device(evaluator.charges, *evaluator.evaluate(positions))
 
     def _sum(self):
         """The method without boxes, made on first use."""
@@ -330,13 +559,15 @@ class CoulombSolver:
         result = CoulombResult.from_boxes(self._charges, potentials, fields, width, max_potential)
         bad = np.flatnonzero(np.isnan(result.potentials) & (self._charges != 0.0))
         if len(bad):
-            minimum_image = self._planner.problem.minimum_image
-            raise ValueError(
-                name_coincidence(
-                    bad[0], positions, cell, self._charges, self._exclusions, minimum_image
-                )
-            )
+            self._refuse_coincidence(bad[0], positions, cell)
         return result
+
+    def _refuse_coincidence(self, particle: int, positions, cell: np.ndarray | None) -> None:
+        raise ValueError(
+            name_coincidence(
+                particle, positions, cell, self._charges, self._exclusions, self._minimum_image
+            )
+        )
 
     def _fall_back(self, fault: Exception) -> None:
         """Change to the CPU backend if the backend was chosen automatically; else raise
@@ -393,27 +624,6 @@ class CoulombSolver:
         return self._boundary.cell(
             self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
         )
-
-
-def _check_method(method: str, boundary: Boundary, backend: str) -> None:
-    """Refuse arguments that a method without boxes does not support."""
-    if not boundary.is_open:
-        raise UnsupportedError(
-            f"`method={method!r}` needs `boundary='open'`, got {boundary.name!r}"
-        )
-    if backend == "reference":
-        raise UnsupportedError(
-            f"`method={method!r}` is not available with `backend='reference'`: use 'cpu' or 'cuda'"
-        )
-
-
-def _check_m2l(m2l: str, backend: str) -> None:
-    """Refuse an operator that the backend does not implement; warn about one of the literature."""
-    if backend not in M2L[m2l]:
-        raise UnsupportedError(
-            f"`m2l={m2l!r}` needs `backend='cuda'`, got {backend!r}: use 'p4' or 'rotation'"
-        )
-    warn_if_literature("m2l", M2L, m2l, backend, "rotation")
 
 
 def _check_grid(grid, boundary: Boundary) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.driver import evaluate
+from fmm_openmm.driver import evaluate, expand
+from fmm_openmm.expansions.operators.derivatives import GENERATORS, traceless
 from fmm_openmm.specification import Specification
 
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
@@ -89,6 +90,21 @@ class NearExclusions:
     offset: np.ndarray
 
 
+class ChargeSets(ABC):
+    """Particles at fixed positions, whose charges vary.
+
+    Attributes:
+        count: number of particles.
+    """
+
+    count: int
+
+    @abstractmethod
+    def evaluate(self, charges: np.ndarray, fields: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Potentials, shape (sets, n), e per box width, and, if asked for, fields, shape
+        (sets, n, 3), e per square box width, for charges of shape (sets, n), float64, e."""
+
+
 class Evaluator(ABC):
     """What a backend computes with.
 
@@ -98,20 +114,21 @@ class Evaluator(ABC):
     Attributes:
         specification: what the evaluator was made for.
         lattice: the boxes.
+        charges: the charges in use, shape (n,), e.
     """
 
     def __init__(self, specification: Specification):
         self.specification = specification
-        self.lattice = specification.lattice
+        self.lattice, self.charges = specification.lattice, specification.charges
 
     @classmethod
     def device(cls) -> str | None:
         """Model of the device that a new evaluator would use; None for the host."""
         return None
 
-    @abstractmethod
     def set_charges(self, charges: np.ndarray) -> None:
         """Replace the charges of the particles, shape (n,) float64."""
+        self.charges = charges
 
     def adopt(self, specification: Specification) -> bool:
         """Change to another shape of the same boxes, with the same charges and exclusions, if that
@@ -125,6 +142,30 @@ class Evaluator(ABC):
     @abstractmethod
     def evaluate(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
         """Run all stages: see :func:`fmm_openmm.driver.evaluate`."""
+
+    def charge_sets(self, positions: np.ndarray, width: float) -> ChargeSets:
+        """The particles at these positions, see :meth:`evaluate`, ready for any charges."""
+        return RepeatedEvaluation(self, positions, width)
+
+
+class RepeatedEvaluation(ChargeSets):
+    """Charge sets evaluated one after the other, each from the beginning."""
+
+    def __init__(self, evaluator: Evaluator, positions: np.ndarray, width: float):
+        self._evaluator, self._positions, self._width = evaluator, positions, width
+        self.count = len(positions)
+
+    def evaluate(self, charges, fields):
+        evaluator, found = self._evaluator, []
+        before = evaluator.charges
+        try:
+            for each in charges:
+                evaluator.set_charges(each)
+                found.append(evaluator.evaluate(self._positions, self._width))
+        finally:
+            evaluator.set_charges(before)
+        potentials, vectors = map(np.array, zip(*found, strict=True))
+        return potentials, vectors if fields else None
 
 
 class Stages(ABC):
@@ -179,14 +220,27 @@ class Stages(ABC):
         """
 
     @abstractmethod
-    def exclusions(self, parts: Parts, out: Accumulator) -> NearExclusions:
+    def exclusions(
+        self, parts: Parts, out: Accumulator, second: np.ndarray | None = None
+    ) -> NearExclusions:
         """Subtract from ``out`` the excluded pairs whose boxes are not near. Return the pairs whose
-        boxes are near, for p2p to leave out."""
+        boxes are near, for p2p to leave out.
+
+        ``second``, shape (m, 6), is changed likewise if it is given: by ``q d_a d_b / d^3`` for ab
+        = xx, yy, zz, yx, zx, zy, of a source of charge q at displacement -d from the part."""
 
     @abstractmethod
-    def p2p(self, parts: Parts, near: NearExclusions, out: Accumulator) -> None:
-        """Add to ``out`` the direct interactions of each part with the parts in its near stencil,
-        without those in ``near``."""
+    def p2p(
+        self,
+        parts: Parts,
+        near: NearExclusions,
+        out: Accumulator,
+        second: np.ndarray | None = None,
+        sources: Parts | None = None,
+    ) -> None:
+        """Add to ``out``, and to ``second`` as in :meth:`exclusions`, the direct interactions of
+        each part with the parts in its near stencil, without those in ``near``. The latter are
+        ``sources`` if these are given."""
 
     @abstractmethod
     def gather(self, parts: Parts, out: Accumulator) -> tuple[np.ndarray, np.ndarray]:
@@ -201,6 +255,56 @@ class HostStages(Stages, Evaluator):
 
     def evaluate(self, positions, width):
         return evaluate(self, positions, width)
+
+    def evaluate_with_virial(
+        self, positions: np.ndarray, width: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Potentials and fields, see :meth:`evaluate`, and the traceless part of the virial, shape
+        (3, 3), square charges per box width.
+
+        With the boxes and the weights of all parts fixed relative to the cell, the far field's
+        energy changes by the work of its forces on the parts within their boxes and by half the
+        moments times what the change of the lattice operator makes of them; the near field's by the
+        work of the forces between pairs. The trace is the energy, as in every homogeneous energy of
+        degree -1.
+        """
+        parts = self.sort(positions, width)
+        moments = self.p2m(parts)
+        out = self.l2p(parts, moments, expand(self, parts, moments))
+        charge, x = (array.astype(np.float64) for array in (parts.charge, parts.x))
+        work = np.einsum("gij,ki,kj->g", GENERATORS, x, charge[:, None] * out.fields, optimize=True)
+        work -= self.lattice_work(moments)
+        second = np.zeros((len(x), 6))
+        near = self.exclusions(parts, out, second)
+        self.p2p(parts, near, out, second)
+        charged = charge != 0.0
+        xx, yy, zz, *shears = 0.5 * (charge[charged] @ second[charged])
+        work += np.array([xx - yy, yy - zz, *shears])
+        return *self.gather(parts, out), traceless(work)
+
+    @abstractmethod
+    def lattice_work(self, moments: Moments) -> np.ndarray:
+        """``sum(M * dL / dA) / 2`` over the boxes for each of the
+        :data:`fmm_openmm.expansions.operators.derivatives.GENERATORS` A, shape (5,), with M the
+        moments of the boxes and L their local expansions, by the lattice operator's change alone.
+        There must be no levels below the root grid."""
+
+    @abstractmethod
+    def sort_points(self, points: np.ndarray, width: float) -> Parts:
+        """:meth:`sort` for points without charge, shape (m, 3), nm."""
+
+    def evaluate_at(
+        self, positions: np.ndarray, points: np.ndarray, width: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and fields (m, 3) at points (m, 3), nm, that are not particles, in the
+        units of :meth:`evaluate`."""
+        parts = self.sort(positions, width)
+        moments = self.p2m(parts)
+        local, targets = expand(self, parts, moments), self.sort_points(points, width)
+        out = self.l2p(targets, moments, local)
+        none = NearExclusions(np.zeros(len(targets.x) + 1, np.int64), *np.zeros((2, 0), np.int64))
+        self.p2p(targets, none, out, sources=parts)
+        return self.gather(targets, out)
 
 
 class OpenSum(ABC):

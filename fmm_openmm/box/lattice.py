@@ -86,6 +86,14 @@ class BoxLattice:
             else None
         )
 
+    def deformed(self, gradient: np.ndarray) -> "BoxLattice":
+        """The lattice, boxes and cell, under ``x -> x @ gradient``, with the same near stencil.
+
+        Args:
+            gradient: shape (3, 3), lower triangular with determinant 1.
+        """
+        return replace(self, boxes=self.boxes @ gradient, strained_from=self.unstrained)
+
     def is_strained_to(self, boxes: np.ndarray) -> bool:
         """Whether box vectors, shape (3, 3), are strained from these by
         :data:`MAX_STRAIN` at most."""

@@ -242,6 +242,11 @@ class Planner:
         self.revise(problem if cell is None else replace(problem, cell=cell))
         return False
 
+    @property
+    def is_examined(self) -> bool:
+        """Whether fields have shown if the precision of the present boxes suffices."""
+        return self._ratio is not None
+
     def check_precision(self, charges: np.ndarray, fields: np.ndarray) -> Problem:
         """The problem, or the same in double precision if the fields require it.
 

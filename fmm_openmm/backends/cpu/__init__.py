@@ -2,28 +2,37 @@
 stage."""
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.exclusions import exclusions
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l
+from fmm_openmm.backends.cpu.lattice_work import lattice_work
 from fmm_openmm.backends.cpu.m2l import Interactions, m2l
 from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
 from fmm_openmm.backends.cpu.operator import harmonic_sums
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
+from fmm_openmm.backends.cpu.sets import l2p_sets, p2m_sets, p2p_sets
 from fmm_openmm.backends.cpu.sort import gather, sort
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.backends.pairs import near_table, partners
-from fmm_openmm.expansions.background import leaf_terms
+from fmm_openmm.driver import expand
+from fmm_openmm.expansions.background import leaf_terms, polynomial
 from fmm_openmm.expansions.operators import check_range, lattice_operator
+from fmm_openmm.expansions.operators.derivatives import operator_derivatives
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.specification import Specification
-from fmm_openmm.stages import HostStages
+from fmm_openmm.stages import Accumulator, ChargeSets, HostStages, Moments
+
+NO_MOMENTS = np.empty((0, 6))
+"""In place of second moments that are not wanted."""
 
 
 class CpuStages(HostStages):
@@ -38,7 +47,7 @@ class CpuStages(HostStages):
         super().__init__(specification)
         spec = specification
         self.order, self.smoothing = spec.order, spec.smoothing
-        self.charges, self.minimum_image = spec.charges, spec.minimum_image
+        self.minimum_image = spec.minimum_image
         self.dtype = np.dtype(spec.dtype)
         self.partner_start, self.partner = partners(spec.exclusions, len(spec.charges))
         self.table, self.reach = near_table(spec.lattice.near)
@@ -58,9 +67,6 @@ class CpuStages(HostStages):
             self.octree.root, spec.order, 1e-10 if single else 1e-17, harmonic_sums
         )
         self.operator = operator.reshape(len(operator), -1).astype(far)
-
-    def set_charges(self, charges):
-        self.charges = charges
 
     def sort(self, positions, width):
         self.positions = positions / width
@@ -113,7 +119,7 @@ class CpuStages(HostStages):
     def l2p(self, parts, moments, local):
         return l2p(parts, moments, local, self.lattice, self.order)
 
-    def exclusions(self, parts, out):
+    def exclusions(self, parts, out, second=None):
         return exclusions(
             parts,
             self.partner_start,
@@ -124,10 +130,83 @@ class CpuStages(HostStages):
             self.table,
             self.reach,
             out,
+            NO_MOMENTS if second is None else second,
         )
 
-    def p2p(self, parts, near, out):
-        p2p(parts, near, self.lattice, out)
+    def p2p(self, parts, near, out, second=None, sources=None):
+        if second is None and sources is None:
+            p2p(parts, near, self.lattice, out)
+            return
+        prepare(kernels_in("sets"), self.dtype)
+        sources, sets = sources or parts, Accumulator(out.potentials[None], out.fields[None])
+        second = NO_MOMENTS if second is None else second
+        p2p_sets(parts, sources, sources.charge[None], near, self.lattice, sets, second)
 
     def gather(self, parts, out):
         return gather(parts, out)
+
+    def sort_points(self, points, width):
+        charges = np.zeros(len(points))
+        return sort(points, charges, self.lattice, width, self.smoothing, self.dtype)
+
+    def lattice_work(self, moments):
+        prepare(kernels_in("lattice_work"), self.dtype)
+        return lattice_work(moments.boxes, self._derivatives, self.lattice, self.order)
+
+    @cached_property
+    def _derivatives(self):
+        accuracy = 1e-10 if self.dtype == np.float32 else 1e-17
+        derivatives = operator_derivatives(self.lattice, self.order, accuracy, harmonic_sums)
+        return derivatives.reshape(*derivatives.shape[:2], -1).astype(self.dtype)
+
+    def charge_sets(self, positions, width):
+        prepare(kernels_in("sets"), self.dtype)
+        return CpuChargeSets(self, positions, width)
+
+
+class CpuChargeSets(ChargeSets):
+    """Charge sets in one pass over parts that are sorted once."""
+
+    def __init__(self, stages: CpuStages, positions: np.ndarray, width: float):
+        self._stages, self._parts = stages, stages.sort(positions, width)
+        self.count = len(positions)
+
+    def evaluate(self, charges, fields):
+        stages, parts = self._stages, self._parts
+        q = np.ascontiguousarray(charges[:, parts.particle] * parts.weight, stages.dtype)
+        boxes = p2m_sets(parts, q, stages.lattice.slots, stages.order)
+        x = parts.x.astype(np.float64)
+        moments = [
+            Moments(each, charge.sum(), charge @ x, charge @ (x * x))
+            for each, charge in zip(boxes, q.astype(np.float64), strict=True)
+        ]
+        local = np.stack([expand(stages, parts, each) for each in moments])
+        traces = np.stack(
+            [polynomial(stages.lattice, each.charge, each.dipole, each.square) for each in moments]
+        )
+        out = l2p_sets(parts, local, traces, stages.lattice, stages.order, fields)
+        near, unwanted = None, np.zeros((0 if fields else len(parts.x), 3))
+        for k, charge in enumerate(q):
+            single = Accumulator(out.potentials[k], out.fields[k] if fields else unwanted)
+            near = stages.exclusions(replace(parts, charge=charge), single)
+        p2p_sets(parts, parts, q, near, stages.lattice, out, NO_MOMENTS)
+        return self._gather(out)
+
+    def _gather(self, out: Accumulator) -> tuple[np.ndarray, np.ndarray | None]:
+        """See :meth:`fmm_openmm.stages.Stages.gather`."""
+        parts = self._parts
+        n, m = len(parts.first) - 1, len(parts.x)
+
+        def total(values, factor):
+            rows = csr_array((factor[parts.place], parts.place, parts.first), (n, m))
+            return (rows @ values.T).T
+
+        potentials = total(out.potentials, parts.weight)
+        if not len(out.fields):
+            return potentials, None
+        fields = [
+            total(out.fields[:, :, axis], parts.weight)
+            - total(out.potentials, parts.slope[:, axis])
+            for axis in range(3)
+        ]
+        return potentials, np.stack(fields, 2)

@@ -23,11 +23,11 @@ def _capacity(first, place, partner_start, partner, capacity):
 @kernel(
     "i8[::1], i8[::1], i8[::1], i8[::1], real[:,::1], real[::1], i8[:,::1], f8[:,::1], "
     "i8[:,::1], i8[:,:,::1], i8[::1],"
-    "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1]"
+    "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,::1]"
 )
 def _exclusions(
     first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach, positions,
-    cell, minimum_image, start, part, offset, potentials, fields,
+    cell, minimum_image, start, part, offset, potentials, fields, second,
 ):  # fmt: skip
     for i in prange(len(first) - 1):
         filled = 0
@@ -73,6 +73,13 @@ def _exclusions(
                         fields[a, 0] -= s / r2 * dx
                         fields[a, 1] -= s / r2 * dy
                         fields[a, 2] -= s / r2 * dz
+                        if len(second):
+                            second[a, 0] -= s / r2 * dx * dx
+                            second[a, 1] -= s / r2 * dy * dy
+                            second[a, 2] -= s / r2 * dz * dz
+                            second[a, 3] -= s / r2 * dy * dx
+                            second[a, 4] -= s / r2 * dz * dx
+                            second[a, 5] -= s / r2 * dz * dy
             filled += first[j + 1] - first[j]
 
 
@@ -86,9 +93,10 @@ def exclusions(
     table,
     reach,
     out: Accumulator,
+    second: np.ndarray,
 ) -> NearExclusions:
     """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries that have been subtracted have
-    offset -1."""
+    offset -1, and ``second`` of shape (0, 6) is not wanted."""
     start = np.zeros(len(parts.x) + 1, np.int64)
     _capacity(parts.first, parts.place, partner_start, partner, start[1:])
     np.cumsum(start, out=start)
@@ -97,5 +105,6 @@ def exclusions(
         parts.first, parts.place, partner_start, partner, parts.x, parts.charge, parts.box,
         lattice.boxes, lattice.counts, table, reach, positions, lattice.counts @ lattice.boxes,
         minimum_image, near.start, near.part, near.offset, out.potentials, out.fields,
+        second,
     )  # fmt: skip
     return near

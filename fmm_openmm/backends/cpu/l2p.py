@@ -64,7 +64,7 @@ def _l2p(
 
 
 @cache
-def _slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Nonzero entries of :func:`fmm_openmm.expansions.harmonics.gradient`: axis, row, column,
     value."""
     matrix = gradient(order)
@@ -80,7 +80,7 @@ def l2p(
     m = len(parts.x)
     out = Accumulator(np.empty(m), np.empty((m, 3)))
     _l2p(
-        parts.x, parts.start, lattice.slots, local, order, *_slopes(order, local.dtype),
+        parts.x, parts.start, lattice.slots, local, order, *slopes(order, local.dtype),
         trace.astype(local.dtype), chunk_count(lattice.size), out.potentials, out.fields,
     )  # fmt: skip
     return out

@@ -47,7 +47,7 @@ def _sum_sources(x, y, z, buffer, length):
 
 
 @inline
-def _find_sources(box, near, start, counts, source, begin):
+def find_sources(box, near, start, counts, source, begin):
     """Find the near boxes of ``box`` and return the number of their parts.
 
     Args:
@@ -79,7 +79,7 @@ def _find_sources(box, near, start, counts, source, begin):
 
 
 @inline
-def _copy_sources(x, charge, start, boxes, near, source, begin, buffer):
+def copy_sources(x, charge, start, boxes, near, source, begin, buffer):
     """Copy the parts of near boxes, shifted to the centre of the box, into ``buffer``
     (4, capacity)."""
     real = x.dtype.type
@@ -122,11 +122,11 @@ def _p2p(
         for box in range(chunk, len(start) - 1, chunks):
             if start[box] == start[box + 1]:
                 continue
-            length = _find_sources(box, near, start, counts, source, begin)
+            length = find_sources(box, near, start, counts, source, begin)
             padded = (length + BLOCK - 1) // BLOCK * BLOCK
             if padded > buffer.shape[1]:
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
-            _copy_sources(x, charge, start, boxes, near, source, begin, buffer)
+            copy_sources(x, charge, start, boxes, near, source, begin, buffer)
             for j in range(length, padded):
                 buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = (
                     dummy_x,

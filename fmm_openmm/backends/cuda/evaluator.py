@@ -66,6 +66,7 @@ class CudaEvaluator(Evaluator):
         raise fault
 
     def set_charges(self, charges):
+        super().set_charges(charges)
         buffer = self.run.buffers["charges"]
         with self._device:
             self._follow()

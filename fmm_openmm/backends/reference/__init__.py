@@ -1,5 +1,7 @@
 """The readable reference implementation of every stage: NumPy, float64, one file per stage."""
 
+from functools import cached_property
+
 import numpy as np
 
 from fmm_openmm.backends.reference.exclusions import exclusions
@@ -13,6 +15,7 @@ from fmm_openmm.backends.reference.p2p import p2p
 from fmm_openmm.backends.reference.sort import gather, sort
 from fmm_openmm.expansions.background import leaf_terms
 from fmm_openmm.expansions.operators import lattice_operator
+from fmm_openmm.expansions.operators.derivatives import operator_derivatives
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.specification import Specification
@@ -26,15 +29,12 @@ class ReferenceStages(HostStages):
         super().__init__(specification)
         spec = specification
         self.order, self.smoothing = spec.order, spec.smoothing
-        self.charges, self.minimum_image = spec.charges, spec.minimum_image
+        self.minimum_image = spec.minimum_image
         self.pairs = np.concatenate([spec.exclusions, spec.exclusions[:, ::-1]])
         self.octree = Octree(spec.lattice, spec.levels)
         if spec.levels:
             self.translations = implementation(M2L, spec.m2l, "reference")()
         self.operator = lattice_operator(self.octree.root, spec.order)
-
-    def set_charges(self, charges):
-        self.charges = charges
 
     def sort(self, positions, width):
         self.positions = positions / width
@@ -65,14 +65,31 @@ class ReferenceStages(HostStages):
     def l2p(self, parts, moments, local):
         return l2p(parts, moments, local, self.lattice, self.order)
 
-    def exclusions(self, parts, out):
-        return exclusions(parts, self.pairs, self._shifts(), len(self.charges), self.lattice, out)
+    def exclusions(self, parts, out, second=None):
+        return exclusions(
+            parts, self.pairs, self._shifts(), len(self.charges), self.lattice, out, second
+        )
 
-    def p2p(self, parts, near, out):
-        p2p(parts, near, self.lattice, out)
+    def p2p(self, parts, near, out, second=None, sources=None):
+        p2p(parts, sources or parts, near, self.lattice, out, second)
 
     def gather(self, parts, out):
-        return gather(parts, out, len(self.charges))
+        return gather(parts, out, 1 + parts.particle.max())
+
+    def sort_points(self, points, width):
+        return sort(points, np.zeros(len(points)), self.lattice, width, self.smoothing)
+
+    def lattice_work(self, moments):
+        return np.array(
+            [
+                0.5 * np.vdot(moments.boxes, lattice_m2l(moments, each, self.lattice, self.order))
+                for each in self._derivatives
+            ]
+        )
+
+    @cached_property
+    def _derivatives(self):
+        return operator_derivatives(self.lattice, self.order)
 
     def _shifts(self):
         shifts = np.zeros((len(self.pairs), 3), np.int64)

@@ -4,6 +4,7 @@ p2p."""
 import numpy as np
 
 from fmm_openmm.backends.pairs import near_table
+from fmm_openmm.backends.reference.p2p import products, sums_of_rows
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
@@ -30,6 +31,7 @@ def exclusions(
     particles: int,
     lattice: BoxLattice,
     out: Accumulator,
+    second: np.ndarray | None = None,
 ) -> NearExclusions:
     """See :meth:`fmm_openmm.stages.Stages.exclusions`.
 
@@ -54,7 +56,9 @@ def exclusions(
     s = parts.charge[b[far]] / np.linalg.norm(delta, axis=1)
     out.potentials -= np.bincount(a[far], s, len(parts.x))
     strength = (s / (delta**2).sum(1))[:, None] * delta
-    out.fields -= np.stack([np.bincount(a[far], f, len(parts.x)) for f in strength.T], 1)
+    out.fields -= sums_of_rows(a[far], strength, len(parts.x))
+    if second is not None:
+        second -= sums_of_rows(a[far], products(strength, delta), len(parts.x))
 
     a, b, row = a[~far], b[~far], row[~far]
     order = np.argsort(a, kind="stable")

@@ -6,29 +6,48 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 
-def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
+def p2p(
+    targets: Parts,
+    sources: Parts,
+    near: NearExclusions,
+    lattice: BoxLattice,
+    out: Accumulator,
+    second: np.ndarray | None = None,
+) -> None:
     """See :meth:`fmm_openmm.stages.Stages.p2p`.
 
     Coinciding charges that are not excluded give infinite results.
     """
-    m = len(parts.x)
-    targets = np.repeat(np.arange(m), np.diff(near.start))
-    excluded = (near.offset * m + targets) * m + near.part
+    m, n = len(targets.x), len(sources.x)
+    with_exclusions = np.repeat(np.arange(m), np.diff(near.start))
+    excluded = (near.offset * m + with_exclusions) * n + near.part
     for row, offset in enumerate(lattice.near):
-        box = lattice.linear(parts.box + offset)
-        count = parts.start[box + 1] - parts.start[box]
+        box = lattice.linear(targets.box + offset)
+        count = sources.start[box + 1] - sources.start[box]
         i = np.repeat(np.arange(m), count)
         j = (
             np.arange(len(i))
             - np.repeat(np.cumsum(count) - count, count)
-            + np.repeat(parts.start[box], count)
+            + np.repeat(sources.start[box], count)
         )
-        keep = ~np.isin((row * m + i) * m + j, excluded[near.offset == row])
+        keep = ~np.isin((row * m + i) * n + j, excluded[near.offset == row])
         i, j = i[keep], j[keep]
-        delta = parts.x[i] - parts.x[j] - offset @ lattice.boxes
+        delta, charge = targets.x[i] - sources.x[j] - offset @ lattice.boxes, sources.charge[j]
         r = np.linalg.norm(delta, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            s = np.where(parts.charge[j] == 0.0, 0.0, parts.charge[j] / r)
+            s = np.where(charge == 0.0, 0.0, charge / r)
             strength = np.where(s == 0.0, 0.0, s / r**2)[:, None] * delta
         out.potentials += np.bincount(i, s, m)
-        out.fields += np.stack([np.bincount(i, f, m) for f in strength.T], 1)
+        out.fields += sums_of_rows(i, strength, m)
+        if second is not None:
+            second += sums_of_rows(i, products(strength, delta), m)
+
+
+def products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The products xx, yy, zz, yx, zx, zy of two arrays of vectors, shape (k, 6)."""
+    return a[:, [0, 1, 2, 1, 2, 2]] * b[:, [0, 1, 2, 0, 0, 1]]
+
+
+def sums_of_rows(group: np.ndarray, rows: np.ndarray, groups: int) -> np.ndarray:
+    """Sum of the rows (k, columns) of each group, shape (groups, columns)."""
+    return np.stack([np.bincount(group, column, groups) for column in rows.T], 1)

@@ -35,10 +35,11 @@ and the transform along an axis is a cosine or a sine transform of half the axis
 cell this holds for all of T.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import scipy.fft
+from scipy.linalg import expm
 from scipy.special import gammainc, gammaincc
 
 from fmm_openmm.box import PaddedLattice, index_grid
@@ -55,16 +56,56 @@ def free_space_operator(
     lattice: PaddedLattice, top: int, accuracy: float, sums: Callable, octant: bool
 ) -> np.ndarray:
     """See :data:`fmm_openmm.expansions.operators.OPERATORS`; ``sums`` are not needed."""
-    shape, even = lattice.fft_shape, mirrors(top)
+    operator = _from_octants(lattice, mirrors(top), _terms(lattice, top, accuracy), octant)
+    _add_reciprocal(operator, lattice, top, accuracy)
+    return operator
+
+
+def free_space_derivative(
+    lattice: PaddedLattice, top: int, generator: np.ndarray, step: float
+) -> np.ndarray:
+    """Derivative of the operator in free space along a traceless generator, see
+    ``derivatives.py``."""
+    offsets = index_grid(0, lattice.span)
+    near, degree = lattice.is_near(offsets), degrees(top)[:, None, None, None]
+    change = np.zeros((len(degree), *offsets.shape[:3]))
+    for sign in (1.0, -1.0):
+        x = offsets @ expm(sign * step * generator)
+        r = np.linalg.norm(x, axis=-1)
+        r[near] = 1.0
+        change += sign * regular(x / r[..., None], top) / r ** (degree + 1)
+    change *= irregular_norm(top)[:, None, None, None] * ~near / (2 * step)
+    # a shear along x by y is odd where S is even, along both axes
+    even = mirrors(top)
+    for axes in np.argwhere(np.tril(generator, -1)):
+        even[:, 2 - axes] ^= True
+    return _from_octants(lattice, even, change, False)
+
+
+def _from_octants(
+    lattice: PaddedLattice, even: np.ndarray, terms: Iterable[np.ndarray], octant: bool
+) -> np.ndarray:
+    """Fourier transform of terms given at the displacements of one octant.
+
+    Args:
+        even: parities of the terms along z, y and x, shape (terms, 3), see :func:`mirrors`.
+        octant: see :func:`fmm_openmm.expansions.operators.lattice_operator`.
+    """
+    shape = lattice.fft_shape
     lengths = [
         length // 2 + 1 if octant or axis == 2 else length for axis, length in enumerate(shape)
     ]
     operator = np.empty((len(even), *lengths))
-    for t, part in enumerate(_octants(lattice, top, accuracy)):
+    for t, (term, parity) in enumerate(zip(terms, even, strict=True)):
+        part = np.zeros([length // 2 + 1 for length in shape])
+        part[tuple(map(slice, term.shape))] = term
+        for axis in range(3):
+            part = _transformed(part, axis, parity[axis])
         for axis in range(0 if octant else 2):
-            part = _mirrored(part, axis, shape[axis], even[t, axis])
-        operator[t] = part
-    _add_reciprocal(operator, lattice, top, accuracy)
+            part = _mirrored(part, axis, shape[axis], parity[axis])
+        # a sine transform leaves out the factor -i
+        odd, l = 3 - parity.sum(), int(t**0.5)
+        operator[t] = (1, 1, -1, -1)[l % 4] * (1, -1, -1, 1)[odd] * part
     return operator
 
 
@@ -134,8 +175,8 @@ def _window(angle: np.ndarray, span: int) -> np.ndarray:
     )
 
 
-def _octants(lattice: PaddedLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
-    """The real-space part term by term."""
+def _terms(lattice: PaddedLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
+    """The real-space part term by term, at the displacements of one octant."""
     alpha, _ = isolating_split(top, accuracy, lattice.gap)
     offsets = index_grid(0, lattice.span)
     near = lattice.is_near(offsets)
@@ -145,23 +186,16 @@ def _octants(lattice: PaddedLattice, top: int, accuracy: float) -> Iterator[np.n
     # on the unit sphere: nothing overflows at long distances
     harmonics = regular(offsets / r[..., None], top)
     share, weight = -1, np.zeros_like(r)
-    for t, (l, norm, even) in enumerate(
-        zip(degrees(top).tolist(), irregular_norm(top), mirrors(top), strict=True)
-    ):
+    for t, (l, norm) in enumerate(zip(degrees(top).tolist(), irregular_norm(top), strict=True)):
         if l != share:
             share = l
             weight = np.where(
                 near, -gammainc(l + 0.5, argument), gammaincc(l + 0.5, argument)
             ) / r ** (l + 1)
-        octant = np.zeros([length // 2 + 1 for length in lattice.fft_shape])
-        # a sine transform leaves out the factor -i
-        sign = (1, 1, -1, -1)[l % 4] * (1, -1, -1, 1)[3 - even.sum()]
-        octant[tuple(map(slice, r.shape))] = sign * norm * harmonics[t] * weight
+        term = norm * harmonics[t] * weight
         if l == 0:
-            octant[0, 0, 0] = -2 * alpha / np.sqrt(np.pi)
-        for axis in range(3):
-            octant = _transformed(octant, axis, even[axis])
-        yield octant
+            term[0, 0, 0] = -2 * alpha / np.sqrt(np.pi)
+        yield term
 
 
 def mirrors(top: int) -> np.ndarray:

@@ -1,0 +1,78 @@
+"""The work of the lattice operator when the cell is deformed: a part of the virial."""
+
+import numpy as np
+import scipy.fft
+
+from fmm_openmm.backends.cpu.threads import LANES, kernel
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.harmonics import coupling, degrees
+from fmm_openmm.openmp import get_num_threads, prange
+
+
+@kernel(
+    "real[:,:,::1], real[:,:,::1], i4[:,:,::1], real[:,:,::1], i8[::1], real[::1], f8[:,::1]",
+)
+def _work(spectrum, derivatives, index, weight, degree, multiplicity, out):
+    """Row k of ``out`` is the sum over ``LANES`` wave vectors of the product of the spectrum with
+    what the matrices of the derivatives make of it; ``spectrum`` has shape (terms, wave vectors,
+    2), ``multiplicity`` is 2 for wave vectors that stand for their opposites too."""
+    terms, waves = spectrum.shape[:2]
+    for block in prange(len(out)):
+        begin = block * LANES
+        used = min(LANES, waves - begin)
+        re, im = np.zeros((terms, LANES), spectrum.dtype), np.zeros((terms, LANES), spectrum.dtype)
+        for a in range(terms):  # times i^l
+            power = degree[a] % 4
+            for w in range(used):
+                r, i = spectrum[a, begin + w, 0], spectrum[a, begin + w, 1]
+                if power == 0:
+                    re[a, w], im[a, w] = r, i
+                elif power == 1:
+                    re[a, w], im[a, w] = -i, r
+                elif power == 2:
+                    re[a, w], im[a, w] = -r, -i
+                else:
+                    re[a, w], im[a, w] = i, -r
+        # products of two moments, added up by the term of the operator that they multiply
+        product = np.zeros((derivatives.shape[1], LANES), spectrum.dtype)
+        for a in range(terms):
+            for b in range(terms):
+                i0, i1 = index[a, b, 0], index[a, b, 1]
+                w0, w1 = weight[a, b, 0], weight[a, b, 1]
+                for w in range(LANES):
+                    p = re[a, w] * re[b, w] + im[a, w] * im[b, w]
+                    product[i0, w] += w0 * p
+                    product[i1, w] += w1 * p
+        for s in range(len(derivatives)):
+            total = np.zeros(LANES, spectrum.dtype)
+            for t in range(derivatives.shape[1]):
+                for w in range(used):
+                    total[w] += derivatives[s, t, begin + w] * product[t, w]
+            for w in range(used):
+                out[block, s] += multiplicity[begin + w] * total[w]
+
+
+def lattice_work(
+    moments: np.ndarray, derivatives: np.ndarray, lattice: BoxLattice, order: int
+) -> np.ndarray:
+    """See :meth:`fmm_openmm.stages.HostStages.lattice_work`.
+
+    Args:
+        moments: shape (terms, boxes) in FFT order.
+        derivatives: of the lattice operator, shape (5, operator terms, wave vectors).
+    """
+    index, weight = coupling(order)
+    dtype = moments.dtype
+    spectrum = scipy.fft.rfftn(
+        moments.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=get_num_threads()
+    )
+    half, length = spectrum.shape[-1], lattice.fft_shape[-1]
+    multiplicity = np.full(half, 2.0, dtype)
+    multiplicity[0] = 1.0
+    if length % 2 == 0:
+        multiplicity[-1] = 1.0
+    pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
+    multiplicity = np.tile(multiplicity, pairs.shape[1] // half)
+    out = np.zeros((-(-pairs.shape[1] // LANES), len(derivatives)))
+    _work(pairs, derivatives, index, weight.astype(dtype), degrees(order), multiplicity, out)
+    return 0.5 * out.sum(0) / np.prod(lattice.fft_shape)

@@ -1,0 +1,190 @@
+"""Many sets of charges at the same positions: potentials, their matrix, groups and the operator."""
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import aslinearoperator, cg
+
+from fmm_openmm import CoulombSolver
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.oracle import ewald_sum
+from tests.support.charges import SKEWED, random_charges, relative
+from tests.support.ewald import exact
+
+EXCLUDED = [(0, 1), (0, 2), (1, 2), (7, 3), (5, 39)]
+FIXED = {"order": 6, "near_radius": 1.8, "smoothing": 0.05}
+BACKENDS = ("cpu", "reference", pytest.param("cuda", marks=pytest.mark.gpu))
+
+pytestmark = pytest.mark.filterwarnings("ignore:`tolerance")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    if request.param == "cuda":
+        from fmm_openmm.backends import backend_class
+
+        try:
+            backend_class("cuda")
+        except UnsupportedError as reason:
+            pytest.skip(f"no GPU to run on: {reason}")
+    return request.param
+
+
+def system(sets=4, n=60):
+    x, q = random_charges(n, SKEWED, net=0.5)
+    x[1], x[2] = x[0] + [0.1, 0.0, 0.0], x[0] + [0.0, 0.08, 0.05]
+    charges = np.random.default_rng(1).normal(size=(sets, n))
+    charges[0], charges[1, 8:] = q, 0.0  # the solver's own, and those of a few particles
+    return x, q, charges
+
+
+@pytest.mark.parametrize("precision", ["double", "single"])
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+@pytest.mark.parametrize("levels", [0, 1])
+def test_sets_equal_single_evaluations(boundary, backend, precision, levels):
+    x, q, charges = system()
+    box = None if boundary == "open" else 3.0 * np.eye(3)
+    options = FIXED | {"boundary": boundary, "backend": backend, "precision": precision}
+    if levels and boundary == "periodic":
+        options |= {"levels": 1, "grid": (2, 2, 2), "smoothing": 0.0}
+    solver = CoulombSolver(q, box, EXCLUDED, **options)
+    result = solver.compute(x, charges=charges)
+    small = 1e-13 if precision == "double" else 2e-5
+    for k, each in enumerate(charges):
+        alone = CoulombSolver(each, box, EXCLUDED, positions=x, **options).compute(x)
+        assert relative(result.potentials[k], alone.potentials) < small
+        assert relative(result.forces[k], alone.forces) < small
+        assert relative(result.fields[k], alone.fields) < small
+        assert abs(result.energy[k] - alone.energy) < small * abs(alone.energy) + small
+    without = solver.compute(x, charges=charges, fields=False)
+    assert without.fields is None and without.forces is None
+    assert relative(without.potentials, result.potentials) < small
+    # the solver goes on with its own charges
+    assert relative(solver.compute(x).potentials, result.potentials[0]) < small
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
+def test_matrix_against_the_oracle(tolerance, backend):
+    """Off the diagonal the error is relative to the mean of the sets' own energies."""
+    d, _ = exact("water")
+    charges = np.random.default_rng(2).normal(size=(3, len(d.charges))) * d.charges
+    charges[0] = d.charges
+    solver = CoulombSolver(d.charges, d.box_vectors, d.exclusions, tolerance, backend=backend)
+    matrix = solver.compute(d.positions, charges=charges).matrix
+    potentials = [
+        ewald_sum(d.positions, each, d.box_vectors, d.exclusions).potentials for each in charges
+    ]
+    expected = charges @ np.transpose(potentials)
+    scale = np.sqrt(np.abs(np.outer(np.diag(expected), np.diag(expected))))
+    assert (np.abs(matrix - expected) <= tolerance * scale).all()
+    assert np.array_equal(matrix, matrix.T)
+
+
+def test_quadratic_form(backend):
+    x, q, charges = system()
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend=backend, precision="double", **FIXED)
+    result = solver.compute(x, charges=charges, fields=False)
+    factors = np.array([1.0, -0.3, 0.7, 0.2])
+    solver.set_charges(factors @ charges)
+    expected = solver.compute(x).energy
+    assert abs(factors @ result.matrix @ factors / 2 - expected) < 1e-10 * abs(expected)
+
+
+def test_energies_among_groups(backend):
+    x, q, _ = system()
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend=backend, precision="double", **FIXED)
+    groups = np.arange(60) % 7
+    matrix = solver.interaction_energies(x, groups)
+    total = solver.compute(x).energy
+    assert abs(matrix.sum() - total) < 1e-11 * abs(total)
+    assert np.array_equal(matrix, matrix.T)
+    together = np.where(np.isin(groups, (1, 4)), q, 0.0)
+    alone = [np.where(groups == g, q, 0.0) for g in (1, 4)]
+    pair, first, second = solver.compute(x, charges=[together, *alone]).energy
+    assert abs(matrix[1, 4] + matrix[4, 1] - (pair - first - second)) < 1e-10 * abs(total)
+    assert abs(matrix[4, 4] - second) < 1e-10 * abs(total)
+
+
+def test_more_groups_than_are_computed_at_once():
+    x, q, _ = system()
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend="cpu", precision="double", **FIXED)
+    matrix = solver.interaction_energies(x, np.arange(60))
+    operator = solver.coulomb_operator(x)
+    expected = 0.5 * q[:, None] * (operator @ np.eye(60)) * q
+    assert relative(matrix, expected) < 1e-12
+
+
+def test_operator(backend):
+    """Symmetric, linear, and unaffected by what the solver computes in between."""
+    x, q, charges = system()
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend=backend, precision="double", **FIXED)
+    operator = solver.coulomb_operator(x)
+    assert operator.shape == (60, 60)
+    expected = solver.compute(x).potentials
+    solver.compute(x + 0.1)
+    assert relative(operator @ q, expected) < 1e-13
+    full = operator @ np.eye(60)
+    assert relative(full, full.T) < 1e-12
+    assert relative(operator @ charges.T, full @ charges.T) < 1e-12
+
+
+def test_charge_equilibration():
+    """Charges of least energy with a hardness that makes the matrix positive definite."""
+    x, q, _ = system()
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend="cpu", precision="double", **FIXED)
+    coulomb, hardness = solver.coulomb_operator(x), 3e4
+    wanted = np.random.default_rng(4).normal(size=60)
+    field = hardness * wanted + coulomb @ wanted
+    shifted = coulomb + aslinearoperator(hardness * np.eye(60))
+    found, failed = cg(shifted, field, rtol=1e-12)
+    assert not failed and relative(found, wanted) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("charges", "words"),
+    [
+        (np.ones(60), r"`charges` must have shape \(K, n\).*got \(60,\)"),
+        (np.ones((2, 59)), r"got \(2, 59\)"),
+        (np.ones((0, 60)), r"K >= 1"),
+        (np.full((2, 60), np.nan), "got nan for particle 0 of set 0"),
+    ],
+)
+def test_wrong_sets_are_refused(charges, words):
+    x, q, _ = system()
+    with pytest.raises(ValueError, match=words):
+        CoulombSolver(q, SKEWED).compute(x, charges=charges)
+
+
+@pytest.mark.parametrize(
+    ("groups", "error", "words"),
+    [
+        (np.zeros(59, int), ValueError, "must have shape"),
+        (np.zeros(60), TypeError, "must be integers"),
+        (np.full(60, -1), ValueError, "must not be negative"),
+        (np.full(60, 2), ValueError, "without gaps"),
+    ],
+)
+def test_wrong_groups_are_refused(groups, error, words):
+    x, q, _ = system()
+    with pytest.raises(error, match=words):
+        CoulombSolver(q, SKEWED).interaction_energies(x, groups)
+
+
+def test_other_requests_are_refused():
+    x, q, charges = system()
+    with pytest.raises(ValueError, match="cannot be combined"):
+        CoulombSolver(q, SKEWED).compute(x, charges=charges, virial=True)
+    direct = CoulombSolver(q, None, boundary="open", method="direct")
+    with pytest.raises(UnsupportedError, match="method='fmm'"):
+        direct.compute(x, charges=charges)
+    with pytest.raises(UnsupportedError, match="`coulomb_operator` needs"):
+        direct.coulomb_operator(x)
+
+
+def test_coincident_charges_are_refused(backend):
+    x, q, charges = system()
+    x[20] = x[30]
+    solver = CoulombSolver(q, SKEWED, [*EXCLUDED, (20, 30)], backend=backend)
+    assert np.isfinite(solver.compute(x, charges=charges).potentials).all()
+    x[21] = x[31]
+    with pytest.raises(ValueError, match="coincide and are not excluded"):
+        solver.compute(x, charges=charges)
