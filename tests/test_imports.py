@@ -30,7 +30,7 @@ BASE = [
 SHAPE = [*BASE, "checks", "options", "boundary", "box", "octree", "specification"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
-SOLVER = [*PIPELINE, "planning", "sums", "results", "solver"]
+SOLVER = [*PIPELINE, "planning", "sums", "results", "charge_sets", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -42,7 +42,8 @@ MAY_IMPORT = {
     "openmp": [],
     "implementations": ["errors"],
     "arrays": [],
-    "results": ["units", "boundary"],
+    "results": ["units", "arrays", "boundary"],
+    "charge_sets": ["checks", "results", "stages"],
     "checks": BASE,
     "options": [*BASE, "checks"],
     "boundary": ["checks"],
@@ -56,7 +57,7 @@ MAY_IMPORT = {
     "oracle": SHAPE,
     "planning": DATA,
     "sums": [*DATA, "planning"],
-    "solver": [*PIPELINE, "planning", "sums", "results"],
+    "solver": [*PIPELINE, "planning", "sums", "results", "charge_sets"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "mdanalysis": OPENMM,

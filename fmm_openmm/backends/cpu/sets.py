@@ -9,11 +9,15 @@ import numpy as np
 
 from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.l2p import slopes
-from fmm_openmm.backends.cpu.p2p import BLOCK, DUMMY_X, copy_sources, find_sources
+from fmm_openmm.backends.cpu.p2p import DUMMY_X, copy_sources, find_sources
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
+
+TILE = 64
+"""Sources whose distances are computed at a time, and whose contributions are summed in the working
+precision before the sum is added in float64."""
 
 
 @kernel("real[:,::1], real[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
@@ -131,12 +135,12 @@ def l2p_sets(
 def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
     """Add to ``phi`` (sets,), ``field`` (sets, 3) and ``second`` (6,) what the first ``length``
     sources contribute at (x, y, z). ``buffer`` (4, capacity) holds their coordinates and whether
-    they count; ``charge`` (sets, capacity) their charges; ``tile`` (7, BLOCK) is scratch. There
+    they count; ``charge`` (sets, capacity) their charges; ``tile`` (7, TILE) is scratch. There
     are no fields and second moments if these arrays are empty."""
     real = buffer.dtype.type
-    for block in range(0, length, BLOCK):
+    for block in range(0, length, TILE):
         bx, by, bz, bm = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
-        for j in range(BLOCK):
+        for j in range(TILE):
             dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
             inverse = bm[j] / np.sqrt(dx * dx + dy * dy + dz * dz)
             cube = inverse * inverse * inverse
@@ -146,13 +150,13 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
         for k in range(len(phi)):
             q = charge[k, block:]
             s = real(0.0)
-            for j in range(BLOCK):
+            for j in range(TILE):
                 s += q[j] * tile[0, j]
             phi[k] += s
         for k in range(len(field)):
             q = charge[k, block:]
             e0, e1, e2 = real(0.0), real(0.0), real(0.0)
-            for j in range(BLOCK):
+            for j in range(TILE):
                 e0 += q[j] * tile[1, j]
                 e1 += q[j] * tile[2, j]
                 e2 += q[j] * tile[3, j]
@@ -163,7 +167,7 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
             q = charge[0, block:]
             xx, yy, zz = real(0.0), real(0.0), real(0.0)
             yx, zx, zy = real(0.0), real(0.0), real(0.0)
-            for j in range(BLOCK):
+            for j in range(TILE):
                 f0, f1, f2 = q[j] * tile[1, j], q[j] * tile[2, j], q[j] * tile[3, j]
                 xx += f0 * tile[4, j]
                 yy += f1 * tile[5, j]
@@ -181,26 +185,26 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
 
 @kernel(
     "real[:,::1], i8[::1], real[:,::1], real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], "
-    "i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8[:,::1], f8[:,:,::1], f8[:,::1]"
+    "i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1], f8[:,::1]"
 )
 def _p2p_sets(
     target, target_start, x, charges, occurs, start, counts, boxes, near, excluded_start,
-    excluded_part, excluded_row, chunks, phi, field, second,
+    excluded_part, excluded_row, chunks, far_away, phi, field, second,
 ):  # fmt: skip
     real = x.dtype.type
-    zero, dummy_x = real(0.0), real(DUMMY_X)
+    zero, dummy_x = real(0.0), real(far_away)
     sets = len(charges)
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
         charge = np.empty((sets, 0), x.dtype)
-        tile = np.empty((7, BLOCK), x.dtype)
+        tile = np.empty((7, TILE), x.dtype)
         p, e, s = np.empty(sets), np.empty((len(field), 3)), np.empty(6 if len(second) else 0)
         for box in range(chunk, len(start) - 1, chunks):
             if target_start[box] == target_start[box + 1]:
                 continue
             length = find_sources(box, near, start, counts, source, begin)
-            padded = (length + BLOCK - 1) // BLOCK * BLOCK
+            padded = (length + TILE - 1) // TILE * TILE
             if padded > buffer.shape[1]:
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
                 charge = np.empty((sets, padded + padded // 2), x.dtype)
@@ -265,5 +269,5 @@ def p2p_sets(
     _p2p_sets(
         targets.x, targets.start, sources.x, charges, occurs, sources.start, lattice.counts,
         lattice.boxes, lattice.near, near.start, near.part, near.offset, chunk_count(lattice.size),
-        out.potentials, out.fields, second,
+        DUMMY_X, out.potentials, out.fields, second,
     )  # fmt: skip
