@@ -1,5 +1,6 @@
 """``CoulombResult``: what an evaluation gives, in kJ/mol and nm."""
 
+import sys
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -231,10 +232,9 @@ def like(result: "CoulombResult | ChargeSetsResult", positions):
     """The result with arrays on the device of the positions."""
     if not is_on_device(positions):
         return result
-    import cupy
-
+    xp = sys.modules["cupy"]  # whose array it is
     arrays = {
-        field.name: cupy.atleast_1d(cupy.asarray(value))
+        field.name: xp.atleast_1d(xp.asarray(value))
         for field in fields(result)
         if field.name != "volume" and (value := getattr(result, field.name)) is not None
     }
