@@ -89,7 +89,9 @@ class CoulombAnalysis(AnalysisBase):
         super()._setup_frames(*arguments, **keywords)
         if self.n_frames:
             first = frame_of_timestep(self._sliced_trajectory[0], self._atoms)
-            self._recipe = make_recipe(make_solver(self._given, first.positions), first)
+            solver = make_solver(self._given, first.positions)
+            evaluate = partial(evaluate_quantities, self._quantities, self._dtype)
+            self._recipe = make_recipe(solver, first, evaluate)
 
     def _prepare(self):
         for name in self._quantities:
@@ -98,8 +100,7 @@ class CoulombAnalysis(AnalysisBase):
     def _single_frame(self):
         frame = frame_of_timestep(self._ts, self._atoms)
         task = [(self._ts.frame, frame.positions, frame.box_vectors)]
-        evaluate = partial(evaluate_quantities, self._quantities, self._dtype)
-        part = evaluate_frames(self._recipe, evaluate, self._threads, task)
+        part = evaluate_frames(self._recipe, self._threads, task)
         if part.fault:
             raise part.fault
         for name, value in zip(self._quantities, part.rows[self._ts.frame], strict=True):

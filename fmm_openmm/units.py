@@ -17,6 +17,18 @@ PI = 3.14159265358979323846
 COULOMB_CONSTANT = 1.0 / (4.0 * PI * EPSILON0)
 """1 / (4 pi epsilon_0) in kJ nm / (mol e^2), equal to OpenMM's ONE_4PI_EPS0."""
 
+BOHR = 0.0529177210903
+"""Atomic unit of length in nm (CODATA 2018)."""
+
+HARTREE = COULOMB_CONSTANT / BOHR
+"""Atomic unit of energy in kJ/mol; of the potential in kJ/mol/e."""
+
+VOLT = 1e-3 * E_CHARGE * AVOGADRO
+"""1 V in kJ/mol/e."""
+
+GAS_CONSTANT = 1e-3 * 1.380649e-23 * AVOGADRO
+"""Boltzmann's constant in kJ/mol/K."""
+
 
 def strip_units(value, dimension: str | None = None, name: str = "value"):
     """``value`` as a plain number or array in OpenMM units.

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import openmm
 
 from fmm_openmm import UnsupportedError, __version__
-from fmm_openmm.cli import analyse, bench, check, convert, info, inputs, run, validate
+from fmm_openmm.cli import analyse, bench, check, convert, info, inputs, potential, run, validate
 from fmm_openmm.cli.outputs import check_outputs
 from fmm_openmm.cli.parser import (
     HelpFormatter,
@@ -33,6 +33,7 @@ COMMANDS = {
     "validate": validate,
     "run": run,
     "analyse": analyse,
+    "potential": potential,
     "bench": bench,
     "convert": convert,
 }

@@ -159,8 +159,10 @@ def load(args) -> Molecules:
             inconsistent with the others.
     """
     found = files_by_kind(args.files)
-    if "trajectory" in found and args.command != "analyse":
-        raise ValueError(f"{found['trajectory']} is a trajectory: it is for fmm-openmm analyse")
+    if "trajectory" in found and args.command not in ("analyse", "potential"):
+        raise ValueError(
+            f"{found['trajectory']} is a trajectory: it is for fmm-openmm analyse and potential"
+        )
     if "charges" in found and args.command in ("run", "bench"):
         raise ValueError(
             f"{found['charges']} holds charges alone, without masses and other forces: give the "

@@ -19,16 +19,17 @@ def count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
 
 
-def add_fmm_arguments(parser, context: bool = True) -> None:
+def add_fmm_arguments(parser, context: bool = True, without: tuple[str, ...] = ()) -> None:
     """Add the options of :class:`fmm_openmm.FMMForce`.
 
     Args:
         context: whether to include the options that only apply to a Context.
+        without: names of options to leave out.
     """
     group = parser.add_argument_group(
         "FMM", "a System with an FMMForce keeps its options, unless any is given here"
     )
-    names = [row.name for row in fields(Options)]
+    names = [row.name for row in fields(Options) if row.name not in without]
     _add(group, [name for name in names if context or name not in ONLY_IN_CONTEXT])
 
 

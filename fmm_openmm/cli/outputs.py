@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-INPUTS = ("files", "forcefield", "parameters")
+INPUTS = ("files", "forcefield", "parameters", "trajectories")
 OUTPUTS = ("json", "plot", "trajectory", "log", "output", "checkpoint")
 """Names of the options of all commands."""
 

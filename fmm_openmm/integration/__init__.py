@@ -1,5 +1,5 @@
 """The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`,
-:func:`restore_pme`, :func:`validate`, :func:`analyse`."""
+:func:`restore_pme`, :func:`validate`, :func:`analyse`, :func:`potential_map`."""
 
 import openmm
 
@@ -17,16 +17,19 @@ from fmm_openmm.integration.conversion.system import restore_pme, use_fmm  # noq
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
 from fmm_openmm.integration.guard import contexts  # noqa: E402
 from fmm_openmm.integration.guard.edits import check_system  # noqa: E402
+from fmm_openmm.integration.potential_map import PotentialMap, potential_map  # noqa: E402
 from fmm_openmm.integration.reporter import FMMReporter  # noqa: E402
 from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
 __all__ = [
     "FMMForce",
     "FMMReporter",
+    "PotentialMap",
     "ValidationReport",
     "analyse",
     "check_system",
     "find_fmm",
+    "potential_map",
     "restore_pme",
     "use_fmm",
     "validate",

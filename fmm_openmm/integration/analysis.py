@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-QUANTITIES = ("energy", "forces", "potentials", "fields")
+QUANTITIES = ("energy", "forces", "potentials", "fields", "virial")
 
 
 def analyse(
@@ -29,7 +29,7 @@ def analyse(
     threads: int | None = None,
     dtype: "DTypeLike" = np.float64,
 ) -> dict[str, np.ndarray]:
-    """Coulomb energies, forces, potentials or fields of every frame of a trajectory.
+    """Coulomb energies, forces, potentials, fields or virials of every frame of a trajectory.
 
     Exceptions and Lennard-Jones interactions are not part of them.
 
@@ -48,8 +48,8 @@ def analyse(
             options. Or a function without arguments that returns a solver, for instance
             ``functools.partial(charges.solver, backend="cuda")``: each worker calls it, so that it
             may have a GPU where the caller has none.
-        quantities: any of "energy", "forces", "potentials" and "fields", the attributes of
-            :class:`fmm_openmm.CoulombResult`.
+        quantities: any of "energy", "forces", "potentials", "fields" and "virial", the attributes
+            of :class:`fmm_openmm.CoulombResult`.
         executor: computes frames in parallel: anything with the interface of
             ``concurrent.futures.Executor``, such as a ``ProcessPoolExecutor``, the executor of a
             Dask client or the ``MPIPoolExecutor`` of mpi4py. At most 1 GiB of positions is read
@@ -62,7 +62,7 @@ def analyse(
     Returns:
         An array for each quantity, by its name, with one row a frame: "energy" (frames,), kJ/mol;
         "forces" and "fields" (frames, n, 3), kJ/mol/nm and kJ/mol/nm/e; "potentials" (frames, n),
-        kJ/mol/e.
+        kJ/mol/e; "virial" (frames, 3, 3), kJ/mol.
 
     Raises:
         ValueError, TypeError: an argument is invalid, or the first frame.
@@ -103,7 +103,7 @@ def evaluate_quantities(
     quantities: tuple[str, ...], dtype, solver: FrameSolver, positions, box_vectors
 ) -> tuple:
     """The quantities of a frame."""
-    result = solver.compute(positions, box_vectors)
+    result = solver.compute(positions, box_vectors, virial="virial" in quantities)
     return tuple(
         float(result.energy) if name == "energy" else getattr(result, name).astype(dtype)
         for name in quantities

@@ -10,16 +10,21 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fmm_openmm.arrays import to_host
 from fmm_openmm.checks import check_positions
+from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
+
+Evaluate: TypeAlias = Callable[["FrameSolver", Any, Any], Any]
+"""A function of a solver, positions and box vectors of a frame."""
 
 _kept: list[tuple[bytes, "FrameSolver"]] = []
 _keeping = threading.Lock()
@@ -43,48 +48,54 @@ class FrameSolver:
         positions: of the first frame, shape (n, 3), nm.
         box_vectors: of the first frame, shape (3, 3), nm; None for those of the solver. Ignored
             with an open boundary.
+        evaluate: what is done with each frame, ``evaluate(frame_solver, positions, box_vectors)``.
 
     Raises:
         as :meth:`fmm_openmm.CoulombSolver.compute`.
     """
 
-    def __init__(self, solver: CoulombSolver, positions, box_vectors):
-        self._first = positions, box_vectors
+    def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
+        self._first, self.evaluate = (positions, box_vectors), evaluate
         self._is_open = solver._boundary.is_open
         self._start(fresh_copy(solver))
 
     def _start(self, solver: CoulombSolver) -> None:
-        self._solver = solver
+        """Evaluate the first frame, and remember what the solver has chosen for it."""
+        self._solver, self._is_sealed = solver, False
         self._stretched: dict[tuple[int, ...], Planner] = {}
-        positions, box_vectors = self._first
-        solver.compute(positions, None if self._is_open else box_vectors)
-        if solver._method == "fmm":
-            make = _Evaluators(solver._evaluator_class, solver._used_evaluators[0])
-            solver._evaluator_class = make  # type: ignore[assignment]
-            solver._evaluators = {}
+        self.evaluate(self, *self._first)
+        _seal(solver)
+        self._is_sealed = True
+
+    @property
+    def charges(self) -> np.ndarray:
+        """The charges, shape (n,), e."""
+        return self._solver.charges
 
     def compute(self, positions, box_vectors, **wanted) -> CoulombResult:
         """See :meth:`fmm_openmm.CoulombSolver.compute`."""
         solver = self._solver
         box_vectors = None if self._is_open else box_vectors
-        if solver._method != "fmm":  # which has no boxes to remember
+        if not self._is_sealed:
             return solver.compute(positions, box_vectors, **wanted)
-        present = copy.copy(solver)
-        present._planner = copy.copy(self._planner(positions, box_vectors))
-        present._evaluators = {}
+        present = _separate(solver)
+        if solver._method == "fmm":
+            present._planner = copy.copy(self._planner(positions, box_vectors))
         result = present.compute(positions, box_vectors, **wanted)
         if present.backend != solver.backend:  # the memory of the GPU did not suffice
             self._start(fresh_copy(present))
-        solver._planner._warned |= present._planner._warned
+        if solver._method == "fmm":
+            solver._planner._warned |= present._planner._warned
         return result
 
     def _planner(self, positions, box_vectors) -> Planner:
         """The planner of the first frame; where the particles have outgrown its boxes, that of the
         first frame stretched."""
         planner = self._solver._planner
-        if not planner.problem.uses_region:
+        first = planner._latest
+        if not isinstance(first, Region):  # boxes over the cell, or another solver's
             return planner
-        capacity = planner._latest.capacity
+        capacity = first.capacity
         extent = np.ptp(self._gathered(positions, box_vectors), axis=0)
         ratio = np.maximum(extent / capacity, 1.0)
         steps = np.ceil(np.log(ratio) / np.log(GROWTH)).astype(int)
@@ -99,7 +110,7 @@ class FrameSolver:
             factor[axes] = capacity[axes] * GROWTH ** steps[axes] / extent[axes]
             made = copy.copy(planner)
             made.revise(planner.problem)
-            made.prepare(middle + factor * (typical - middle), self._cell(self._first[1]))
+            made.prepare(middle + factor * (typical - middle), self.cell(self._first[1]))
             self._stretched[key] = made
         return self._stretched[key]
 
@@ -107,18 +118,38 @@ class FrameSolver:
         """Checked positions, with the molecules of a nearly empty cell next to each other."""
         solver = self._solver
         positions = check_positions(to_host(positions), len(solver.charges))
-        return solver._planner.problem.gather(positions, self._cell(box_vectors))
+        return solver._planner.problem.gather(positions, self.cell(box_vectors))
 
-    def _cell(self, box_vectors) -> np.ndarray | None:
+    def cell(self, box_vectors) -> np.ndarray | None:
+        """The cell of a frame, shape (3, 3), nm; None with an open boundary."""
         return self._solver._cell(None if self._is_open else box_vectors)
 
 
 def fresh_copy(solver: CoulombSolver) -> CoulombSolver:
     """A solver for the same problem that has evaluated nothing yet, and that can be pickled."""
     made = copy.copy(solver)
-    made._evaluators = {}
+    made._evaluators, made._variants = {}, {}
     made._planner = copy.copy(solver._planner)
     made._planner.revise(solver._planner.problem)
+    return made
+
+
+def _seal(solver: CoulombSolver) -> None:
+    """Have the copies that :func:`_separate` makes share evaluators."""
+    if solver._method == "fmm":  # other methods remember nothing of the positions
+        used = solver._used_evaluators
+        make = _Evaluators(solver._evaluator_class, used[0] if used else None)
+        solver._evaluator_class = make  # type: ignore[assignment]
+        solver._evaluators = {}
+    for variant in solver._variants.values():
+        _seal(variant)
+
+
+def _separate(solver: CoulombSolver) -> CoulombSolver:
+    """A copy that evaluates without a trace in a sealed solver."""
+    made = copy.copy(solver)
+    made._planner, made._evaluators = copy.copy(solver._planner), copy.copy(solver._evaluators)
+    made._variants = {name: _separate(variant) for name, variant in solver._variants.items()}
     return made
 
 
@@ -126,15 +157,15 @@ def frame_solver(recipe: bytes) -> FrameSolver:
     """The solver of a worker, made once for all of its tasks.
 
     Args:
-        recipe: a pickled tuple of a solver, or of a function that returns one, and of positions and
-            box vectors of the first frame.
+        recipe: a pickled tuple of the arguments of a :class:`FrameSolver`, whose solver may be a
+            function that returns it.
     """
     with _keeping:
         if not (_kept and _kept[0][0] == recipe):
             _kept.clear()
-            solver, *first = pickle.loads(recipe)
+            solver, *arguments = pickle.loads(recipe)
             solver = solver if isinstance(solver, CoulombSolver) else solver()
-            _kept.append((recipe, FrameSolver(solver, *first)))
+            _kept.append((recipe, FrameSolver(solver, *arguments)))
         return _kept[0][1]
 
 
@@ -153,10 +184,10 @@ class _Evaluators:
 
     Args:
         make: the class.
-        first: an evaluator that has not been changed.
+        first: an evaluator that has not been changed; None if there is none.
     """
 
-    def __init__(self, make: Callable[[Specification], Evaluator], first: Evaluator):
+    def __init__(self, make: Callable[[Specification], Evaluator], first: Evaluator | None):
         self._make, self._first = make, first
         self._other: Evaluator | None = None
 
@@ -164,7 +195,7 @@ class _Evaluators:
         for known in filter(None, (self._first, self._other)):
             if _computes(known, wanted):
                 return known
-        if self._first.adopt(wanted):
+        if self._first is not None and self._first.adopt(wanted):
             return self._first
         self._other = None  # its memory may be needed
         self._other = self._make(wanted)

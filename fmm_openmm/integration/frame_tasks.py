@@ -17,6 +17,7 @@ from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.frames import Frame, count_frames, read_frames
 from fmm_openmm.errors import AnalysisError
 from fmm_openmm.integration.frame_solver import (
+    Evaluate,
     discard_frame_solver,
     frame_solver,
     fresh_copy,
@@ -80,14 +81,14 @@ class FrameTasks:
         self.done: list[int] = []
         self._failed: Part | None = None
 
-    def results(self, evaluate: Callable[..., Any]) -> Iterator[tuple[int, Any]]:
+    def results(self, evaluate: Evaluate) -> Iterator[tuple[int, Any]]:
         """Numbers of frames, and what ``evaluate(solver, positions, box_vectors)`` makes of them,
         in the order of the frames up to an error; ``solver`` is a
         :class:`fmm_openmm.integration.frame_solver.FrameSolver`."""
         if self.first is None or self.solver is None:
             return
-        recipe = make_recipe(self.solver, self.first)
-        work = partial(evaluate_frames, recipe, evaluate, self._threads)
+        recipe = make_recipe(self.solver, self.first, evaluate)
+        work = partial(evaluate_frames, recipe, self._threads)
         chunk = _chunk(self.first, self._total) if self._executor else 1
         tasks = _tasks(chain([self.first], self._reading), chunk)
         try:
@@ -173,10 +174,17 @@ def _count_particles(given) -> int | None:
     return len(given) if isinstance(given, ChargeSystem) else None
 
 
-def make_recipe(solver: CoulombSolver | Callable[[], CoulombSolver], first: Frame) -> bytes:
-    """What :func:`fmm_openmm.integration.frame_solver.frame_solver` makes its solver of, from the
-    result of :func:`make_solver` and the first frame."""
-    return pickle.dumps((solver, first.positions, first.box_vectors))
+def make_recipe(
+    solver: CoulombSolver | Callable[[], CoulombSolver], first: Frame, evaluate: Evaluate
+) -> bytes:
+    """What :func:`fmm_openmm.integration.frame_solver.frame_solver` makes its solver of.
+
+    Args:
+        solver: the result of :func:`make_solver`.
+        first: the first frame.
+        evaluate: as in :meth:`FrameTasks.results`.
+    """
+    return pickle.dumps((solver, first.positions, first.box_vectors, evaluate))
 
 
 def make_solver(given: Given, positions) -> CoulombSolver | Callable[[], CoulombSolver]:
@@ -253,14 +261,11 @@ def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[Part]:
             future.cancel()
 
 
-def evaluate_frames(
-    recipe: bytes, evaluate: Callable[..., Any], threads: int | None, task: list[tuple]
-) -> Part:
+def evaluate_frames(recipe: bytes, threads: int | None, task: list[tuple]) -> Part:
     """The results of some frames, up to one that makes an error.
 
     Args:
         recipe: as :func:`make_recipe` returns it.
-        evaluate: as in :meth:`FrameTasks.results`; can be pickled.
         threads: as in :func:`fmm_openmm.analyse`.
         task: of each frame its number, positions and box vectors.
     """
@@ -268,7 +273,8 @@ def evaluate_frames(
     with at_most_threads(threads):
         for number, positions, box_vectors in task:
             try:
-                part.rows[number] = evaluate(frame_solver(recipe), positions, box_vectors)
+                solver = frame_solver(recipe)
+                part.rows[number] = solver.evaluate(solver, positions, box_vectors)
             except Exception as error:
                 part.fault, part.number = error, number
                 break

@@ -928,6 +928,53 @@ def test_analyse_refuses(argv, message, fail, folder, trajectories):
     assert message in fail("analyse", *argv)
 
 
+# maps
+
+
+def test_potential(succeed, trajectories, tmp_path):
+    griddata = pytest.importorskip("gridData")
+    cube = pytest.importorskip("ase.io.cube")
+    frames, boxes = trajectories
+    names = ("map.dx", "map.cube", "map.npz", "profile.png")
+    dx, gaussian, arrays, plot = (str(tmp_path / name) for name in names)
+    argv = ("potential", "system.xml", "water.pdb", "--grid", "0.4", "--tolerance", "1e-5")
+    options = ("--trajectory", "run.dcd", "--stride", "2")
+    charges = fmm.ChargeSystem.from_openmm(*small_water()[1:])
+    pairs = [*zip(frames.astype(np.float32), boxes, strict=True)][::2]
+    solver = charges.solver(tolerance=1e-5, positions=pairs[0][0])
+    expected = fmm.potential_map(pairs, solver, 0.4, progress=False)
+    found = succeed(*argv, *options, "-o", arrays, "--plot", plot, "--axis", "x", "--json")
+    assert (found["frames"], found["counts"]) == (2, [5, 5, 6])
+    values = np.load(arrays)["values"]
+    assert values == pytest.approx(expected.values, rel=1e-4, abs=0.1)
+    assert found["profile"] == pytest.approx(values.mean((1, 2)))
+    assert found["places"] == pytest.approx(np.arange(5) * expected.vectors[0, 0] / 5, rel=1e-4)
+    assert Path(plot).stat().st_size > 1000
+    succeed(*argv, "run.dcd", "--stride", "2", "-o", dx, "--units", "V", "--workers", "2")
+    assert griddata.Grid(dx).grid * 96.4853 == pytest.approx(values, rel=1e-4)
+    succeed(*argv, "-o", gaussian)
+    with open(gaussian) as file:
+        atoms = cube.read_cube(file)["atoms"]
+    assert atoms.numbers.tolist() == [8, 1, 1] * 256
+    assert atoms.positions / 10 == pytest.approx(charges.positions, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-o", "x.txt"], "--output must end in .dx, .cube, .cub, .npz, got x.txt"),
+        (["--grid", "0"], "--grid must be finite and above 0 (nm), got 0.0"),
+        (["--temperature", "-1"], "--temperature must be finite and above 0 (K), got -1.0"),
+        (["--charge-width", "2"], "--charge-width must lie between 0 and 1 (nm), got 2.0"),
+        (["-o", "x.cube", "--units", "V"], "--units apply to .dx files, got x.cube"),
+        (["--trajectory", "run.dcd", "-o", "run.dcd"], "run.dcd is a file that is read"),
+        (["--stride", "0"], "--stride must be at least 1, got 0"),
+    ],
+)
+def test_potential_refuses(argv, message, fail, trajectories):
+    assert message in fail("potential", "system.xml", "water.pdb", *argv)
+
+
 def test_box_with_angles(succeed, tmp_path):
     argv = (
         "convert",
@@ -992,7 +1039,10 @@ GARBAGE = {
         (["saved.xml"], "saved.xml needs the openmm.System (.xml) that it belongs to with it"),
         (["system.xml", "empty_state.xml"], "empty_state.xml holds no positions: save it with"),
         (["water.pdb", "field.xml"], "field.xml is a force field: give it with --forcefield"),
-        (["water.pdb", "run.dcd"], "run.dcd is a trajectory: it is for fmm-openmm analyse"),
+        (
+            ["water.pdb", "run.dcd"],
+            "run.dcd is a trajectory: it is for fmm-openmm analyse and potential",
+        ),
         *(([f"garbage{ending}", *rest], f"garbage{ending}") for ending, rest in GARBAGE.items()),
         (["water.prmtop", "water.gro"], "cannot make a system of water.prmtop and water.gro"),
         (["water.pdb", "water.cif"], "water.pdb and water.cif are of the same kind"),

@@ -42,6 +42,19 @@ def test_frames_are_those_of_the_solver(water):
     assert all(np.array_equal(found[name], again[name]) for name in quantities)
 
 
+def test_virial(water):
+    """Of a homogeneous energy of degree -1 its trace is the energy."""
+    _, system, frames, boxes = water
+    pairs = list(zip(frames, boxes, strict=True))
+    solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver(tolerance=1e-5)
+    found = fmm.analyse(pairs, solver, ("energy", "virial"))
+    assert found["virial"].shape == (FRAMES, 3, 3)
+    assert np.trace(found["virial"], axis1=1, axis2=2) == pytest.approx(found["energy"])
+    for virial, pair in zip(found["virial"], pairs, strict=True):
+        expected = solver.compute(*pair, virial=True).virial
+        assert virial == pytest.approx(expected, rel=1e-5, abs=1e-5 * abs(expected).max())
+
+
 def test_a_system_gives_charges_box_and_options(water):
     _, system, frames, _ = water
     system = openmm.XmlSerializer.clone(system)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fmm_openmm as fmm
-from tests.integration.trajectories import TRAJECTORIES, liquid
+from tests.integration.trajectories import TRAJECTORIES, Backwards, liquid
 
 QUANTITIES = ("energy", "forces")
 
@@ -24,26 +24,6 @@ QUANTITIES = ("energy", "forces")
 def processes():
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
         yield executor
-
-
-class Backwards(Executor):
-    """Runs all tasks when the first result is asked for, the last one first."""
-
-    def __init__(self):
-        self.tasks = []
-
-    def submit(self, function, /, *arguments):
-        executor = self
-
-        class Late(Future):
-            def result(self, timeout=None):
-                while executor.tasks:
-                    future, work = executor.tasks.pop()
-                    future.set_result(work())
-                return super().result(timeout)
-
-        self.tasks.append((Late(), lambda: function(*arguments)))
-        return self.tasks[-1][0]
 
 
 def are_equal(found, expected):
@@ -84,6 +64,16 @@ def killing(frames, processes, at):
         if number == at:
             os.kill(processes()[0], signal.SIGKILL)
         yield frame
+
+
+@pytest.mark.parametrize("name", ["liquid", "droplet in a cell"])
+def test_virials_of_any_split(name):
+    """In nearly empty cells another solver computes them, which has a memory of its own."""
+    frames, solver = TRAJECTORIES[name]()
+    frames = frames[:4]
+    expected = fmm.analyse(frames, solver, ["virial"])["virial"]
+    found = fmm.analyse(frames, solver, ["virial"], Backwards())["virial"]
+    assert np.array_equal(found, expected)
 
 
 def test_a_worker_of_dask_that_is_killed():

@@ -1,5 +1,7 @@
-"""Trajectories in which boxes and parameters change, each with a solver."""
+"""Trajectories in which boxes and parameters change, each with a solver; and an executor that
+computes their frames in another order."""
 
+from concurrent.futures import Executor, Future
 from functools import cache
 
 import numpy as np
@@ -7,6 +9,26 @@ import numpy as np
 import fmm_openmm as fmm
 from tests.convert.small_water import BOX, small_water
 from tests.support.free_space import droplet
+
+
+class Backwards(Executor):
+    """Runs all tasks when the first result is asked for, the last one first."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def submit(self, function, /, *arguments):
+        executor = self
+
+        class Late(Future):
+            def result(self, timeout=None):
+                while executor.tasks:
+                    future, work = executor.tasks.pop()
+                    future.set_result(work())
+                return super().result(timeout)
+
+        self.tasks.append((Late(), lambda: function(*arguments)))
+        return self.tasks[-1][0]
 
 
 @cache

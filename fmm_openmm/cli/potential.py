@@ -1,0 +1,193 @@
+"""Map of the electrostatic potential on a grid, averaged over a trajectory.
+
+The potential of all charges and their periodic images, whose mean over the cell
+is zero. OpenDX files (.dx) have Angstrom and the unit of --units, Gaussian cube
+files (.cube) Bohr and Hartree/e, .npz files nm and kJ/mol/e.
+"""
+
+from contextlib import ExitStack
+
+import numpy as np
+
+from fmm_openmm.cli import inputs, notes, options
+from fmm_openmm.cli.analyse import make_solver
+from fmm_openmm.cli.interrupts import first_interrupt
+from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.cli.workers import add_workers_argument, check_workers, workers
+from fmm_openmm.convert.frames import read_frames
+from fmm_openmm.integration.potential_map import (
+    AXES,
+    UNITS,
+    WIDTHS,
+    PotentialMap,
+    potential_map,
+)
+
+EXAMPLE = """fmm-openmm potential topology.prmtop run.nc -o map.dx --units kT/e \\
+      --plot profile.png --axis z"""
+
+ENDINGS = (".dx", ".cube", ".cub", ".npz")
+
+
+def add_arguments(parser) -> None:
+    """Add the arguments of the command: files, frames, grid and output."""
+    inputs.add_arguments(parser)
+    parser.epilog += f"\n\n{inputs.TRAJECTORY_FILES} Without it the map is that of the structure."
+    group = parser.add_argument_group("map")
+    group.add_argument(
+        "--trajectory",
+        action="append",
+        default=[],
+        dest="trajectories",
+        metavar="FILE",
+        help="the trajectory, which may also stand among the other files",
+    )
+    group.add_argument(
+        "--stride", type=options.count, default=1, metavar="N", help="every Nth frame (default 1)"
+    )
+    group.add_argument(
+        "--grid",
+        type=float,
+        default=0.1,
+        dest="spacing",
+        metavar="LENGTH",
+        help="largest distance of neighbouring points, nm (default 0.1)",
+    )
+    group.add_argument(
+        "--charge-width",
+        type=float,
+        default=0.0,
+        metavar="LENGTH",
+        help="spread each charge over a Gaussian of this standard deviation, nm, which makes "
+        "averages smooth (default 0: point charges)",
+    )
+    add_workers_argument(group)
+    group.add_argument("-o", "--output", metavar="FILE", help=".dx, .cube or .npz")
+    group.add_argument(
+        "--units", choices=tuple(UNITS), default="kJ/mol/e", help="of .dx files (default kJ/mol/e)"
+    )
+    group.add_argument(
+        "--temperature", type=float, default=300.0, help="of kT/e, in K (default 300)"
+    )
+    group.add_argument(
+        "--axis",
+        choices=AXES,
+        default="z",
+        help="axis along which --plot and --json show averages over the planes across it "
+        "(default z)",
+    )
+    add_plot_argument(group)
+    options.add_fmm_arguments(parser, context=False, without=("grid",))
+
+
+def run(args, terminal) -> Outcome:
+    """Read the system, average the potential over all frames up to an interrupt, and write it."""
+    check_arguments(args)
+    drawing = figure(args.plot)
+    args.files += args.trajectories
+    with ExitStack() as stack:
+        advance = stack.enter_context(terminal.progress("reading"))
+        path = inputs.files_by_kind(args.files).get("trajectory")
+        molecules = inputs.load(args)
+        noted = notes.look(args, molecules, terminal)
+        solver = make_solver(args, molecules)
+        executor, threads = stack.enter_context(workers(args.workers))
+        interrupt = stack.enter_context(first_interrupt())
+
+        def until_interrupt():
+            if path is None:
+                yield molecules.positions
+                return
+            for number, frame in enumerate(
+                read_frames(path, len(molecules.positions), args.stride)
+            ):
+                advance(description=f"frame {number * args.stride}")
+                yield frame.positions, None if args.box else frame.box_vectors
+                if interrupt.came:
+                    return
+
+        found = potential_map(
+            until_interrupt(),
+            solver,
+            args.spacing,
+            executor,
+            False,
+            charge_width=args.charge_width,
+            threads=threads,
+        )
+    if interrupt.came:
+        terminal.say(f"Interrupted after {found.frames} frames\n")
+    if args.output:
+        elements = [atom.element for atom in molecules.topology.atoms()]
+        numbers = [0 if element is None else element.atomic_number for element in elements]
+        found.save(
+            args.output,
+            units=args.units,
+            temperature=args.temperature,
+            atoms=(numbers, molecules.positions),
+        )
+    if drawing:
+        draw(drawing, found, args.axis)
+        drawing.savefig(args.plot)
+    places, means = found.profile(args.axis)
+    terminal.pairs(
+        [
+            ("particles", str(len(molecules.positions))),
+            ("boundary", noted["boundary"]),
+            ("frames", str(found.frames)),
+            ("grid", " x ".join(map(str, found.values.shape))),
+            (
+                "spacing",
+                " x ".join(f"{s:.4f}" for s in np.linalg.norm(found.steps, axis=1)) + " nm",
+            ),
+            (
+                f"plane averages along {args.axis}",
+                f"{means.min():.3f} to {means.max():.3f} kJ/mol/e",
+            ),
+            *([("written to", args.output)] if args.output else []),
+        ]
+    )
+    result = {
+        "particles": len(molecules.positions),
+        "frames": found.frames,
+        "counts": found.values.shape,
+        "origin": found.origin,
+        "vectors": found.vectors,
+        "axis": args.axis,
+        "places": places,
+        "profile": means,
+        "file": args.output,
+        **noted,
+    }
+    return Outcome(result | {"interrupted": interrupt.came}, interrupted=interrupt.came)
+
+
+def check_arguments(args) -> None:
+    """Check the arguments of grid and output before anything is read.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+    if args.stride < 1:
+        raise ValueError(f"--stride must be at least 1, got {args.stride}")
+    if not 0 < args.spacing < np.inf:
+        raise ValueError(f"--grid must be finite and above 0 (nm), got {args.spacing}")
+    if not 0 < args.temperature < np.inf:
+        raise ValueError(f"--temperature must be finite and above 0 (K), got {args.temperature}")
+    if not 0 <= args.charge_width <= WIDTHS[1]:
+        raise ValueError(
+            f"--charge-width must lie between 0 and {WIDTHS[1]:g} (nm), got {args.charge_width}"
+        )
+    if args.output and not args.output.lower().endswith(ENDINGS):
+        raise ValueError(f"--output must end in {', '.join(ENDINGS)}, got {args.output}")
+    if args.units != "kJ/mol/e" and args.output and not args.output.lower().endswith(".dx"):
+        raise ValueError(f"--units apply to .dx files, got {args.output}")
+    check_workers(args)
+
+
+def draw(drawing, found: PotentialMap, axis: str) -> None:
+    """Plot averages over planes against their position."""
+    axes = drawing.add_subplot()
+    axes.plot(*found.profile(axis))
+    axes.set_xlabel(f"{axis}, nm")
+    axes.set_ylabel("mean potential, kJ/mol/e")

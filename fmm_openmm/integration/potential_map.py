@@ -1,0 +1,275 @@
+"""``potential_map``: the electrostatic potential on a grid, averaged over a trajectory."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmm_openmm.checks import check_choice, check_number, check_numbers, check_positions
+from fmm_openmm.integration.frame_solver import FrameSolver
+from fmm_openmm.integration.frame_tasks import FrameTasks, Given
+from fmm_openmm.integration.gaussian_charges import excess_of_points
+from fmm_openmm.integration.map_files import write_cube, write_dx
+from fmm_openmm.solver import CoulombSolver
+from fmm_openmm.units import BOHR, GAS_CONSTANT, HARTREE, VOLT
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from numpy.typing import ArrayLike
+
+ANGSTROM = 0.1
+"""1 Angstrom in nm."""
+
+MARGIN = 0.5
+"""Distance of the faces of the region from the particles of a system in free space, nm."""
+
+SPACINGS = (1e-3, 1e3)
+"""Limits of the spacing, nm."""
+
+WIDTHS = (0.0, 1.0)
+"""Limits of the width of Gaussian charges, nm."""
+
+TEMPERATURES = (1e-3, 1e6)
+"""Limits of the temperature, K."""
+
+AXES = ("x", "y", "z")
+
+UNITS: dict[str, Callable[[float], float]] = {
+    "kJ/mol/e": lambda temperature: 1.0,
+    "kT/e": lambda temperature: GAS_CONSTANT * temperature,
+    "V": lambda temperature: VOLT,
+}
+"""Units of potentials, in kJ/mol/e at a temperature, K."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PotentialMap:
+    """An electrostatic potential on a grid.
+
+    Attributes:
+        values: at the points, shape (nx, ny, nz), kJ/mol/e. Point (i, j, k) lies at
+            ``origin + i / nx * vectors[0] + j / ny * vectors[1] + k / nz * vectors[2]``.
+        origin: shape (3,), nm.
+        vectors: of the region that the grid divides, shape (3, 3), nm, a row a vector: the mean box
+            vectors if the grid covers the periodic cell.
+        frames: number of frames that ``values`` are a mean of.
+    """
+
+    values: np.ndarray
+    origin: np.ndarray
+    vectors: np.ndarray
+    frames: int
+
+    def __repr__(self) -> str:
+        counts = " x ".join(map(str, self.values.shape))
+        return f"PotentialMap({counts} points, mean of {self.frames} frames)"
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Vectors from point to point along the three axes, shape (3, 3), nm."""
+        return self.vectors / np.array(self.values.shape)[:, None]
+
+    @property
+    def points(self) -> np.ndarray:
+        """The points, shape (nx, ny, nz, 3), nm."""
+        return self.origin + grid_fractions(self.values.shape) @ self.vectors
+
+    def profile(self, axis: str = "z") -> tuple[np.ndarray, np.ndarray]:
+        """Averages over the planes of the grid across an axis.
+
+        Args:
+            axis: "x", "y" or "z", for the planes of points with the same first, second or third
+                index. In a skewed cell these are the planes of two of the vectors.
+
+        Returns:
+            Positions of the planes along their normal, shape (k,), nm; means, shape (k,), kJ/mol/e.
+        """
+        number = AXES.index(check_choice(axis, AXES, "axis"))
+        others = [index for index in range(3) if index != number]
+        normal = np.cross(*self.vectors[others])
+        normal *= np.sign(normal @ self.vectors[number]) / np.linalg.norm(normal)
+        step = self.steps[number] @ normal
+        places = self.origin @ normal + step * np.arange(self.values.shape[number])
+        return places, self.values.mean(tuple(others))
+
+    def save(
+        self,
+        path: str | os.PathLike,
+        *,
+        units: str = "kJ/mol/e",
+        temperature: float = 300.0,
+        atoms: "tuple[Sequence[int], ArrayLike] | None" = None,
+    ) -> None:
+        """Write a file, whose kind its ending tells.
+
+        ``.dx``: OpenDX, lengths in Angstrom. ``.cube`` or ``.cub``: Gaussian cube, lengths in Bohr
+        and values in Hartree/e, which the format prescribes. ``.npz``: the arrays ``values``,
+        ``origin`` and ``vectors``, and ``frames``, as they are here.
+
+        Args:
+            path: of the file, which is replaced.
+            units: of the values in an OpenDX file: "kJ/mol/e", "kT/e", as APBS writes them, or "V".
+            temperature: of kT, K.
+            atoms: atomic numbers, shape (n,), and positions, shape (n, 3), nm, for a cube file,
+                which is written without atoms otherwise.
+
+        Raises:
+            ValueError: an argument is invalid; the message names it.
+        """
+        file, kind = Path(path), Path(path).suffix.lower()
+        check_choice(units, tuple(UNITS), "units")
+        temperature = check_number(temperature, "temperature", *TEMPERATURES)
+        if units != "kJ/mol/e" and kind != ".dx":
+            raise ValueError(f"`units` must be 'kJ/mol/e' with {kind} files, got {units!r}")
+        title = f"electrostatic potential, {units}, mean of {self.frames} frames"
+        if kind == ".dx":
+            values = self.values / UNITS[units](temperature)
+            write_dx(file, values, self.origin / ANGSTROM, self.steps / ANGSTROM, title)
+        elif kind in (".cube", ".cub"):
+            numbers, places = atoms or ((), np.zeros((0, 3)))
+            placed = [int(z) for z in numbers], np.reshape(places, (-1, 3)) / BOHR
+            title = title.replace(units, "Hartree/e")
+            write_cube(
+                file, self.values / HARTREE, self.origin / BOHR, self.steps / BOHR, placed, title
+            )
+        elif kind == ".npz":
+            np.savez(file, **vars(self))
+        else:
+            raise ValueError(f"`path` must end in .dx, .cube, .cub or .npz, got {path}")
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Points that fill a region.
+
+    Attributes:
+        counts: of points along the vectors.
+        origin: shape (3,), nm.
+        vectors: of the region, shape (3, 3), nm.
+        follows: whether the box vectors of a frame take their place.
+    """
+
+    counts: tuple[int, ...]
+    origin: np.ndarray
+    vectors: np.ndarray
+    follows: bool
+
+    def region(self, box_vectors) -> np.ndarray:
+        """The vectors of the region in a frame, shape (3, 3), nm."""
+        if box_vectors is None or not self.follows:
+            return self.vectors
+        return check_numbers(box_vectors, "nanometer", "box_vectors")
+
+
+def potential_map(
+    frames: Any,
+    solver_or_system: Given,
+    spacing: float = 0.1,
+    executor: "Executor | None" = None,
+    progress: bool = True,
+    *,
+    origin: "ArrayLike | None" = None,
+    vectors: "ArrayLike | None" = None,
+    charge_width: float = 0.0,
+    threads: int | None = None,
+) -> PotentialMap:
+    r"""The potential of all charges and their images on a grid, averaged over a trajectory.
+
+    .. math:: \phi(x) = k_e \sum_i \sum_{n} \frac{q_i}{|x - x_i - n|}
+
+    as :class:`fmm_openmm.CoulombSolver` sums it, exclusions disregarded: with periodic boundary
+    conditions its mean over the cell is zero. It diverges at the charges, near which single points
+    of the map are large, unless ``charge_width`` spreads each charge over a Gaussian, with
+    :math:`\operatorname{erf}(r / \sqrt 2 w) / r` in place of :math:`1 / r`.
+
+    The grid covers the periodic cell. Where the cell changes from frame to frame its points move
+    with it, and values at the same fractional coordinates are averaged. In free space the grid
+    covers the particles of the first frame and 0.5 nm around them.
+
+    Args:
+        frames, solver_or_system, executor, progress, threads: as in :func:`fmm_openmm.analyse`.
+        spacing: largest distance of neighbouring points along the axes, nm.
+        origin: of the grid, shape (3,), nm; by default that of coordinates, or the lowest corner in
+            free space.
+        vectors: of a region to cover in place of the cell, shape (3, 3), nm; it stays the same in
+            all frames.
+        charge_width: standard deviation w of the Gaussian charges, nm; 0 for point charges. With
+            ``spacing`` or more, averages of the map are those of the potential. At a distance of
+            0.001 nm from a charge in single precision, values are exact to about 2 kJ/mol/e.
+
+    Raises:
+        ValueError, TypeError, UnsupportedError, AnalysisError: as :func:`fmm_openmm.analyse`; the
+            arrays of an AnalysisError are ``values``, ``origin`` and ``vectors``.
+        ValueError: there are no frames, or a point lies on a charge.
+    """
+    spacing = check_number(spacing, "spacing", *SPACINGS)
+    charge_width = check_number(charge_width, "charge_width", *WIDTHS)
+    work = FrameTasks(frames, solver_or_system, executor, progress, threads)
+    if work.first is None:
+        work.check({})
+        raise ValueError("`frames` must have at least one frame")
+    grid = _grid(work.solver, work.first, spacing, origin, vectors)
+    total, region = np.zeros(grid.counts), np.zeros((3, 3))
+    for _, (values, covered) in work.results(partial(potentials_on_grid, grid, charge_width)):
+        total += values
+        region += covered
+    count = max(1, len(work.done))
+    found = PotentialMap(total / count, grid.origin, region / count, len(work.done))
+    work.check({name: getattr(found, name) for name in ("values", "origin", "vectors")})
+    return found
+
+
+def potentials_on_grid(
+    grid: _Grid, charge_width: float, solver: FrameSolver, positions, box_vectors
+) -> tuple[np.ndarray, np.ndarray]:
+    """The potentials of a frame, shape (nx, ny, nz), kJ/mol/e, and the vectors of the region."""
+    region = grid.region(box_vectors)
+    points = (grid.origin + grid_fractions(grid.counts) @ region).reshape(-1, 3)
+    values = np.array(solver.compute(positions, box_vectors, points=points).point_potentials)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise ValueError(
+            f"`origin`: the grid point at {points[bad[0]].round(4).tolist()} nm lies on a charge"
+        )
+    if charge_width:
+        x = check_positions(positions, len(solver.charges))
+        cell = solver.cell(box_vectors)
+        values -= excess_of_points(points, x, solver.charges, cell, charge_width)
+    return values.reshape(grid.counts), region
+
+
+def grid_fractions(counts: Sequence[int]) -> np.ndarray:
+    """Fractional coordinates of the points of a grid, shape (nx, ny, nz, 3)."""
+    axes = [np.arange(count) / count for count in counts]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), -1)
+
+
+def _grid(solver, first, spacing: float, origin, vectors) -> _Grid:
+    """The grid over the given region, else over the cell or the particles of the first frame."""
+    follows = vectors is None
+    if vectors is not None:
+        vectors = check_numbers(vectors, "nanometer", "vectors")
+        if vectors.shape != (3, 3) or not abs(np.linalg.det(vectors)) > 0:
+            raise ValueError(f"`vectors` must be three independent rows, got {vectors.tolist()}")
+    elif isinstance(solver, CoulombSolver) and solver._boundary.is_open:
+        positions = check_positions(first.positions, len(solver.charges))
+        low, high = positions.min(0) - MARGIN, positions.max(0) + MARGIN
+        vectors, follows = np.diag(high - low), False
+        origin = low if origin is None else origin
+    elif first.box_vectors is not None:
+        vectors = check_numbers(first.box_vectors, "nanometer", "box_vectors")
+    elif isinstance(solver, CoulombSolver):
+        vectors = solver._box_vectors
+    else:
+        raise ValueError("`vectors` must be given for frames without box vectors")
+    origin = np.zeros(3) if origin is None else check_numbers(origin, "nanometer", "origin")
+    if origin.shape != (3,):
+        raise ValueError(f"`origin` must have shape (3,), got {origin.shape}")
+    lengths = np.linalg.norm(vectors, axis=1)
+    counts = np.maximum(1, np.ceil(lengths / spacing - 1e-9)).astype(int)
+    return _Grid(tuple(counts.tolist()), origin, vectors, follows)
