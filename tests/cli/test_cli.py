@@ -874,11 +874,11 @@ def test_analyse_that_is_interrupted_keeps_what_it_has(succeed, trajectories, mo
     """Ctrl-C during the first frame."""
     compute, calls = fmm.CoulombSolver.compute, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **keywords):
         if not calls:
             signal.raise_signal(signal.SIGINT)
         calls.append(arguments)
-        return compute(*arguments)
+        return compute(*arguments, **keywords)
 
     monkeypatch.setattr(fmm.CoulombSolver, "compute", interrupted)
     argv = ("analyse", "system.xml", "run.dcd", "-o", "first.npz", "--potentials")
