@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # editors and type checkers do not follow imports on first us
         check_system,
         find_fmm,
         potential_map,
+        pressure_tensor,
         restore_pme,
+        state_energies,
         use_fmm,
         validate,
     )
@@ -46,7 +48,9 @@ _LAZY = {
     "use_fmm": "fmm_openmm.integration",
     "PotentialMap": "fmm_openmm.integration",
     "potential_map": "fmm_openmm.integration",
+    "pressure_tensor": "fmm_openmm.integration",
     "restore_pme": "fmm_openmm.integration",
+    "state_energies": "fmm_openmm.integration",
     "validate": "fmm_openmm.integration",
     "ValidationReport": "fmm_openmm.integration",
 }

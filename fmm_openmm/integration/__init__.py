@@ -1,5 +1,6 @@
-"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`,
-:func:`restore_pme`, :func:`validate`, :func:`analyse`, :func:`potential_map`."""
+"""The solver inside OpenMM: :class:`FMMForce`, :func:`use_fmm`, :func:`restore_pme`,
+:func:`validate`, :func:`analyse`, :func:`potential_map`, :func:`state_energies`,
+:func:`pressure_tensor`."""
 
 import openmm
 
@@ -15,10 +16,12 @@ from fmm_openmm.integration import xml  # noqa: E402
 from fmm_openmm.integration.analysis import analyse  # noqa: E402
 from fmm_openmm.integration.conversion.system import restore_pme, use_fmm  # noqa: E402
 from fmm_openmm.integration.force import FMMForce, find_fmm  # noqa: E402
-from fmm_openmm.integration.guard import contexts  # noqa: E402
+from fmm_openmm.integration.guard import contexts, groups  # noqa: E402
 from fmm_openmm.integration.guard.edits import check_system  # noqa: E402
 from fmm_openmm.integration.potential_map import PotentialMap, potential_map  # noqa: E402
+from fmm_openmm.integration.pressure import pressure_tensor  # noqa: E402
 from fmm_openmm.integration.reporter import FMMReporter  # noqa: E402
+from fmm_openmm.integration.states import state_energies  # noqa: E402
 from fmm_openmm.integration.validation import ValidationReport, validate  # noqa: E402
 
 __all__ = [
@@ -30,10 +33,13 @@ __all__ = [
     "check_system",
     "find_fmm",
     "potential_map",
+    "pressure_tensor",
     "restore_pme",
+    "state_energies",
     "use_fmm",
     "validate",
 ]
 
 contexts.install()
+groups.install()
 xml.install()

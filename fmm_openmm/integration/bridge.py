@@ -124,13 +124,14 @@ class HostBridge:
                 f"`{self.definition.options.native_only}` needs a Context on the CUDA platform"
             )
 
-    def evaluate(self, positions, box_vectors, values) -> CoulombResult:
+    def evaluate(self, positions, box_vectors, values, **quantities) -> CoulombResult:
         """Energy, forces, potentials and fields.
 
         Args:
             positions: shape (n, 3), nm.
             box_vectors: shape (3, 3), nm; ignored in free space.
             values: global parameters of the Context, by name.
+            quantities: keywords of :meth:`CoulombSolver.compute` that ask for more.
         """
         with self._lock:
             charges = self.parameters_in(values).charges(values)
@@ -146,7 +147,8 @@ class HostBridge:
                     "add one particle to the force for each of the System before a Context is made"
                 )
             cell = self._structure.cell(box_vectors)
-            return self._loaded_solver(charges, cell, positions).compute(positions, cell)
+            solver = self._loaded_solver(charges, cell, positions)
+            return solver.compute(positions, cell, **quantities)
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
         """Charges, shape (n,), e, and structure for a Context with the given global parameters."""

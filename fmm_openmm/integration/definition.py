@@ -95,7 +95,7 @@ class Parameters:
     def charges(self, values) -> np.ndarray:
         """Charges for values of the global parameters; the same array as long as these do not
         change."""
-        key = tuple(map(values.get, self.names, self.defaults))
+        key = self.values(values)
         if key not in self._latest:
             charges = self.base.copy()
             np.add.at(
@@ -106,6 +106,17 @@ class Parameters:
             self._latest.clear()
             self._latest[key] = charges
         return self._latest[key]
+
+    def values(self, values) -> tuple[float, ...]:
+        """The value of each global parameter among values by name; else its default."""
+        return tuple(map(values.get, self.names, self.defaults))
+
+    def slopes(self) -> np.ndarray:
+        """Derivatives of the charges with respect to each of p global parameters, shape (p, n), e
+        per unit of the parameter."""
+        slopes = np.zeros((len(self.names), len(self.base)))
+        np.add.at(slopes, (self.targets[:, 0], self.targets[:, 1]), self.scales)
+        return slopes
 
     def derivatives(self, potentials: np.ndarray) -> dict[str, float]:
         """``{name: sum(scale * potential)}``, the derivative of the energy with respect to each

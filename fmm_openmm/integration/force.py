@@ -3,6 +3,7 @@
 import operator
 import pickle
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fmm_openmm.integration.identity import bridge_of
 from fmm_openmm.integration.native import callbacks, pair_choice
 from fmm_openmm.integration.options import ForceKeywords, Options
 from fmm_openmm.integration.pickled import replace_pickle
+from fmm_openmm.integration.quadratic import quadratic_energies, read_states
 from fmm_openmm.integration.snapshots import REVISION, revision_of
 from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE
@@ -498,19 +500,95 @@ class FMMForce(_PythonForce):
         parameters, potentials = self._evaluate(context, "getEnergyParameterDerivativesInContext")
         return parameters.derivatives(potentials)
 
+    def getStateEnergiesInContext(
+        self,
+        context: openmm.Context,
+        states: Sequence[Mapping[str, float]],
+        derivatives: bool = False,
+    ) -> Any:
+        r"""The energy of this force in each of K states, which are values of global parameters, at
+        the positions of a Context, from one evaluation.
+
+        .. math:: E = \tfrac12 v^T G v, \quad v = (1, \lambda_1, \dots, \lambda_S), \quad
+                  \frac{\partial E}{\partial \lambda_s} = (G v)_s
+
+        G holds the interaction energies of S + 1 sets of charges: those at zero parameters, and the
+        charge scales of each of the S parameters that differ between states (of all parameters with
+        ``derivatives``). The solver of the host bridge computes them on every platform.
+        :func:`fmm_openmm.state_energies` adds the other forces of the System.
+
+        Args:
+            context: with positions.
+            states: for each state ``{name: value}``. Parameters that are not named keep the values
+                of the Context.
+            derivatives: also return the derivatives.
+
+        Returns:
+            energies, shape (K,), kJ/mol; with ``derivatives`` a tuple of these and
+            ``{name: array}`` for each global parameter of this force, shape (K,), kJ/mol per unit
+            of the parameter, as :meth:`getEnergyParameterDerivativesInContext` gives it.
+
+        Raises:
+            ValueError: a parameter is unknown or a value is not finite; or the Context does not
+                use this force.
+            TypeError: ``states`` is not a sequence of dictionaries of numbers.
+        """
+        self._require_in(context, "getStateEnergiesInContext")
+        full, values = read_states(context, states)
+        parameters = self._bridge.parameters_in(values)
+        energies, slopes = quadratic_energies(
+            parameters,
+            full,
+            lambda sets: self._compute(context, charges=sets, fields=False).matrix,
+            derivatives,
+        )
+        by_name = dict(zip(parameters.names, slopes.T, strict=True))
+        return (energies, by_name) if derivatives else energies
+
+    def getVirialInContext(self, context: openmm.Context) -> np.ndarray:
+        r"""The virial of this force at the positions of a Context.
+
+        .. math:: W_{ij} = -\frac{\partial U}{\partial e_{ij}} \quad\text{for}\quad
+                  x_i \to x_i + e_{ij} x_j
+
+        The strain e moves all particles and the box vectors. The virial is symmetric, and its trace
+        is the energy. Divided by the volume, it is the force's part of the pressure tensor of
+        atoms; :func:`fmm_openmm.pressure_tensor` adds all other forces. The solver of the host
+        bridge computes it on every platform.
+
+        Args:
+            context: with positions.
+
+        Returns:
+            shape (3, 3), kJ/mol.
+
+        Raises:
+            ValueError: the Context does not use this force, or there are no periodic boundary
+                conditions.
+        """
+        self._require_in(context, "getVirialInContext")
+        if not self.usesPeriodicBoundaryConditions():
+            raise ValueError("getVirialInContext: the FMMForce has no periodic boundary conditions")
+        return self._compute(context, virial=True).virial
+
     def _evaluate(self, context: openmm.Context, method: str):
         self._require_in(context, method)
         session, _ = callbacks.status(self._bridge, context)
         potentials = session and session.potentials(context)
-        if potentials is not None:
-            return self._bridge.parameters_in(dict(context.getParameters())), potentials
+        if potentials is None:
+            potentials = self._compute(context).potentials
+        return self._bridge.parameters_in(dict(context.getParameters())), potentials
+
+    def _compute(self, context: openmm.Context, **quantities) -> Any:
+        """The result of the host bridge's solver for a Context, with keywords of
+        :meth:`CoulombSolver.compute`, on which the type of the result depends."""
         state = _state(context)
-        values = dict(state.getParameters())
-        positions = state.getPositions(asNumpy=True)._value
-        result = self._bridge.evaluate(
-            positions, state.getPeriodicBoxVectors(asNumpy=True)._value, values
+        return self._bridge.evaluate(
+            state.getPositions(asNumpy=True)._value,
+            state.getPeriodicBoxVectors(asNumpy=True)._value,
+            dict(state.getParameters()),
+            **quantities,
         )
-        return self._bridge.parameters_in(values), result.potentials
 
     def _require_in(self, context: openmm.Context, method: str) -> None:
         if not isinstance(context, openmm.Context):

@@ -1,0 +1,237 @@
+"""``pressure_tensor``: the pressure tensor of a Context, by the virials of its forces."""
+
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import numpy as np
+import openmm
+
+from fmm_openmm.checks import check_choice
+from fmm_openmm.convert.cells import reduced
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.force import FMMForce
+from fmm_openmm.integration.guard.groups import force_groups
+from fmm_openmm.units import AVOGADRO
+
+SCALES = ("molecules", "atoms")
+
+BAR = 1e-25 * AVOGADRO
+"""One bar in kJ/mol/nm^3."""
+
+STRAIN = 1e-3
+"""Strain of the central differences, as in OpenMM: the same pairs cross a cutoff."""
+
+LINEAR_SITES = (openmm.TwoParticleAverageSite, openmm.ThreeParticleAverageSite)
+"""Virtual sites that a strain of all particles leaves in place between these."""
+
+
+def pressure_tensor(
+    context: openmm.Context, scale: str = "molecules", kinetic: bool = True
+) -> np.ndarray:
+    r"""The instantaneous pressure tensor of all forces that the integrator of a Context applies.
+
+    .. math:: P_{ij} V = \sum_m \frac{p_{m,i}\, p_{m,j}}{M_m} + W_{ij}, \quad
+              W_{ij} = -\frac{\partial U}{\partial e_{ij}}
+
+    The sum runs over molecules or atoms with momenta p and masses M. The strain e moves molecules
+    as a whole, or atoms, and the box vectors: :math:`x_i \to x_i + e_{ij} x_j`. Its elements on and
+    above the diagonal are minus those of OpenMM's
+    ``MonteCarloFlexibleBarostat.computeStressTensor``, for which no barostat is needed here. The
+    tensor of molecules is symmetric on average, not at an instant; take ``(P + P.T) / 2`` for a
+    symmetric one with the same average. The trace over three is the pressure.
+
+    Each virial is computed in the cheapest exact way:
+
+    - of an FMMForce by the FMM (:meth:`FMMForce.getVirialInContext
+      <fmm_openmm.FMMForce.getVirialInContext>`),
+    - of forces without periodic boundary conditions, such as bonds, from forces and positions,
+    - of other forces, such as Lennard-Jones, by central differences of the energy in twelve
+      strained boxes.
+
+    OpenMM evaluates force groups, not forces. An FMMForce in the same group as a force of the last
+    kind is strained with it, which is less accurate and costs twelve of its evaluations; call
+    ``force.setForceGroup(1)``, or another unused group, before the Context is made.
+
+    Args:
+        context: with positions and, if ``kinetic``, velocities. It is the same afterwards.
+        scale: "molecules", those of ``context.getMolecules()``, or "atoms". The averages of both
+            are the same. Constraints contribute to the pressure of atoms only, and OpenMM does not
+            report their forces.
+        kinetic: include the first sum, else only the virial.
+
+    Returns:
+        shape (3, 3), bar. For forces that do not change under rotation of the whole system, which
+        excludes fields and restraints in place, elements below the diagonal are as defined above.
+
+    Raises:
+        UnsupportedError: ``scale="atoms"`` with constraints, or with virtual sites that are no
+            averages of other particles.
+        ValueError: no force has periodic boundary conditions, an argument is invalid, or forces or
+            force groups of the System were changed after the Context was made.
+        TypeError: not a Context.
+        OpenMMException: the Context has no positions.
+
+    The formula for molecules is that of G. Ciccotti and J. P. Ryckaert, Comput. Phys. Rep. 4, 346
+    (1986), doi:10.1016/0167-7977(86)90022-5.
+    """
+    groups = force_groups(context)
+    check_choice(scale, SCALES, "scale")
+    system = context.getSystem()
+    if not system.usesPeriodicBoundaryConditions():
+        raise ValueError("pressure_tensor: no force of the System has periodic boundary conditions")
+    if scale == "atoms":
+        _check_atoms(system)
+    integrated = context.getIntegrator().getIntegrationForceGroups()
+    groups = {number: forces for number, forces in groups.items() if integrated >> number & 1}
+    frame = _Frame.from_context(context, scale)
+    total = _virial(context, groups, frame)
+    if kinetic:
+        total += frame.kinetic(context)
+    return total / (np.linalg.det(frame.box) * BAR)
+
+
+def _check_atoms(system: openmm.System) -> None:
+    """Refuse what the virial of atoms lacks."""
+    if system.getNumConstraints():
+        raise UnsupportedError(
+            f"`scale='atoms'` needs the forces of the System's {system.getNumConstraints()} "
+            "constraints, which OpenMM does not report: use 'molecules'"
+        )
+    for index in range(system.getNumParticles()):
+        if system.isVirtualSite(index):
+            kind = type(system.getVirtualSite(index))
+            if kind not in LINEAR_SITES:
+                raise UnsupportedError(
+                    f"`scale='atoms'` would deform the {kind.__name__} of particle {index}: "
+                    "use 'molecules'"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """A configuration, and how a strain moves it.
+
+    Attributes:
+        system: the System.
+        positions: shape (n, 3), nm.
+        centres: what a strain multiplies for each particle: the centre of its molecule, or its
+            position; shape (n, 3), nm.
+        box: box vectors, shape (3, 3), nm.
+        molecules: index of the molecule, or atom, of each particle, shape (n,).
+    """
+
+    system: openmm.System
+    positions: np.ndarray
+    centres: np.ndarray
+    box: np.ndarray
+    molecules: np.ndarray
+
+    @classmethod
+    def from_context(cls, context: openmm.Context, scale: str) -> "_Frame":
+        state = context.getState(positions=True)
+        positions = state.getPositions(asNumpy=True)._value
+        molecules = np.arange(len(positions))
+        if scale == "molecules":
+            for index, members in enumerate(context.getMolecules()):
+                molecules[list(members)] = index
+        counts = np.bincount(molecules)
+        centres = (_sums(positions, molecules) / counts[:, None])[molecules]
+        box = state.getPeriodicBoxVectors(asNumpy=True)._value
+        return cls(context.getSystem(), positions, centres, box, molecules)
+
+    def kinetic(self, context: openmm.Context) -> np.ndarray:
+        """``sum p_i p_j / M``, shape (3, 3), kJ/mol."""
+        count = len(self.positions)
+        masses = np.array([self.system.getParticleMass(i)._value for i in range(count)])
+        velocities = context.getState(velocities=True).getVelocities(asNumpy=True)._value
+        momenta = _sums(masses[:, None] * velocities, self.molecules)
+        total = np.bincount(self.molecules, weights=masses)
+        momenta, total = momenta[total > 0], total[total > 0]
+        return momenta.T @ (momenta / total[:, None])
+
+    def strained(self, i: int, j: int, size: float) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and box vectors, in reduced form, after the strain ``e_ij``, i <= j."""
+        positions, box = self.positions.copy(), self.box.copy()
+        positions[:, i] += size * self.centres[:, j]
+        box[:, i] += size * self.box[:, j]
+        return positions, reduced(box)
+
+    def internal(self, forces: np.ndarray) -> np.ndarray:
+        """The part of the virial of atoms that a strain of molecules lacks, shape (3, 3)."""
+        return forces.T @ (self.positions - self.centres)
+
+
+def _sums(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
+    """Sums of values, shape (n, 3), over each molecule, shape (m, 3)."""
+    return np.column_stack([np.bincount(molecules, weights=column) for column in values.T])
+
+
+def _virial(
+    context: openmm.Context, groups: dict[int, list[openmm.Force]], frame: _Frame
+) -> np.ndarray:
+    """``-dU/de_ij`` of all forces in the groups, shape (3, 3), kJ/mol."""
+    periodic = {
+        number: [force for force in forces if _is_periodic(force)]
+        for number, forces in groups.items()
+    }
+    strained = {
+        number
+        for number, forces in periodic.items()
+        if any(not isinstance(force, FMMForce) for force in forces)
+    }
+    total, forces = np.zeros((3, 3)), np.zeros_like(frame.positions)
+    others = {number for number in groups if groups[number] != periodic[number]} - strained
+    if others:
+        forces += _forces(context, frame, others)
+    for number in groups.keys() - strained:
+        for force in periodic[number]:
+            result = force._compute(context, virial=True)
+            total += result.virial - frame.internal(result.forces)
+            if number in others:
+                forces -= result.forces
+    total += forces.T @ frame.centres
+    if strained:
+        total += _differences(context, frame, strained)
+    return total
+
+
+def _is_periodic(force: openmm.Force) -> bool:
+    """Whether the energy depends on the box vectors."""
+    try:
+        return force.usesPeriodicBoundaryConditions()
+    except openmm.OpenMMException:  # a force of another package that does not tell
+        return True
+
+
+def _forces(context: openmm.Context, frame: _Frame, groups: set[int]) -> np.ndarray:
+    """Forces of groups, shape (n, 3), kJ/mol/nm. Those on virtual sites are zero: OpenMM adds them
+    to the particles that the sites depend on, and reports them all the same."""
+    forces = context.getState(forces=True, groups=groups).getForces(asNumpy=True)._value
+    sites = [frame.system.isVirtualSite(index) for index in range(len(forces))]
+    return np.where(np.array(sites)[:, None], 0.0, forces)
+
+
+def _differences(context: openmm.Context, frame: _Frame, groups: set[int]) -> np.ndarray:
+    """The virial of groups by central differences, shape (3, 3), kJ/mol.
+
+    The virial of atoms is symmetric, so that elements below the diagonal follow from those above
+    it and the forces.
+    """
+    internal = frame.internal(_forces(context, frame, groups))
+    virial = np.zeros((3, 3))
+    checkpoint = context.createCheckpoint()
+    try:
+        for i, j in combinations_with_replacement(range(3), 2):
+            energies = []
+            for size in (-STRAIN, STRAIN):
+                positions, box = frame.strained(i, j, size)
+                context.setPeriodicBoxVectors(*box)
+                context.setPositions(positions)
+                state = context.getState(energy=True, groups=groups)
+                energies.append(state.getPotentialEnergy()._value)
+            virial[i, j] = (energies[0] - energies[1]) / (2 * STRAIN)
+            if i != j:
+                virial[j, i] = virial[i, j] + internal[i, j] - internal[j, i]
+    finally:
+        context.loadCheckpoint(checkpoint)
+    return virial
