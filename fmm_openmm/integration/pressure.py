@@ -1,7 +1,7 @@
 """``pressure_tensor``: the pressure tensor of a Context, by the virials of its forces."""
 
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import chain, combinations_with_replacement
 
 import numpy as np
 import openmm
@@ -55,8 +55,8 @@ def pressure_tensor(
     Args:
         context: with positions and, if ``kinetic``, velocities. It is the same afterwards.
         scale: "molecules", those of ``context.getMolecules()``, or "atoms". The averages of both
-            are the same. Constraints contribute to the pressure of atoms only, and OpenMM does not
-            report their forces.
+            are the same. Molecules must be whole, as for OpenMM's barostats. Constraints contribute
+            to the pressure of atoms only, and OpenMM does not report their forces.
         kinetic: include the first sum, else only the virial.
 
     Returns:
@@ -66,8 +66,9 @@ def pressure_tensor(
     Raises:
         UnsupportedError: ``scale="atoms"`` with constraints, or with virtual sites that are no
             averages of other particles.
-        ValueError: no force has periodic boundary conditions, an argument is invalid, or forces or
-            force groups of the System were changed after the Context was made.
+        ValueError: no force has periodic boundary conditions, an argument is invalid, particles of
+            a molecule are in different periodic images, or forces or force groups of the System
+            were changed after the Context was made.
         TypeError: not a Context.
         OpenMMException: the Context has no positions.
 
@@ -84,10 +85,28 @@ def pressure_tensor(
     integrated = context.getIntegrator().getIntegrationForceGroups()
     groups = {number: forces for number, forces in groups.items() if integrated >> number & 1}
     frame = _Frame.from_context(context, scale)
+    if scale == "molecules":
+        _check_whole(groups, frame)
     total = _virial(context, groups, frame)
     if kinetic:
         total += frame.kinetic(context)
     return total / (np.linalg.det(frame.box) * BAR)
+
+
+def _check_whole(groups: dict[int, list[openmm.Force]], frame: "_Frame") -> None:
+    """Refuse molecules whose particles are in different periodic images: they have no centre."""
+    for force in chain.from_iterable(groups.values()):
+        if isinstance(force, FMMForce):
+            pairs = force._bridge.fix_structure().exclusions
+            delta = frame.positions[pairs[:, 1]] - frame.positions[pairs[:, 0]]
+            images = np.rint(delta @ np.linalg.inv(frame.box)).any(1)
+            if images.any():
+                first, second = pairs[images.argmax()]
+                raise ValueError(
+                    f"`scale='molecules'` needs whole molecules, but particles {first} and "
+                    f"{second}, which are excluded from each other, are in different periodic "
+                    "images: set positions of whole molecules, or use 'atoms'"
+                )
 
 
 def _check_atoms(system: openmm.System) -> None:

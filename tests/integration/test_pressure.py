@@ -209,6 +209,25 @@ def test_sites_that_a_strain_would_deform(tip5p):
         fmm.pressure_tensor(tip5p.context(), "atoms")
 
 
+def test_molecules_that_are_not_whole(flexible_water):
+    """They have no centre; the pressure of their atoms is that of whole molecules."""
+    for force in flexible_water.system.getForces():
+        if hasattr(force, "setUsesPeriodicBoundaryConditions"):
+            force.setUsesPeriodicBoundaryConditions(True)
+    flexible_water.nonbonded.setExceptionsUsePeriodicBoundaryConditions(True)
+    flexible_water.nonbonded.setUseSwitchingFunction(True)
+    flexible_water.nonbonded.setSwitchingDistance(0.6)
+    fmm.use_fmm(flexible_water.system, **TIGHT)
+    whole = fmm.pressure_tensor(moving(flexible_water), "atoms")
+    flexible_water.positions %= np.diag(flexible_water.cell)
+    context = moving(flexible_water)
+    with pytest.raises(
+        ValueError, match=r"whole molecules, but particles \d+ and \d+, which are excluded"
+    ):
+        fmm.pressure_tensor(context)
+    np.testing.assert_allclose(fmm.pressure_tensor(context, "atoms"), whole, atol=0.1)
+
+
 def test_what_has_no_pressure(ions):
     with pytest.raises(ValueError, match=r"`scale` must be one of 'molecules', 'atoms', got 'all'"):
         fmm.pressure_tensor(ions.context(), "all")
