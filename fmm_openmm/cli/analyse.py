@@ -1,8 +1,9 @@
-"""Coulomb energies of every frame of a trajectory and, if asked for, potentials and forces.
+"""Coulomb energies of every frame of a trajectory and, if asked for, more.
 
 Electrostatics alone, exceptions excluded, by the stand-alone
 solver, at any tolerance, regardless of the one used in the simulation. Energies are in
-kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm.
+kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm, virials in
+kJ/mol.
 """
 
 import csv
@@ -23,7 +24,7 @@ from fmm_openmm.integration.validation import charges_and_cell, electrostatics
 EXAMPLE = """fmm-openmm analyse topology.prmtop run.nc --potentials \\
       --output potentials.npz"""
 
-ARRAYS = ("potentials", "forces")
+ARRAYS = ("potentials", "forces", "virial")
 
 
 def add_arguments(parser) -> None:
@@ -37,12 +38,14 @@ def add_arguments(parser) -> None:
     add_workers_argument(group)
     group.add_argument("--potentials", action="store_true", help="potentials at the atoms as well")
     group.add_argument("--forces", action="store_true", help="electrostatic forces as well")
+    group.add_argument("--virial", action="store_true", help="electrostatic virials as well")
     group.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         help=".csv: frame, time and energy; .npz: arrays frames, times, energies and, of type "
-        "float32, potentials (frames, atoms) and forces (frames, atoms, 3)",
+        "float32, potentials (frames, atoms) and forces (frames, atoms, 3), and virial "
+        "(frames, 3, 3)",
     )
     add_plot_argument(group)
     options.add_fmm_arguments(parser, context=False)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 QUANTITIES = ("energy", "forces", "potentials", "fields", "virial")
 
+EXACT = ("energy", "virial")
+"""Quantities that are float64 always."""
+
 
 def analyse(
     frames: Any,
@@ -57,7 +60,7 @@ def analyse(
         progress: show on stderr, in a terminal or a notebook, how many frames are done.
         threads: largest number of threads that an evaluation on a CPU uses; by default all cores.
             With a worker for each core 1 is best.
-        dtype: type of the arrays other than energies.
+        dtype: type of the arrays other than energies and virials.
 
     Returns:
         An array for each quantity, by its name, with one row a frame: "energy" (frames,), kJ/mol;
@@ -105,6 +108,6 @@ def evaluate_quantities(
     """The quantities of a frame."""
     result = solver.compute(positions, box_vectors, virial="virial" in quantities)
     return tuple(
-        float(result.energy) if name == "energy" else getattr(result, name).astype(dtype)
+        getattr(result, name) if name in EXACT else getattr(result, name).astype(dtype)
         for name in quantities
     )

@@ -10,6 +10,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from fmm_openmm.arrays import to_host
 from fmm_openmm.checks import check_positions
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
+from fmm_openmm.planning.request import Request
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.specification import Specification
@@ -126,11 +128,16 @@ class FrameSolver:
 
 
 def fresh_copy(solver: CoulombSolver) -> CoulombSolver:
-    """A solver for the same problem that has evaluated nothing yet, and that can be pickled."""
+    """A solver of the same arguments that has evaluated nothing yet, and that can be pickled.
+
+    What earlier evaluations have shown, such as that double precision is needed, is forgotten.
+    """
+    request = Request(**solver._arguments)
+    problem = replace(solver._planner.problem, request=request, prefers_cell=False)
     made = copy.copy(solver)
     made._evaluators, made._variants = {}, {}
     made._planner = copy.copy(solver._planner)
-    made._planner.revise(solver._planner.problem)
+    made._planner.revise(problem)
     return made
 
 

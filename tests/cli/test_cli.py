@@ -837,6 +837,14 @@ def test_analyse(argv, succeed, trajectories, tmp_path):
     assert result["energies"] == found["energies"].tolist()
 
 
+def test_analyse_virial(succeed, trajectories, tmp_path):
+    out = str(tmp_path / "out.npz")
+    succeed("analyse", "system.xml", "run.dcd", "--tolerance", "1e-5", "--virial", "-o", out)
+    found = np.load(out)
+    assert found["virial"].shape == (3, 3, 3)
+    assert np.trace(found["virial"], axis1=1, axis2=2) == pytest.approx(found["energies"])
+
+
 def test_analyse_with_workers(succeed, trajectories):
     argv = ("analyse", "system.xml", "run.dcd", "--json", "--tolerance", "1e-5")
     expected = succeed(*argv)["energies"]

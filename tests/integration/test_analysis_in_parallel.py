@@ -66,6 +66,15 @@ def killing(frames, processes, at):
         yield frame
 
 
+@pytest.mark.parametrize("name", ["droplet in a cell", "close ions"])
+def test_what_the_solver_has_evaluated_does_not_matter(name):
+    frames, solver = TRAJECTORIES[name]()
+    expected = fmm.analyse(frames, solver, QUANTITIES)
+    for frame in frames[::-1]:
+        solver.compute(*(frame if isinstance(frame, tuple) else [frame]))
+    assert are_equal(fmm.analyse(frames, solver, QUANTITIES), expected)
+
+
 @pytest.mark.parametrize("name", ["liquid", "droplet in a cell"])
 def test_virials_of_any_split(name):
     """In nearly empty cells another solver computes them, which has a memory of its own."""
