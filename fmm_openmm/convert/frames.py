@@ -61,8 +61,8 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
         source: the path of a file (DCD, XTC, NetCDF and whatever else MDTraj reads without a
             topology; PDB or mmCIF with a model a frame), an ``mdtraj.Trajectory``, a Universe, an
             AtomGroup or a reader of MDAnalysis, an ``openmm.app.PDBFile`` or ``PDBxFile``; or an
-            iterable of frames: positions, pairs of positions and box vectors, :class:`Frame`, or
-            chunks of ``mdtraj.iterload``.
+            iterable of frames: positions, pairs of positions and box vectors, :class:`Frame`,
+            chunks of ``mdtraj.iterload``, or paths of files.
         particles: number of particles, for files that do not tell.
         stride: read every ``stride``-th frame of a file.
 
@@ -81,7 +81,7 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
         yield from (frame_of_timestep(step, atoms) for step in source.universe.trajectory)
     else:
         for entry in source:
-            yield from _of_entry(entry)
+            yield from _of_entry(entry, particles, stride)
 
 
 def count_frames(source: Any) -> int | None:
@@ -91,15 +91,26 @@ def count_frames(source: Any) -> int | None:
         return source.getNumFrames()
     if hasattr(source, "universe"):
         source = source.universe.trajectory
-    return len(source) if hasattr(source, "__len__") and not isinstance(source, str) else None
+    if not hasattr(source, "__len__") or isinstance(source, str):
+        return None
+    if isinstance(source, (list, tuple)) and any(map(_holds_frames, source)):
+        return None
+    return len(source)
+
+
+def _holds_frames(entry) -> bool:
+    """Whether an element of an iterable stands for several frames."""
+    return isinstance(entry, (str, os.PathLike)) or _is_mdtraj(entry)
 
 
 def _is_mdtraj(source) -> bool:
     return hasattr(source, "xyz") and hasattr(source, "unitcell_vectors")
 
 
-def _of_entry(entry) -> Iterable[Frame]:
+def _of_entry(entry, particles: int | None, stride: int) -> Iterable[Frame]:
     """The frames that an element of an iterable stands for."""
+    if isinstance(entry, (str, os.PathLike)):
+        return _of_file(Path(entry), particles, stride)
     if isinstance(entry, Frame):
         return [entry]
     if isinstance(entry, tuple):

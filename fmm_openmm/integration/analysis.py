@@ -44,8 +44,9 @@ def analyse(
         frames: the path of a file (DCD, XTC, NetCDF, ...; PDB or mmCIF), an
             ``mdtraj.Trajectory``, a Universe, an AtomGroup or a reader of MDAnalysis, an
             ``openmm.app.PDBFile``; or an iterable of frames: positions, shape (n, 3), nm, or a
-            tuple of positions and box vectors, shape (3, 3), nm, or chunks of ``mdtraj.iterload``.
-            Frames without box vectors have the box of the solver or System.
+            tuple of positions and box vectors, shape (3, 3), nm; or an iterable of paths, or of
+            chunks of ``mdtraj.iterload``. Frames without box vectors have the box of the solver or
+            System.
         solver_or_system: a solver, which is left as it is; or charges, box and exclusions, of which
             a solver is made: with the options of the FMMForce of a System, else with the default
             options. Or a function without arguments that returns a solver, for instance

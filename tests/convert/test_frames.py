@@ -62,6 +62,10 @@ def test_files(ending, frames, folder):
     found = check(read_frames(path), frames)
     check(read_frames(str(path), 60, stride=3), frames, slice(None, None, 3))
     assert count_frames(str(path)) is None
+    assert count_frames([path, path]) is None
+    both = list(read_frames([path, str(path)], 60, stride=COUNT - 1))
+    check(both[2:], frames, [0, COUNT - 1])
+    check(both[:2], frames, [0, COUNT - 1])
     if ending != "dcd":  # MDTraj does not read its times
         assert [frame.time for frame in found] == pytest.approx(2.0 * np.arange(COUNT))
     with pytest.raises(ValueError, match=rf"cannot read .*run.{ending}, for 59 atoms: "):
