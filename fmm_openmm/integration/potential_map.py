@@ -199,8 +199,9 @@ def potential_map(
         vectors: of a region to cover in place of the cell, shape (3, 3), nm; it stays the same in
             all frames.
         charge_width: standard deviation w of the Gaussian charges, nm; 0 for point charges. With
-            ``spacing`` or more, averages of the map are those of the potential. At a distance of
-            0.001 nm from a charge in single precision, values are exact to about 2 kJ/mol/e.
+            ``spacing`` or more, averages of the map are those of the potential. In single precision
+            values at 0.001 nm from a charge of water have errors of up to 2 kJ/mol/e, which grow
+            with the inverse square of the distance.
 
     Raises:
         ValueError, TypeError, UnsupportedError, AnalysisError: as :func:`fmm_openmm.analyse`; the
