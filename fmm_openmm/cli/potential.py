@@ -83,7 +83,7 @@ def add_arguments(parser) -> None:
 def run(args, terminal) -> Outcome:
     """Read the system, average the potential over all frames up to an interrupt, and write it."""
     check_arguments(args)
-    drawing = figure(args.plot)
+    figure(args.plot)  # refuses what cannot be written
     args.files += args.trajectories
     with ExitStack() as stack:
         advance = stack.enter_context(terminal.progress("reading"))
@@ -117,6 +117,12 @@ def run(args, terminal) -> Outcome:
         )
     if interrupt.came:
         terminal.say(f"Interrupted after {found.frames} frames\n")
+    return report(args, terminal, found, molecules, noted, interrupt.came)
+
+
+def report(args, terminal, found: PotentialMap, molecules, noted: dict, interrupted: bool):
+    """Write the map and the plot, and print a summary."""
+    drawing = figure(args.plot)
     if args.output:
         elements = [atom.element for atom in molecules.topology.atoms()]
         numbers = [0 if element is None else element.atomic_number for element in elements]
@@ -159,7 +165,7 @@ def run(args, terminal) -> Outcome:
         "file": args.output,
         **noted,
     }
-    return Outcome(result | {"interrupted": interrupt.came}, interrupted=interrupt.came)
+    return Outcome(result | {"interrupted": interrupted}, interrupted=interrupted)
 
 
 def check_arguments(args) -> None:
