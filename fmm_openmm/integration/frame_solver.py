@@ -19,7 +19,6 @@ from fmm_openmm.arrays import to_host
 from fmm_openmm.checks import check_positions
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
-from fmm_openmm.planning.request import Request
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.specification import Specification
@@ -132,8 +131,10 @@ def fresh_copy(solver: CoulombSolver) -> CoulombSolver:
 
     What earlier evaluations have shown, such as that double precision is needed, is forgotten.
     """
-    request = Request(**solver._arguments)
-    problem = replace(solver._planner.problem, request=request, prefers_cell=False)
+    problem, precision = solver._planner.problem, solver._arguments["precision"]
+    if problem.prefers_cell or problem.request.precision != precision:
+        request = replace(problem.request, precision=precision)
+        problem = replace(problem, request=request, prefers_cell=False)
     made = copy.copy(solver)
     made._evaluators, made._variants = {}, {}
     made._planner = copy.copy(solver._planner)
