@@ -6,25 +6,35 @@
 //   gather_atoms   for OpenMM, whose order of atoms differs: atom k is particle atom_index[k].
 //                  Computes forces, and potentials and the energy, as requested. Forces are added
 //                  to OpenMM's as 64-bit fixed-point numbers, by atomics because kernels on other
-//                  streams may add to them at the same time. A thread per atom
+//                  streams may add to them at the same time. With the energy come the sums of
+//                  q^2 E^2 and q^2 |E|^3, in charges over squares of box widths, from which the
+//                  host tells whether single precision of coordinates suffices; zeros in double
+//                  precision. A thread per atom
 //
-// The energy is summed in float64 in a fixed order: blocks write partial sums, and the last block
-// to finish adds them. Bound by memory.
+// Sums are in float64 in a fixed order: blocks write partial sums, and the last block to finish
+// adds them. Bound by memory.
 #include "common/fixed_point.cuh"
 #include "common/parts.cuh"
 
 #define BLOCK 256
 
-// Sum over the block in a fixed order; valid in thread 0.
-__device__ __forceinline__ double block_sum(double value) {
-    __shared__ double sum[BLOCK / 32];
+// Replaces the threads' values by their sums over the block, in a fixed order. Call
+// __syncthreads() before the next call.
+template <int N>
+__device__ __forceinline__ void sum_over_block(double (&values)[N]) {
+    __shared__ double sum[N][BLOCK / 32];
 #pragma unroll
-    for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(FULL, value, d);
-    if (threadIdx.x % 32 == 0) sum[threadIdx.x / 32] = value;
+    for (int k = 0; k < N; k++) {
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) values[k] += __shfl_xor_sync(FULL, values[k], d);
+        if (threadIdx.x % 32 == 0) sum[k][threadIdx.x / 32] = values[k];
+    }
     __syncthreads();
-    double total = 0;
-    for (int w = 0; w < BLOCK / 32; w++) total += sum[w];
-    return total;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        values[k] = 0;
+        for (int w = 0; w < BLOCK / 32; w++) values[k] += sum[k][w];
+    }
 }
 
 // The results of the parts, and the arrays that assign them to particles.
@@ -60,23 +70,25 @@ __device__ __forceinline__ real4 result_of(int i, const PartResults& parts) {
     return {phi * real(parts.parameters->potential), ex * scale, ey * scale, ez * scale};
 }
 
-// Sums the threads' contributions to the energy.
-__device__ __forceinline__ void add_energy(double own, double* partial, int* ticket,
-                                           double* __restrict__ energy) {
+// Replaces the threads' values by their sums over the grid. Returns whether this is the thread that
+// has them.
+template <int N>
+__device__ __forceinline__ bool sum_over_grid(double (&values)[N], double* partial, int* ticket) {
     __shared__ bool last;
-    const double block = block_sum(own);
+    sum_over_block(values);
     if (threadIdx.x == 0) {
-        partial[blockIdx.x] = block;
+        for (int k = 0; k < N; k++) partial[N * blockIdx.x + k] = values[k];
         __threadfence();
         last = atomicAdd(ticket, 1) == gridDim.x - 1;
     }
     __syncthreads();
-    if (!last) return;
-    own = 0;
+    if (!last) return false;
+    for (int k = 0; k < N; k++) values[k] = 0;
     for (int b = threadIdx.x; b < gridDim.x; b += BLOCK)
-        own += reinterpret_cast<volatile double*>(partial)[b];
-    const double total = block_sum(own);
-    if (threadIdx.x == 0) *energy = total;
+        for (int k = 0; k < N; k++)
+            values[k] += reinterpret_cast<volatile double*>(partial)[N * b + k];
+    sum_over_block(values);
+    return threadIdx.x == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -88,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
            double* __restrict__ energy /* (1) */, real* __restrict__ fields /* (n, 3) */,
            real* __restrict__ forces /* (n, 3) */) {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
-    double own = 0;
+    double own[1] = {0};
     if (i < n) {
         const real4 result = result_of(i, {n, located, fraction, place, far, near, parameters});
         const real q = charges[i];
@@ -99,9 +111,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         forces[3 * i] = q * result.y;
         forces[3 * i + 1] = q * result.z;
         forces[3 * i + 2] = q * result.w;
-        own = 0.5 * double(q) * double(result.x);
+        own[0] = 0.5 * double(q) * double(result.x);
     }
-    add_energy(own, partial, ticket, energy);
+    if (sum_over_grid(own, partial, ticket)) *energy = own[0];
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -109,14 +121,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                  const int* __restrict__ place, const real4* __restrict__ far,
                  const real4* __restrict__ near, const Parameters* __restrict__ parameters,
                  const real* __restrict__ charges, real* __restrict__ potentials /* (n) */,
-                 double* partial /* (blocks) */, int* ticket /* zeroed */,
-                 double* __restrict__ energy /* (1) */,
+                 double* partial /* (blocks, 3) */, int* ticket /* zeroed */,
+                 double* __restrict__ sums /* (3): energy, of q^2 E^2, of q^2 |E|^3 */,
                  const int* __restrict__ atom_index /* (padded) */,
                  uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
                  const int* __restrict__ potentials_wanted /* (1): not only forces */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
     const bool with_potentials = *potentials_wanted;
-    double own = 0;
+    double own[3] = {0, 0, 0};
     if (k < n) {
         const int i = atom_index[k];
         const real4 result = result_of(i, {n, located, fraction, place, far, near, parameters});
@@ -127,7 +139,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
             atomicAdd(&force_buffer[k + padded], fixed_point(q * result.z));
             atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * result.w));
         }
-        own = 0.5 * double(q) * double(result.x);
+        own[0] = 0.5 * double(q) * double(result.x);
+        if (sizeof(real) == 4 && with_potentials) {
+            const real scale = 1 / real(parameters->field), x = scale * result.y,
+                       y = scale * result.z, z = scale * result.w, square = x * x + y * y + z * z;
+            own[1] = double(q) * double(q) * double(square);
+            own[2] = own[1] * double(sqrt(square));
+        }
     }
-    if (with_potentials) add_energy(own, partial, ticket, energy);
+    if (!with_potentials || !sum_over_grid(own, partial, ticket)) return;
+    for (int s = 0; s < 3; s++) sums[s] = own[s];
 }

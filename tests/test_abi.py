@@ -17,7 +17,7 @@ from tests.compiler import COMPILER
 from tests.support.programs import CASES, of_sites, program
 
 NATIVE = plugin._folder()
-STRUCTS = (abi.Place, abi.Pairs, abi.Sites, abi.BoxesData, abi.Cell, abi.State, abi.Callbacks)
+STRUCTS = abi._STRUCTS
 LIBRARY = f"""
 #include "openmm/abi.h"
 #include "core/format.h"
@@ -28,7 +28,9 @@ extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
     python->open(inbox, nullptr, "text", 4, &place, inbox);
     const double box[9] = {{1, 0, 0, 0, 2, 0, 0, 0, 3}}, values[] = {{0.25, 0.5}};
     const char* names[] = {{"first", "second"}};
-    python->request(inbox, CHARGES, box, nullptr, names, values, 2, inbox);
+    const Sums sums = {{-1.5, 2.5, 3.5}};
+    python->request(inbox, CHARGES, box, nullptr, names, values, 2, nullptr, inbox);
+    python->request(inbox, ROUNDING, box, nullptr, names, values, 2, &sums, inbox);
 }}
 """
 
@@ -119,22 +121,19 @@ def test_what_crosses_arrives(tmp_path):
         text = ctypes.string_at(pickled, size)
         calls.append((session, context, text, place.interface, place.model, place.devices))
 
-    def requested(session, what, box, positions, names, values, count, inbox):
+    def requested(session, what, box, positions, names, values, count, sums, inbox):
         found = {names[k]: values[k] for k in range(count)}
-        calls.append((what, box[:9], bool(positions), found, inbox.value))
+        given = sums and (sums.contents.energy, sums.contents.squares, sums.contents.cubes)
+        calls.append((what, box[:9], bool(positions), found, given or None, inbox.value))
 
     kinds = dict(abi.Callbacks._fields_)
     callbacks = abi.Callbacks(open=kinds["open"](opened), request=kinds["request"](requested))
     loaded.ask(ctypes.byref(callbacks), ctypes.c_void_p(77))
+    box, values = [1, 0, 0, 0, 2, 0, 0, 0, 3], {b"first": 0.25, b"second": 0.5}
     assert calls == [
         (77, None, b"text", abi.Interface("mixed", 32), b"a model", 2),
-        (
-            abi.Delivery.CHARGES,
-            [1, 0, 0, 0, 2, 0, 0, 0, 3],
-            False,
-            {b"first": 0.25, b"second": 0.5},
-            77,
-        ),
+        (abi.Delivery.CHARGES, box, False, values, None, 77),
+        (abi.Delivery.ROUNDING, box, False, values, (-1.5, 2.5, 3.5), 77),
     ]
 
 

@@ -46,6 +46,8 @@ the RMS charge of the charged particles and 1 / a^3 their density, the RMS field
 in thermal crystals and melts. Forces that are known rescale the estimate, see :func:`field_ratio`.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -297,15 +299,51 @@ def rounding_of_positions(
     )
 
 
-def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
-    """Relative RMS force error of float32 coordinates, estimated from the fields. For charges that
-    are close to each other in wide boxes, as in a cluster or a pair, it is far larger than
-    :func:`single_noise`.
+@dataclass(frozen=True)
+class Rounding:
+    """Relative RMS force error of float32 coordinates, from sums over the charges in their fields:
 
-    A charge Q at a distance r makes a field E = Q / r^2. An error of the distance changes the field
-    by 2 E ROUNDED / r = 2 ROUNDED (E^3 / Q)^(1/2). Since the source of a field is unknown, Q is the
-    RMS charge. Where the fields of many neighbours cancel, as in a crystal, their errors do not;
-    they add up to CROWD ROUNDED Q per_box.
+        error^2 = (cubes sum q^2 |E|^3 + constant) / sum q^2 E^2
+
+    For charges that are close to each other in wide boxes, as in a cluster or a pair, it is far
+    larger than :func:`single_noise`. A charge Q at a distance r makes a field E = Q / r^2. An error
+    of the distance changes the field by 2 E ROUNDED / r = 2 ROUNDED (E^3 / Q)^(1/2). Since the
+    source of a field is unknown, Q is the RMS charge. Where the fields of many neighbours cancel,
+    as in a crystal, their errors do not; they add up to CROWD ROUNDED Q per_box.
+
+    Attributes:
+        cubes: coefficient of the sum of q^2 |E|^3.
+        constant: what does not depend on the fields.
+    """
+
+    cubes: float
+    constant: float
+
+    @classmethod
+    def from_charges(cls, charges: np.ndarray, per_box: float) -> "Rounding":
+        """The coefficients for charges, shape (n,), and ``per_box`` particles in a filled box, with
+        fields in charges over squares of box widths."""
+        weights = charges * charges
+        total = float(weights.sum())
+        if total == 0.0:
+            return cls(0.0, 0.0)
+        typical = float(np.sqrt(total / np.count_nonzero(weights)))
+        return cls(4.0 * ROUNDED**2 / typical, total * (ROUNDED * CROWD * typical * per_box) ** 2)
+
+    def error(self, squares: float, cubes: float) -> float:
+        """The error for the sums of q^2 E^2 and q^2 |E|^3; 0 where there are no forces."""
+        if squares == 0.0:
+            return 0.0
+        return float(np.sqrt((self.cubes * cubes + self.constant) / squares))
+
+    def relative_to(self, limit: float) -> "Rounding":
+        """The coefficients of the error over a limit, which is exceeded where
+        ``squares < cubes * sum q^2 |E|^3 + constant``."""
+        return Rounding(self.cubes / limit**2, self.constant / limit**2)
+
+
+def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
+    """Relative RMS force error of float32 coordinates, :class:`Rounding`, for fields.
 
     Args:
         charges: shape (n,).
@@ -321,10 +359,6 @@ def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> f
         if not np.isfinite(squares[charges != 0.0]).all():
             return np.inf
         squares = np.where(charges != 0.0, squares, 0.0)
-    weights = charges * charges
-    forces, total = weights * squares, weights.sum()
-    if not forces.any():
-        return 0.0
-    typical = np.sqrt(total / np.count_nonzero(weights))
-    errors = 4.0 * (forces @ np.sqrt(squares)) / typical + total * (CROWD * typical * per_box) ** 2
-    return float(ROUNDED * np.sqrt(errors / forces.sum()))
+    forces = charges * charges * squares
+    sums = float(forces.sum()), float(forces @ np.sqrt(squares))
+    return Rounding.from_charges(charges, per_box).error(*sums)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.expansions.error import (
+    Rounding,
     field_ratio,
     rounding_error,
     rounding_of_positions,
@@ -232,11 +233,60 @@ class Planner:
             boxes = (self if problem is self.problem else Planner(problem)).preview(positions, cell)
             if boxes.parameters.precision == "single":
                 least = ROUNDING_SHARE * problem.request.rounding_tolerance
-                problem = problem.with_rounding(
-                    rounding_of_positions(
-                        positions, charges, cell, problem.exclusions, boxes.width, least
-                    )
+                rounding = rounding_of_positions(
+                    positions, charges, cell, problem.exclusions, boxes.width, least
                 )
+                problem = self._given_rounding(problem, rounding)
+        return self._adopts(problem, cell, fits)
+
+    def accepts_forces(
+        self, charges: np.ndarray, squares: float, cubes: float, cell: np.ndarray | None
+    ) -> bool:
+        """Whether single precision remains suitable for the forces of the last plan; if not, the
+        next plan has boxes in double precision.
+
+        Args:
+            charges: shape (n,), e.
+            squares, cubes: sums of q^2 E^2 and q^2 |E|^3 over the charges (:class:`Rounding`), with
+                fields in units of the boxes of the last plan.
+            cell: cell which new boxes are chosen for.
+        """
+        if not self._used or self._precision == "double":
+            return True
+        error = self._criterion(charges).error(squares, cubes)
+        return self._adopts(self._given_rounding(self.problem, error), cell)
+
+    def rounding_limits(self, charges: np.ndarray) -> Rounding:
+        """What :meth:`accepts_forces` is to be asked about for charges, shape (n,), e: sums for
+        which ``squares < cubes * sum q^2 |E|^3 + constant``. Zeros if it would change nothing."""
+        if self._warned or self._precision == "double":
+            return Rounding(0.0, 0.0)
+        return self._criterion(charges).relative_to(self.problem.rounding_limit)
+
+    @property
+    def _precision(self) -> str:
+        """That of the last plan."""
+        return self._used[0].boxes.parameters.precision
+
+    def _per_box(self, charges: np.ndarray) -> float:
+        """Mean number of particles in a filled box of the last plan."""
+        return len(charges) / (self.problem.load.filled * self._used[0].boxes.lattice.size)
+
+    def _criterion(self, charges: np.ndarray) -> Rounding:
+        """The error of single-precision coordinates with the boxes of the last plan."""
+        return Rounding.from_charges(charges, self._per_box(charges))
+
+    def _given_rounding(self, problem: Problem, error: float) -> Problem:
+        """A problem given the force error that single-precision coordinates cause; warns of it
+        once."""
+        if self._warned:
+            return problem
+        found = problem.with_rounding(error)
+        self._warned = found is problem and problem.rounding_limit < error < np.inf
+        return found
+
+    def _adopts(self, problem: Problem, cell: np.ndarray | None, fits: bool = True) -> bool:
+        """Whether the boxes serve a problem; else it is planned for, in a cell, from now on."""
         if fits and problem is self.problem:
             return True
         self.revise(problem if cell is None else replace(problem, cell=cell))
@@ -256,7 +306,7 @@ class Planner:
         """
         plan = self._used[0]
         boxes = plan.boxes
-        per_box = len(charges) / (self.problem.load.filled * boxes.lattice.size)
+        per_box = self._per_box(charges)
         is_new = self._ratio is None or plan.change is Change.REPLACE
         if is_new:
             charged = self.problem.load.charged * len(charges)
@@ -271,14 +321,10 @@ class Planner:
             return self.problem
         if self._warned:
             return self.problem
-        error = rounding_error(charges, fields, per_box)
-        self._rounding = error
-        problem = self.problem.with_rounding(error)
+        self._rounding = rounding_error(charges, fields, per_box)
+        problem = self._given_rounding(self.problem, self._rounding)
         if is_new and problem is self.problem:
             problem = problem.with_noise(self._ratio * self._noise(boxes.parameters))
-        self._warned = (
-            problem is self.problem and problem.request.rounding_tolerance < error < np.inf
-        )
         return problem
 
     def _fitted(

@@ -158,6 +158,13 @@ class Problem:
             else replace(self, load=replace(self.load, filled=filled), prefers_cell=False)
         )
 
+    @property
+    def rounding_limit(self) -> float:
+        """The force error of single-precision coordinates above which :meth:`with_rounding`
+        does something about it."""
+        share = ROUNDING_SHARE if self.request.precision == "auto" else 1.0
+        return share * self.request.rounding_tolerance
+
     def with_rounding(self, rounding: float) -> "Problem":
         """The problem given the force error that single-precision coordinates cause: itself if the
         error is well below the tolerance, else the problem in double precision.
@@ -165,10 +172,12 @@ class Problem:
         An explicit request for single precision is kept, with a warning if the error exceeds the
         tolerance.
         """
-        tolerance, limit = self.request.tolerance, self.request.rounding_tolerance
-        if self.request.precision == "auto" and not rounding <= ROUNDING_SHARE * limit:
+        if rounding <= self.rounding_limit:
+            return self
+        if self.request.precision == "auto":
             return replace(self, request=replace(self.request, precision="double"))
-        if limit < rounding < np.inf:  # infinite: coincident after rounding, an error elsewhere
+        tolerance, limit = self.request.tolerance, self.request.rounding_tolerance
+        if rounding < np.inf:  # infinite: coincident after rounding, an error elsewhere
             warn(
                 f"`tolerance={tolerance:g}` is out of reach in single precision for charges so "
                 f"close to each other: rounding makes an error of about "

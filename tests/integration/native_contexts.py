@@ -8,7 +8,7 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.backends.cuda.abi import PRECISIONS, Place
+from fmm_openmm.backends.cuda.abi import PRECISIONS, Delivery, Place
 from fmm_openmm.integration.native import callbacks
 from fmm_openmm.integration.native.session import Session
 from tests.integration.boxes import Box, usable_platforms
@@ -31,6 +31,11 @@ with_two = pytest.mark.skipif(
     reason="needs two GPUs",
 )
 on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=with_two)])
+CHARGES = {Delivery.CHARGES, Delivery.ROUNDING}
+BOXES = {Delivery.PARAMETERS, Delivery.ROUNDING}
+A_PROGRAM = BOXES | {Delivery.PROGRAM}
+"""What a session delivers."""
+
 ROUNDING = {"single": 2e-5, "mixed": 2e-5, "double": 1e-9}
 
 
@@ -80,6 +85,12 @@ def coulomb(context, force):
     """Energy and forces of the FMMForce alone."""
     state = context.getState(energy=True, forces=True, groups={force.getForceGroup()})
     return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+def forces_alone(context, force):
+    return (
+        context.getState(forces=True, groups={force.getForceGroup()}).getForces(asNumpy=True)._value
+    )
 
 
 def converted(box, **options):

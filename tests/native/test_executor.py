@@ -122,7 +122,7 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
     if is_open:
         arrays["outside"][...] = 0
     stages.run(width)
-    expected = {name: arrays[name].copy() for name in ("force_buffer", "energy", "potentials")}
+    expected = {name: arrays[name].copy() for name in ("force_buffer", "sums", "potentials")}
     assert np.abs(expected["force_buffer"]).max() > 0
 
     compilation, reports = (ctypes.c_int.in_dll(driver, name) for name in ("compile_ms", "reports"))
@@ -145,7 +145,7 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
         assert not is_open or not executor.take_flag("outside")
     for shape, found in forces:
         assert np.array_equal(found, expected["force_buffer"]) == (shape == 0 or is_open)
-    for name in ("energy", "potentials"):
+    for name in ("sums", "potentials"):
         np.testing.assert_array_equal(executor.download(name), expected[name])
     assert executor.upload("charges", np.ones(3)).decode() == (
         "FMMForce: charges has another size than before"

@@ -1,10 +1,12 @@
 """When boxes stay, move and are chosen anew."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fmm_openmm.expansions.error import Rounding
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import RECHECK_INTERVAL, Change, Planner
 from fmm_openmm.planning.problem import Problem
@@ -16,8 +18,9 @@ NONE = np.zeros((0, 2), np.int64)
 CELL = 4.0 * np.eye(3)
 
 
-def planner(cell=None, **options):
-    return Planner(Problem(Request(), Load.from_charges(Q, NONE), NONE, False, cell), **options)
+def planner(cell=None, precision="auto", **options):
+    request, load = Request(precision=precision), Load.from_charges(Q, NONE)
+    return Planner(Problem(request, load, NONE, False, cell), **options)
 
 
 def stretched(by):
@@ -93,3 +96,43 @@ def test_a_problem_that_is_refused_changes_nothing():
         plans.revise(refused)
     assert plans.plan(X, CELL).choice == first.choice
     assert plans.problem is not refused
+
+
+@pytest.mark.parametrize("precision", ["auto", "single"])
+def test_sums_say_what_fields_say(precision):
+    """Of charges of which two come ever closer to each other: the limits that a device compares
+    sums with are passed where the error from the fields passes the limit."""
+    rng, passed = np.random.default_rng(4), []
+    for closeness in np.geomspace(1.0, 1e12, 25):
+        plans = planner(CELL, precision)
+        plans.plan(X, CELL)
+        fields = 4.0 * rng.normal(size=X.shape)
+        fields[:2] *= closeness
+        strengths = np.linalg.norm(fields, axis=1)
+        squares, cubes = Q**2 @ strengths**2, Q**2 @ strengths**3
+        limits = plans.rounding_limits(Q)
+        beyond = squares < limits.cubes * cubes + limits.constant
+        same = planner(CELL, precision)
+        same.plan(X, CELL)
+        before = same.problem
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            by_fields = same.check_precision(Q, fields) is before
+            fits = plans.accepts_forces(Q, squares, cubes, CELL)
+        assert fits == by_fields == (precision == "single" or not beyond)
+        assert len(caught) == (2 * beyond if precision == "single" else 0)
+        assert plans.accepts_forces(Q, squares, cubes, CELL)
+        expected = "double" if beyond and precision == "auto" else "single"
+        assert plans.plan(X, CELL).parameters.precision == expected
+        asks_no_more = plans.rounding_limits(Q) == Rounding(0.0, 0.0)
+        assert asks_no_more == beyond
+        passed.append(beyond)
+    assert passed == sorted(passed)
+    assert 3 < sum(passed) < 22
+
+
+def test_forces_that_are_zero_are_not_rounded():
+    plans = planner(CELL)
+    plans.plan(X, CELL)
+    assert plans.accepts_forces(Q, 0.0, 0.0, CELL)
+    assert plans.rounding_limits(np.zeros_like(Q)) == Rounding(0.0, 0.0)

@@ -23,7 +23,7 @@ from fmm_openmm.backends.cuda.program import (
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.box import SAME_SHAPE
 
-MAGIC, VERSION = b"FMMprog\0", 9
+MAGIC, VERSION = b"FMMprog\0", 10
 """First bytes of a serialised program, and the version of its format."""
 
 STEP_KINDS = (Launch, Memset, Record, Wait)
@@ -47,7 +47,8 @@ class Delivery(IntEnum):
     FAILURE = 4
     EXCLUSIONS = 5
     BAD_INPUT = 6
-    DONE = 7
+    ROUNDING = 7
+    DONE = 8
 
 
 class Inbox(c_void_p):
@@ -149,6 +150,21 @@ class BoxesData(ctypes.Structure):
     )
 
 
+class Sums(ctypes.Structure):
+    """Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and, of
+    a program in single precision, the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over
+    squares of box widths."""
+
+    _fields_ = (("energy", c_double), ("squares", c_double), ("cubes", c_double))
+
+
+class RoundingLimits(ctypes.Structure):
+    """Limits to the error of coordinates in single precision: Python must be asked about Sums for
+    which squares < this.cubes * sums.cubes + constant. Zeros where there is nothing to ask."""
+
+    _fields_ = (("cubes", c_double), ("constant", c_double))
+
+
 class Cell(ctypes.Structure):
     """The cell of Lennard-Jones sites, documented in ``sites.cuh``."""
 
@@ -177,12 +193,14 @@ class Callbacks(ctypes.Structure):
     EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
     force: names of global parameters, separated by 0.
 
-    request(session, what, box, positions, names, values, count): asks for data for a box and values
-    of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS:
-    BoxesData alone if the present program is valid for the box, else a program too; if positions
-    are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or a program
-    if they need another one. FAILURE: why the energy is not finite. Errors are delivered instead of
-    an answer: BAD_INPUT for an error of the user, else FAILURE.
+    request(session, what, box, positions, names, values, count, sums): asks for data for a box and
+    values of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData.
+    PARAMETERS: BoxesData alone if the present program is valid for the box, else a program too; if
+    positions are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or
+    a program if they need another one. ROUNDING: the same as PARAMETERS, with a program in double
+    precision if the sums of the last evaluation require it; for all others they are null. Each
+    answer has ROUNDING, its RoundingLimits. FAILURE: why the energy is not finite. Errors are
+    delivered instead of an answer: BAD_INPUT for an error of the user, else FAILURE.
 
     settle(session, reason): the host bridge computes this force from now on. Delivers FAILURE if
     the user allows only the native bridge.
@@ -213,6 +231,7 @@ class Callbacks(ctypes.Structure):
                 POINTER(c_char_p),
                 POINTER(c_double),
                 c_int,
+                POINTER(Sums),
                 Inbox,
             ),
         ),
@@ -224,6 +243,11 @@ class Callbacks(ctypes.Structure):
         ("report_compilation", CFUNCTYPE(None)),
     )
 
+
+_STRUCTS = (
+    *(Place, Pairs, Sites, Parameters, BoxesData, Sums, RoundingLimits, Cell, State),
+    Callbacks,
+)
 
 _TYPES = {
     c_int: "int",
@@ -297,7 +321,7 @@ def headers() -> dict[str, str]:
         _enum("Precision", (f"{name.upper()}_PRECISION" for name in PRECISIONS)),
         _enum("Delivery", Delivery.__members__),
         "struct Inbox;\n",
-        *map(_struct, (Place, Pairs, Sites, Parameters, BoxesData, Cell, State, Callbacks)),
+        *map(_struct, _STRUCTS),
     )
     return {"core/format.h": wire, "openmm/abi.h": shared}
 

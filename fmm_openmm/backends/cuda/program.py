@@ -31,8 +31,9 @@ INPUTS = ("positions", "parameters", "charges")
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the
-forces are added to OpenMM's, there are no fields, and the executor may set "potentials_wanted"
-to 0: then energy and potentials are left as they are."""
+forces are added to OpenMM's, there are no fields, and "sums" holds the energy among others
+(:class:`fmm_openmm.backends.cuda.abi.Sums`). There the executor may set "potentials_wanted" to 0:
+then sums and potentials are left as they are."""
 
 
 class Phase:

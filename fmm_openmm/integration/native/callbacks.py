@@ -152,7 +152,7 @@ def _open(kernel, context, pickled, size, place, inbox):
 
 
 @_answering
-def _request(kernel, what, box, positions, names, values, count, inbox):
+def _request(kernel, what, box, positions, names, values, count, sums, inbox):
     try:
         session = _sessions[kernel]
         cell = np.ctypeslib.as_array(box, (3, 3)).copy()
@@ -164,8 +164,11 @@ def _request(kernel, what, box, positions, names, values, count, inbox):
             raise ValueError(session.explain(cell, known))
         if what == Delivery.PROGRAM:
             session.forget()
-        answer = session.charges if what == Delivery.CHARGES else session.program
-        found = answer(cell, parameters, known)
+        if what == Delivery.ROUNDING:
+            found = session.refine(cell, parameters, known, sums.contents)
+        else:
+            answer = session.charges if what == Delivery.CHARGES else session.program
+            found = answer(cell, parameters, known)
         for kind, data in found.items():
             _deliver(inbox, kind, data)
     except ValueError as error:

@@ -3,7 +3,8 @@
 A :class:`Session` represents one force in one Context. The plugin requests a program when the
 Context is created, when its cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and
 when particles have left the boxes of a region. It requests charges when a global parameter or the
-definition of the force has changed. It requests nothing in ordinary steps and trial moves of a
+definition of the force has changed, and another precision when an evaluation with energy finds
+charges that are too close to each other. It requests nothing in ordinary steps and trial moves of a
 barostat.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.abi import Delivery, Place
+from fmm_openmm.backends.cuda.abi import Delivery, Place, RoundingLimits, Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
@@ -65,8 +66,8 @@ class Session:
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
     ) -> dict[int, bytes]:
-        """Deliveries for a cell: the boxes (:func:`describe`), and a program unless the last one is
-        suitable. Empty if a region is needed and there are no positions yet.
+        """Deliveries for a cell: the boxes (:func:`describe`), limits of rounding, and a program
+        unless the last one is suitable. Empty if a region is needed and there are no positions yet.
 
         Args:
             cell: box vectors, shape (3, 3), nm.
@@ -101,13 +102,13 @@ class Session:
             found[Delivery.PROGRAM] = serialise(build(wanted, self._device, self._interface))
             self._made = wanted
         found[Delivery.PARAMETERS] = describe(self._made.lattice, plan.boxes, given).tobytes()
-        return found
+        return found | self._limits(charges)
 
     def charges(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None
     ) -> dict[int, bytes]:
-        """Deliveries for new charges: the charges, or a program with other parameters if the
-        tolerance requires them or a region has become far too large.
+        """Deliveries for new charges: the charges and limits of rounding, or a program with other
+        parameters if the tolerance requires them or a region has become far too large.
 
         Args:
             cell: box vectors, shape (3, 3), nm.
@@ -122,9 +123,33 @@ class Session:
         with openmm_callback():
             fits = self.planner.accepts(charges, positions, self._checked(cell))
         if fits and self._made:
-            return {Delivery.CHARGES: charges.astype(self._dtype).tobytes()}
+            found = {Delivery.CHARGES: charges.astype(self._dtype).tobytes()}
+            return found | self._limits(charges)
         self.forget()
         return self.program(cell, values, positions)
+
+    def refine(
+        self, cell: np.ndarray, values: dict, positions: np.ndarray | None, sums: Sums
+    ) -> dict[int, bytes]:
+        """Deliveries after an evaluation beyond the limits of rounding: those of :meth:`program`,
+        with a program in double precision unless single precision was asked for, of which a
+        warning then says what it costs.
+
+        Args:
+            cell: box vectors, shape (3, 3), nm.
+            values: values of the global parameters.
+            positions: shape (n, 3), nm; needed for a region.
+            sums: of the evaluation.
+        """
+        charges, _ = self._inputs(values)
+        with openmm_callback():
+            self.planner.accepts_forces(charges, sums.squares, sums.cubes, self._checked(cell))
+        return self.program(cell, values, positions)
+
+    def _limits(self, charges: np.ndarray) -> dict[int, bytes]:
+        """The delivery of the limits of rounding for charges, shape (n,), e."""
+        limits = self.planner.rounding_limits(charges)
+        return {Delivery.ROUNDING: bytes(RoundingLimits(limits.cubes, limits.constant))}
 
     def potentials(self, context) -> np.ndarray | None:
         """Potentials at all particles, shape (n,), kJ/mol/e, float64, after a new evaluation; None

@@ -24,7 +24,7 @@ constexpr char BOTH[] = "both";
 
 enum Precision { SINGLE_PRECISION, MIXED_PRECISION, DOUBLE_PRECISION };
 
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, DONE };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, ROUNDING, DONE };
 
 struct Inbox;
 
@@ -98,6 +98,22 @@ struct BoxesData {
     Parameters parameters;
 };
 
+// Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and, of
+// a program in single precision, the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over
+// squares of box widths.
+struct Sums {
+    double energy;
+    double squares;
+    double cubes;
+};
+
+// Limits to the error of coordinates in single precision: Python must be asked about Sums for
+// which squares < this.cubes * sums.cubes + constant. Zeros where there is nothing to ask.
+struct RoundingLimits {
+    double cubes;
+    double constant;
+};
+
 // The cell of Lennard-Jones sites, documented in ``sites.cuh``.
 struct Cell {
     double vectors[9];
@@ -123,12 +139,14 @@ struct State {
 // EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
 // force: names of global parameters, separated by 0.
 //
-// request(session, what, box, positions, names, values, count): asks for data for a box and values
-// of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData. PARAMETERS:
-// BoxesData alone if the present program is valid for the box, else a program too; if positions
-// are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or a program
-// if they need another one. FAILURE: why the energy is not finite. Errors are delivered instead of
-// an answer: BAD_INPUT for an error of the user, else FAILURE.
+// request(session, what, box, positions, names, values, count, sums): asks for data for a box and
+// values of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData.
+// PARAMETERS: BoxesData alone if the present program is valid for the box, else a program too; if
+// positions are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or
+// a program if they need another one. ROUNDING: the same as PARAMETERS, with a program in double
+// precision if the sums of the last evaluation require it; for all others they are null. Each
+// answer has ROUNDING, its RoundingLimits. FAILURE: why the energy is not finite. Errors are
+// delivered instead of an answer: BAD_INPUT for an error of the user, else FAILURE.
 //
 // settle(session, reason): the host bridge computes this force from now on. Delivers FAILURE if
 // the user allows only the native bridge.
@@ -143,7 +161,7 @@ struct State {
 // close(session) and close_pairs(claim) are null once Python exits.
 struct Callbacks {
     void (*open)(const void*, const void*, const void*, int64_t, const Place*, Inbox*);
-    void (*request)(const void*, int, const double*, const double*, const char* const*, const double*, int, Inbox*);
+    void (*request)(const void*, int, const double*, const double*, const char* const*, const double*, int, const Sums*, Inbox*);
     void (*settle)(const void*, const char*, Inbox*);
     void (*close)(const void*);
     void (*claim_pairs)(const void*, const Pairs*, Inbox*);

@@ -75,10 +75,10 @@ void CoulombKernel::release() {
     if (stream) cuStreamDestroy(stream);
     if (begun) cuEventDestroy(begun);
     if (done) cuEventDestroy(done);
-    if (energy) cuMemFreeHost(energy);
+    if (sums) cuMemFreeHost(sums);
     stream = nullptr;
     begun = done = nullptr;
-    energy = nullptr;
+    sums = nullptr;
 }
 
 // Whether a PythonForce acts on all particles; in OpenMM 8.5 every one does.
@@ -153,7 +153,7 @@ void CoulombKernel::prepare() {
     stream = makeStream();
     check(cuEventCreate(&begun, CU_EVENT_DISABLE_TIMING), "making an event");
     check(cuEventCreate(&done, cuda.getEventFlags()), "making an event");
-    check(cuMemHostAlloc((void**)&energy, sizeof(double), 0), "allocating pinned memory");
+    check(cuMemHostAlloc((void**)&sums, sizeof(Sums), 0), "allocating pinned memory");
     Vec3 a, b, c;
     context.getSystem().getDefaultPeriodicBoxVectors(a, b, c);
     copyBox(a, b, c, box);
@@ -190,6 +190,7 @@ void CoulombKernel::begin() {
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     try {
         if (energyNotFinite) diagnoseEnergy();
+        if (tooClose) refine();
         if (outside) moveBoxes();
         readContext();
     } catch (const BadInput&) {
@@ -206,8 +207,8 @@ void CoulombKernel::begin() {
     raisePriority();
 }
 
-void CoulombKernel::recordCompletion(CUstream last, bool copiesEnergy) {
-    if (copiesEnergy) program->copyEnergy(energy, last);
+void CoulombKernel::recordCompletion(CUstream last, bool copiesSums) {
+    if (copiesSums) program->copySums(sums, last);
     check(cuEventRecord(done, last), "recording an event");
 }
 
@@ -249,8 +250,11 @@ double CoulombKernel::finish() {
     // waiting costs little because OpenMM is about to wait for its own energy; returning the FMM's
     // energy this way keeps it in float64 for any precision of OpenMM's buffer
     check(cuEventSynchronize(done), "computing");
-    energyNotFinite = !std::isfinite(*energy);
-    return energyNotFinite ? invalidateAndRetry() : *energy;
+    energyNotFinite = !std::isfinite(sums->energy) || !std::isfinite(sums->squares);
+    // asked once for the same positions; with single precision the answer may change nothing
+    tooClose = !energyNotFinite && !refined && program->exceedsLimits(*sums);
+    refined = false;
+    return energyNotFinite || tooClose ? invalidateAndRetry() : sums->energy;
 }
 
 // Makes OpenMM compute all forces again, after all work that adds to the present ones has

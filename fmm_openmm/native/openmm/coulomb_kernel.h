@@ -39,7 +39,7 @@ private:
     void raisePriority();
     double finish();
     double invalidateAndRetry();
-    void recordCompletion(CUstream last, bool copiesEnergy);
+    void recordCompletion(CUstream last, bool copiesSums);
     void readContext();
     void readBox();
     void readPositions();
@@ -47,6 +47,7 @@ private:
     std::map<int, std::string> requestWithPositions(int what);
     void adopt(std::map<int, std::string>& answer);
     void moveBoxes();
+    void refine();
     void diagnoseEnergy();
     void useHostBridge(const std::string& reason);
     void synchronise();
@@ -67,7 +68,9 @@ private:
     bool includeForces = false, includeEnergy = false;  // what it has asked for
     bool pending = false;                               // an evaluation has begun and not finished
     bool outside = false;                               // the boxes no longer cover the particles
-    bool energyNotFinite = false;                       // the last energy was NaN or infinite
+    bool energyNotFinite = false;  // the last energy or a force was NaN or infinite
+    bool tooClose = false;         // the last sums exceeded their limits
+    bool refined = false;          // Python has been asked about them
     int group = 0;
     std::vector<std::string> names;
     std::vector<double> values;
@@ -78,7 +81,7 @@ private:
     CUstream stream = nullptr;
     std::unique_ptr<SideStream> priorityStream;  // replaces OpenMM's stream in large systems
     CUevent begun = nullptr, done = nullptr;
-    double* energy = nullptr;  // pinned
+    Sums* sums = nullptr;  // pinned
 };
 
 }  // namespace fmm

@@ -38,10 +38,19 @@ CoulombProgram::~CoulombProgram() {
     if (sorted) cuEventDestroy(sorted);
 }
 
-void CoulombProgram::setBoxes(const std::string& bytes) {
-    if (bytes.size() != sizeof(Boxes))
+template <class T>
+static void read(const std::string& bytes, T& value) {
+    if (bytes.size() != sizeof(T))
         throw Failure("the plugin and the package are of different versions");
-    std::memcpy(&boxes, bytes.data(), sizeof(Boxes));
+    std::memcpy(&value, bytes.data(), sizeof(T));
+}
+
+void CoulombProgram::setLimits(const std::string& bytes) {
+    read(bytes, limits);
+}
+
+void CoulombProgram::setBoxes(const std::string& bytes) {
+    read(bytes, boxes);
     clear(current);
     if (!coversOnlyParticles()) return;
     // the operator of the same box may belong to other boxes
@@ -100,8 +109,8 @@ void CoulombProgram::exportForces(CUstream stream) {
     executor.run(phase::EXPORT, stream);
 }
 
-void CoulombProgram::copyEnergy(double* energy, CUstream stream) {
-    check(cuMemcpyDtoHAsync(energy, executor.address("energy"), sizeof(double), stream),
+void CoulombProgram::copySums(Sums* sums, CUstream stream) {
+    check(cuMemcpyDtoHAsync(sums, executor.address("sums"), sizeof(Sums), stream),
           "copying the energy");
 }
 

@@ -43,8 +43,16 @@ public:
     // forces, which are added to OpenMM's.
     void exportForces(CUstream stream);
 
-    // Queue copying the energy of the last evaluation to pinned memory.
-    void copyEnergy(double* energy, CUstream stream);
+    // Queue copying the sums of the last evaluation to pinned memory.
+    void copySums(Sums* sums, CUstream stream);
+
+    // Set limits for the sums, serialised RoundingLimits from Python; they depend on the charges.
+    void setLimits(const std::string& bytes);
+
+    // Whether Python must be asked if single precision of coordinates suffices.
+    bool exceedsLimits(const Sums& sums) const {
+        return sums.squares > 0 && sums.squares < limits.cubes * sums.cubes + limits.constant;
+    }
 
     // Copy the potentials of the last evaluation; false if their size differs.
     bool readPotentials(void* data, int64_t bytes) const;
@@ -69,6 +77,7 @@ private:
     bool potentialsWanted = true;  // the value of potentials_wanted on the device
     CUevent sorted = nullptr;      // null unless boxes cover only the particles
     Boxes boxes = {};
+    RoundingLimits limits = {};
     // a matrix of zeros means none
     Matrix current = {};  // box of the parameter block on the device
     Matrix shaped = {};   // box of the lattice operator in use

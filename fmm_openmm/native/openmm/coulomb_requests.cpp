@@ -36,9 +36,10 @@ void CoulombKernel::readContext() {
     if (!program || !program->isSetFor(box)) readBox();
     if (!changed) return;
     auto answer = requestWithPositions(CHARGES);
-    if (answer.count(CHARGES))
+    if (answer.count(CHARGES)) {
         program->setCharges(answer[CHARGES], stream);
-    else
+        program->setLimits(answer[ROUNDING]);
+    } else
         adopt(answer);
     placed = true;
     seenRevision = latest;
@@ -64,8 +65,8 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     for (const auto& name : names) texts.push_back(name.c_str());
     Inbox inbox;
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(),
-                   values.data(), values.size(),
-                   &inbox);  // the values of all parameters, or none yet
+                   values.data(), values.size(),  // the values of all parameters, or none yet
+                   what == ROUNDING ? sums : nullptr, &inbox);
     positions.clear();
     if (!inbox.items.count(DONE)) {  // Python's program may differ from ours
         synchronise();
@@ -77,8 +78,8 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     return std::move(inbox.items);
 }
 
-// Adopt Python's answer for the present box: boxes, and a program unless the present one is
-// compatible.
+// Adopt Python's answer for the present box: boxes, limits of rounding, and a program unless the
+// present one is compatible.
 void CoulombKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
@@ -86,6 +87,7 @@ void CoulombKernel::adopt(std::map<int, std::string>& answer) {
         program.reset(new CoulombProgram(cuda, answer[PROGRAM]));
     }
     program->setBoxes(answer[PARAMETERS]);
+    program->setLimits(answer[ROUNDING]);
     program->setBox(box, stream);
 }
 
@@ -108,6 +110,14 @@ void CoulombKernel::moveBoxes() {
     auto answer = requestWithPositions(PARAMETERS);
     adopt(answer);
     consecutiveMoves = before + 1;
+}
+
+// Ask Python for double precision after charges have come close to each other.
+void CoulombKernel::refine() {
+    tooClose = false;
+    auto answer = requestWithPositions(ROUNDING);
+    adopt(answer);
+    refined = true;
 }
 
 // Ask Python why the energy of the present positions was not finite; it answers with an error.

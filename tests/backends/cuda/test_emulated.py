@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
+from fmm_openmm.backends.cuda.abi import Sums
 from fmm_openmm.backends.cuda.program import At, Buffer, Device, Interface, Kernel, Launch, Program
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.boundary import EMPTY_SPACE
@@ -263,8 +264,8 @@ def test_a_crowd_in_one_box(dtype, folder):
 )
 def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     """Atoms in another order, coordinates in two parts; forces are added in fixed point, even
-    the largest. Where they are all that is wanted, they are the same, and potentials and energy
-    stay as they were."""
+    the largest. Where they are all that is wanted, they are the same, and potentials and sums stay
+    as they were."""
     positions, charges, pairs = charges_in(-2, 3)
     vectors, grid = CELLS["cube"]
     counts = counts_matrix(grid)
@@ -272,6 +273,7 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     arguments = lattice, 4, smoothing, charges, pairs, False
     _, fields = evaluate(ReferenceStages(Specification(*arguments)), positions, width)
     expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
+    strengths = np.linalg.norm(fields, axis=1)
 
     dtype = np.float64 if precision == "double" else np.float32
     stages = EmulatedStages(Specification(*arguments, dtype), folder, Interface(precision, 160))
@@ -281,15 +283,17 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     found = forces_in_openmm(stages, index) - 1.0
     assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
     assert not arrays["force_buffer"][:, len(index) :].any()
-    assert arrays["energy"][0] == pytest.approx(
-        (charges @ stages.buffers["potentials"]) / 2, rel=1e-5
-    )
-    for name in ("energy", "potentials"):
+    sums = Sums.from_buffer(arrays["sums"])
+    assert sums.energy == pytest.approx((charges @ arrays["potentials"]) / 2, rel=1e-5)
+    for found_sum, power in ((sums.squares, 2), (sums.cubes, 3)):
+        exact = (charges**2 * strengths**power).sum() if dtype is np.float32 else 0.0
+        assert found_sum == pytest.approx(exact, rel=power * accuracy)
+    for name in ("sums", "potentials"):
         arrays[name][...] = 7.0
     arrays["potentials_wanted"][...], arrays["force_buffer"][...] = 0, 0
     stages.run(width)
     np.testing.assert_allclose(forces_in_openmm(stages, index), found, rtol=0.0, atol=1e-9)
-    assert (arrays["energy"] == 7.0).all()
+    assert (arrays["sums"] == 7.0).all()
     assert (arrays["potentials"] == 7.0).all()
     arrays["potentials_wanted"][...] = 1
     arrays["charges"][...] *= 1e7
@@ -303,6 +307,30 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     twice = forces_in_openmm(stages, index)
     assert (np.abs(twice[overflow]) > 2.0**30).all()
     assert (np.sign(twice) == np.sign(largest))[~overflow].all()
+
+
+def test_the_sums_of_several_blocks(folder):
+    """Those of NumPy over the potentials and fields that the same stages have outside of OpenMM;
+    every block adds to them, the last one with a single atom. An evaluation whose ticket is back
+    at zero finds them again."""
+    rng, width, n = np.random.default_rng(6), 0.7, 3 * 256 + 1
+    lattice = BoxLattice(np.diag((4, 4, 4)), np.eye(3), 1.87)
+    positions, charges = 4 * width * rng.random((n, 3)), rng.normal(size=n)
+    none = np.zeros((0, 2), np.int64)
+    wanted = Specification(lattice, 3, 0.0, charges, none, False, np.float32)
+    outside = EmulatedStages(wanted, folder)
+    potentials, fields = outside.evaluate(positions, width)
+    strengths = np.linalg.norm(fields, axis=1)
+    inside = EmulatedStages(wanted, folder, Interface("mixed", 800))
+    between_openmm(inside, positions)
+    for _ in range(2):
+        inside.buffers["sums"][...] = np.nan
+        inside.run(width)
+        sums = Sums.from_buffer(inside.buffers["sums"])
+        energy = COULOMB_CONSTANT / width * (charges @ potentials) / 2
+        assert sums.energy == pytest.approx(energy, rel=1e-4)
+        for power, found in ((2, sums.squares), (3, sums.cubes)):
+            assert found == pytest.approx((charges**2 * strengths**power).sum(), rel=1e-6)
 
 
 def forces_in_openmm(stages, index) -> np.ndarray:

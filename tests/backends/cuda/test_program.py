@@ -213,7 +213,7 @@ def test_everything_is_written_before_it_is_read(any_program):
 def test_results_are_written(built):
     written = set().union(*(accesses(built, step)[1] for step in built.steps))
     inside = "posq" in built.buffers
-    assert {*(("energy", "potentials", "force_buffer") if inside else p.OUTPUTS)} <= written
+    assert {*(("sums", "potentials", "force_buffer") if inside else p.OUTPUTS)} <= written
 
 
 def test_what_depends_on_the_shape_is_marked(built):

@@ -12,17 +12,20 @@ from fmm_openmm.integration.native import callbacks
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from tests.integration.boxes import charges_and_pairs, opened, relative_difference
 from tests.integration.native_contexts import (
+    A_PROGRAM,
+    BOXES,
+    CHARGES,
     ROUNDING,
     context_of,
     converted,
     coulomb,
     droplet_in_a_cell,
+    forces_alone,
     no_room,
     on_devices,
     on_gpu,
     session_of,
 )
-from tests.support.charges import cluster
 from tests.support.nearly_empty import wrapped
 
 
@@ -41,19 +44,19 @@ def test_boxes_follow_the_particles_in_empty_space(chains):
     expected = session.parameters_for(cell, x)
     first = session.program(cell, {}, x)
     assert session.parameters_for(cell) == expected
-    assert set(first) == {Delivery.PROGRAM, Delivery.PARAMETERS}
+    assert set(first) == A_PROGRAM
     assert covers_particles(first[Delivery.PROGRAM])
-    assert set(session.charges(cell, {}, x)) == {Delivery.CHARGES}
+    assert set(session.charges(cell, {}, x)) == CHARGES
     moved = session.program(cell, {}, x + np.array([3.0, -500.0, 0.0]))
-    assert set(moved) == {Delivery.PARAMETERS}
+    assert set(moved) == BOXES
     before, after = (np.frombuffer(found[Delivery.PARAMETERS]) for found in (first, moved))
     np.testing.assert_array_equal(after[:-3], before[:-3])
     np.testing.assert_allclose(after[-3:] - before[-3:], [3.0, -500.0, 0.0])
     far = x.copy()
     far[-1] += 8.0
-    assert set(session.program(cell, {}, far)) == {Delivery.PROGRAM, Delivery.PARAMETERS}
-    assert set(session.program(cell, {}, x)) == {Delivery.PARAMETERS}
-    assert set(session.charges(cell, {}, x)) == {Delivery.PROGRAM, Delivery.PARAMETERS}
+    assert set(session.program(cell, {}, far)) == A_PROGRAM
+    assert set(session.program(cell, {}, x)) == BOXES
+    assert set(session.charges(cell, {}, x)) == A_PROGRAM
     assert session.parameters_for(cell) == expected
     far[5, 0] = np.nan
     for ask in (session.program, session.charges):
@@ -74,17 +77,15 @@ def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
     assert not covers_particles(session.program(cell, {})[Delivery.PROGRAM])
     found = session.charges(cell, {}, x)
     assert covers_particles(found[Delivery.PROGRAM])
-    assert set(session.charges(cell, {}, x)) == {Delivery.CHARGES}
-    assert set(session.program(cell, {}, wrapped(x + np.array([5.0, 2.0, -7.0]), cell))) == {
-        Delivery.PARAMETERS
-    }
-    assert set(session.program(1.01 * cell, {}, x)) == {Delivery.PARAMETERS}
+    assert set(session.charges(cell, {}, x)) == CHARGES
+    assert set(session.program(cell, {}, wrapped(x + np.array([5.0, 2.0, -7.0]), cell))) == BOXES
+    assert set(session.program(1.01 * cell, {}, x)) == BOXES
     assert covers_particles(session.program(cell * [[1.0], [1.0], [1.02]], {}, x)[Delivery.PROGRAM])
     apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
     found = session.program(cell, {}, apart.reshape(-1, 3))
     assert not covers_particles(found[Delivery.PROGRAM])
-    assert set(session.program(cell, {}, x)) == {Delivery.PARAMETERS}
-    assert set(session.charges(cell, {}, None)) == {Delivery.CHARGES}
+    assert set(session.program(cell, {}, x)) == BOXES
+    assert set(session.charges(cell, {}, None)) == CHARGES
 
 
 def test_a_program_that_failed_is_asked_for_again(monkeypatch):
@@ -109,12 +110,6 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for(option):
     session.program(box.cell, {})
     assert not covers_particles(session.charges(box.cell, {}, box.positions)[Delivery.PROGRAM])
     assert not session.planner.problem.uses_region
-
-
-def forces_alone(context, force):
-    return (
-        context.getState(forces=True, groups={force.getForceGroup()}).getForces(asNumpy=True)._value
-    )
 
 
 @on_gpu
@@ -283,29 +278,3 @@ def test_a_force_in_empty_space_beside_a_periodic_one(chains):
         "host",
         "it is not periodic, but another force of the System is",
     )
-
-
-@pytest.mark.parametrize("boundary", ["periodic", "open"])
-def test_charges_close_to_each_other(boundary):
-    """The first positions have them computed in double precision, as does the solver, or warn."""
-    x, q, cell = cluster(1e-3, others=60)
-
-    def session(**options):
-        force = fmm.FMMForce(**options)
-        for charge in q:
-            force.addParticle(charge)
-        force.setUsesPeriodicBoundaryConditions(boundary == "periodic")
-        return session_of(force, len(q))
-
-    auto, single = session(), session(precision="single")
-    for each in (auto, single):
-        each.program(cell, {}, x)
-        assert each.parameters_for(cell).precision == "single"
-    assert Delivery.PROGRAM in auto.charges(cell, {}, x)
-    assert auto.parameters_for(cell).precision == "double"
-    assert auto.charges(cell, {}, x) == {Delivery.CHARGES: q.tobytes()}
-    with pytest.warns(
-        UserWarning, match="is out of reach in single precision for charges so close to each other"
-    ):
-        single.charges(cell, {}, x)
-    assert single.parameters_for(cell).precision == "single"

@@ -1,7 +1,10 @@
 """The stage gather: from the parts' results to those of the particles, OpenMM's or others."""
 
+from ctypes import sizeof
+
 import numpy as np
 
+from fmm_openmm.backends.cuda.abi import Sums
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.program import At, Interface, Phase
 from fmm_openmm.stages import Parts
@@ -13,15 +16,17 @@ def gather(
     b: Builder, parts: Parts, out: list[str], interface: Interface | None
 ) -> tuple[str, str]:
     """The results of the parts to those of the particles. Inside OpenMM, where forces are
-    wanted, the stage "export" does it, which adds these to OpenMM's."""
+    wanted, the stage "export" does it, which adds these to OpenMM's; with the energy come the
+    other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # which sort zeroes
     b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
-    b.buffer("partial", blocks, np.float64)
-    b.buffer("energy", 1, np.float64)
+    sums, number = ("sums", sizeof(Sums) // 8) if interface else ("energy", 1)
+    b.buffer("partial", (blocks, number), np.float64)
+    b.buffer(sums, number, np.float64)
     common = (
         np.int32(b.n), parts.box, parts.weight, "place", *out, "parameters", "charges",
-        "potentials", "partial", ticket, "energy",
+        "potentials", "partial", ticket, sums,
     )  # fmt: skip
     if interface:
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)

@@ -1,0 +1,236 @@
+"""The native bridge where charges are close to each other in wide boxes: float32 is left at the
+first positions or at an energy later, or a warning says what it costs."""
+
+import ctypes
+import warnings
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.abi import Delivery, RoundingLimits, Sums
+from fmm_openmm.integration.native import callbacks
+from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.units import COULOMB_CONSTANT
+from tests.integration.boxes import Box, relative_difference
+from tests.integration.native_contexts import (
+    A_PROGRAM,
+    BOXES,
+    CHARGES,
+    context_of,
+    coulomb,
+    forces_alone,
+    no_room,
+    on_devices,
+    on_gpu,
+    session_of,
+)
+from tests.support.charges import cluster
+
+SO_CLOSE = "is out of reach in single precision for charges so close to each other"
+
+
+def force_on(charges, boundary, **options) -> fmm.FMMForce:
+    force = fmm.FMMForce(**options)
+    for charge in charges:
+        force.addParticle(charge)
+    force.setUsesPeriodicBoundaryConditions(boundary == "periodic")
+    return force
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+def test_charges_close_to_each_other(boundary):
+    """The first positions have them computed in double precision, as does the solver, or warn."""
+    x, q, cell = cluster(1e-3, others=60)
+
+    def session(**options):
+        return session_of(force_on(q, boundary, **options), len(q))
+
+    auto, single = session(), session(precision="single")
+    for each in (auto, single):
+        each.program(cell, {}, x)
+        assert each.parameters_for(cell).precision == "single"
+    assert Delivery.PROGRAM in auto.charges(cell, {}, x)
+    assert auto.parameters_for(cell).precision == "double"
+    found = auto.charges(cell, {}, x)
+    assert set(found) == CHARGES
+    assert found[Delivery.CHARGES] == q.tobytes()
+    with pytest.warns(UserWarning, match=SO_CLOSE):
+        single.charges(cell, {}, x)
+    assert single.parameters_for(cell).precision == "single"
+
+
+def apart_and_close():
+    """Charges at two times: later two of them are close to each other, in boxes that are wide."""
+    x, q, cell = cluster(3.0, others=60)
+    close = x.copy()
+    close[1] = close[0] + [6e-4, 0.0, 8e-4]
+    return x, close, q, cell
+
+
+def exact(x, q, cell, boundary):
+    return ewald_sum(x, q, cell) if boundary == "periodic" else direct_sum(x, q)
+
+
+def sums_of(session, x, q, cell, boundary) -> Sums:
+    """The sums of an exact evaluation in the boxes of a session."""
+    scale = session.planner._used[0].boxes.width ** 2 / COULOMB_CONSTANT
+    strengths = scale * np.linalg.norm(exact(x, q, cell, boundary).fields, axis=1)
+    return Sums(0.0, q**2 @ strengths**2, q**2 @ strengths**3)
+
+
+def limits_in(found) -> tuple[float, float]:
+    limits = RoundingLimits.from_buffer_copy(found[Delivery.ROUNDING])
+    return limits.cubes, limits.constant
+
+
+def is_beyond(sums, limits) -> bool:
+    """The comparison of the plugin."""
+    return sums.squares < limits[0] * sums.cubes + limits[1]
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+@pytest.mark.parametrize("precision", ["auto", "single"])
+def test_sums_of_charges_that_are_close(boundary, precision):
+    """Beyond the limits that the session gives, which have it deliver a program in double
+    precision, or warn once."""
+    apart, close, q, cell = apart_and_close()
+    force = force_on(q, boundary, tolerance=1e-4, precision=precision)
+    session = session_of(force, len(q))
+    first = session.program(cell, {}, apart)
+    limits = limits_in(session.charges(cell, {}, apart))
+    assert boundary == "open" or limits == limits_in(first)
+    assert not is_beyond(sums_of(session, apart, q, cell, boundary), limits)
+    sums = sums_of(session, close, q, cell, boundary)
+    assert is_beyond(sums, limits)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answers = [session.refine(cell, {}, close, sums) for _ in range(2)]
+    said = [str(each.message) for each in caught]
+    assert len(said) == (precision == "single")
+    assert all(SO_CLOSE in text for text in said)
+    assert set(answers[0]) == (A_PROGRAM if precision == "auto" else BOXES)
+    assert set(answers[1]) == BOXES
+    for found in (*answers, session.charges(cell, {}, close)):
+        assert limits_in(found) == (0.0, 0.0)
+    expected = "double" if precision == "auto" else "single"
+    assert session.parameters_for(cell).precision == expected
+
+
+def test_the_plugin_asks_with_its_sums(monkeypatch):
+    """And asks again if there was no room for the program."""
+    apart, close, q, cell = apart_and_close()
+    session, delivered = session_of(force_on(q, "open", tolerance=1e-4), len(q)), {}
+    session.program(cell, {}, apart)
+    session.charges(cell, {}, apart)
+    sums = sums_of(session, close, q, cell, "open")
+    monkeypatch.setattr(callbacks, "_sessions", {9: session})
+    monkeypatch.setattr(callbacks, "_deliver", lambda _, kind, data: delivered.update({kind: data}))
+
+    def ask():
+        delivered.clear()
+        pointers = (
+            values.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for values in (cell, close)
+        )
+        callbacks._request(
+            9, Delivery.ROUNDING, *pointers, None, None, 0, ctypes.pointer(sums), None
+        )
+        return set(delivered)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fmm_openmm.integration.native.session.build", no_room)
+        for _ in range(2):
+            assert ask() == {Delivery.FAILURE, Delivery.DONE}
+            assert delivered[Delivery.FAILURE] == b"FMMForce: MemoryError: no room"
+    assert ask() == A_PROGRAM | {Delivery.DONE}
+    assert b"#define REAL double" in delivered[Delivery.PROGRAM]
+
+
+def test_limits_follow_the_charges():
+    """Twice the charges have twice the field, and the same relative error."""
+    apart, _, q, cell = apart_and_close()
+    force = force_on(q, "periodic")
+    session = session_of(force, len(q))
+    session.program(cell, {}, apart)
+    before = limits_in(session.charges(cell, {}, apart))
+    for particle, charge in enumerate(q):
+        force.setParticleParameters(particle, 2 * charge)
+    after = limits_in(session.charges(cell, {}, None))
+    np.testing.assert_allclose(after, [before[0] / 2, 16 * before[1]])
+
+
+@on_gpu
+@on_devices
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+@pytest.mark.parametrize("precision", ["single", "mixed"])
+def test_charges_that_come_close_later(boundary, precision, devices):
+    """The first evaluation with energy notices, and is right already; evaluations of forces alone
+    do not look. A Context of single precision rounds positions before the FMM reads them."""
+    apart, close, q, cell = apart_and_close()
+    box, force = in_a_system(apart, q, cell, boundary)
+    context = context_of(box, precision, DeviceIndex=devices)
+    for x, after in ((apart, "single"), (close, "double"), (apart, "double")):
+        context.setPositions(x)
+        forces_alone(context, force)
+        if x is close:
+            assert force.getFMMParametersInContext(context)["precision"] == "single"
+        energy, forces = coulomb(context, force)
+        assert force.getFMMParametersInContext(context)["precision"] == after
+        if precision == "single":
+            x = x.astype(np.float32).astype(float)
+        expected = exact(x, q, cell, boundary)
+        assert energy == pytest.approx(expected.energy, rel=1e-4)
+        assert relative_difference(forces, expected.forces) <= 1e-4
+        again, _ = coulomb(context, force)
+        assert again == pytest.approx(energy, rel=1e-5)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+
+
+@on_gpu
+def test_no_room_for_charges_that_come_close_later(monkeypatch):
+    """An error, and nothing that is not as precise as it should be; with room all goes on."""
+    apart, close, q, cell = apart_and_close()
+    box, force = in_a_system(apart, q, cell, "periodic")
+    context = context_of(box)
+    coulomb(context, force)
+    context.setPositions(close)
+    with monkeypatch.context() as patch:
+        patch.setattr("fmm_openmm.integration.native.session.build", no_room)
+        for _ in range(2):
+            with pytest.raises(openmm.OpenMMException, match="MemoryError: no room"):
+                coulomb(context, force)
+    expected = exact(close, q, cell, "periodic")
+    assert relative_difference(coulomb(context, force)[1], expected.forces) <= 1e-4
+    assert force.getFMMParametersInContext(context)["precision"] == "double"
+
+
+@on_gpu
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+def test_charges_that_come_close_later_in_explicit_single_precision(boundary):
+    """One warning with the error to expect, which is that of the forces."""
+    apart, close, q, cell = apart_and_close()
+    box, force = in_a_system(apart, q, cell, boundary, precision="single")
+    context = context_of(box)
+    coulomb(context, force)
+    context.setPositions(close)
+    with pytest.warns(UserWarning, match=SO_CLOSE) as caught:
+        found = [coulomb(context, force)[1] for _ in range(3)]
+    assert len(caught) == 1
+    said = float(str(caught[0].message).partition("an error of about ")[2].partition(";")[0])
+    expected = exact(close, q, cell, boundary).forces
+    assert said > 1e-4
+    assert all(relative_difference(forces, expected) < 3 * said for forces in found)
+    assert force.getFMMParametersInContext(context)["precision"] == "single"
+
+
+def in_a_system(x, q, cell, boundary, **options) -> tuple[Box, fmm.FMMForce]:
+    force = force_on(q, boundary, tolerance=1e-4, bridge="native", **options)
+    force.setForceGroup(7)
+    system = openmm.System()
+    for _ in q:
+        system.addParticle(1.0)
+    if boundary == "periodic":
+        system.setDefaultPeriodicBoxVectors(*cell)
+    system.addForce(force)
+    return Box(system, x), force
