@@ -94,12 +94,18 @@ def steps(*names: str, systems: bool = True) -> list[Row]:
     ]
 
 
+def without(rows: list[Row], *columns: str) -> list[Row]:
+    """The rows without some columns."""
+    return [{name: cell for name, cell in row.items() if name not in columns} for row in rows]
+
+
 def protein() -> list[Row]:
-    left_out = ("atoms", "tolerance", "cutoff, nm", "order, radius, boxes")
-    return [
-        {name: cell for name, cell in row.items() if name not in left_out}
-        for row in steps("protein", systems=False)
-    ]
+    rows = steps("protein", systems=False)
+    return without(rows, "atoms", "tolerance", "cutoff, nm", "order, radius, boxes")
+
+
+def all_steps() -> list[Row]:
+    return without(steps(*ALL_STEPS), "force error", "order, radius, boxes")
 
 
 SYSTEMS = {
@@ -347,7 +353,7 @@ TABLES = {
     "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),
     "readme_water": Table("README.md", ("water",), water),
     "gains": Table("docs/howto/gain.md", (*MEMBRANES, "water"), gains),
-    "membranes": Table(PLUGIN, ALL_STEPS, lambda: steps(*ALL_STEPS)),
+    "membranes": Table(PLUGIN, ALL_STEPS, all_steps),
     "protein": Table(PLUGIN, ("protein",), protein),
     "water": Table(PLUGIN, ("water",), lambda: steps("water", systems=False)),
     "energy": Table(PLUGIN, ("energy",), energy),
