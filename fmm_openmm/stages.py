@@ -272,13 +272,13 @@ class HostStages(Stages, Evaluator):
         moments = self.p2m(parts)
         out = self.l2p(parts, moments, expand(self, parts, moments))
         charge, x = (array.astype(np.float64) for array in (parts.charge, parts.x))
-        work = np.einsum("gij,ki,kj->g", GENERATORS, x, charge[:, None] * out.fields, optimize=True)
-        work -= self.lattice_work(moments)
+        far = x.T @ (charge[:, None] * out.fields)
+        work = (GENERATORS * far).sum((1, 2)) - self.lattice_work(moments)
         second = np.zeros((len(x), 6))
         near = self.exclusions(parts, out, second)
         self.p2p(parts, near, out, second)
-        charged = charge != 0.0
-        xx, yy, zz, *shears = 0.5 * (charge[charged] @ second[charged])
+        second[charge == 0.0] = 0.0  # which coinciding particles leave undefined
+        xx, yy, zz, *shears = 0.5 * (charge @ second)
         work += np.array([xx - yy, yy - zz, *shears])
         return *self.gather(parts, out), traceless(work)
 

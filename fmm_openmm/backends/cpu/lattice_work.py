@@ -16,6 +16,7 @@ def _work(spectrum, derivatives, index, weight, degree, multiplicity, out):
     """Row k of ``out`` is the sum over ``LANES`` wave vectors of the product of the spectrum with
     what the matrices of the derivatives make of it; ``spectrum`` has shape (terms, wave vectors,
     2), ``multiplicity`` is 2 for wave vectors that stand for their opposites too."""
+    real = spectrum.dtype.type
     terms, waves = spectrum.shape[:2]
     for block in prange(len(out)):
         begin = block * LANES
@@ -33,12 +34,14 @@ def _work(spectrum, derivatives, index, weight, degree, multiplicity, out):
                     re[a, w], im[a, w] = -r, -i
                 else:
                     re[a, w], im[a, w] = i, -r
-        # products of two moments, added up by the term of the operator that they multiply
+        # products of two moments, added up by the term of the operator that they multiply; the
+        # matrix is symmetric
         product = np.zeros((derivatives.shape[1], LANES), spectrum.dtype)
         for a in range(terms):
-            for b in range(terms):
+            for b in range(a + 1):
+                twice = real(1.0) if b == a else real(2.0)
                 i0, i1 = index[a, b, 0], index[a, b, 1]
-                w0, w1 = weight[a, b, 0], weight[a, b, 1]
+                w0, w1 = twice * weight[a, b, 0], twice * weight[a, b, 1]
                 for w in range(LANES):
                     p = re[a, w] * re[b, w] + im[a, w] * im[b, w]
                     product[i0, w] += w0 * p

@@ -132,11 +132,11 @@ def l2p_sets(
 
 
 @inline
-def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
-    """Add to ``phi`` (sets,), ``field`` (sets, 3) and ``second`` (6,) what the first ``length``
-    sources contribute at (x, y, z). ``buffer`` (4, capacity) holds their coordinates and whether
-    they count; ``charge`` (sets, capacity) their charges; ``tile`` (7, TILE) is scratch. There
-    are no fields and second moments if these arrays are empty."""
+def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
+    """Add to ``phi`` (sets,) and ``field`` (sets, 3) what the first ``length`` sources contribute
+    at (x, y, z). ``buffer`` (4, capacity) holds their coordinates and whether they count,
+    ``charge`` (sets, capacity) their charges; ``tile`` (4, TILE) is scratch. There are no fields if
+    ``field`` is empty."""
     real = buffer.dtype.type
     for block in range(0, length, TILE):
         bx, by, bz, bm = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
@@ -146,7 +146,6 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
             cube = inverse * inverse * inverse
             tile[0, j] = inverse
             tile[1, j], tile[2, j], tile[3, j] = cube * dx, cube * dy, cube * dz
-            tile[4, j], tile[5, j], tile[6, j] = dx, dy, dz
         for k in range(len(phi)):
             q = charge[k, block:]
             s = real(0.0)
@@ -163,24 +162,43 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field, second):
             field[k, 0] += e0
             field[k, 1] += e1
             field[k, 2] += e2
-        if len(second):
-            q = charge[0, block:]
-            xx, yy, zz = real(0.0), real(0.0), real(0.0)
-            yx, zx, zy = real(0.0), real(0.0), real(0.0)
-            for j in range(TILE):
-                f0, f1, f2 = q[j] * tile[1, j], q[j] * tile[2, j], q[j] * tile[3, j]
-                xx += f0 * tile[4, j]
-                yy += f1 * tile[5, j]
-                zz += f2 * tile[6, j]
-                yx += f1 * tile[4, j]
-                zx += f2 * tile[4, j]
-                zy += f2 * tile[5, j]
-            second[0] += xx
-            second[1] += yy
-            second[2] += zz
-            second[3] += yx
-            second[4] += zx
-            second[5] += zy
+
+
+@inline
+def _add_moments(x, y, z, buffer, charge, length, phi, field, second):
+    """:func:`_add_sources` for one set of charges, ``charge`` (capacity,), with its field and, in
+    ``second`` (6,), its second moments."""
+    real = buffer.dtype.type
+    for block in range(0, length, TILE):
+        bx, by, bz, bm = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
+        q = charge[block:]
+        s, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
+        xx, yy, yx, zx, zy = real(0.0), real(0.0), real(0.0), real(0.0), real(0.0)
+        for j in range(TILE):
+            dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
+            inverse = bm[j] / np.sqrt(dx * dx + dy * dy + dz * dz)
+            v = q[j] * inverse
+            s += v
+            v *= inverse * inverse
+            f0, f1, f2 = v * dx, v * dy, v * dz
+            e0 += f0
+            e1 += f1
+            e2 += f2
+            xx += f0 * dx
+            yy += f1 * dy
+            yx += f1 * dx
+            zx += f2 * dx
+            zy += f2 * dy
+        phi[0] += s
+        field[0, 0] += e0
+        field[0, 1] += e1
+        field[0, 2] += e2
+        second[0] += xx
+        second[1] += yy
+        second[2] += s - xx - yy  # the trace of d d / d^3 is 1 / d
+        second[3] += yx
+        second[4] += zx
+        second[5] += zy
 
 
 @kernel(
@@ -198,7 +216,7 @@ def _p2p_sets(
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
         charge = np.empty((sets, 0), x.dtype)
-        tile = np.empty((7, TILE), x.dtype)
+        tile = np.empty((4, TILE), x.dtype)
         p, e, s = np.empty(sets), np.empty((len(field), 3)), np.empty(6 if len(second) else 0)
         for box in range(chunk, len(start) - 1, chunks):
             if target_start[box] == target_start[box + 1]:
@@ -231,9 +249,11 @@ def _p2p_sets(
                 p[:] = 0.0
                 e[:] = 0.0
                 s[:] = 0.0
-                _add_sources(
-                    target[i, 0], target[i, 1], target[i, 2], buffer, charge, padded, tile, p, e, s
-                )
+                t0, t1, t2 = target[i, 0], target[i, 1], target[i, 2]
+                if len(s):
+                    _add_moments(t0, t1, t2, buffer, charge[0], padded, p, e, s)
+                else:
+                    _add_sources(t0, t1, t2, buffer, charge, padded, tile, p, e)
                 for k in range(sets):
                     phi[k, i] += p[k]
                 for k in range(len(field)):
@@ -262,8 +282,9 @@ def p2p_sets(
     Args:
         charges: charges of the sources, shape (sets, m).
         near: sources to leave out at each target, which is then a source too.
-        second: add to it ``sum_j q_j d_a d_b / d^3`` of the first set at each target, d from source
-            to target, for ab = xx, yy, zz, yx, zx, zy; shape (targets, 6), or (0, 6) for none.
+        second: second moments of the first set to add to, shape (m, 6), see
+            :meth:`fmm_openmm.stages.Stages.p2p`, or (0, 6) for none. It
+            needs fields, and a single set.
     """
     occurs = (charges != 0.0).any(0).astype(charges.dtype)
     _p2p_sets(
