@@ -404,7 +404,7 @@ class CoulombSolver:
             >>> x = [[0, 0, 0], [0.1, 0, 0], [0, 0, 0.5]]
             >>> matrix = solver.interaction_energies(x, [0, 0, 1])  # a dipole and an ion
             >>> round(float(matrix[0, 1] + matrix[1, 0]), 3)
-            2.159
+            2.158
         """
         self._require_fmm("interaction_energies")
         x = check_positions(to_host(positions), len(self._charges))
