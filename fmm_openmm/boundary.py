@@ -24,6 +24,10 @@ EMPTY_SPACE = np.diag(np.full(3, np.inf))
 """The cell of particles that have no images."""
 
 
+SAME_PLACE = 1e-7
+"""Distance below which places are the same, in cell vectors, or in nm along axes without images."""
+
+
 @dataclass(frozen=True)
 class Boundary:
     """The axes along which there are periodic images.
@@ -98,6 +102,15 @@ class Boundary:
     def tree(self, points: np.ndarray) -> cKDTree:
         """Neighbours among coordinates, shape (n, 3), that :meth:`wrap` has made."""
         return cKDTree(points, boxsize=None if self.is_open else np.array(self.periodic, float))
+
+    def coincide(
+        self, points: np.ndarray, positions: np.ndarray, cell: np.ndarray | None
+    ) -> np.ndarray:
+        """Whether each point, shape (m, 3), nm, is closer than :data:`SAME_PLACE` to a position,
+        shape (n, 3), or an image of it, along every vector of the cell; shape (m,)."""
+        tree = self.tree(self.wrap(positions, cell))
+        found, _ = tree.query(self.wrap(points, cell), p=np.inf, distance_upper_bound=SAME_PLACE)
+        return np.isfinite(found)
 
     def background(self, cell: np.ndarray | None) -> float:
         """Density of the uniform background that neutralises a unit charge, over the volume of

@@ -126,6 +126,14 @@ def split(both: CoulombResult, n: int, virial: np.ndarray | None) -> CoulombResu
     )
 
 
+def spread(result: CoulombResult, known: np.ndarray) -> CoulombResult:
+    """The result with NaN inserted for the points at which it is not ``known``, shape (m,)."""
+    potentials, fields = np.full(len(known), np.nan), np.full((len(known), 3), np.nan)
+    if known.any():
+        potentials[known], fields[known] = result.point_potentials, result.point_fields
+    return replace(result, point_potentials=potentials, point_fields=fields)
+
+
 def in_units(
     potentials: np.ndarray,
     fields: np.ndarray | None,

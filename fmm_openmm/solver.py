@@ -46,6 +46,7 @@ from fmm_openmm.results import (
     like,
     name_coincidence,
     split,
+    spread,
 )
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.sums import SumParameters, SumPlanner
@@ -350,7 +351,16 @@ class CoulombSolver:
                 return result.with_points(at_points, width, largest)
         charges = np.concatenate([self._charges, np.zeros(len(points))])
         variant = self._variant("points", charges, method=self._method)
-        both = variant.compute(np.concatenate([positions, points]), box_vectors)
+        try:
+            both = variant.compute(np.concatenate([positions, points]), box_vectors)
+        except ValueError:  # on a GPU particles without charge must not lie on charges
+            apart = ~self._boundary.coincide(points, positions, cell)
+            if apart.all():
+                raise
+            if not apart.any():
+                return spread(self.compute(positions, box_vectors, virial=virial), apart)
+            result = self._with_points(positions, box_vectors, points[apart], virial)
+            return spread(result, apart)
         return split(both, n, self._with_virial(positions, box_vectors).virial if virial else None)
 
     def _coulomb_matrix(self, positions: np.ndarray, box_vectors) -> CoulombMatrix:

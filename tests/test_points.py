@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fmm_openmm import CoulombSolver
+from fmm_openmm import CoulombSolver, UnsupportedError
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.oracle import direct_sum, ewald_sum
 from tests.support.charges import SKEWED, random_charges, relative
 from tests.support.ewald import exact
@@ -62,13 +63,27 @@ def test_open_boundary_and_points_far_outside(method):
     assert relative(result.point_fields, expected.fields[60:]) < 1e-6
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_a_point_on_a_charge_has_no_potential(backend):
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+@pytest.mark.parametrize(
+    "backend", ["cpu", "reference", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_a_point_on_a_charge_has_no_potential(backend, boundary):
     x, q = random_charges(60, SKEWED)
-    solver = CoulombSolver(q, SKEWED, backend=backend)
+    box = SKEWED if boundary == "periodic" else None
+    try:
+        solver = CoulombSolver(q, box, boundary=boundary, backend=backend)
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
     result = solver.compute(x, points=[x[7], x[7] + 0.05])
     assert np.isnan(result.point_potentials[0]) and np.isnan(result.point_fields[0]).all()
     assert np.isfinite(result.point_potentials[1]) and np.isfinite(result.energy)
+
+
+def test_places_that_coincide():
+    boundary = Boundary.from_cell(SKEWED)
+    places = np.array([[0.1, 0.2, 0.3], [1.0, 1.0, 1.0]])
+    points = np.concatenate([places + SKEWED[2] - SKEWED[0], places + 1e-5])
+    assert boundary.coincide(points, places, SKEWED).tolist() == [True, True, False, False]
 
 
 def test_nearly_empty_cell():

@@ -33,7 +33,7 @@ solver = charges.solver(tolerance=1e-5, backend="cpu", order=8)
 charges.solver(tolerence=1e-5)  # call-arg
 charges.solver(order="high")  # arg-type
 result = solver.compute(np.zeros((3, 3)), box_vectors=2 * np.eye(3))
-solver.compute(None)  # arg-type
+solver.compute(None)  # call-overload
 pair = fmm.ChargeSystem([1.0, -1.0], positions=[[0.0, 0, 0], [0.3, 0, 0]])
 energy: float = result.energy
 print(result.forces.shape, result.force)  # attr-defined

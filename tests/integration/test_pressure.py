@@ -42,7 +42,11 @@ def with_barostat(box: Box, scale: str) -> openmm.MonteCarloFlexibleBarostat:
 
 
 def moving(box: Box, platform="Reference") -> openmm.Context:
+    """A Context with velocities, and with all molecules in the cell: computeStressTensor displaces
+    others on GPUs, by the strain of the box vector that brings them there."""
     context = box.context(platform)
+    inside = context.getState(positions=True, enforcePeriodicBox=True)
+    context.setPositions(inside.getPositions())
     context.setVelocitiesToTemperature(300, 1)
     return context
 
