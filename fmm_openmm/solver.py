@@ -277,7 +277,8 @@ class CoulombSolver:
                 more than two percent has grid and parameters chosen anew.
             charges: K sets of charges in place of the solver's, shape (K, n), e. The result is a
                 :class:`ChargeSetsResult`, with the parameters and precision chosen for the solver's
-                charges. On a CPU what depends on positions alone is computed once.
+                charges. On a CPU what depends on positions alone is computed once; a GPU computes
+                one set after the other.
             points: shape (m, 3), nm: potentials and fields there, too, as of particles without
                 charge.
             virial: compute the virial, too. On a CPU this takes the operators of ten strained

@@ -67,6 +67,12 @@ PARTS = {
         )
     ),
     "water": Part((f"{BENCH} md --sizes 6 4.5:2x2x2 7.02:3x3x3 --tolerance 5e-4 1e-5",)),
+    "ten_million": Part(
+        (
+            f"{BENCH} md --sizes 6:8x8x8 --tolerance 5e-4 --precision single --no-marginal "
+            "--no-errors",
+        )
+    ),
     "energy": Part((f"{BENCH} nve --sizes 6 --tolerance 5e-4",)),
     "solver": Part((f"{BENCH} solver --sizes 6 4.5:2x2x2 7.02:3x3x3",)),
     "grids": Part(

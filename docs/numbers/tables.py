@@ -104,6 +104,21 @@ def protein() -> list[Row]:
     return without(rows, "atoms", "tolerance", "cutoff, nm", "order, radius, boxes")
 
 
+def ten_million() -> list[Row]:
+    """Steps of water with the memory that they need."""
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "method": row["method"],
+            "step, ms": digits(1e3 * row["step_seconds"]),
+            "ns/day": f"{row['ns_per_day']:.1f}",
+            "over PME's": fixed(row.get("over_pme"), ".2f"),
+            "memory, MB": f"{row['memory'] / 1e6:.0f}",
+        }
+        for row in rows_of("ten_million")
+    ]
+
+
 def all_steps() -> list[Row]:
     return without(steps(*ALL_STEPS), "force error", "order, radius, boxes")
 
@@ -356,6 +371,7 @@ TABLES = {
     "membranes": Table(PLUGIN, ALL_STEPS, all_steps),
     "protein": Table(PLUGIN, ("protein",), protein),
     "water": Table(PLUGIN, ("water",), lambda: steps("water", systems=False)),
+    "ten_million": Table(PLUGIN, ("ten_million",), ten_million),
     "energy": Table(PLUGIN, ("energy",), energy),
     "solver": Table(GPU, ("solver",), evaluations),
     "grids": Table(GPU, ("grids",), grids),

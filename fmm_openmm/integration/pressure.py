@@ -36,7 +36,9 @@ def pressure_tensor(
     The sum runs over molecules or atoms with momenta p and masses M. The strain e moves molecules
     as a whole, or atoms, and the box vectors: :math:`x_i \to x_i + e_{ij} x_j`. Its elements on and
     above the diagonal are minus those of OpenMM's
-    ``MonteCarloFlexibleBarostat.computeStressTensor``, for which no barostat is needed here. The
+    ``MonteCarloFlexibleBarostat.computeStressTensor``, for which no barostat is needed here. (On
+    GPUs, OpenMM 8.6.1 displaces molecules outside of the cell in the course of that method, and is
+    off by some hundred bar; here they may be anywhere.) The
     tensor of molecules is symmetric on average, not at an instant; take ``(P + P.T) / 2`` for a
     symmetric one with the same average. The trace over three is the pressure.
 

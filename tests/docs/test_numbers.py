@@ -113,6 +113,15 @@ def test_largest_error():
     assert f"{len(rows)} test systems" in README
 
 
+def test_ten_million_atoms():
+    rows = table("reference/plugin.md", "memory, MB")
+    pme, fmm = (select(rows, method=method) for method in ("PME", "FMM"))
+    assert (
+        f"A step of {pme['atoms']} atoms of water in single precision takes {pme['step, ms']} ms "
+        f"with PME at 5e-4 and {fmm['step, ms']} with FMM"
+    ) in one_line(README)
+
+
 def test_tight_fmm_and_loose_pme():
     """Time and error of a step with FMM at 1e-5, compared with PME at 5e-4."""
     page = (ROOT / "docs" / "reference" / "plugin.md").read_text(encoding="utf-8")
