@@ -5,6 +5,15 @@ from fmm_openmm.backends.cpu.threads import LANES, inline
 
 
 @inline
+def load(x, begin, used, lane):
+    """Fill ``lane`` (3, LANES) with the points from ``begin`` in ``x`` (n, 3); lanes beyond
+    ``used`` repeat the first."""
+    for w in range(LANES):
+        p = begin + (w if w < used else 0)
+        lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
+
+
+@inline
 def regular(x, y, z, order, out):
     """Fill ``out`` (terms, LANES) with R_a at the points (x, y, z), each (LANES,)."""
     real = out.dtype.type

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.harmonics import regular
+from fmm_openmm.backends.cpu.harmonics import load, regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.background import polynomial
@@ -40,9 +40,7 @@ def _l2p(
                 slope[axis[k], column[k]] += factor[k] * expansion[row[k]]
             for begin in range(start[box], start[box + 1], LANES):
                 used = min(LANES, start[box + 1] - begin)
-                for w in range(LANES):
-                    p = begin + (w if w < used else 0)
-                    lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
+                load(x, begin, used, lane)
                 regular(lane[0], lane[1], lane[2], order, tile)
                 for w in range(LANES):
                     phi[w] = trace[6]

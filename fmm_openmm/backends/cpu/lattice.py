@@ -8,10 +8,28 @@ real and imaginary parts in separate arrays.
 import numpy as np
 import scipy.fft
 
-from fmm_openmm.backends.cpu.threads import LANES, kernel
+from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
 from fmm_openmm.openmp import get_num_threads, prange
+
+
+@inline
+def load_waves(spectrum, degree, begin, used, re, im):
+    """Fill ``re`` and ``im`` (terms, LANES) with i^l times the spectrum (terms, wave vectors, 2) at
+    the ``used`` wave vectors from ``begin``."""
+    for a in range(len(spectrum)):
+        power = degree[a] % 4
+        for w in range(used):
+            r, i = spectrum[a, begin + w, 0], spectrum[a, begin + w, 1]
+            if power == 0:
+                re[a, w], im[a, w] = r, i
+            elif power == 1:
+                re[a, w], im[a, w] = -i, r
+            elif power == 2:
+                re[a, w], im[a, w] = -r, -i
+            else:
+                re[a, w], im[a, w] = i, -r
 
 
 @kernel("real[:,:,::1], real[:,::1], i4[:,:,::1], real[:,:,::1], i8[::1]")
@@ -28,18 +46,7 @@ def _convolve(spectrum, operator, index, weight, degree):
         for i in range(len(operator)):
             for w in range(used):
                 t[i, w] = operator[i, begin + w]
-        for a in range(terms):  # times i^l
-            power = degree[a] % 4
-            for w in range(used):
-                r, i = spectrum[a, begin + w, 0], spectrum[a, begin + w, 1]
-                if power == 0:
-                    re[a, w], im[a, w] = r, i
-                elif power == 1:
-                    re[a, w], im[a, w] = -i, r
-                elif power == 2:
-                    re[a, w], im[a, w] = -r, -i
-                else:
-                    re[a, w], im[a, w] = i, -r
+        load_waves(spectrum, degree, begin, used, re, im)
         sum_re, sum_im = np.empty(LANES, spectrum.dtype), np.empty(LANES, spectrum.dtype)
         for a in range(terms):
             sum_re[:] = real(0.0)

@@ -3,6 +3,7 @@
 import numpy as np
 import scipy.fft
 
+from fmm_openmm.backends.cpu.lattice import load_waves
 from fmm_openmm.backends.cpu.threads import LANES, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
@@ -22,18 +23,7 @@ def _work(spectrum, derivatives, index, weight, degree, multiplicity, out):
         begin = block * LANES
         used = min(LANES, waves - begin)
         re, im = np.zeros((terms, LANES), spectrum.dtype), np.zeros((terms, LANES), spectrum.dtype)
-        for a in range(terms):  # times i^l
-            power = degree[a] % 4
-            for w in range(used):
-                r, i = spectrum[a, begin + w, 0], spectrum[a, begin + w, 1]
-                if power == 0:
-                    re[a, w], im[a, w] = r, i
-                elif power == 1:
-                    re[a, w], im[a, w] = -i, r
-                elif power == 2:
-                    re[a, w], im[a, w] = -r, -i
-                else:
-                    re[a, w], im[a, w] = i, -r
+        load_waves(spectrum, degree, begin, used, re, im)
         # products of two moments, added up by the term of the operator that they multiply; the
         # matrix is symmetric
         product = np.zeros((derivatives.shape[1], LANES), spectrum.dtype)

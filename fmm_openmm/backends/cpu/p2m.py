@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.harmonics import regular
+from fmm_openmm.backends.cpu.harmonics import load, regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
 from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Moments, Parts
@@ -19,10 +19,9 @@ def _p2m(x, charge, start, slots, order, chunks, moments):
             total[:] = real(0.0)
             for begin in range(start[box], start[box + 1], LANES):
                 used = min(LANES, start[box + 1] - begin)
+                load(x, begin, used, lane)
                 for w in range(LANES):
-                    p = begin + (w if w < used else 0)
-                    lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
-                    q[w] = charge[p] if w < used else real(0.0)
+                    q[w] = charge[begin + w] if w < used else real(0.0)
                 regular(lane[0], lane[1], lane[2], order, tile)
                 for a in range(terms):
                     s = real(0.0)

@@ -7,7 +7,7 @@ shape (sets, parts), expansions (sets, terms, boxes) with the boxes in FFT order
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.harmonics import regular
+from fmm_openmm.backends.cpu.harmonics import load, regular
 from fmm_openmm.backends.cpu.l2p import slopes
 from fmm_openmm.backends.cpu.p2p import DUMMY_X, copy_sources, find_sources
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
@@ -31,9 +31,7 @@ def _p2m_sets(x, charges, start, slots, order, chunks, moments):
             total[:] = 0.0
             for begin in range(start[box], start[box + 1], LANES):
                 used = min(LANES, start[box + 1] - begin)
-                for w in range(LANES):
-                    p = begin + (w if w < used else 0)
-                    lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
+                load(x, begin, used, lane)
                 regular(lane[0], lane[1], lane[2], order, tile)
                 for k in range(sets):
                     for a in range(terms):
@@ -77,9 +75,7 @@ def _l2p_sets(
                     expansion[a, k] = local[k, a, slots[box]]
             for begin in range(start[box], start[box + 1], LANES):
                 used = min(LANES, start[box + 1] - begin)
-                for w in range(LANES):
-                    p = begin + (w if w < used else 0)
-                    lane[0, w], lane[1, w], lane[2, w] = x[p, 0], x[p, 1], x[p, 2]
+                load(x, begin, used, lane)
                 regular(lane[0], lane[1], lane[2], order, tile)
                 for k in range(sets):
                     for w in range(LANES):
