@@ -129,13 +129,13 @@ def check_groups(groups, particles: int) -> np.ndarray:
         )
     if not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"`groups` must be integers, got {array.dtype}")
-    missing = np.flatnonzero(np.bincount(array) == 0) if array.min() >= 0 else [array.min()]
+    if array.min() < 0:
+        raise ValueError(f"`groups` must not be negative, got {array.min()}")
+    missing = np.flatnonzero(np.bincount(array) == 0)
     if len(missing):
         raise ValueError(
             f"`groups` must number groups from 0 without gaps, got {array.min()} to {array.max()} "
             f"without particles in {missing[0]}"
-            if array.min() >= 0
-            else f"`groups` must not be negative, got {array.min()}"
         )
     return array.astype(np.int64)
 

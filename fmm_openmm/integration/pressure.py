@@ -38,9 +38,9 @@ def pressure_tensor(
     above the diagonal are minus those of OpenMM's
     ``MonteCarloFlexibleBarostat.computeStressTensor``, for which no barostat is needed here. (On
     GPUs, OpenMM 8.6.1 displaces molecules outside of the cell in the course of that method, and is
-    off by some hundred bar; here they may be anywhere.) The
-    tensor of molecules is symmetric on average, not at an instant; take ``(P + P.T) / 2`` for a
-    symmetric one with the same average. The trace over three is the pressure.
+    off by some hundred bar; here they may be anywhere.) The tensor of molecules is symmetric on
+    average, not at an instant; take ``(P + P.T) / 2`` for a symmetric one with the same average.
+    The trace over three is the pressure.
 
     Each virial is computed in the cheapest exact way:
 

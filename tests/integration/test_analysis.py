@@ -43,7 +43,7 @@ def test_frames_are_those_of_the_solver(water):
 
 
 def test_virial(water):
-    """Of a homogeneous energy of degree -1 its trace is the energy."""
+    """The trace is the energy, which is homogeneous of degree -1."""
     _, system, frames, boxes = water
     pairs = list(zip(frames, boxes, strict=True))
     solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver(tolerance=1e-5)

@@ -161,7 +161,7 @@ def test_a_system_and_its_exclusions():
 
 @pytest.mark.parametrize("axis", ["x", "y", "z"])
 def test_profile(axis):
-    """Of a function that changes along the normal of the planes only."""
+    """The profile of a function that changes only along the normal of the planes."""
     number = "xyz".index(axis)
     field = PotentialMap(np.zeros((6, 7, 8)), np.array([0.3, -0.2, 0.1]), SKEWED, 1)
     normal = np.linalg.inv(SKEWED)[:, number]  # of the planes of the other two vectors
@@ -236,7 +236,7 @@ def test_npz(stored, tmp_path):
 
 
 def test_values_in_a_row_are_whole_lines(tmp_path):
-    """Of six, and the rest of a row in one line."""
+    """Lines hold six values, and the last line of a row holds the rest."""
     values = np.arange(2 * 3 * 8.0).reshape(2, 3, 8)
     PotentialMap(values, np.zeros(3), np.eye(3), 1).save(tmp_path / "map.cube")
     rows = (tmp_path / "map.cube").read_text().splitlines()[6:]

@@ -119,7 +119,7 @@ def test_elements_below_the_diagonal(flexible_water, scale):
 
 @pytest.mark.parametrize("charge", [1.0, 2.5])
 def test_the_trace_of_the_virial_is_the_energy(ions, charge):
-    """Of charges alone, also with a background: the energy is homogeneous in the lengths, of degree
+    """Charges alone, also with a background: the energy is homogeneous in the lengths, of degree
     -1."""
     ions.nonbonded.setParticleParameters(0, charge, 0.3, 0.1)
     force = fmm.FMMForce.from_nonbonded(ions.nonbonded, **TIGHT)

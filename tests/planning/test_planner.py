@@ -100,7 +100,7 @@ def test_a_problem_that_is_refused_changes_nothing():
 
 @pytest.mark.parametrize("precision", ["auto", "single"])
 def test_sums_say_what_fields_say(precision):
-    """Of charges of which two come ever closer to each other: the limits that a device compares
+    """Two charges come ever closer to each other: the limits that a device compares
     sums with are passed where the error from the fields passes the limit."""
     rng, passed = np.random.default_rng(4), []
     for closeness in np.geomspace(1.0, 1e12, 25):
