@@ -124,7 +124,9 @@ class CoulombSolver:
         self._boundary = Boundary.from_name(boundary)
         self._method = check_choice(method, METHODS, "method")
         check_choice(backend, BACKENDS, "backend")
-        self._charges = check_charges(charges)
+        self._host_charges = check_charges(charges)
+        self._device_charges: Any = None  # if newer
+        self._count = len(self._host_charges)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
         if self._boundary.is_open:
@@ -214,19 +216,34 @@ class CoulombSolver:
 
         Exclusions are kept. Parameters are kept too, unless bare ions replace neutral molecules,
         far fewer particles carry the charge or, with an open boundary, the net charge becomes far
-        larger."""
-        charges = check_charges(charges)
-        if charges.shape != self._charges.shape:
+        larger. With backend "cuda" the charges may be a CuPy array: they then stay on the device,
+        the call does not wait for it, and parameters are kept in any case; NaN shows in the
+        results."""
+        replaced: Any = charges
+        stay = is_on_device(charges) and self._backend == "cuda" and self._method == "fmm"
+        replaced = replaced.astype(np.float64) if stay else check_charges(to_host(replaced))
+        if replaced.shape != (self._count,):
             raise ValueError(
-                f"`charges` must have shape {self._charges.shape} as at creation, "
-                f"got {charges.shape}"
+                f"`charges` must have shape {(self._count,)} as at creation, got {replaced.shape}"
             )
         with EVALUATION:
-            if not self._planner.accepts(charges):
-                self._evaluators = {}
-            self._charges, self._variants = charges, {}
+            if stay:
+                self._device_charges = replaced
+            else:
+                if not self._planner.accepts(replaced):
+                    self._evaluators = {}
+                self._host_charges, self._device_charges = replaced, None
+            self._variants = {}
             for evaluator in self._evaluators.values():
-                evaluator.set_charges(charges)
+                evaluator.set_charges(replaced)
+
+    @property
+    def _charges(self) -> np.ndarray:
+        """The charges on the host, shape (n,), e; copied from the device where they are newer."""
+        if self._device_charges is not None:
+            self._host_charges = check_charges(to_host(self._device_charges))
+            self._device_charges = None
+        return self._host_charges
 
     @overload
     def compute(
@@ -480,9 +497,9 @@ class CoulombSolver:
         on_device = is_on_device(positions) and self._backend == "cuda"
         if not on_device:
             positions = check_positions(to_host(positions), len(self._charges))
-        elif positions.shape != (len(self._charges), 3):
+        elif positions.shape != (self._count, 3):
             raise ValueError(
-                f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
+                f"`positions` must have shape ({self._count}, 3), got {positions.shape}"
             )
         if on_device:
             return self._evaluated_on_device(positions, cell)
@@ -527,7 +544,7 @@ class CoulombSolver:
             if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
                 return result
         if self._planner.problem.uses_region:
-            check_extent(positions, len(self._charges))
+            check_extent(positions, self._count)
         return self._computed(positions, self._planner.plan(positions, cell))
 
     def _computed(self, positions, plan: Plan) -> CoulombResult:

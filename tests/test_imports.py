@@ -61,6 +61,7 @@ MAY_IMPORT = {
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "mdanalysis": OPENMM,
+    "torch": [*SOLVER, "convert"],
     "kernels": [],
     "bench": OPENMM,
     "literature": [*OPENMM, "bench"],
@@ -81,6 +82,7 @@ OUTSIDE = {
     "parmed": ["convert"],
     "MDAnalysis": ["convert", "mdanalysis"],
     "ase": ["convert"],
+    "torch": ["torch"],
     "rich": ["cli", "bench", "progress"],
     "matplotlib": ["cli", "bench", "integration/report"],
 }

@@ -16,17 +16,21 @@ def is_no_cell(box) -> bool:
     return box is None or not np.any(box) or np.allclose(box, NO_CELL)
 
 
-def reduced(cell: np.ndarray) -> np.ndarray:
+def reduced(cell: np.ndarray, slack: float = 0.0) -> np.ndarray:
     """The same lattice in reduced form; ``cell`` (3, 3) must be lower triangular with a positive
     diagonal.
+
+    Where a tilt is half a vector, as in hexagonal cells, two reduced forms are equally good. With a
+    relative ``slack``, of which the solver allows 1e-6, a tiny strain does not take one to the
+    other.
 
     >>> reduced(np.array([[2.0, 0, 0], [1.5, 2, 0], [0, 0, 3]])).tolist()
     [[2.0, 0.0, 0.0], [-0.5, 2.0, 0.0], [0.0, 0.0, 3.0]]
     """
     a, b, c = np.array(cell, dtype=np.float64)
-    c = c - b * np.round(c[1] / b[1])
-    c = c - a * np.round(c[0] / a[0])
-    b = b - a * np.round(b[0] / a[0])
+    c = c - b * np.round(c[1] / b[1] / (1.0 + slack))
+    c = c - a * np.round(c[0] / a[0] / (1.0 + slack))
+    b = b - a * np.round(b[0] / a[0] / (1.0 + slack))
     return np.array([a, b, c])
 
 

@@ -14,6 +14,7 @@ from tests.integration.boxes import usable_platforms
 
 LANGUAGES = {
     "python": "run, in one namespace for the whole page",
+    "python torch": "run by tests/torch, where PyTorch is installed",
     "bash": "run",
     "bash gpu": "run where OpenMM has a CUDA device",
     "python cluster": "compiled only, as it needs a cluster",

@@ -6,7 +6,7 @@ SKEWED = np.array([[2.1, 0.0, 0.0], [0.7, 1.9, 0.0], [-1.0, 0.8, 2.3]])
 
 
 def relative(a, b):
-    return np.linalg.norm(np.subtract(a, b)) / np.linalg.norm(b)
+    return np.linalg.norm(np.subtract(np.asarray(a), np.asarray(b))) / np.linalg.norm(b)
 
 
 def random_charges(n, cell, net=0.0, gap=0.1):

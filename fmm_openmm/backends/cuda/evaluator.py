@@ -3,6 +3,7 @@
 import cupy
 import numpy as np
 
+from fmm_openmm.arrays import is_on_device
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
@@ -70,7 +71,10 @@ class CudaEvaluator(Evaluator):
         buffer = self.run.buffers["charges"]
         with self._device:
             self._follow()
-            buffer.set(np.asarray(charges, buffer.dtype))
+            if is_on_device(charges):
+                buffer[...] = charges
+            else:
+                buffer.set(np.asarray(charges, buffer.dtype))
 
     def adopt(self, specification: Specification) -> bool:
         if not serves(self.specification, specification):

@@ -1,0 +1,201 @@
+r"""The operators ``fmm_openmm::coulomb`` and ``fmm_openmm::coulomb_hvp``, and their gradients.
+
+With positions x (n, 3), charges q (n,) and a cell h (3, 3), whose rows are vectors, the gradient of
+the energy E(x, q, h) is
+
+    dE/dx = -F,    dE/dq = phi,    dE/dh = h^-T (S + x^T F),    S = dE/dstrain = -virial,
+
+where the last follows from S = x^T dE/dx + h^T dE/dh, the chain rule for x -> x (1 + strain),
+h -> h (1 + strain). All of it comes from one evaluation.
+
+Forces, potentials and virial are differentiable as well. For incoming gradients f of F, p of phi
+and w of the virial, of which only the symmetric part a counts, the scalar to differentiate is
+
+    L = <v, grad E>    with    v = (-f - x a, p, -h a)
+
+so that its gradient is the Hessian-vector product H v, computed by ``coulomb_hvp``, plus what v
+itself depends on: F a for the positions, -dE/dh a for the cell.
+"""
+
+import torch
+from torch import Tensor
+
+from fmm_openmm.torch.evaluation import Options, Values, evaluate_tensors
+
+STEP = 1e-5
+"""Largest displacement of a particle or a cell vector in central differences, nm."""
+
+HVP_TOLERANCE = 1e-7
+"""Tolerance of the evaluations, in double precision, whose differences are Hessian-vector products:
+their relative error is then about 1e-8 for positions and charges, and 1e-6 for the cell."""
+
+
+@torch.library.custom_op("fmm_openmm::coulomb", mutates_args=())
+def coulomb_operator(
+    positions: Tensor,
+    charges: Tensor,
+    cell: "Tensor | None",
+    exclusions: "Tensor | None",
+    tolerance: float,
+    boundary: str,
+    precision: str,
+    length: float,
+    unit_energy: float,
+    virial: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Energy (), float64, forces (n, 3), potentials (n,) and virial (3, 3), float64, which is empty
+    unless asked for; arguments as of :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
+    options = Options(tolerance, boundary, precision, length, unit_energy)
+    found = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
+    empty = positions.new_empty((0, 3), dtype=torch.float64)
+    return (
+        found.energy.double(),
+        found.forces.to(positions.dtype).contiguous(),
+        found.potentials.to(charges.dtype).contiguous(),
+        empty if found.virial is None else found.virial.double().contiguous(),
+    )
+
+
+@coulomb_operator.register_fake
+def _(positions, charges, cell, exclusions, tolerance, boundary, precision, length, energy, virial):
+    return (
+        positions.new_empty((), dtype=torch.float64),
+        torch.empty_like(positions, memory_format=torch.contiguous_format),
+        torch.empty_like(charges, memory_format=torch.contiguous_format),
+        positions.new_empty((3 if virial else 0, 3), dtype=torch.float64),
+    )
+
+
+def _cell_gradient(cell: Tensor, positions: Tensor, forces: Tensor, virial: Tensor) -> Tensor:
+    """dE/dh, shape (3, 3), float64, on the device of the cell."""
+    product = positions.double().T @ forces.double() - virial
+    return torch.linalg.solve(cell.double().T, product.to(cell.device))
+
+
+def _keep_for_backward(ctx, inputs, output):
+    positions, charges, cell, exclusions, *options, virial = inputs
+    _, forces, potentials, work = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(positions, charges, cell, exclusions, forces, potentials, work)
+    ctx.options, ctx.virial = options, virial
+
+
+def _differentiate(ctx, for_energy, for_forces, for_potentials, for_virial):
+    """Gradients of all inputs, from those of all outputs, of which each may be None."""
+    if not ctx.virial:
+        for_virial = None  # of an empty tensor
+    x, q, cell, exclusions, forces, potentials, virial = ctx.saved_tensors
+    of_x = of_q = of_cell = None
+    wants_cell = ctx.needs_input_grad[2]
+    if for_energy is not None:
+        of_x = (-for_energy * forces).to(x.dtype)
+        of_q = (for_energy * potentials).to(q.dtype)
+        if wants_cell:
+            of_cell = for_energy.to(cell.device) * _cell_gradient(cell, x, forces, virial)
+    if for_forces is not None or for_potentials is not None or for_virial is not None:
+        along_x = torch.zeros_like(x, dtype=torch.float64)
+        along_q = torch.zeros_like(q, dtype=torch.float64)
+        along_cell, strain = None, None
+        if for_forces is not None:
+            along_x = along_x - for_forces
+        if for_potentials is not None:
+            along_q = along_q + for_potentials
+        if for_virial is not None:
+            strain = 0.5 * (for_virial + for_virial.T).double()
+            along_x = along_x - x.double() @ strain
+            along_cell = None if cell is None else -cell.double() @ strain.to(cell.device)
+        hx, hq, hcell = hessian_vector_product(
+            x, q, cell, exclusions, along_x, along_q, along_cell, *ctx.options, wants_cell
+        )
+        if strain is not None:
+            hx = hx + forces.double() @ strain
+            if wants_cell:
+                hcell = hcell - _cell_gradient(cell, x, forces, virial) @ strain.to(cell.device)
+        of_x = hx.to(x.dtype) if of_x is None else of_x + hx.to(x.dtype)
+        of_q = hq.to(q.dtype) if of_q is None else of_q + hq.to(q.dtype)
+        if wants_cell:
+            of_cell = hcell if of_cell is None else of_cell + hcell
+    if of_cell is not None:
+        of_cell = of_cell.to(cell.dtype)
+    return of_x, of_q, of_cell, *(None,) * 7
+
+
+coulomb_operator.register_autograd(_differentiate, setup_context=_keep_for_backward)
+
+
+@torch.library.custom_op("fmm_openmm::coulomb_hvp", mutates_args=())
+def hessian_vector_product(
+    positions: Tensor,
+    charges: Tensor,
+    cell: "Tensor | None",
+    exclusions: "Tensor | None",
+    along_positions: Tensor,
+    along_charges: Tensor,
+    along_cell: "Tensor | None",
+    tolerance: float,
+    boundary: str,
+    precision: str,
+    length: float,
+    unit_energy: float,
+    of_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Product of the Hessian of the energy with a vector: its parts for the positions (n, 3), the
+    charges (n,) and, if asked for, the cell (3, 3), float64.
+
+    Central differences of the gradient in double precision. The particle or cell vector that moves
+    most moves by :data:`STEP`; the change of the charges is at most the largest charge.
+    """
+    options = Options(min(tolerance, HVP_TOLERANCE), boundary, "double", length, unit_energy)
+    x, q = positions.double(), charges.double()
+    h = None if cell is None else cell.double()
+    step = _step(q, along_positions, along_charges, along_cell, STEP / length)
+
+    def gradient(sign: float) -> "tuple[Tensor, Tensor, Tensor | None]":
+        t = sign * step
+        moved = x + t * along_positions
+        strained = h if along_cell is None or h is None else h + t.to(h.device) * along_cell
+        found = evaluate_tensors(
+            moved, q + t * along_charges, strained, exclusions, options, of_cell
+        )
+        return _gradient(moved, strained, found)
+
+    above, below = gradient(1.0), gradient(-1.0)
+    of_x, of_q, of_h = (
+        None if a is None or b is None else (a - b) / (2.0 * step.to(a.device))
+        for a, b in zip(above, below, strict=True)
+    )
+    return of_x, of_q, x.new_empty((0, 3)) if of_h is None else of_h.contiguous()
+
+
+def _gradient(
+    positions: Tensor, cell: "Tensor | None", found: Values
+) -> "tuple[Tensor, Tensor, Tensor | None]":
+    """dE/dx, dE/dq and, if there is a virial, dE/dh."""
+    forces = found.forces.double()
+    of_cell = None
+    if cell is not None and found.virial is not None:
+        of_cell = _cell_gradient(cell, positions, forces, found.virial.double())
+    return -forces, found.potentials.double(), of_cell
+
+
+def _step(
+    charges: Tensor, along_x: Tensor, along_q: Tensor, along_cell: "Tensor | None", length: float
+) -> Tensor:
+    """The multiple of the vector that differences are taken with, shape (), on its device."""
+    moves = along_x.norm(dim=1).max()
+    if along_cell is not None:
+        moves = torch.maximum(moves, along_cell.to(moves.device).norm(dim=1).max())
+    largest = charges.abs().max()
+    inverse = torch.maximum(moves / length, along_q.abs().max() / largest.clamp_min(0.1))
+    return torch.where(inverse > 0.0, 1.0 / inverse, 1.0)
+
+
+@hessian_vector_product.register_fake
+def _(positions, charges, cell, exclusions, along_positions, along_charges, along_cell, *options):
+    return (
+        torch.empty_like(positions, dtype=torch.float64),
+        torch.empty_like(charges, dtype=torch.float64),
+        (cell if options[-1] else positions).new_empty(
+            (3 if options[-1] else 0, 3), dtype=torch.float64
+        ),
+    )

@@ -1,0 +1,137 @@
+"""Solvers that are kept from one evaluation to the next, by what they were made for."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, strain
+from fmm_openmm.solver import CoulombSolver
+
+MAX_SOLVERS = 16
+"""Solvers that are kept; the one that was used least recently is discarded first."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The options of an evaluation that a solver is made for.
+
+    Attributes:
+        particles: number of particles.
+        tolerance, boundary, precision: as of :class:`fmm_openmm.CoulombSolver`.
+        backend: "cpu" or "cuda".
+        device: number of the GPU; 0 for the backend "cpu".
+    """
+
+    particles: int
+    tolerance: float
+    boundary: str
+    precision: str
+    backend: str
+    device: int = 0
+
+
+class KeptSolver:
+    """A solver, and what it was made for.
+
+    Attributes:
+        lock: held while the solver is in use.
+        evaluations: number of evaluations so far.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        charges: np.ndarray,
+        cell: np.ndarray | None,
+        exclusions: np.ndarray | None,
+        positions: np.ndarray,
+    ):
+        self.configuration, self.cell = configuration, cell
+        if exclusions is not None and exclusions.flags.writeable:
+            exclusions = exclusions.copy()
+        self.exclusions = exclusions
+        self.lock = threading.Lock()
+        self.evaluations = 0
+        self.solver = CoulombSolver(
+            charges,
+            cell,
+            self.exclusions,
+            tolerance=configuration.tolerance,
+            boundary=configuration.boundary,
+            precision=configuration.precision,
+            backend=configuration.backend,
+            positions=positions,
+        )
+
+    def distance(
+        self, configuration: Configuration, cell: np.ndarray | None, exclusions: np.ndarray | None
+    ) -> float:
+        """The largest strain, up to a uniform scaling, between the cell of the solver and another
+        one; infinite if the solver does not serve the other arguments."""
+        if configuration != self.configuration or not _are_equal(exclusions, self.exclusions):
+            return np.inf
+        if cell is None or self.cell is None:
+            return 0.0
+        return float(np.abs(strain(self.cell, cell)).max())
+
+
+def _are_equal(some: np.ndarray | None, others: np.ndarray | None) -> bool:
+    if some is others:  # read-only arrays are kept as they are
+        return True
+    return some is not None and others is not None and np.array_equal(some, others)
+
+
+_kept: list[KeptSolver] = []  # the most recently used first
+_lock = threading.Lock()
+
+
+def _find(configuration, cell, exclusions) -> KeptSolver | None:
+    """The kept solver whose cell is closest in shape, moved to the front of the list."""
+    best, least = None, MAX_STRAIN
+    for entry in _kept:
+        distance = entry.distance(configuration, cell, exclusions)
+        if distance <= least:
+            best, least = entry, distance
+        if least <= SAME_SHAPE:
+            break
+    if best is not None and best is not _kept[0]:
+        _kept.remove(best)
+        _kept.insert(0, best)
+    return best
+
+
+@contextmanager
+def borrow_solver(
+    configuration: Configuration, cell: np.ndarray | None, exclusions: np.ndarray | None, example
+) -> Iterator[KeptSolver]:
+    """A solver for these arguments, for the exclusive use of the caller. Its charges may be others.
+
+    Args:
+        cell: in reduced form, shape (3, 3), nm; None with an open boundary.
+        exclusions: shape (m, 2), or None; a read-only array must never change.
+        example: called without arguments if a new solver must be made; returns charges (n,), e,
+            and positions (n, 3), nm, on the host.
+
+    Raises:
+        ValueError, TypeError, UnsupportedError: as :class:`fmm_openmm.CoulombSolver`.
+    """
+    with _lock:
+        entry = _find(configuration, cell, exclusions)
+        if entry is None:
+            charges, positions = example()
+            entry = KeptSolver(configuration, charges, cell, exclusions, positions)
+            _kept.insert(0, entry)
+            del _kept[MAX_SOLVERS:]
+    with entry.lock:
+        entry.evaluations += 1
+        yield entry
+
+
+def clear_solvers() -> None:
+    """Discard the solvers kept by :mod:`fmm_openmm.torch`, and with them their memory on host and
+    device."""
+    with _lock:
+        _kept.clear()

@@ -1,0 +1,118 @@
+"""First and second derivatives against finite differences, and under ``torch.compile``."""
+
+import shutil
+
+import pytest
+
+from tests.support.charges import relative
+from tests.torch.systems import EXCLUSIONS, boundary, small, torch
+
+import fmm_openmm.torch as fmm_torch  # isort: skip
+from torch.autograd import gradcheck, gradgradcheck  # isort: skip
+
+TIGHT = {"tolerance": 1e-8, "precision": "double"}
+NAMES = ["cubic", "open", "triclinic", "left-handed"]
+
+
+def energy_of(name, tolerance=1e-5):
+    def energy(x, q, cell=None):
+        options = {"exclusions": EXCLUSIONS, "boundary": boundary(name), "precision": "double"}
+        return fmm_torch.coulomb(x, q, cell, tolerance=tolerance, **options)
+
+    return energy
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_and_charges(name):
+    x, q, cell = small(name)
+    cell = None if cell is None else cell.detach()
+    assert gradcheck(energy_of(name), (x, q, cell))
+    assert gradgradcheck(energy_of(name, 1e-8), (x, q, cell))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["triclinic", "left-handed", "cubic"])
+def test_cell(name):
+    """All nine elements. The gradient is that of the computed energy at any tolerance."""
+    x, q, cell = small(name, particles=6)
+    assert gradcheck(lambda cell: energy_of(name)(x.detach(), q.detach(), cell), cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["triclinic", "cubic"])
+def test_second_derivatives_with_the_cell(name):
+    """Rounding depends on the cells that a solver had before; differences of 1e-5 nm amplify it."""
+    energy, arguments = energy_of(name, 1e-8), small(name, particles=6)
+    assert gradgradcheck(energy, arguments, fast_mode=True, atol=1e-4, nondet_tol=1e-2)
+
+
+@pytest.mark.slow
+def test_outputs_are_differentiable():
+    """Forces, potentials and virial, by one ``backward``."""
+
+    def outputs(x, q, cell):
+        return fmm_torch.evaluate(x, q, cell, exclusions=EXCLUSIONS, **TIGHT)
+
+    assert gradcheck(outputs, small("triclinic", particles=6), fast_mode=True, atol=1e-4)
+
+
+def test_forces_are_differentiable():
+    x, q, cell = small("triclinic")
+
+    def forces(x, q):
+        return fmm_torch.evaluate(x, q, cell.detach(), exclusions=EXCLUSIONS, **TIGHT)[1:3]
+
+    assert gradcheck(forces, (x, q))
+
+
+def test_third_derivatives_are_refused():
+    x, q, cell = small("cubic")
+    energy = energy_of("cubic")(x, q, cell.detach())
+    (first,) = torch.autograd.grad(energy, x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        torch.autograd.grad(second.sum(), q)
+
+
+def test_operators():
+    """``opcheck`` compares shapes, schema and gradients of eager and traced operators."""
+    for name in ("triclinic", "open"):
+        x, q, cell = small(name)
+        options = 1e-6, boundary(name), "double", 1.0, 1.0, cell is not None
+        torch.library.opcheck(
+            torch.ops.fmm_openmm.coulomb.default, (x, q, cell, EXCLUSIONS, *options)
+        )
+        x, q, cell = (None if value is None else value.detach() for value in (x, q, cell))
+        torch.library.opcheck(
+            torch.ops.fmm_openmm.coulomb_hvp.default,
+            (x, q, cell, EXCLUSIONS, torch.ones_like(x), q, cell, *options),
+        )
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+def test_compiled(compiler):
+    """An energy, and a loss of forces with its gradient, without a break in the graph."""
+    if compiler == "inductor" and not shutil.which("g++"):
+        pytest.skip("inductor needs a C++ compiler")
+    x, q, cell = (tensor.detach() for tensor in small("triclinic"))
+    q.requires_grad_()
+
+    def loss(x, q, cell):
+        found = fmm_torch.evaluate(x, torch.tanh(q), cell, exclusions=EXCLUSIONS, tolerance=1e-6)
+        return found.energy + found.forces.square().sum()
+
+    compiled = torch.compile(loss, backend=compiler, fullgraph=True)
+    expected, found = loss(x, q, cell), compiled(x, q, cell)
+    assert relative(found.detach(), expected.detach()) < 1e-9
+    gradients = [torch.autograd.grad(value, q)[0] for value in (found, expected)]
+    assert relative(*gradients) < 1e-7
+
+
+def test_other_gradients_pass_through():
+    """Charges that a model predicts from positions: both paths of the chain rule."""
+    x, q, cell = small("cubic")
+
+    def energy(x):
+        return energy_of("cubic")(x, q.detach() * (1 + torch.sin(5 * x).sum(1)), cell.detach())
+
+    assert gradcheck(energy, x)

@@ -1,0 +1,111 @@
+"""Tensors on a GPU: the results of the CPU, computed and kept on the device; needs an NVIDIA GPU."""
+
+import pytest
+
+from fmm_openmm import UnsupportedError
+from fmm_openmm.backends import backend_class
+from tests.support.charges import relative
+from tests.torch.systems import EXCLUSIONS, boundary, small, torch
+
+import fmm_openmm.torch as fmm_torch  # isort: skip
+from torch.autograd import gradcheck, gradgradcheck  # isort: skip
+
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch finds no GPU", allow_module_level=True)
+try:
+    backend_class("cuda")
+except UnsupportedError as reason:
+    pytest.skip(f"no GPU to run on: {reason}", allow_module_level=True)
+
+
+def on_gpu(name, dtype=torch.float64):
+    """The tensors of ``small`` on the GPU."""
+    tensors = [None if tensor is None else tensor.detach().cuda() for tensor in small(name)]
+    return [None if tensor is None else tensor.to(dtype).requires_grad_() for tensor in tensors]
+
+
+def host(tensor):
+    return tensor.detach().cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["cubic", "triclinic", "open"])
+def test_agrees_with_the_cpu(name, dtype):
+    options = {"exclusions": EXCLUSIONS, "boundary": boundary(name), "tolerance": 1e-5}
+    x, q, cell = on_gpu(name, dtype)
+    found = fmm_torch.evaluate(x, q, cell, virial=True, **options)
+    expected = fmm_torch.evaluate(*small(name), virial=True, **options)
+    for values, others in zip(found, expected, strict=True):
+        assert values.is_cuda
+        assert relative(host(values), others.detach()) < 3e-5
+    gradients = torch.autograd.grad(found.energy, (x, q))
+    assert relative(host(gradients[0]), -expected.forces.detach()) < 3e-5
+    assert relative(host(gradients[1]), expected.potentials.detach()) < 3e-5
+
+
+@pytest.mark.parametrize("name", ["cubic", "triclinic", "open"])
+def test_gradients(name):
+    x, q, cell = on_gpu(name)
+    cell = None if cell is None else cell.detach()
+    options = {"boundary": boundary(name), "tolerance": 1e-9, "precision": "double"}
+
+    def energy(x, q):
+        return fmm_torch.coulomb(x, q, cell, exclusions=EXCLUSIONS, **options)
+
+    assert gradcheck(energy, (x, q), nondet_tol=1e-3)
+    assert gradgradcheck(energy, (x, q), nondet_tol=1e-1, atol=1e-3)
+
+
+def test_a_cell_on_the_host():
+    x, q, cell = on_gpu("triclinic")
+    cell = host(cell).requires_grad_()
+    energy = fmm_torch.coulomb(x, q, cell, tolerance=1e-5)
+    (gradient,) = torch.autograd.grad(energy, cell)
+    x, q, other = small("triclinic")
+    (expected,) = torch.autograd.grad(fmm_torch.coulomb(x, q, other, tolerance=1e-5), other)
+    assert not gradient.is_cuda
+    assert relative(gradient, expected) < 3e-5
+
+
+def test_charges_that_change():
+    """Also in the evaluations that do not copy charges to the host."""
+    x, q, cell = (tensor.detach() for tensor in on_gpu("cubic"))
+    one = fmm_torch.evaluate(x, q, cell, tolerance=1e-5)
+    for scale in range(1, 8):
+        found = fmm_torch.evaluate(x, scale * q, cell, tolerance=1e-5)
+        assert relative(host(found.potentials), scale * host(one.potentials)) < 1e-4
+        assert relative(host(found.energy), scale**2 * host(one.energy)) < 1e-4
+
+
+def test_streams():
+    """Work queued on PyTorch's current stream is done before the evaluation, and the evaluation
+    before what is queued after it."""
+    x, q, cell = (tensor.detach() for tensor in on_gpu("cubic"))
+    expected = fmm_torch.evaluate(x, q, cell.cpu(), tolerance=1e-5).forces.clone()
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        late = torch.zeros_like(x)
+        torch.cuda._sleep(50_000_000)
+        late += x
+        found = fmm_torch.evaluate(late, q, cell.cpu(), tolerance=1e-5).forces.clone()
+    stream.synchronize()
+    assert relative(host(found), host(expected)) < 1e-5
+
+
+def test_devices_must_agree():
+    x, q, cell = on_gpu("cubic")
+    with pytest.raises(ValueError, match="`charges` must be on the device of `positions`"):
+        fmm_torch.coulomb(x, q.cpu(), cell)
+
+
+def test_changed_exclusions_are_noticed():
+    x, q, cell = (tensor.detach() for tensor in on_gpu("cubic"))
+    pairs = EXCLUSIONS.clone()
+    before = fmm_torch.coulomb(x, q, cell, exclusions=pairs, tolerance=1e-5)
+    pairs[0, 1] = 4
+    after = fmm_torch.coulomb(x, q, cell, exclusions=pairs, tolerance=1e-5)
+    expected = fmm_torch.coulomb(x, q, cell, exclusions=pairs.tolist(), tolerance=1e-5)
+    assert before != after
+    assert relative(host(after), host(expected)) < 1e-6
