@@ -122,6 +122,7 @@ def evaluate_tensors(
     with _device_of(x), borrow_solver(configuration, box, host, example) as kept:
         _set_charges(kept, q, on_host)
         given = x.numpy() if on_host else _as_array(x)
+        box = None if box is kept.cell else box
         found = kept.solver.compute(given, box, virial=virial)
     return _in_units(found, rotation, options, x.device)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.planning.request import TOLERANCE
-from fmm_openmm.torch.operators import coulomb_operator
+from fmm_openmm.torch.operators import apply_coulomb
 from fmm_openmm.units import BOHR, HARTREE, VOLT
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def evaluate(
     if exclusions is not None:
         pairs = exclusions if isinstance(exclusions, Tensor) else torch.tensor(exclusions)
     with_virial = virial or (cell is not None and cell.requires_grad and torch.is_grad_enabled())
-    found = coulomb_operator(
+    found = apply_coulomb(
         positions,
         charges,
         cell,

@@ -30,8 +30,7 @@ HVP_TOLERANCE = 1e-7
 their relative error is then about 1e-8 for positions and charges, and 1e-6 for the cell."""
 
 
-@torch.library.custom_op("fmm_openmm::coulomb", mutates_args=())
-def coulomb_operator(
+def _evaluate(
     positions: Tensor,
     charges: Tensor,
     cell: "Tensor | None",
@@ -54,6 +53,9 @@ def coulomb_operator(
         found.potentials.to(charges.dtype).contiguous(),
         empty if found.virial is None else found.virial.double().contiguous(),
     )
+
+
+coulomb_operator = torch.library.custom_op("fmm_openmm::coulomb", _evaluate, mutates_args=())
 
 
 @coulomb_operator.register_fake
@@ -121,6 +123,26 @@ def _differentiate(ctx, for_energy, for_forces, for_potentials, for_virial):
 
 
 coulomb_operator.register_autograd(_differentiate, setup_context=_keep_for_backward)
+
+
+class _EagerCoulomb(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = _evaluate(*inputs)
+        _keep_for_backward(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_differentiate)
+
+
+def apply_coulomb(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``coulomb_operator`` of these arguments. Where PyTorch does not trace the call its dispatcher
+    is avoided, which costs the host more time than all else of a small system."""
+    if torch.compiler.is_compiling() or type(arguments[0]) is not Tensor:
+        return coulomb_operator(*arguments)
+    return _EagerCoulomb.apply(*arguments)
 
 
 @torch.library.custom_op("fmm_openmm::coulomb_hvp", mutates_args=())

@@ -73,7 +73,7 @@ class KeptSolver:
         one; infinite if the solver does not serve the other arguments."""
         if configuration != self.configuration or not _are_equal(exclusions, self.exclusions):
             return np.inf
-        if cell is None or self.cell is None:
+        if cell is None or self.cell is None or cell is self.cell:
             return 0.0
         return float(np.abs(strain(self.cell, cell)).max())
 

@@ -116,3 +116,26 @@ def test_other_gradients_pass_through():
         return energy_of("cubic")(x, q.detach() * (1 + torch.sin(5 * x).sum(1)), cell.detach())
 
     assert gradcheck(energy, x)
+
+
+def test_hessian():
+    """By ``torch.autograd.functional``; ``torch.func`` does not take operators of others."""
+    x, q, cell = (tensor.detach() for tensor in small("triclinic"))
+
+    def energy(x, q):
+        return energy_of("triclinic", 1e-8)(x, q, cell)
+
+    hessian = torch.autograd.functional.hessian(lambda q: energy(x, q), q)
+    assert relative(hessian, hessian.T) < 1e-9
+    assert relative(0.5 * q @ hessian @ q, energy(x, q)) < 1e-7
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(energy)(x, q)
+
+
+def test_parameters_of_a_module():
+    x, q, cell = (tensor.detach() for tensor in small("triclinic"))
+    module = fmm_torch.Coulomb(tolerance=1e-6)
+    charges = torch.nn.Parameter(q.clone())
+    module(x, charges, cell).backward()
+    expected = fmm_torch.evaluate(x, q, cell, tolerance=1e-6).potentials
+    assert torch.equal(charges.grad, expected)

@@ -1,4 +1,4 @@
-"""Tensors on a GPU: the results of the CPU, computed and kept on the device; needs an NVIDIA GPU."""
+"""Tensors on a GPU: the results of the CPU, computed there; needs an NVIDIA GPU."""
 
 import pytest
 
