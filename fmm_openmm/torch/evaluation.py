@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fmm_openmm.convert.orientation import orient_cell
 from fmm_openmm.results import CoulombResult
-from fmm_openmm.torch.cells import orient_cell
 from fmm_openmm.torch.solvers import Configuration, KeptSolver, borrow_solver
 
 RECHECK_INTERVAL = 1024

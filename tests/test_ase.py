@@ -1,0 +1,220 @@
+"""The calculator of ASE: energies, forces and stresses in ASE's units, in cells of any
+orientation."""
+
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm import oriented
+from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.units import COULOMB_CONSTANT
+from tests.docs.pages import ROOT
+
+ase = pytest.importorskip("ase", reason="needs ASE: pip install 'fmm_openmm[ase]'")
+
+from ase import units  # noqa: E402
+from ase.build import bulk, molecule  # noqa: E402
+from ase.calculators.calculator import PropertyNotImplementedError  # noqa: E402
+from ase.calculators.fd import (  # noqa: E402
+    calculate_numerical_forces,
+    calculate_numerical_stress,
+)
+from ase.calculators.mixing import SumCalculator  # noqa: E402
+from ase.filters import FrechetCellFilter  # noqa: E402
+from ase.optimize import BFGS  # noqa: E402
+
+from fmm_openmm.ase import FMMCalculator  # noqa: E402
+
+KE = units.Hartree * units.Bohr  # Coulomb constant, eV A
+EXACT = {"tolerance": 1e-10, "precision": "double", "backend": "cpu"}
+GRADIENT = np.array([[1.04, 0.10, -0.07], [0.05, 0.93, 0.12], [-0.11, 0.02, 1.01]])
+"""Turns, shears and stretches a cell."""
+
+born_mayer = runpy.run_path(str(ROOT / "examples" / "born_mayer.py"))
+BornMayer = born_mayer["BornMayer"]
+
+
+def salt(gradient=GRADIENT, left_handed=False):
+    """Eight ions, displaced, in a cell of any shape."""
+    atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
+    atoms.set_initial_charges([1.0, -1.0] * 4)
+    atoms.rattle(0.2, seed=1)
+    cell = atoms.cell.array @ gradient
+    atoms.set_cell(cell, scale_atoms=True)
+    if left_handed:
+        atoms.set_cell(cell * [[1], [-1], [1]])
+    return atoms
+
+
+def water():
+    """A molecule in free space with charges of SPC/E; nothing is excluded."""
+    atoms = molecule("H2O")
+    atoms.set_initial_charges([-0.8476, 0.4238, 0.4238])
+    return atoms
+
+
+def relative(found, expected):
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("left_handed", [False, True])
+def test_forces_and_stress_are_derivatives_of_the_energy(left_handed):
+    atoms = salt(left_handed=left_handed)
+    atoms.calc = FMMCalculator(**EXACT)
+    stress, forces = atoms.get_stress(), atoms.get_forces()
+    assert relative(calculate_numerical_stress(atoms, eps=1e-5), stress) < 1e-6
+    assert relative(calculate_numerical_forces(atoms, eps=1e-4), forces) < 1e-6
+
+
+@pytest.mark.parametrize("left_handed", [False, True])
+def test_any_cell_against_an_ewald_sum(left_handed):
+    """The sum is of the same crystal, rotated by a QR decomposition."""
+    atoms = salt(left_handed=left_handed)
+    atoms.calc = FMMCalculator(tolerance=1e-8)
+    energy, forces = atoms.get_potential_energy(), atoms.get_forces()
+    rotation, triangle = np.linalg.qr(atoms.cell.array.T)
+    rotation *= np.sign(np.diag(triangle))
+    found = ewald_sum(
+        atoms.positions @ rotation / 10,
+        atoms.get_initial_charges(),
+        np.tril(atoms.cell.array @ rotation) / 10,
+    )
+    to_ev = KE / 10 / COULOMB_CONSTANT
+    assert energy == pytest.approx(to_ev * found.energy, rel=1e-8)
+    assert relative(forces @ rotation, to_ev / 10 * found.forces) < 1e-8
+
+
+def test_the_results_fit_each_other():
+    atoms = salt()
+    atoms.calc = FMMCalculator(**EXACT)
+    charges = atoms.get_initial_charges()
+    energy, results = atoms.get_potential_energy(), atoms.calc.results
+    assert atoms.calc.get_property("free_energy") == energy
+    assert 0.5 * charges @ results["potentials"] == pytest.approx(energy, rel=1e-12)
+    np.testing.assert_allclose(results["forces"], charges[:, None] * results["fields"], rtol=1e-12)
+    np.testing.assert_array_equal(atoms.get_charges(), charges)
+    stress = atoms.get_stress(voigt=False)
+    assert -np.trace(stress) * atoms.get_volume() == pytest.approx(energy, rel=1e-6)
+    exported = atoms.calc.export_properties()
+    assert {"energy", "forces", "stress", "charges"} <= set(exported)
+
+
+def test_free_space_with_exclusions():
+    atoms = water()
+    atoms.calc = FMMCalculator(exclusions=[(0, 1), (0, 2)], **EXACT)
+    q, (_, a, b) = atoms.get_initial_charges(), atoms.positions
+    expected = KE * q[1] * q[2] / np.linalg.norm(a - b)
+    assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(PropertyNotImplementedError, match="`stress` needs a cell that spans"):
+        atoms.get_stress()
+    atoms.set_cell([4.0, 5.0, 6.0])
+    stress = atoms.get_stress()
+    assert relative(calculate_numerical_stress(atoms, eps=1e-5), stress) < 1e-6
+
+
+def test_free_space_against_all_pairs():
+    atoms = salt()
+    atoms.pbc = False
+    atoms.calc = FMMCalculator(tolerance=1e-8)
+    found = direct_sum(atoms.positions / 10, atoms.get_initial_charges())
+    expected = KE / 10 / COULOMB_CONSTANT * found.energy
+    assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-8)
+
+
+def test_exclusions_at_the_nearest_image():
+    atoms = salt()
+    atoms.calc = FMMCalculator(exclusions=[(0, 1)], **EXACT)
+    energy = atoms.get_potential_energy()
+    atoms.positions[1] += 2 * atoms.cell[0] - atoms.cell[2]
+    assert atoms.get_potential_energy() == pytest.approx(energy, rel=1e-10)
+
+
+def test_a_solver_is_kept(monkeypatch):
+    made = []
+
+    class Counted(fmm.CoulombSolver):
+        def __init__(self, *arguments, **options):
+            made.append(options)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(oriented, "CoulombSolver", Counted)
+    atoms = salt()
+    atoms.calc = FMMCalculator(tolerance=1e-8)
+    energy = atoms.get_potential_energy()
+    atoms.set_cell(1.1 * atoms.cell, scale_atoms=True)
+    assert atoms.get_potential_energy() == pytest.approx(energy / 1.1, rel=1e-8)
+    atoms.set_initial_charges(2 * atoms.get_initial_charges())
+    assert atoms.get_potential_energy() == pytest.approx(4 * energy / 1.1, rel=1e-8)
+    assert len(made) == 1
+    atoms.pbc = False
+    atoms.get_forces()
+    assert len(made) == 2
+
+
+def test_beside_another_calculator():
+    atoms, repulsion = salt(), BornMayer()
+    coulomb = FMMCalculator(tolerance=1e-8)
+    atoms.calc = SumCalculator([coulomb, repulsion])
+    parts = [calculator.get_property("forces", atoms) for calculator in (coulomb, repulsion)]
+    np.testing.assert_allclose(atoms.get_forces(), sum(parts), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_strained_crystal_relaxes_to_its_lattice_constant():
+    atoms = bulk("NaCl", "rocksalt", a=5.64)
+    atoms.set_cell(atoms.cell.array @ (0.3 * GRADIENT + 0.7 * np.eye(3)), scale_atoms=True)
+    repulsion = BornMayer()
+    atoms.calc = SumCalculator([FMMCalculator(charges=[1, -1], tolerance=1e-6), repulsion])
+    assert BFGS(FrechetCellFilter(atoms), logfile=None).run(fmax=2e-4, steps=60)
+    edge = repulsion.lattice_constant()
+    np.testing.assert_allclose(atoms.cell.lengths(), edge / 2**0.5, rtol=2e-4)
+    np.testing.assert_allclose(atoms.cell.angles(), 60.0, rtol=2e-4)
+
+
+def test_some_directions_are_refused():
+    atoms = salt()
+    atoms.pbc = (True, False, True)
+    atoms.calc = FMMCalculator()
+    with pytest.raises(fmm.UnsupportedError, match=r"\[True, False, True\]: make the cell"):
+        atoms.get_forces()
+
+
+def test_what_is_refused():
+    atoms = bulk("NaCl", "rocksalt", a=5.64)
+    atoms.calc = FMMCalculator()
+    with pytest.raises(ValueError, match="`atoms` has no charges: pass `charges`"):
+        atoms.get_potential_energy()
+    atoms.calc = FMMCalculator(charges=[1.0, -1.0, 1.0])
+    with pytest.raises(ValueError, match=r"shape \(n,\) with n = 2 \(from `atoms`\), got \(3,\)"):
+        atoms.get_potential_energy()
+    atoms.calc = FMMCalculator(charges=[1.0, -1.0])
+    atoms.set_cell([[1, 0, 0], [1, 0, 0], [0, 0, 1]])
+    with pytest.raises(ValueError, match="`cell` must be finite and span a volume"):
+        atoms.get_potential_energy()
+    with pytest.raises(ValueError, match="`tolerance` must lie between"):
+        FMMCalculator(tolerance=2.0)
+    with pytest.raises(ValueError, match="`backend` must be one of"):
+        FMMCalculator(backend="gpu")
+    with pytest.raises(TypeError, match="did you mean `tolerance`"):
+        FMMCalculator(tolerence=1e-4)
+
+
+@pytest.mark.parametrize("module", ["ase"])
+def test_a_missing_package_is_one_line(module):
+    script = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        f"try:\n    import fmm_openmm.{module}\nexcept ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.startswith(f"{module} is needed here: pip install 'fmm_openmm[{module}]'")
+    assert done.stdout.count("\n") == 1
+
+
+def test_the_package_does_not_import_it():
+    script = "import sys, fmm_openmm; fmm_openmm.CoulombSolver, fmm_openmm.use_fmm"
+    script += "; sys.exit('ase' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
