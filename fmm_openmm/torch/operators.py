@@ -55,7 +55,14 @@ def _evaluate(
     )
 
 
-coulomb_operator = torch.library.custom_op("fmm_openmm::coulomb", _evaluate, mutates_args=())
+_SCHEMA = (
+    "(Tensor positions, Tensor charges, Tensor? cell, Tensor? exclusions, float tolerance, "
+    "str boundary, str precision, float length, float unit_energy, bool virial) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+coulomb_operator = torch.library.custom_op(
+    "fmm_openmm::coulomb", _evaluate, mutates_args=(), schema=_SCHEMA
+)
 
 
 @coulomb_operator.register_fake
@@ -145,7 +152,14 @@ def apply_coulomb(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _EagerCoulomb.apply(*arguments)
 
 
-@torch.library.custom_op("fmm_openmm::coulomb_hvp", mutates_args=())
+_HVP_SCHEMA = (
+    "(Tensor positions, Tensor charges, Tensor? cell, Tensor? exclusions, Tensor along_positions, "
+    "Tensor along_charges, Tensor? along_cell, float tolerance, str boundary, str precision, "
+    "float length, float unit_energy, bool of_cell) -> (Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("fmm_openmm::coulomb_hvp", mutates_args=(), schema=_HVP_SCHEMA)
 def hessian_vector_product(
     positions: Tensor,
     charges: Tensor,
