@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from fmm_openmm.checks import check_charge_sets
+from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.checks import check_charge_sets, check_sets_shape
 from fmm_openmm.results import ChargeSetsResult
 from fmm_openmm.stages import ChargeSets
 
@@ -19,7 +21,7 @@ SETS_AT_ONCE = 32
 
 
 class CoulombMatrix:
-    """The Coulomb matrix of particles at fixed positions.
+    """The Coulomb matrix of particles at fixed positions, on the host.
 
     Args:
         particles: the particles, at their positions.
@@ -39,8 +41,9 @@ class CoulombMatrix:
         self._particles, self._refuse = particles, refuse
         self._units = width, max_potential
 
-    def evaluate(self, charges: np.ndarray, fields: bool) -> ChargeSetsResult:
-        """The result for sets of charges, shape (K, n), e."""
+    def evaluate(self, charges, fields: bool) -> ChargeSetsResult:
+        """The result for sets of charges, shape (K, n), e, on the host or a device."""
+        charges = check_charge_sets(to_host(charges), self._particles.count)
         with EVALUATION:
             found = self._particles.evaluate(charges, fields)
         result = ChargeSetsResult.from_boxes(charges, *found, *self._units)
@@ -51,7 +54,8 @@ class CoulombMatrix:
         return result
 
     def among_groups(self, charges: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """See :meth:`fmm_openmm.CoulombSolver.interaction_energies`."""
+        """See :meth:`fmm_openmm.CoulombSolver.interaction_energies`; the charges are those of the
+        solver."""
         rows, groups = [], 1 + group.max()
         for first in range(0, groups, SETS_AT_ONCE):
             numbers = np.arange(first, min(first + SETS_AT_ONCE, groups))
@@ -65,11 +69,41 @@ class CoulombMatrix:
         """See :meth:`fmm_openmm.CoulombSolver.coulomb_operator`."""
 
         def product(columns):
-            n = len(columns)
-            sets = check_charge_sets(np.reshape(columns, (n, -1)).T, n)
+            sets = np.reshape(columns, (n, -1)).T
             return self.evaluate(sets, False).potentials.T.reshape(np.shape(columns))
 
         n = self._particles.count
         return LinearOperator(
             (n, n), matvec=product, rmatvec=product, matmat=product, dtype=np.float64
         )
+
+
+class DeviceCoulombMatrix:
+    """The Coulomb matrix of particles at fixed positions, on a GPU: the methods of
+    :class:`CoulombMatrix` with results on the device, where NaN marks what is undefined.
+
+    Args:
+        particles: the particles, at their positions: a
+            :class:`fmm_openmm.backends.cuda.charge_sets.CudaChargeSets`.
+    """
+
+    def __init__(self, particles: Any):
+        self._particles = particles
+
+    def evaluate(self, charges, fields: bool) -> ChargeSetsResult:
+        """The result for sets of charges, shape (K, n), e, on the host or the device."""
+        if not is_on_device(charges):
+            charges = check_charge_sets(charges, self._particles.count)
+        else:
+            check_sets_shape(charges.shape, self._particles.count)
+        with EVALUATION:
+            return ChargeSetsResult(*self._particles.compute(charges, fields))
+
+    def among_groups(self, charges: np.ndarray, group: np.ndarray):
+        """See :class:`CoulombMatrix`."""
+        with EVALUATION:
+            return self._particles.among_groups(group)
+
+    def operator(self):
+        """The operator of CuPy that takes arrays on the device."""
+        return self._particles.operator()

@@ -88,11 +88,7 @@ def check_charge_sets(charges, particles: int) -> np.ndarray:
             dimension.
     """
     array = np.ascontiguousarray(check_numbers(charges, "elementary_charge", "charges"))
-    if array.ndim != 2 or array.shape[1] != particles or len(array) == 0:
-        raise ValueError(
-            f"`charges` must have shape (K, n) with K >= 1 sets of n = {particles} charges, "
-            f"got {array.shape}"
-        )
+    check_sets_shape(array.shape, particles)
     if not np.isfinite(array).all():
         number, particle = np.argwhere(~np.isfinite(array))[0]
         raise ValueError(
@@ -100,6 +96,19 @@ def check_charge_sets(charges, particles: int) -> np.ndarray:
             f"of set {number}"
         )
     return array
+
+
+def check_sets_shape(shape: tuple[int, ...], particles: int) -> None:
+    """Refuse sets of charges, on the host or a device, whose shape is not (K, n).
+
+    Raises:
+        ValueError: it is not, or there is no set.
+    """
+    if len(shape) != 2 or shape[1] != particles or shape[0] == 0:
+        raise ValueError(
+            f"`charges` must have shape (K, n) with K >= 1 sets of n = {particles} charges, "
+            f"got {shape}"
+        )
 
 
 def check_points(points) -> np.ndarray:

@@ -13,9 +13,8 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import check_box_vectors
-from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix
+from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix, DeviceCoulombMatrix
 from fmm_openmm.checks import (
-    check_charge_sets,
     check_charges,
     check_choice,
     check_exclusions,
@@ -286,16 +285,16 @@ class CoulombSolver:
                 solver, the energy with shape (1,). The call does not wait for the device, errors
                 show as NaN, and whether single precision suffices is not checked. With an open
                 boundary, or in a nearly empty cell, the energy is read back to see whether the
-                boxes cover the particles, and invalid positions raise errors. With any of the
-                arguments below the positions are copied to the host and the results back.
+                boxes cover the particles, and invalid positions raise errors. With ``points`` and
+                ``virial`` the positions are copied to the host and the results back.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
                 more than two percent has grid and parameters chosen anew.
             charges: K sets of charges in place of the solver's, shape (K, n), e. The result is a
                 :class:`ChargeSetsResult`, with the parameters and precision chosen for the solver's
-                charges. On a CPU what depends on positions alone is computed once; a GPU computes
-                one set after the other.
+                charges. What depends on positions alone is computed once, for eight sets together
+                on a GPU; with levels there one set is computed after the other.
             points: shape (m, 3), nm: potentials and fields there, too, as of particles without
                 charge.
             virial: compute the virial, too. On a CPU this takes the operators of ten strained
@@ -326,12 +325,11 @@ class CoulombSolver:
             raise UnsupportedError(
                 f"`charges` and `virial` need `method='fmm'`, got {self._method!r}"
             )
-        x = check_positions(to_host(positions), len(self._charges))
-        result: CoulombResult | ChargeSetsResult
         if charges is not None:
-            sets = check_charge_sets(to_host(charges), len(self._charges))
-            result = self._coulomb_matrix(x, box_vectors).evaluate(sets, fields)
-        elif points is None:
+            matrix = self._coulomb_matrix(positions, box_vectors)
+            return like(matrix.evaluate(charges, fields), positions)
+        x = check_positions(to_host(positions), self._count)
+        if points is None:
             result = self._with_virial(x, box_vectors)
         else:
             result = self._with_points(x, box_vectors, check_points(to_host(points)), virial)
@@ -381,10 +379,17 @@ class CoulombSolver:
             return spread(result, apart)
         return split(both, n, self._with_virial(positions, box_vectors).virial if virial else None)
 
-    def _coulomb_matrix(self, positions: np.ndarray, box_vectors) -> CoulombMatrix:
-        """What evaluates sets of charges at these positions. The solver's own charges show first
-        whether single precision suffices."""
+    def _coulomb_matrix(self, positions, box_vectors) -> CoulombMatrix | DeviceCoulombMatrix:
+        """What evaluates sets of charges at these positions. On the host the solver's own charges
+        show first whether single precision suffices."""
         cell = self._cell(box_vectors)
+        if self._stays_on_device(positions) and not self._planner.problem.request.levels:
+            with EVALUATION:
+                plan = self._planner.plan(positions, cell)
+                evaluator: Any = self._evaluator_for(plan)
+                particles = evaluator.charge_sets(positions, plan.boxes.width, plan.boxes.origin)
+            return DeviceCoulombMatrix(particles)
+        positions = check_positions(to_host(positions), self._count)
         if not self._planner.is_examined:
             self._retried(lambda: self._evaluated(positions, cell))
         with EVALUATION:
@@ -416,12 +421,12 @@ class CoulombSolver:
         the energy of all.
 
         Args:
-            positions: shape (n, 3), nm.
+            positions: see :meth:`compute`.
             groups: the group of each particle, numbers from 0 to G - 1, shape (n,) integer.
             box_vectors: see :meth:`compute`.
 
         Returns:
-            shape (G, G), symmetric, kJ/mol.
+            shape (G, G), symmetric, kJ/mol; on the device of the positions.
 
         Raises:
             ValueError, TypeError: groups are not numbered from 0 without gaps, or as
@@ -435,9 +440,8 @@ class CoulombSolver:
             2.158
         """
         self._require_fmm("interaction_energies")
-        x = check_positions(to_host(positions), len(self._charges))
-        group = check_groups(groups, len(self._charges))
-        return self._coulomb_matrix(x, box_vectors).among_groups(self._charges, group)
+        group = check_groups(to_host(groups), self._count)
+        return self._coulomb_matrix(positions, box_vectors).among_groups(self._charges, group)
 
     def coulomb_operator(
         self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
@@ -445,18 +449,18 @@ class CoulombSolver:
         """The Coulomb matrix at fixed positions, which takes charges, shape (n,), e, to potentials,
         shape (n,), kJ/mol/e: for charges that change while positions stay.
 
-        On a CPU a product sorts nothing and lists nothing. Several columns are computed together.
-        The operator is symmetric, and stays as it is whatever the solver computes afterwards.
+        A product sorts nothing and lists nothing. Several columns are computed together. The
+        operator is symmetric, and stays as it is whatever the solver computes afterwards.
 
         Args:
             positions, box_vectors: see :meth:`compute`.
 
         Returns:
-            shape (n, n), float64.
+            shape (n, n), float64; for positions on a device an operator of CuPy
+            (``cupyx.scipy.sparse.linalg.LinearOperator``), which takes arrays on the device.
         """
         self._require_fmm("coulomb_operator")
-        x = check_positions(to_host(positions), len(self._charges))
-        return self._coulomb_matrix(x, box_vectors).operator()
+        return self._coulomb_matrix(positions, box_vectors).operator()
 
     def _require_fmm(self, name: str) -> None:
         if self._method != "fmm":
@@ -494,15 +498,9 @@ class CoulombSolver:
                     self._fall_back(fault)
 
     def _evaluated(self, positions, cell: np.ndarray | None, virial: bool = False) -> CoulombResult:
-        on_device = is_on_device(positions) and self._backend == "cuda"
-        if not on_device:
-            positions = check_positions(to_host(positions), len(self._charges))
-        elif positions.shape != (self._count, 3):
-            raise ValueError(
-                f"`positions` must have shape ({self._count}, 3), got {positions.shape}"
-            )
-        if on_device:
+        if self._stays_on_device(positions):
             return self._evaluated_on_device(positions, cell)
+        positions = check_positions(to_host(positions), self._count)
         width, max_potential, work = 1.0, MAX_POTENTIAL, None
         if self._method == "fmm":
             plan = self._planner.plan(positions, cell)
@@ -522,6 +520,16 @@ class CoulombSolver:
         if work is not None:
             work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
         return replace(result, virial=work, volume=volume)
+
+    def _stays_on_device(self, positions) -> bool:
+        """Whether positions are evaluated where they are, on a device."""
+        if not is_on_device(positions) or self._backend != "cuda":
+            return False
+        if positions.shape != (self._count, 3):
+            raise ValueError(
+                f"`positions` must have shape ({self._count}, 3), got {positions.shape}"
+            )
+        return True
 
     @staticmethod
     def _in_boxes(

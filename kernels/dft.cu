@@ -14,8 +14,8 @@
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-            const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
-            real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
+            const real* __restrict__ grids /* (GRIDS, D0, D1, D2) */,
+            real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */) {
     extern __shared__ char memory[];
     real2* planes = reinterpret_cast<real2*>(memory);  // (PAIRS, D1, PITCH)
     real2* half = planes + PAIRS * D1 * PITCH;         // (D0, COLUMNS)
@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-            const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
-            real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
+            const real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */,
+            real* __restrict__ grids /* (GRIDS, D0, D1, D2) */) {
     extern __shared__ char memory[];
     real2* planes = reinterpret_cast<real2*>(memory);  // (PAIRS, D1, PITCH)
     real2* half = planes + PAIRS * D1 * PITCH;         // (D0, COLUMNS)

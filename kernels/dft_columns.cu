@@ -12,7 +12,7 @@ extern __shared__ char memory[];
 template <int D, int INNER, int COUNT, int SIGN>
 __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* spectra) {
     real2* tile = reinterpret_cast<real2*>(memory);  // (D, COUNT)
-    const long long all = (long long)TERMS * D0 * D1 * HALF / D,
+    const long long all = (long long)GRIDS * D0 * D1 * HALF / D,
                     first = blockIdx.x * (long long)COUNT;
     auto top = [&](int line) {
         const long long c = first + line;
@@ -30,13 +30,13 @@ __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* 
 #if DFT_COLUMNS0
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (TERMS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
     columns<D0, D1 * HALF, DFT_COLUMNS0, -1>(roots, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (TERMS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
     columns<D0, D1 * HALF, DFT_COLUMNS0, 1>(roots, spectra);
 }
 #endif
@@ -44,13 +44,13 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
 #if DFT_COLUMNS1
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (TERMS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
     columns<D1, HALF, DFT_COLUMNS1, -1>(roots + D0, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (TERMS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
     columns<D1, HALF, DFT_COLUMNS1, 1>(roots + D0, spectra);
 }
 #endif

@@ -19,13 +19,13 @@ struct Pair {
         : term(q / PAIRS),
           plane(q % PAIRS * 2),
           both(plane + 1 < PLANES),
-          exists(q < TERMS * PAIRS) {}
+          exists(q < GRIDS * PAIRS) {}
 };
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-                   const real* __restrict__ grids /* (TERMS, D0, D1, D2) */,
-                   real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */) {
+                   const real* __restrict__ grids /* (GRIDS, D0, D1, D2) */,
+                   real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */) {
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_forward<DFT_PAIRS>(roots + D0 + D1 - ROWS, tile, [&](int pair, int row, int column) {
         const Pair own(blockIdx.x * DFT_PAIRS + pair);
@@ -48,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-                   const real2* __restrict__ spectra /* (TERMS, D0, D1, HALF) */,
-                   real* __restrict__ grids /* (TERMS, D0, D1, D2) */) {
+                   const real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */,
+                   real* __restrict__ grids /* (GRIDS, D0, D1, D2) */) {
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_inverse<DFT_PAIRS>(
         roots + D0 + D1 - ROWS, tile,

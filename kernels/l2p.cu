@@ -8,7 +8,8 @@
 //
 // A block owns L2P_BOXES boxes, whose expansions are in shared memory. A thread owns a part and
 // uses each term for potential and gradient at once. In small systems L2P_WARPS warps share the
-// orders m of the same parts. Bound by instruction issue; in small systems by latency.
+// orders m of the same parts. Fields are left out where sets of charges need potentials alone.
+// Bound by instruction issue; in small systems by latency.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
@@ -79,7 +80,7 @@ __device__ __forceinline__ real4 evaluate(const real4& part, const real* expansi
             own[l] = above[l];
         }
     }
-    return sum;
+    return FIELDS ? sum : real4{sum.x, 0, 0, 0};
 }
 
 template <int SHARE>
@@ -109,14 +110,19 @@ __device__ __forceinline__ real4 own_share(const real4& part, const real* expans
 extern "C" __global__ void __launch_bounds__(THREADS)
     l2p(const int* __restrict__ start /* (BOXES + 1) */, const real4* __restrict__ xq /* (parts) */,
         const int* __restrict__ slot /* (BOXES) */,
-        const real* __restrict__ local /* at slot[box] + STRIDE * term */,
-        const double* __restrict__ trace /* (7): of x^2, y^2, z^2, x, y, z, 1 */,
-        real4* __restrict__ far /* (parts): potential, field */) {
+        const real* __restrict__ local /* (SETS), at slot[box] + STRIDE * term */,
+        const double* __restrict__ trace /* (SETS, 7): of x^2, y^2, z^2, x, y, z, 1 */,
+        real4* __restrict__ far /* (SETS, start[BOXES]): potential, field */) {
     __shared__ Shared s;
     const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first),
               lane = threadIdx.x % PARTS;
     const int begin = start[first], last = start[first + used], column = threadIdx.x % L2P_BOXES;
     if (begin == last) return;
+    if (SETS > 1) {
+        local += blockIdx.y * (long long)STRIDE * TERMS;
+        trace += 7 * blockIdx.y;
+        far += blockIdx.y * (long long)start[BOXES];
+    }
     real4 next = xq[min(begin + lane, last - 1)];
     if (threadIdx.x <= used) s.begin[threadIdx.x] = start[first + threadIdx.x];
     if (column < used) {

@@ -79,14 +79,18 @@ __device__ __forceinline__ void multiply(int mu, int l, const real2* m, const re
 }
 
 extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
-    convolve(int waves, const real2* __restrict__ moments /* (TERMS, waves) */,
+    convolve(int waves, const real2* __restrict__ moments /* (SETS, TERMS, waves) */,
              const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */,
-             real2* __restrict__ local /* (TERMS, waves) */) {
+             real2* __restrict__ local /* (SETS, TERMS, waves) */) {
     extern __shared__ char memory[];
     real2* m = reinterpret_cast<real2*>(memory);  // (TERMS, WAVES)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
+    if (SETS > 1) {
+        moments += blockIdx.z * (long long)waves * TERMS;
+        local += blockIdx.z * (long long)waves * TERMS;
+    }
 #pragma unroll 8
     for (int a = warp; a < TERMS; a += CONVOLVE_WARPS) {
         real2 z = {0, 0};

@@ -195,9 +195,9 @@ __device__ __forceinline__ void store(const real2* copy, const Image& image, int
 }
 
 extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
-    convolve_mirrored(const real2* __restrict__ moments /* (TERMS, D0, D1, H2) */,
+    convolve_mirrored(const real2* __restrict__ moments /* (SETS, TERMS, D0, D1, H2) */,
                       const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
-                      real2* __restrict__ local /* (TERMS, D0, D1, H2) */) {
+                      real2* __restrict__ local /* (SETS, TERMS, D0, D1, H2) */) {
     extern __shared__ char memory[];
     // (MIRRORED_WAVES, OPERATOR_SIZE)
     real2* const terms = reinterpret_cast<real2*>(memory);
@@ -212,6 +212,10 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
     real2* const copy = columns + own * COLUMNS_SIZE + image.number;
     moments += image.place;
     local += image.place;
+    if (SETS > 1) {
+        moments += blockIdx.y * (HALF * TERMS);
+        local += blockIdx.y * (HALF * TERMS);
+    }
     operator_terms += min(wave, STORED - 1);
     load(moments, operator_terms, image, part, terms + own * OPERATOR_SIZE, copy);
     __syncthreads();

@@ -92,7 +92,9 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
                 arrive<2>();
             } else {
                 wait<1>();
-                apply_exclusions(s, tables, cursor, batch, window);
+                FarField far;
+                if (apply_exclusions(s, tables, cursor, batch, window, far))
+                    s.far[cursor.target] = real4{far.sum.phi, far.sum.x, far.sum.y, far.sum.z};
                 wait<2>();
             }
             // the second warp loads a third of the window, unless it has split particles to look up

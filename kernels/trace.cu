@@ -4,15 +4,20 @@
 //
 // Q and D are the moments at k = 0; the constant is summed over the blocks of p2m.
 //
-// One block. Bound by latency, and concurrent with the convolution.
+// A block for each set of charges. Bound by latency, and concurrent with the convolution.
 #include "common/types.cuh"
 
 extern "C" __global__ void trace(
-    const real2* __restrict__ spectrum /* (TERMS, waves) of the moments */, int waves,
-    const double* __restrict__ square /* (squares) */, int squares,
+    const real2* __restrict__ spectrum /* (SETS, TERMS, waves) of the moments */, int waves,
+    const double* __restrict__ square /* (SETS, squares) */, int squares,
     const double* __restrict__ background /* (3): c */,
-    double* __restrict__ terms /* (7): x^2, y^2, z^2, x, y, z, 1 */) {
+    double* __restrict__ terms /* (SETS, 7): x^2, y^2, z^2, x, y, z, 1 */) {
     __shared__ double partial[1024];
+    if (SETS > 1) {
+        spectrum += blockIdx.x * (long long)waves * TERMS;
+        square += blockIdx.x * (long long)squares;
+        terms += 7 * blockIdx.x;
+    }
     double s = 0;
     for (int b = threadIdx.x; b < squares; b += blockDim.x) s += square[b];
     partial[threadIdx.x] = s;

@@ -188,3 +188,39 @@ def test_coincident_charges_are_refused(backend):
     x[21] = x[31]
     with pytest.raises(ValueError, match="coincide and are not excluded"):
         solver.compute(x, charges=charges)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[2:], indirect=True)
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+@pytest.mark.parametrize("sets", [1, 3, 11])
+def test_arrays_stay_on_the_device(boundary, sets, backend):
+    """More sets than are computed at once, and in another cell after the first."""
+    cupy = pytest.importorskip("cupy")
+    x, q, charges = system(11)
+    charges, box = charges[:sets], None if boundary == "open" else 3.0 * np.eye(3)
+    options = FIXED | {"boundary": boundary, "precision": "double"}
+    solver = CoulombSolver(q, box, EXCLUDED, backend=backend, **options)
+    host = CoulombSolver(q, box, EXCLUDED, backend="cpu", positions=x, **options)
+    groups = np.arange(60) % 19
+    for scale in (1.0, 1.05):
+        cell = None if box is None else scale * box
+        place = cupy.asarray(scale * x)
+        found = solver.compute(place, cell, charges=cupy.asarray(charges))
+        expected = host.compute(scale * x, cell, charges=charges)
+        for name in ("potentials", "matrix", "forces", "fields"):
+            array = getattr(found, name)
+            assert isinstance(array, cupy.ndarray)
+            assert relative(array.get(), getattr(expected, name)) < 1e-12
+        assert np.array_equal(found.matrix.get(), found.matrix.get().T)
+        without = solver.compute(place, cell, charges=charges, fields=False)
+        assert without.forces is None
+        assert relative(without.potentials.get(), found.potentials.get()) < 1e-13
+        matrix = solver.interaction_energies(place, groups, cell)
+        assert relative(matrix.get(), host.interaction_energies(scale * x, groups, cell)) < 1e-12
+    operator = solver.coulomb_operator(place, cell)
+    solver.compute(place + 0.1, cell)
+    columns = cupy.asarray(charges.T)
+    assert relative((operator @ columns).get(), expected.potentials.T) < 1e-12
+    assert relative((operator @ columns[:, 0]).get(), expected.potentials[0]) < 1e-12
+    with pytest.raises(ValueError, match=r"`charges` must have shape \(K, n\)"):
+        solver.compute(place, cell, charges=columns)

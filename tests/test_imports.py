@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "implementations": ["errors"],
     "arrays": [],
     "results": ["units", "arrays", "boundary"],
-    "charge_sets": ["checks", "results", "stages"],
+    "charge_sets": ["arrays", "checks", "results", "stages"],
     "checks": BASE,
     "options": [*BASE, "checks"],
     "boundary": ["checks"],

@@ -69,11 +69,34 @@ __device__ __forceinline__ ExclusionCursor begin_exclusions(const ExclusionTable
     return cursor;
 }
 
+// Minus what excluded pairs beyond the near stencil contribute to a target.
+struct FarField {
+    Field sum = {0, 0, 0, 0};
+
+    // Subtracts a source, number `part`, at displacement -d from the target.
+    __device__ __forceinline__ void subtract(const real4& source, int part, real dx, real dy,
+                                             real dz) {
+        const real inverse = inverse_root(dx * dx + dy * dy + dz * dz);
+        const real v = source.w * inverse, f = v * inverse * inverse;
+        sum.phi -= v;
+        sum.x -= f * dx;
+        sum.y -= f * dy;
+        sum.z -= f * dz;
+    }
+
+    __device__ __forceinline__ bool any() const {
+        return sum.phi != 0 || sum.x != 0 || sum.y != 0 || sum.z != 0;
+    }
+
+    __device__ __forceinline__ void add_lane(int bit) { sum += shuffle_xor(sum, bit); }
+};
+
 // Masks one part of an excluded partner, n boxes from the target's box, if it is near; otherwise
 // subtracts its contribution from `far`.
+template <class Far>
 __device__ __forceinline__ void mask_or_subtract(Shared& s, const ExclusionTables& tables,
                                                  int target, int target_part, int part, int3 n,
-                                                 int window, Field& far) {
+                                                 int window, Far& far) {
     constexpr unsigned WIDTH0 = 2 * REACH0 + 1, WIDTH1 = 2 * REACH1 + 1, WIDTH2 = 2 * REACH2 + 1;
     const unsigned from0 = n.x + REACH0, from1 = n.y + REACH1, from2 = n.z + REACH2;
     int row = -1;
@@ -88,23 +111,18 @@ __device__ __forceinline__ void mask_or_subtract(Shared& s, const ExclusionTable
     } else if (window == 0) {
         const real4 from = tables.xq[part], to = tables.xq[target_part];
         const double* e = tables.parameters->boxes;
-        const real dx = to.x - from.x - real(n.x * e[0] + n.y * e[3] + n.z * e[6]);
-        const real dy = to.y - from.y - real(n.y * e[4] + n.z * e[7]);
-        const real dz = to.z - from.z - real(n.z * e[8]);
-        const real inverse = inverse_root(dx * dx + dy * dy + dz * dz);
-        const real v = from.w * inverse, f = v * inverse * inverse;
-        far.phi -= v;
-        far.x -= f * dx;
-        far.y -= f * dy;
-        far.z -= f * dz;
+        far.subtract(from, part, to.x - from.x - real(n.x * e[0] + n.y * e[3] + n.z * e[6]),
+                     to.y - from.y - real(n.y * e[4] + n.z * e[7]),
+                     to.z - from.z - real(n.z * e[8]));
     }
 }
 
-// Applies the exclusions of all targets of a batch.
-__device__ __forceinline__ void apply_exclusions(Shared& s, const ExclusionTables& tables,
+// Applies the exclusions of all targets of a batch. Returns whether any is beyond the near stencil;
+// then the first of the lanes that share a target has the sum of what is subtracted from it.
+template <class Far>
+__device__ __forceinline__ bool apply_exclusions(Shared& s, const ExclusionTables& tables,
                                                  const ExclusionCursor& cursor, int batch,
-                                                 int window) {
-    Field far = {0, 0, 0, 0};
+                                                 int window, Far& far) {
     for (int k = cursor.next; k < cursor.last; k += cursor.share) {
         const int i = cursor.particle, j = tables.partner[k];
         const Located other = tables.located[j];
@@ -120,8 +138,7 @@ __device__ __forceinline__ void apply_exclusions(Shared& s, const ExclusionTable
             mask_or_subtract(s, tables, cursor.target, batch + cursor.target, part, n, window, far);
         });
     }
-    if (!__any_sync(FULL, far.phi != 0 || far.x != 0 || far.y != 0 || far.z != 0)) return;
-    for (int d = 1; d < cursor.share; d *= 2) far += shuffle_xor(far, d);
-    if ((threadIdx.x & (cursor.share - 1)) == 0)
-        s.far[cursor.target] = real4{far.phi, far.x, far.y, far.z};
+    if (!__any_sync(FULL, far.any())) return false;
+    for (int d = 1; d < cursor.share; d *= 2) far.add_lane(d);
+    return (threadIdx.x & (cursor.share - 1)) == 0;
 }

@@ -19,6 +19,10 @@
 //   P2M_LANES        lanes per box in p2m
 //   L2P_WARPS        warps (1 or 4) that share the terms of a part in l2p
 //   L2P_BOXES        boxes per block of l2p
+//   SETS             sets of charges of the same particles that are evaluated together
+//   FIELDS           whether fields of the sets are computed, or potentials alone
+//   SETS_BOXES, SETS_CHUNK
+//                    boxes of a block of p2m_sets, and parts whose harmonics it holds at a time
 //   NEAR             number of boxes in the near stencil
 //   REACH0 ..        largest offset in the near stencil along each axis
 //   WINDOW           sources that p2p holds in shared memory at a time
@@ -27,6 +31,7 @@
 //   MIRRORED_WARPS, MIRRORED_WAVES
 //                    warps and wave vectors per block of convolve_mirrored
 //   D0, D1, D2       lengths of the Fourier transforms
+//   GRIDS            grids that are transformed: TERMS for each set of charges
 //   DFT_THREADS      maximum threads per block of dft
 //   DFT_ROWS         rows of a plane in dft: D1 or 1
 //   DFT_PITCH        values per row in shared memory

@@ -17,6 +17,7 @@ from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
+from fmm_openmm.backends.cuda.pipeline.sets import build_sets
 from fmm_openmm.backends.cuda.program import Device, Interface, Program
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
@@ -47,7 +48,8 @@ PROTEIN = replace(WATER, number=30_000, types=20, partners=2, switching=0.8)
 @dataclass(frozen=True)
 class Variant:
     """What programs are made for; these ``lattices``, with their levels, and ``m2l`` come before
-    others, and ``shared`` is bytes of shared memory for a large grid."""
+    others, ``shared`` is bytes of shared memory for a large grid, and ``sets`` the number of sets
+    of charges and whether their fields are computed."""
 
     order: int
     smoothing: float = 0.0
@@ -58,14 +60,19 @@ class Variant:
     precision: str = "mixed"
     sites: Sites = WATER
     shared: int = WHOLE
+    sets: tuple[int, bool] = (8, True)
 
-    def build(self, lattice, levels=0, m2l="rotation", shared=WHOLE):
+    def specification(self, lattice, levels=0, m2l="rotation"):
         charges, pairs = np.ones(5 * lattice.span.prod()), np.array([[0, 1]])
-        wanted = Specification(
+        return Specification(
             lattice, self.order, self.smoothing, charges, pairs, self.minimum_image, self.dtype,
             levels, m2l
         )  # fmt: skip
-        return build(wanted, Device(32, shared), Interface(self.precision, len(charges)))
+
+    def build(self, lattice, levels=0, m2l="rotation", shared=WHOLE):
+        wanted = self.specification(lattice, levels, m2l)
+        interface = Interface(self.precision, len(wanted.charges))
+        return build(wanted, Device(32, shared), interface)
 
     @cached_property
     def programs(self) -> dict[str, Program]:
@@ -79,6 +86,7 @@ class Variant:
         made += [self.build(CUBOID, 1, m2l) for m2l in (self.m2l, *names(M2L, "cuda"))]
         made += [
             self.build(SKEWED),
+            build_sets(self.specification(SKEWED), device, *self.sets),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
             level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),
             *(layouts.program(name, near, self.dtype) for name in layouts.LAYOUTS),
@@ -89,10 +97,10 @@ class Variant:
 
 
 VARIANTS = {
-    "float 5": Variant(5, m2l="p4", shared=20_000),
+    "float 5": Variant(5, m2l="p4", shared=20_000, sets=(8, False)),
     "float 9 smoothed": Variant(9, 0.05, lattices=[(SKEWED, 0)], sites=PROTEIN),
     "float 7 open": Variant(
-        7, 0.05, lattices=PADDED, precision="single",
+        7, 0.05, lattices=PADDED, precision="single", sets=(3, True),
         sites=replace(WATER, types=50, partners=2, cutoff=None, box_vectors=None),
     ),
     "double 12 smoothed": Variant(
@@ -120,7 +128,7 @@ def macros_of(variant, stage):
     variant = VARIANTS[variant]
     if stage in NO_PROGRAM:
         return {"REAL": real_type(variant.dtype), "ORDER": variant.order} | NO_PROGRAM[stage]
-    macros = variant.programs[stage].macros
+    macros = variant.programs["gather_sets" if stage == "set_sums" else stage].macros
     # with two blocks a multiprocessor, as they are launched, they spill up to 420 bytes on sm_90
     return macros | ({"BLOCKS": 1} if stage in ("m2l_p4_symmetric", "m2l_p4_parity") else {})
 

@@ -1,9 +1,14 @@
 """Evaluations on the GPU through CuPy. All work of one is queued without waiting for the device."""
 
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import cupy
 import numpy as np
 
 from fmm_openmm.arrays import is_on_device
+from fmm_openmm.backends.cuda.charge_sets import CudaChargeSets, SetsRun
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
@@ -13,6 +18,9 @@ from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.units import COULOMB_CONSTANT
+
+SETS_KEPT = 3
+"""Programs for sets of charges that are kept, the last ones used."""
 
 
 class CudaEvaluator(Evaluator):
@@ -43,8 +51,10 @@ class CudaEvaluator(Evaluator):
     def _make(self):
         self.run = Run(self._program)
         self._caller: cupy.cuda.Stream | None = None
-        self._place = None
+        self._place: tuple[float, ...] | None = None
+        self._parameters: np.ndarray | None = None
         self._set_up = False
+        self._for_sets: OrderedDict[tuple[int, bool], SetsRun] = OrderedDict()
 
     def _attempt(self, work, explain=None):
         """``work()``.
@@ -69,8 +79,7 @@ class CudaEvaluator(Evaluator):
     def set_charges(self, charges):
         super().set_charges(charges)
         buffer = self.run.buffers["charges"]
-        with self._device:
-            self._follow()
+        with self.on_device():
             if is_on_device(charges):
                 buffer[...] = charges
             else:
@@ -99,10 +108,10 @@ class CudaEvaluator(Evaluator):
 
     def _compute(self, positions, width: float, origin):
         self._follow()
-        place = width, *origin
-        if place != self._place:
-            self.run.buffers["parameters"].set(parameter_block(self.lattice, width, origin))
-            self._place = place
+        parameters = self.parameters(width, origin)
+        if parameters is not self._parameters:
+            self.run.buffers["parameters"].set(parameters)
+            self._parameters = parameters
         if not self._set_up:
             self.run.queue(SETUP)
             self._set_up = True
@@ -110,13 +119,42 @@ class CudaEvaluator(Evaluator):
         self.run.replay()
         return tuple(self.run.buffers[name] for name in OUTPUTS)
 
+    def parameters(self, width: float, origin) -> np.ndarray:
+        """The parameter block of the boxes; the same object as long as they stay where they are."""
+        place = width, *origin
+        if place != self._place:
+            self._place, self._block = place, parameter_block(self.lattice, width, origin)
+        return self._block
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """The evaluator's device is the current one, and its current stream waits for what an
+        earlier caller queued on another: the buffers are the same."""
+        with self._device:
+            self._follow()
+            yield
+
     def _follow(self):
-        """Have the current stream wait for what an earlier caller queued on another:
-        the buffers are the same."""
         caller = cupy.cuda.get_current_stream()
         if self._caller not in (None, caller):
             caller.wait_event(self._caller.record())
         self._caller = caller
+
+    def for_sets(self, sets: int, fields: bool) -> SetsRun:
+        """The program for so many sets of charges, with fields or without."""
+        key, kept = (sets, fields), self._for_sets
+        if key not in kept:
+            while len(kept) >= SETS_KEPT:
+                kept.popitem(last=False)
+            kept[key] = SetsRun(self.specification, sets, fields)
+        kept.move_to_end(key)
+        return kept[key]
+
+    def charge_sets(self, positions, width, origin=(0.0, 0.0, 0.0)):
+        """See :meth:`fmm_openmm.stages.Evaluator.charge_sets`; positions on the device, too."""
+        if self.specification.levels:
+            return super().charge_sets(positions, width)
+        return CudaChargeSets(self, positions, width, origin)
 
     def evaluate(self, positions, width):
         """Potentials and fields, on the host as the positions are."""

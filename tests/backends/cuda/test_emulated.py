@@ -8,7 +8,18 @@ import pytest
 import scipy.fft
 
 from fmm_openmm.backends.cuda.abi import Sums
-from fmm_openmm.backends.cuda.program import At, Buffer, Device, Interface, Kernel, Launch, Program
+from fmm_openmm.backends.cuda.pipeline.description import parameter_block
+from fmm_openmm.backends.cuda.pipeline.sets import SORTING, SUMMING, build_sets
+from fmm_openmm.backends.cuda.program import (
+    SETUP,
+    At,
+    Buffer,
+    Device,
+    Interface,
+    Kernel,
+    Launch,
+    Program,
+)
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix, index_grid
@@ -16,10 +27,11 @@ from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions import operators
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.specification import Specification
+from fmm_openmm.stages import RepeatedEvaluation
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests import emulator
 from tests.compiler import COMPILER
-from tests.emulator import DEVICE, NOTICES_READS, EmulatedStages
+from tests.emulator import DEVICE, NOTICES_READS, EmulatedStages, Emulator
 from tests.support.openmm_arrays import between_openmm
 from tests.support.strains import deformation
 
@@ -85,6 +97,50 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     check(lattice, width, *charges_in(-2, 3), order, smoothing, minimum_image, dtype, folder)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "order", "smoothing", "minimum_image", "sets", "fields"),
+    [
+        ("cube", np.float32, 5, 0.0, False, 3, False),
+        ("cube", np.float64, 4, 0.1, True, 2, True),
+        ("skewed", np.float64, 4, 0.1, True, 8, False),
+        ("skewed", np.float32, 3, 0.1, False, 8, True),
+        ("one box", np.float64, 3, 0.0, False, 5, True),
+        ("open", np.float64, 4, 0.1, False, 6, True),
+    ],
+)
+def test_sets_of_charges_agree_with_single_ones(
+    cell, dtype, order, smoothing, minimum_image, sets, fields, folder
+):
+    """Against the reference backend, one set after the other; the parts are sorted once."""
+    if cell in CELLS:
+        vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
+        lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+        x, q, pairs = charges_in(-2, 3)
+    else:
+        lattice, width = PaddedLattice(np.array(SPANS[cell]), 2.0), 1.0
+        x, q, pairs = charges_in(0.15, lattice.span - 0.35)
+    charges = np.random.default_rng(5).normal(size=(sets, len(q)))
+    charges[0, 10:] = 0.0
+    wanted = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)
+    alone = RepeatedEvaluation(ReferenceStages(wanted), x, width)
+    emulator = Emulator(build_sets(wanted, DEVICE, sets, fields), folder)
+    emulator.buffers["parameters"][...] = parameter_block(lattice, width)
+    emulator.buffers["positions"][...] = x
+    emulator.run([SETUP])
+    emulator.run(SORTING)
+    small = 1e-12 if dtype == np.float64 else 2e-5
+    for each in (charges, charges[::-1]):
+        emulator.buffers["sets"][...] = each.T
+        emulator.run(SUMMING)
+        potentials, vectors = alone.evaluate(each, True)
+        scale = COULOMB_CONSTANT / width
+        found = emulator.buffers["potentials"] / scale
+        assert np.linalg.norm(found - potentials) <= small * np.linalg.norm(potentials)
+        if fields:
+            found = emulator.buffers["fields"] / (scale / width)
+            assert np.linalg.norm(found - vectors) <= small * np.linalg.norm(vectors)
 
 
 @pytest.mark.parametrize(("cell", "levels"), [("cuboid", 0), ("skewed", 0), ("skewed", 1)])

@@ -79,6 +79,17 @@ def build(
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
             harmonics the type or whose expansions the device's shared memory do not hold.
     """
+    b = builder(specification, device)
+    evaluate(Description(b, specification, interface), "positions", "parameters")
+    return b.program
+
+
+def builder(specification: Specification, device: Device, sets: int = 1) -> Builder:
+    """What the stages of a program, for so many sets of charges, need before they are described.
+
+    Raises:
+        UnsupportedError: see :func:`build`.
+    """
     spec, particles = specification, len(specification.charges)
     if particles > MOST_PARTICLES:
         raise UnsupportedError(
@@ -86,11 +97,10 @@ def build(
         )
     check_range(spec.lattice, spec.order, spec.dtype)
     b = Builder(
-        spec.lattice, spec.order, spec.smoothing, particles, spec.dtype, device, spec.levels
+        spec.lattice, spec.order, spec.smoothing, particles, spec.dtype, device, spec.levels, sets
     )
     _shared(b, spec)
-    evaluate(Description(b, spec, interface), "positions", "parameters")
-    return b.program
+    return b
 
 
 def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -> np.ndarray:
@@ -128,6 +138,8 @@ def _shared(b: Builder, specification: Specification) -> None:
         MINIMUM_IMAGE=int(specification.minimum_image),
         ORDERED=int(np.array_equal(places, np.arange(b.boxes))),
         NEAR=len(b.lattice.near),
+        SETS=b.sets,
+        FIELDS=1,
         IMAGES=int(any(b.lattice.has_images)),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},
@@ -138,4 +150,4 @@ def _shared(b: Builder, specification: Specification) -> None:
     b.table("background", coefficients(b.lattice), np.float64)
     b.table("charges", specification.charges, b.real)
     b.table("slots", places, np.int32)
-    b.buffer("moments", (b.terms, *b.root.fft_shape), b.real)
+    b.buffer("moments", (b.sets, b.terms, *b.root.fft_shape), b.real)

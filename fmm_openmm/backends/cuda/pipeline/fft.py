@@ -53,7 +53,7 @@ class Fourier:
     def of(cls, b: Builder) -> "Fourier":
         """Adds the macros, the kernels and the table of roots of unity, powers of e^(2 pi i / D)
         for each axis."""
-        self = cls(b.terms, b.root.fft_shape, b.complex.itemsize, b.device.shared)
+        self = cls(b.terms * b.sets, b.root.fft_shape, b.complex.itemsize, b.device.shared)
         b.table(
             "roots",
             np.concatenate([np.exp(2j * np.pi * np.arange(d) / d) for d in self.shape]),
@@ -62,7 +62,11 @@ class Fourier:
         b.macros(**{f"D{axis}": length for axis, length in enumerate(self.shape)})
         b.macros(**{f"DFT_COLUMNS{axis}": self.columns(axis) for axis in (0, 1)})
         b.macros(
-            DFT_ROWS=self.rows, DFT_PITCH=self.pitch, DFT_PAIRS=self.pairs, DFT_THREADS=self.threads
+            GRIDS=self.terms,
+            DFT_ROWS=self.rows,
+            DFT_PITCH=self.pitch,
+            DFT_PAIRS=self.pairs,
+            DFT_THREADS=self.threads,
         )
         if self.whole:
             b.stage("lattice", file="dft", forward=self.whole_bytes, inverse=self.whole_bytes)

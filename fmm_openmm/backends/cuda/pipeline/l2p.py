@@ -10,7 +10,7 @@ L2P_SHARED = 24 * 1024
 def l2p(b: Builder, parts: Parts, local: str) -> list[str]:
     """The far field at the parts."""
     b.stage("l2p", l2p=0)
-    b.buffer("far", (b.parts, 4), b.real)
+    b.buffer("far", (b.sets, b.parts, 4), b.real)
     b.wait("traced")
     small = b.n < 512 * b.device.multiprocessors
     boxes, warps = (8, 4) if small else (32, 1)
@@ -18,7 +18,7 @@ def l2p(b: Builder, parts: Parts, local: str) -> list[str]:
         boxes //= 2
     b.macros(L2P_WARPS=warps, L2P_BOXES=boxes)
     b.launch(
-        "l2p", -(-b.boxes // boxes), 128 * warps, parts.start, parts.x, "slots", local, "trace",
-        "far",
+        "l2p", (-(-b.boxes // boxes), b.sets), 128 * warps, parts.start, parts.x, "slots", local,
+        "trace", "far",
     )  # fmt: skip
     return ["far"]

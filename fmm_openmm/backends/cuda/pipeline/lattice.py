@@ -22,24 +22,24 @@ def lattice_m2l(b: Builder) -> str:
     fourier = Fourier.of(b)
     half, shape = fourier.half, fourier.shape
     waves = int(np.prod(half))
-    b.buffer("spectrum", (b.terms, *half), b.complex)
-    b.buffer("local_spectrum", (b.terms, *half), b.complex)
-    b.buffer("local", (b.terms, *shape), b.real)
+    b.buffer("spectrum", (b.sets, b.terms, *half), b.complex)
+    b.buffer("local_spectrum", (b.sets, b.terms, *half), b.complex)
+    b.buffer("local", (b.sets, b.terms, *shape), b.real)
     fourier.forward(b)
     if b.levels:
         pass  # the sums are over the leaves
     elif b.lattice.background == 0.0:
-        b.table("trace", np.zeros(TRACE_TERMS), np.float64)
+        b.table("trace", np.zeros((b.sets, TRACE_TERMS)), np.float64)
         b.record("traced")
     else:
         b.stage("lattice", file="trace", trace=0)
-        b.buffer("trace", TRACE_TERMS, np.float64)
+        b.buffer("trace", (b.sets, TRACE_TERMS), np.float64)
         b.record("transformed")
         b.wait("transformed", TRACE_SIDE)
-        squares = np.int32(b.program.buffers["square"].shape[0])
+        squares = np.int32(b.program.buffers["square"].shape[-1])
         b.launch(
-            "trace", 1, 1024, "spectrum", np.int32(waves), "square", squares, "background", "trace",
-            stream=TRACE_SIDE,
+            "trace", b.sets, 1024, "spectrum", np.int32(waves), "square", squares, "background",
+            "trace", stream=TRACE_SIDE,
         )  # fmt: skip
         b.record("traced", TRACE_SIDE)
     if mirrored(b.root):
@@ -62,7 +62,7 @@ def _convolve(b: Builder, waves: int) -> None:
     share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
     b.launch(
         "convolve",
-        (blocks, share),
+        (blocks, share, b.sets),
         32 * CONVOLVE_WARPS,
         np.int32(waves),
         "spectrum",
@@ -89,7 +89,7 @@ def _convolve_mirrored(b: Builder) -> None:
     b.macros(MIRRORED_WARPS=MIRRORED_WARPS, MIRRORED_WAVES=per_block)
     b.launch(
         "convolve_mirrored",
-        -(-stored // per_block),
+        (-(-stored // per_block), b.sets),
         32 * MIRRORED_WARPS,
         "spectrum",
         "operator",

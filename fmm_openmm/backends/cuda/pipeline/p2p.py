@@ -34,18 +34,21 @@ def exclusions(b: Builder, pairs) -> NearExclusions:
     return NearExclusions(start="partner_start", part="partner", offset="row_of")
 
 
-def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
-    """The near field at the parts. It needs only these, so it runs along with the far field."""
+def list_near(b: Builder, values: int) -> None:
+    """The near stencil, and the sources that a box holds at a time, of so many values each: those
+    of nearly every box at once, or in equal shares."""
     stencil = nearest_first(b.lattice)
-    b.stage("p2p", p2p=0)
-    # the sources of nearly every box at once, or in equal shares
     expected = len(stencil) * b.crowd
-    many, most = (
-        expected + 2.5 * expected**0.5,
-        min(P2P_SOURCES, P2P_BYTES // (4 * b.real.itemsize)),
-    )
+    many = expected + 2.5 * expected**0.5
+    most = min(P2P_SOURCES, P2P_BYTES // (values * b.real.itemsize))
     b.macros(WINDOW=32 * int(np.ceil(many / np.ceil(many / most) / 32)))
     b.table("offsets", np.pad(stencil, ((0, 0), (0, 1))), np.int32)
+
+
+def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
+    """The near field at the parts. It needs only these, so it runs along with the far field."""
+    b.stage("p2p", p2p=0)
+    list_near(b, 4)
     b.table("potentials_wanted", [1], np.int32)
     b.buffer("near", (b.parts, 4), b.real)
     b.wait("sorted", BACKGROUND)

@@ -94,7 +94,7 @@ class Run:
         for step in program.steps:
             queued = bound(step, program, kernels, self.buffers, events)
             self._stages.setdefault(step.stage, []).append((step.stream, queued))
-        self._graph: Graph | None = None
+        self._graphs: dict[tuple[str, ...], Graph] = {}
 
     def queue(self, *stages: str) -> None:
         """Queue these stages or, without names, all but the set-up; each reads what those before
@@ -105,15 +105,16 @@ class Run:
                 with (caller, *self._side)[stream]:
                     step()
 
-    def replay(self) -> None:
-        """Queue all stages but the set-up as a CUDA graph, which the first call captures."""
-        if self._graph is None:
-            self.queue()  # compiles, and sets up what must not happen during capture
+    def replay(self, *stages: str) -> None:
+        """Queue these stages or, without names, all but the set-up, as a CUDA graph, which the
+        first call captures."""
+        if stages not in self._graphs:
+            self.queue(*stages)  # compiles, and sets up what must not happen during capture
             with self._stream:
                 self._stream.begin_capture()
-                self.queue()
-                self._graph = Graph.captured(self._stream)
-        self._graph.launch(cupy.cuda.get_current_stream())
+                self.queue(*stages)
+                self._graphs[stages] = Graph.captured(self._stream)
+        self._graphs[stages].launch(cupy.cuda.get_current_stream())
 
 
 def set_up(program: Program) -> Run:

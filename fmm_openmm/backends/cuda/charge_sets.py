@@ -1,0 +1,164 @@
+"""Several sets of charges at the same positions on the GPU."""
+
+from typing import Any
+
+import cupy
+import numpy as np
+from cupyx.scipy.sparse.linalg import LinearOperator
+
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
+from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
+from fmm_openmm.backends.cuda.pipeline.sets import MOST_SETS, SORTING, SUMMING, build_sets
+from fmm_openmm.backends.cuda.program import SETUP
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.specification import Specification
+from fmm_openmm.stages import ChargeSets
+from fmm_openmm.units import COULOMB_CONSTANT
+
+SUMS_BLOCK = 512
+"""Threads of a block of ``kernels/sets/set_sums.cu``."""
+
+
+class SetsRun:
+    """A program for several sets of charges on the current device.
+
+    Args:
+        specification: what the evaluator was made for, without levels.
+        sets: number of sets.
+        fields: whether fields are computed, or potentials alone.
+
+    Attributes:
+        buffers: of the program, by name.
+    """
+
+    def __init__(self, specification: Specification, sets: int, fields: bool):
+        program = build_sets(specification, current_device(), sets, fields)
+        try:
+            self._run, self._sums = Run(program), load("set_sums", program.macros)
+        except Exception as error:
+            wanted = sum(buffer.nbytes for buffer in program.buffers.values())
+            fault = out_of_memory(error, wanted) or missing(error)
+            if fault is None:
+                raise
+            raise fault from None
+        self.buffers = self._run.buffers
+        self._owner: CudaChargeSets | None = None
+        self._parameters: np.ndarray | None = None
+        self._lattice: BoxLattice | None = None
+
+    def evaluate(self, owner: "CudaChargeSets") -> None:
+        """Queue an evaluation of the charges in the buffer "sets" at the positions of ``owner``,
+        which are sorted unless they were the last ones."""
+        if self._owner is owner:
+            return self._run.replay(*SUMMING)
+        if self._parameters is not owner.parameters:
+            self.buffers["parameters"].set(owner.parameters)
+            self._parameters = owner.parameters
+        if self._lattice is not owner.lattice:
+            self._run.queue(SETUP)
+            self._lattice = owner.lattice
+        self.buffers["positions"][...] = owner.positions
+        self._run.replay(*SORTING, *SUMMING)
+        self._owner = owner
+        return None
+
+    def launch(self, name: str, grid: tuple[int, ...], *arguments) -> None:
+        """Queue a kernel of ``kernels/sets/set_sums.cu``."""
+        self._sums.get_function(name)(grid, (SUMS_BLOCK,), arguments)
+
+
+class CudaChargeSets(ChargeSets):
+    """See :class:`fmm_openmm.stages.ChargeSets`; also for arrays on the device, all work on the
+    current stream.
+
+    Args:
+        evaluator: the :class:`fmm_openmm.backends.cuda.evaluator.CudaEvaluator` of the particles,
+            without levels.
+        positions: shape (n, 3), nm, on the host or the device; copied.
+        width: mean box width, nm.
+        origin: what open boxes take for the origin, shape (3,), nm.
+    """
+
+    def __init__(self, evaluator: Any, positions, width: float, origin=(0.0, 0.0, 0.0)):
+        self._evaluator, self._width, self.count = evaluator, width, len(positions)
+        self.lattice = evaluator.lattice
+        self.parameters = evaluator.parameters(width, origin)
+        with evaluator.on_device():
+            self.positions = cupy.array(positions, np.float64)
+
+    def compute(self, charges, fields: bool):
+        """What a :class:`fmm_openmm.results.ChargeSetsResult` holds, on the device, for charges,
+        shape (K, n), e: potentials, the matrix, forces and fields, the last two None unless
+        asked for."""
+        with self._evaluator.on_device():
+            charges = cupy.ascontiguousarray(cupy.asarray(charges, np.float64))
+            sets, n = charges.shape
+            size = -(-sets // -(-sets // MOST_SETS))
+            real = self._evaluator.specification.dtype
+            shapes = {"potentials": (sets, n)}
+            if fields:
+                shapes |= dict.fromkeys(("forces", "fields"), (sets, n, 3))
+            results = {name: cupy.empty(shape, real) for name, shape in shapes.items()}
+            run = self._evaluator.for_sets(size, fields)
+            for first in range(0, sets, size):
+                count = min(size, sets - first)
+                run.launch(
+                    "set_charges", (-(-n * size // SUMS_BLOCK),), np.int32(n), np.int32(first),
+                    np.int32(count), charges, run.buffers["sets"],
+                )  # fmt: skip
+                run.evaluate(self)
+                for name, result in results.items():
+                    result[first : first + count] = run.buffers[name][:count]
+            matrix = cupy.empty((sets, sets))
+            potentials = results["potentials"]
+            run.launch("sum_products", (sets, sets), np.int32(n), charges, potentials, matrix)
+            return potentials, matrix, results.get("forces"), results.get("fields")
+
+    def evaluate(self, charges, fields):
+        potentials, _, _, vectors = self.compute(charges, fields)
+        scale = self._width / COULOMB_CONSTANT
+        return (
+            potentials.get().astype(np.float64) * scale,
+            None if vectors is None else vectors.get().astype(np.float64) * (scale * self._width),
+        )
+
+    def among_groups(self, group):
+        """Energies among groups of the evaluator's charges, the matrix of
+        :meth:`fmm_openmm.CoulombSolver.interaction_energies`, on the device.
+
+        Args:
+            group: the group of each particle, shape (n,), integers from 0 without gaps, on the
+                host.
+        """
+        groups = 1 + int(group.max())
+        with self._evaluator.on_device():
+            group = cupy.asarray(group.astype(np.int32))
+            members = cupy.argsort(group).astype(np.int32)
+            begin = cupy.searchsorted(group[members], cupy.arange(groups + 1)).astype(np.int32)
+            charges, n = self._evaluator.run.buffers["charges"], np.int32(self.count)
+            run, size = self._evaluator.for_sets(MOST_SETS, False), MOST_SETS
+            energies = cupy.empty((-(-groups // size) * size, groups))
+            for first in range(0, groups, size):
+                blocks = -(-self.count * size // SUMS_BLOCK)
+                sets = run.buffers["sets"]
+                run.launch("set_groups", (blocks,), n, np.int32(first), charges, group, sets)
+                run.evaluate(self)
+                run.launch(
+                    "sum_groups", (groups, size), n, charges, run.buffers["potentials"], begin,
+                    members, energies[first : first + size],
+                )  # fmt: skip
+            matrix = energies[:groups]
+            return 0.5 * (matrix + matrix.T)
+
+    def operator(self) -> LinearOperator:
+        """The Coulomb matrix, for arrays on the device."""
+
+        def product(columns):
+            sets = columns.reshape(self.count, -1).T
+            return self.compute(sets, False)[0].astype(np.float64).T.reshape(columns.shape)
+
+        return LinearOperator(
+            (self.count, self.count), matvec=product, rmatvec=product, matmat=product,
+            dtype=np.float64,
+        )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Several sets of charges of the same particles as one program: the particles are sorted once, and
+what depends on distances alone is computed once for all sets."""
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.pipeline.description import Description, builder
+from fmm_openmm.backends.cuda.pipeline.p2m import p2m
+from fmm_openmm.backends.cuda.pipeline.p2p import list_near
+from fmm_openmm.backends.cuda.program import BACKGROUND, Device, Program
+from fmm_openmm.driver import evaluate
+from fmm_openmm.specification import Specification
+
+MOST_SETS = 8
+"""Sets of charges that are evaluated together: their sums fill the registers of p2p."""
+
+SORTING = ("sort", "p2m")
+"""The stages that depend on the positions alone."""
+
+SUMMING = ("p2m_sets", "lattice", "l2p", "p2p", "gather")
+"""The stages that depend on the charges, too."""
+
+P2M_BYTES = 76 * 1024
+"""Bytes of shared memory of a block of p2m_sets, as far as that is possible: three of them fit on a
+multiprocessor."""
+
+
+class SetsDescription(Description):
+    """The stages for the sets of charges in "sets", shape (n, sets), e.
+
+    Args:
+        fields: whether fields are computed, or potentials alone.
+    """
+
+    def __init__(self, b: Builder, specification: Specification, fields: bool):
+        super().__init__(b, specification, None)
+        self._quads, self._results = -(-b.sets // 4), b.sets * (4 if fields else 1)
+        b.macros(FIELDS=int(fields))
+        b.buffer("sets", (b.n, b.sets), b.real)
+
+    def p2m(self, parts):
+        b = self._b
+        moments = p2m(b, parts)
+        boxes, chunk, shared = self._p2m_shape()
+        b.macros(SETS_BOXES=boxes, SETS_CHUNK=chunk)
+        b.stage("p2m_sets", share_charges=0, p2m_sets=shared)
+        b.buffer("part_charges", (self._quads, b.parts + 1, 4), b.real)
+        b.buffer("square", (b.sets, b.boxes), np.float64)
+        b.launch(
+            "share_charges", -(-(b.parts + 1) // 128), 128, np.int32(b.n), parts.start,
+            parts.particle, parts.box, parts.weight, "parameters", "sets", "part_charges",
+        )  # fmt: skip
+        b.record("sorted")
+        b.launch(
+            "p2m_sets", -(-b.boxes // boxes), 256, np.int32(b.n), parts.start, parts.x,
+            "part_charges", "slots", "background", moments, "square",
+        )  # fmt: skip
+        return moments
+
+    def _p2m_shape(self) -> tuple[int, int, int]:
+        """Boxes of a block of p2m_sets, parts whose harmonics it holds, and bytes of both."""
+        b, shapes = self._b, [(8, 64), (8, 32), (4, 32), (4, 16), (2, 16), (2, 8), (1, 8), (1, 4)]
+        for boxes, chunk in shapes:
+            values = b.terms * (b.sets * boxes + chunk + 1) + 4 * self._quads * chunk
+            if values * b.real.itemsize <= P2M_BYTES:
+                break
+        return boxes, chunk, values * b.real.itemsize
+
+    def p2p(self, parts, near, out):
+        b = self._b
+        b.stage("p2p", "p2p_sets", p2p_sets=0)
+        list_near(b, 4 * (1 + self._quads))
+        b.buffer("near", (b.parts, self._results), b.real)
+        b.wait("sorted", BACKGROUND)
+        b.launch(
+            "p2p_sets", b.boxes, 64, np.int32(b.n), parts.start, parts.x, "part_charges",
+            parts.particle, "place", parts.box, parts.weight, "offsets", "shifts", near.offset,
+            near.start, near.part, "parameters", "near", stream=BACKGROUND,
+        )  # fmt: skip
+        b.record("near", BACKGROUND)
+        b.wait("near")
+        out.append("near")
+
+    def gather(self, parts, out):
+        b = self._b
+        b.stage("gather", "gather_sets", gather_sets=0)
+        b.buffer("potentials", (b.sets, b.n), b.real)
+        b.buffer("fields", (b.sets, b.n, 3), b.real)
+        b.buffer("forces", (b.sets, b.n, 3), b.real)
+        b.launch(
+            "gather_sets", -(-b.n * b.sets // 256), 256, np.int32(b.n), parts.start, parts.box,
+            parts.weight, "place", *out, "parameters", "sets", "potentials", "fields", "forces",
+        )  # fmt: skip
+        return "potentials", "fields"
+
+
+def build_sets(specification: Specification, device: Device, sets: int, fields: bool) -> Program:
+    """The program of so many sets of charges, without levels below the root grid.
+
+    Raises:
+        UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.
+    """
+    b = builder(specification, device, sets)
+    evaluate(SetsDescription(b, specification, fields), "positions", "parameters")
+    return b.program
