@@ -96,10 +96,9 @@ class CudaChargeSets(ChargeSets):
             sets, n = charges.shape
             size = -(-sets // -(-sets // MOST_SETS))
             real = self._evaluator.specification.dtype
-            shapes = {"potentials": (sets, n)}
-            if fields:
-                shapes |= dict.fromkeys(("forces", "fields"), (sets, n, 3))
-            results = {name: cupy.empty(shape, real) for name, shape in shapes.items()}
+            results = {"potentials": cupy.empty((sets, n), real)}
+            for name in ("forces", "fields") if fields else ():
+                results[name] = cupy.empty((sets, n, 3), real)
             run = self._evaluator.for_sets(size, fields)
             for first in range(0, sets, size):
                 count = min(size, sets - first)

@@ -80,7 +80,12 @@ def build(
             harmonics the type or whose expansions the device's shared memory do not hold.
     """
     b = builder(specification, device)
-    evaluate(Description(b, specification, interface), "positions", "parameters")
+    return described(b, Description(b, specification, interface))
+
+
+def described(b: Builder, stages: Description) -> Program:
+    """The program of a builder's stages."""
+    evaluate(stages, "positions", "parameters")
     return b.program
 
 

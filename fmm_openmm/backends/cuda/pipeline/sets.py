@@ -4,11 +4,10 @@ what depends on distances alone is computed once for all sets."""
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
-from fmm_openmm.backends.cuda.pipeline.description import Description, builder
+from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_near
 from fmm_openmm.backends.cuda.program import BACKGROUND, Device, Program
-from fmm_openmm.driver import evaluate
 from fmm_openmm.specification import Specification
 
 MOST_SETS = 8
@@ -101,5 +100,4 @@ def build_sets(specification: Specification, device: Device, sets: int, fields: 
         UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.
     """
     b = builder(specification, device, sets)
-    evaluate(SetsDescription(b, specification, fields), "positions", "parameters")
-    return b.program
+    return described(b, SetsDescription(b, specification, fields))
