@@ -23,7 +23,8 @@ class Options:
     """Options of an evaluation.
 
     Attributes:
-        tolerance, boundary, precision: as of :class:`fmm_openmm.CoulombSolver`.
+        tolerance, boundary, precision, exclusions_periodic: as of
+            :class:`fmm_openmm.CoulombSolver`.
         length: unit of length, nm.
         energy: unit of energy, kJ/mol.
     """
@@ -31,6 +32,7 @@ class Options:
     tolerance: float
     boundary: str
     precision: str
+    exclusions_periodic: bool
     length: float
     energy: float
 
@@ -111,6 +113,7 @@ def evaluate_tensors(
         options.tolerance,
         options.boundary,
         options.precision,
+        options.exclusions_periodic,
         "cpu" if on_host else "cuda",
         x.device.index or 0,
     )

@@ -52,6 +52,7 @@ def evaluate(
     exclusions: "Tensor | ArrayLike | None" = None,
     boundary: str = "periodic",
     precision: str = "auto",
+    exclusions_periodic: bool = False,
     units: str = UNITS,
     virial: bool = False,
 ) -> CoulombTensors:
@@ -79,6 +80,8 @@ def evaluate(
         tolerance: largest relative RMS force error, 1e-10 to 0.1.
         exclusions: excluded pairs, shape (m, 2), integer. With positions on a GPU a tensor is
             faster than anything else, as it is read again only after PyTorch has changed it.
+        exclusions_periodic: exclude the nearest image of a pair instead of the image that the
+            positions give: for positions that were wrapped into the cell atom by atom.
         boundary: "periodic" (tin-foil) or "open".
         precision: "auto", "single" or "double", of the solver.
         units: of length, energy and charge: "nm", "A" or "bohr"; "kJ/mol", "kcal/mol", "eV" or
@@ -116,6 +119,7 @@ def evaluate(
         float(tolerance),
         boundary,
         precision,
+        bool(exclusions_periodic),
         length,
         energy,
         with_virial,
@@ -133,6 +137,7 @@ def coulomb(
     exclusions: "Tensor | ArrayLike | Sequence | None" = None,
     boundary: str = "periodic",
     precision: str = "auto",
+    exclusions_periodic: bool = False,
     units: str = UNITS,
 ) -> Tensor:
     """The Coulomb energy of point charges, differentiable twice with respect to positions, charges
@@ -141,7 +146,7 @@ def coulomb(
     Args:
         positions, charges, cell, exclusions: as in :func:`evaluate`. For a batch of systems lists
             of as many; cell and exclusions may be None.
-        tolerance, boundary, precision, units: as in :func:`evaluate`.
+        tolerance, boundary, precision, exclusions_periodic, units: as in :func:`evaluate`.
 
     Returns:
         shape (), or (systems,) for a batch; float64.
@@ -161,6 +166,7 @@ def coulomb(
         "tolerance": tolerance,
         "boundary": boundary,
         "precision": precision,
+        "exclusions_periodic": exclusions_periodic,
         "units": units,
     }
     if isinstance(positions, Tensor):
@@ -189,7 +195,8 @@ class Coulomb(torch.nn.Module):
     """The Coulomb energy as a module; see :func:`coulomb`.
 
     Args:
-        tolerance, exclusions, boundary, precision, units: as in :func:`coulomb`.
+        tolerance, exclusions, boundary, precision, exclusions_periodic, units: as in
+            :func:`coulomb`.
     """
 
     def __init__(
@@ -199,6 +206,7 @@ class Coulomb(torch.nn.Module):
         exclusions: "Tensor | ArrayLike | Sequence | None" = None,
         boundary: str = "periodic",
         precision: str = "auto",
+        exclusions_periodic: bool = False,
         units: str = UNITS,
     ):
         super().__init__()
@@ -209,6 +217,7 @@ class Coulomb(torch.nn.Module):
             "tolerance": tolerance,
             "boundary": boundary,
             "precision": precision,
+            "exclusions_periodic": exclusions_periodic,
             "units": units,
         }
 

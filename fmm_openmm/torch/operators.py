@@ -38,13 +38,14 @@ def _evaluate(
     tolerance: float,
     boundary: str,
     precision: str,
+    exclusions_periodic: bool,
     length: float,
     unit_energy: float,
     virial: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Energy (), float64, forces (n, 3), potentials (n,) and virial (3, 3), float64, which is empty
     unless asked for; arguments as of :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
-    options = Options(tolerance, boundary, precision, length, unit_energy)
+    options = Options(tolerance, boundary, precision, exclusions_periodic, length, unit_energy)
     found = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
     empty = positions.new_empty((0, 3), dtype=torch.float64)
     return (
@@ -57,8 +58,8 @@ def _evaluate(
 
 _SCHEMA = (
     "(Tensor positions, Tensor charges, Tensor? cell, Tensor? exclusions, float tolerance, "
-    "str boundary, str precision, float length, float unit_energy, bool virial) "
-    "-> (Tensor, Tensor, Tensor, Tensor)"
+    "str boundary, str precision, bool exclusions_periodic, float length, float unit_energy, "
+    "bool virial) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 coulomb_operator = torch.library.custom_op(
     "fmm_openmm::coulomb", _evaluate, mutates_args=(), schema=_SCHEMA
@@ -66,7 +67,8 @@ coulomb_operator = torch.library.custom_op(
 
 
 @coulomb_operator.register_fake
-def _(positions, charges, cell, exclusions, tolerance, boundary, precision, length, energy, virial):
+def _(positions, charges, cell, exclusions, *options):
+    virial = options[-1]
     return (
         positions.new_empty((), dtype=torch.float64),
         torch.empty_like(positions, memory_format=torch.contiguous_format),
@@ -126,7 +128,7 @@ def _differentiate(ctx, for_energy, for_forces, for_potentials, for_virial):
             of_cell = hcell if of_cell is None else of_cell + hcell
     if of_cell is not None:
         of_cell = of_cell.to(cell.dtype)
-    return of_x, of_q, of_cell, *(None,) * 7
+    return of_x, of_q, of_cell, *(None,) * 8
 
 
 coulomb_operator.register_autograd(_differentiate, setup_context=_keep_for_backward)
@@ -155,7 +157,8 @@ def apply_coulomb(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 _HVP_SCHEMA = (
     "(Tensor positions, Tensor charges, Tensor? cell, Tensor? exclusions, Tensor along_positions, "
     "Tensor along_charges, Tensor? along_cell, float tolerance, str boundary, str precision, "
-    "float length, float unit_energy, bool of_cell) -> (Tensor, Tensor, Tensor)"
+    "bool exclusions_periodic, float length, float unit_energy, bool of_cell) "
+    "-> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -171,6 +174,7 @@ def hessian_vector_product(
     tolerance: float,
     boundary: str,
     precision: str,
+    exclusions_periodic: bool,
     length: float,
     unit_energy: float,
     of_cell: bool,
@@ -181,7 +185,8 @@ def hessian_vector_product(
     Central differences of the gradient in double precision. The particle or cell vector that moves
     most moves by :data:`STEP`; the change of the charges is at most the largest charge.
     """
-    options = Options(min(tolerance, HVP_TOLERANCE), boundary, "double", length, unit_energy)
+    tolerance = min(tolerance, HVP_TOLERANCE)
+    options = Options(tolerance, boundary, "double", exclusions_periodic, length, unit_energy)
     x, q = positions.double(), charges.double()
     h = None if cell is None else cell.double()
     step = _step(q, along_positions, along_charges, along_cell, STEP / length)

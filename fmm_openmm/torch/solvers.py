@@ -20,7 +20,8 @@ class Configuration:
 
     Attributes:
         particles: number of particles.
-        tolerance, boundary, precision: as of :class:`fmm_openmm.CoulombSolver`.
+        tolerance, boundary, precision, exclusions_periodic: as of
+            :class:`fmm_openmm.CoulombSolver`.
         backend: "cpu" or "cuda".
         device: number of the GPU; 0 for the backend "cpu".
     """
@@ -29,6 +30,7 @@ class Configuration:
     tolerance: float
     boundary: str
     precision: str
+    exclusions_periodic: bool
     backend: str
     device: int = 0
 
@@ -63,6 +65,7 @@ class KeptSolver:
             boundary=configuration.boundary,
             precision=configuration.precision,
             backend=configuration.backend,
+            exclusions_periodic=configuration.exclusions_periodic,
             positions=positions,
         )
 

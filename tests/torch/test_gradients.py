@@ -78,7 +78,7 @@ def test_operators():
     """``opcheck`` compares shapes, schema and gradients of eager and traced operators."""
     for name in ("triclinic", "open"):
         x, q, cell = small(name)
-        options = 1e-6, boundary(name), "double", 1.0, 1.0, cell is not None
+        options = 1e-6, boundary(name), "double", False, 1.0, 1.0, cell is not None
         torch.library.opcheck(
             torch.ops.fmm_openmm.coulomb.default, (x, q, cell, EXCLUSIONS, *options)
         )

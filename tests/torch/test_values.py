@@ -36,6 +36,19 @@ def test_values(name):
     assert found.virial.dtype == found.energy.dtype == torch.float64
 
 
+def test_exclusions_at_the_nearest_image():
+    """Of positions that were wrapped atom by atom."""
+    cell = torch.eye(3, dtype=torch.float64)
+    x = torch.tensor([[0.98, 0.5, 0.5], [0.05, 0.5, 0.5], [0.4, 0.2, 0.1]], dtype=torch.float64)
+    q = torch.tensor([-0.8, 0.4, 0.7], dtype=torch.float64)
+    whole = x + torch.tensor([[0, 0, 0], [1, 0, 0], [0, 0, 0]])
+    options = {"exclusions": [[0, 1]], "tolerance": 1e-8}
+    expected = fmm_torch.coulomb(whole, q, cell, **options)
+    found = fmm_torch.coulomb(x, q, cell, exclusions_periodic=True, **options)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-8)
+    assert fmm_torch.coulomb(x, q, cell, **options).item() != pytest.approx(expected.item(), 0.1)
+
+
 @pytest.mark.parametrize("units", ["A,eV,e", "bohr,hartree,e", "nm,kcal/mol,e"])
 def test_units(units):
     length, energy = {"A": 0.1, "bohr": BOHR, "nm": 1.0}, {"eV": VOLT, "hartree": HARTREE}
