@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "integration": [*SOLVER, "oracle", "convert"],
     "mdanalysis": OPENMM,
     "torch": [*SOLVER, "convert"],
+    "torchsim": [*SOLVER, "convert", "torch"],
     "oriented": [*SOLVER, "convert"],
     "ase": [*SOLVER, "convert", "oriented"],
     "ipi": [*SOLVER, "convert", "oriented"],
@@ -86,7 +87,8 @@ OUTSIDE = {
     "MDAnalysis": ["convert", "mdanalysis"],
     "ase": ["convert", "ase"],
     "ipi": ["ipi"],
-    "torch": ["torch"],
+    "torch": ["torch", "torchsim"],
+    "torch_sim": ["torchsim"],
     "rich": ["cli", "bench", "progress"],
     "matplotlib": ["cli", "bench", "integration/report"],
 }
