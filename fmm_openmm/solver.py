@@ -282,11 +282,11 @@ class CoulombSolver:
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may
                 be any CuPy array. The results then stay on the device, in the precision of the
-                solver, the energy with shape (1,). The call does not wait for the device, errors
-                show as NaN, and whether single precision suffices is not checked. With an open
-                boundary, or in a nearly empty cell, the energy is read back to see whether the
-                boxes cover the particles, and invalid positions raise errors. With ``points`` and
-                ``virial`` the positions are copied to the host and the results back.
+                solver, the energy with shape (1,), the virial in float64. The call does not wait
+                for the device, errors show as NaN, and whether single precision suffices is not
+                checked. With an open boundary, or in a nearly empty cell, the energy is read back
+                to see whether the boxes cover the particles, and invalid positions raise errors.
+                With ``points`` the positions are copied to the host and the results back.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
@@ -297,10 +297,10 @@ class CoulombSolver:
                 on a GPU; with levels there one set is computed after the other.
             points: shape (m, 3), nm: potentials and fields there, too, as of particles without
                 charge.
-            virial: compute the virial, too. On a CPU this takes the operators of ten strained
-                cells, once for every shape of the cell; with backend "cuda", with levels and in
-                nearly empty cells the whole result is that of another solver, on the CPU, with one
-                level of boxes over the whole cell.
+            virial: compute the virial, too, where the positions are. This takes the operators of
+                ten strained cells, once for every shape of the cell; on a GPU also another program,
+                with as much memory again. With levels and in nearly empty cells the whole result is
+                that of another solver, on the CPU, with one level of boxes over the whole cell.
             fields: whether sets of charges need fields and forces, or potentials alone.
 
         Raises:
@@ -328,24 +328,25 @@ class CoulombSolver:
         if charges is not None:
             matrix = self._coulomb_matrix(positions, box_vectors)
             return like(matrix.evaluate(charges, fields), positions)
-        x = check_positions(to_host(positions), self._count)
         if points is None:
-            result = self._with_virial(x, box_vectors)
-        else:
-            result = self._with_points(x, box_vectors, check_points(to_host(points)), virial)
+            return self._with_virial(positions, box_vectors)
+        x = check_positions(to_host(positions), self._count)
+        result = self._with_points(x, box_vectors, check_points(to_host(points)), virial)
         return like(result, positions)
 
-    def _with_virial(self, positions: np.ndarray, box_vectors) -> CoulombResult:
-        """The result with the virial, by a solver whose boxes have one level and fill the cell."""
+    def _with_virial(self, positions, box_vectors) -> CoulombResult:
+        """The result with the virial, where boxes have levels or do not fill the cell by another
+        solver."""
         problem = self._planner.problem
         covers_particles = problem.uses_region and not self._boundary.is_open
-        if self._backend == "cuda" or problem.request.levels or covers_particles:
+        if problem.request.levels or covers_particles:
             single_level = {"levels": None, "m2l": None, "grid": None}
             backend = "reference" if self._backend == "reference" else "cpu"
             variant = self._variant("virial", self._charges, backend=backend, **single_level)
-            return variant.compute(positions, box_vectors, virial=True)
+            return like(variant.compute(to_host(positions), box_vectors, virial=True), positions)
         cell = self._cell(box_vectors)
-        return self._retried(lambda: self._evaluated(positions, cell, virial=True))
+        result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
+        return replace(like(result, positions), volume=_volume(cell))  # type: ignore[arg-type]
 
     def _with_points(
         self, positions: np.ndarray, box_vectors, points: np.ndarray, virial: bool
@@ -499,7 +500,7 @@ class CoulombSolver:
 
     def _evaluated(self, positions, cell: np.ndarray | None, virial: bool = False) -> CoulombResult:
         if self._stays_on_device(positions):
-            return self._evaluated_on_device(positions, cell)
+            return self._evaluated_on_device(positions, cell, virial)
         positions = check_positions(to_host(positions), self._count)
         width, max_potential, work = 1.0, MAX_POTENTIAL, None
         if self._method == "fmm":
@@ -516,10 +517,9 @@ class CoulombSolver:
         else:
             potentials, fields = map(to_host, self._sum().evaluate(positions))
         result = self._checked(potentials, fields, positions, cell, width, max_potential)
-        volume = None if cell is None else float(np.prod(np.diag(cell)))
         if work is not None:
             work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
-        return replace(result, virial=work, volume=volume)
+        return replace(result, virial=work, volume=_volume(cell))
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""
@@ -543,22 +543,26 @@ class CoulombSolver:
         x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin  # type: ignore[union-attr]
         return x, MAX_POTENTIAL * min(max(1.0, boxes.width), 2e3)  # sparse systems have wide boxes
 
-    def _evaluated_on_device(self, positions, cell: np.ndarray | None) -> CoulombResult:
+    def _evaluated_on_device(
+        self, positions, cell: np.ndarray | None, virial: bool
+    ) -> CoulombResult:
         if self._method != "fmm":
             return self._summed_on_device(positions)
         plan = self._planner.reuse(cell)
         if plan and plan.choice in self._evaluators:
-            result = self._computed(positions, plan)
+            result = self._computed(positions, plan, virial)
             if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
                 return result
         if self._planner.problem.uses_region:
             check_extent(positions, self._count)
-        return self._computed(positions, self._planner.plan(positions, cell))
+        return self._computed(positions, self._planner.plan(positions, cell), virial)
 
-    def _computed(self, positions, plan: Plan) -> CoulombResult:
+    def _computed(self, positions, plan: Plan, virial: bool) -> CoulombResult:
         """The result of a plan, on the device; NaN if a particle lies outside of a region."""
-        boxes = plan.boxes
-        found = self._evaluator_for(plan).compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
+        boxes, evaluator = plan.boxes, self._evaluator_for(plan)
+        if virial:
+            evaluator = evaluator.with_virial  # type: ignore[attr-defined]
+        found = evaluator.compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
         return CoulombResult(*(array.copy() for array in found))
 
     def _replanned(
@@ -660,6 +664,11 @@ class CoulombSolver:
         return self._boundary.cell(
             self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
         )
+
+
+def _volume(cell: np.ndarray | None) -> float | None:
+    """Volume of a cell, nm^3; None in free space."""
+    return None if cell is None else float(np.prod(np.diag(cell)))
 
 
 def _check_grid(grid, boundary: Boundary) -> None:

@@ -11,31 +11,12 @@
 //                  host tells whether single precision of coordinates suffices; zeros in double
 //                  precision. A thread per atom
 //
-// Sums are in float64 in a fixed order: blocks write partial sums, and the last block to finish
-// adds them. Bound by memory.
+// Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
+#include "common/grid_sums.cuh"
 #include "common/parts.cuh"
 
 #define BLOCK 256
-
-// Replaces the threads' values by their sums over the block, in a fixed order. Call
-// __syncthreads() before the next call.
-template <int N>
-__device__ __forceinline__ void sum_over_block(double (&values)[N]) {
-    __shared__ double sum[N][BLOCK / 32];
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-#pragma unroll
-        for (int d = 16; d > 0; d /= 2) values[k] += __shfl_xor_sync(FULL, values[k], d);
-        if (threadIdx.x % 32 == 0) sum[k][threadIdx.x / 32] = values[k];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        values[k] = 0;
-        for (int w = 0; w < BLOCK / 32; w++) values[k] += sum[k][w];
-    }
-}
 
 // The results of the parts, and the arrays that assign them to particles.
 struct PartResults {
@@ -70,27 +51,6 @@ __device__ __forceinline__ real4 result_of(int i, const PartResults& parts) {
     return {phi * real(parts.parameters->potential), ex * scale, ey * scale, ez * scale};
 }
 
-// Replaces the threads' values by their sums over the grid. Returns whether this is the thread that
-// has them.
-template <int N>
-__device__ __forceinline__ bool sum_over_grid(double (&values)[N], double* partial, int* ticket) {
-    __shared__ bool last;
-    sum_over_block(values);
-    if (threadIdx.x == 0) {
-        for (int k = 0; k < N; k++) partial[N * blockIdx.x + k] = values[k];
-        __threadfence();
-        last = atomicAdd(ticket, 1) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (!last) return false;
-    for (int k = 0; k < N; k++) values[k] = 0;
-    for (int b = threadIdx.x; b < gridDim.x; b += BLOCK)
-        for (int k = 0; k < N; k++)
-            values[k] += reinterpret_cast<volatile double*>(partial)[N * b + k];
-    sum_over_block(values);
-    return threadIdx.x == 0;
-}
-
 extern "C" __global__ void __launch_bounds__(BLOCK)
     gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction,
            const int* __restrict__ place, const real4* __restrict__ far,
@@ -113,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         forces[3 * i + 2] = q * result.w;
         own[0] = 0.5 * double(q) * double(result.x);
     }
-    if (sum_over_grid(own, partial, ticket)) *energy = own[0];
+    if (sum_over_grid<BLOCK>(own, partial, ticket)) *energy = own[0];
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -147,6 +107,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
             own[2] = own[1] * double(sqrt(square));
         }
     }
-    if (!with_potentials || !sum_over_grid(own, partial, ticket)) return;
+    if (!with_potentials || !sum_over_grid<BLOCK>(own, partial, ticket)) return;
     for (int s = 0; s < 3; s++) sums[s] = own[s];
 }

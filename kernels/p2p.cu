@@ -18,7 +18,8 @@
 //
 // Potentials are computed if they are requested or if particles are split, because the forces on
 // split particles depend on potentials. The second condition is a macro, since code that handles
-// both cases at run time is slower.
+// both cases at run time is slower. So is VIRIAL, with which each warp also sums the work of its
+// pairs (p2p_work.cuh).
 #include "common/p2p_exclusions.cuh"
 
 // Named barrier of a block: one warp arrives without waiting for the other, which waits.
@@ -49,7 +50,7 @@ __device__ __forceinline__ void mask_targets(Shared& s, int lane, int own) {
     s.far[lane] = real4{0, 0, 0, 0};
 }
 
-extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
+extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 12 : 14) : 6)
     p2p(int n, const int* __restrict__ start /* (BOXES + 1) */,
         const real4* __restrict__ xq /* (parts + 1) */,
         const int* __restrict__ sorted /* (parts) */,
@@ -61,6 +62,9 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
         const int* __restrict__ partner /* the particle itself, then its exclusions */,
         const Parameters* __restrict__ parameters,
         const int* __restrict__ potentials_wanted /* (1): not only forces */,
+#if VIRIAL
+        real* __restrict__ near_work /* (BOXES, 2, WORK_SUMS), of boxes with parts */,
+#endif
         real4* __restrict__ near /* (parts): potential, field */) {
     __shared__ Shared s;
     const int lane = threadIdx.x % 32, box = blockIdx.x;
@@ -71,6 +75,7 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
                                     fraction, row_of, partner_start, partner, parameters};
     if (fetches_sources) list_rows(s, box, lane, start, offset);
     int window = 0;
+    Work work;
     do {
         for (int batch = first_target; batch < last_target; batch += BATCH) {
             const int targets = min(BATCH, last_target - batch);
@@ -92,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
                 arrive<2>();
             } else {
                 wait<1>();
-                FarField far;
+                FarField far = {s.target + cursor.target, work};
                 if (apply_exclusions(s, tables, cursor, batch, window, far))
                     s.far[cursor.target] = real4{far.sum.phi, far.sum.x, far.sum.y, far.sum.z};
                 wait<2>();
@@ -107,9 +112,12 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? 14 : 6)
             const int steps = unsigned(min(WINDOW, s.begin[NEAR] - window) + 31) / 32,
                       half = unsigned(targets + 1) / 2;
             accumulate_targets(*potentials_wanted, s, steps, fetches_sources ? 0 : half,
-                               fetches_sources ? half : targets, batch, window == 0, near);
+                               fetches_sources ? half : targets, batch, window == 0, work, near);
             __syncthreads();
         }
         window += WINDOW;
     } while (window < s.begin[NEAR]);
+#if VIRIAL
+    work.store(near_work + (2 * box + threadIdx.x / 32) * WORK_SUMS);
+#endif
 }

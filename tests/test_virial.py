@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.linalg import expm
 
-from fmm_openmm import CoulombSolver
+from fmm_openmm import CoulombSolver, UnsupportedError
+from fmm_openmm.backends import backend_class
 from fmm_openmm.convert.cells import reduced
 from tests.support.charges import SKEWED, random_charges, relative
 from tests.support.ewald import exact
@@ -15,6 +16,15 @@ FIXED = {"order": 4, "near_radius": 1.8, "smoothing": 0.05, "precision": "double
 SKEWED_GRID = [[4, 0, 0], [1, 4, 0], [0, 1, 5]]
 
 pytestmark = pytest.mark.filterwarnings("ignore:`tolerance")
+
+
+@pytest.fixture(params=["cpu", "reference", pytest.param("cuda", marks=pytest.mark.gpu)])
+def any_backend(request):
+    try:
+        backend_class(request.param)
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    return request.param
 
 
 def scattered(net=0.5):
@@ -37,14 +47,13 @@ def differences(energy, step=1e-4):
 
 
 @pytest.mark.parametrize("minimum_image", [False, True])
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_derivative_of_the_energy_that_is_computed(backend, minimum_image):
+def test_derivative_of_the_energy_that_is_computed(any_backend, minimum_image):
     """To rounding even at low order: the same boxes, expansions and weights."""
     x, q = scattered()
 
     def energy(deformation):
         solver = CoulombSolver(
-            q, SKEWED @ deformation, EXCLUDED, backend=backend, grid=SKEWED_GRID,
+            q, SKEWED @ deformation, EXCLUDED, backend=any_backend, grid=SKEWED_GRID,
             exclusions_periodic=minimum_image, **FIXED,
         )  # fmt: skip
         return solver.compute(x @ deformation, virial=deformation is one)
@@ -61,12 +70,12 @@ def test_derivative_of_the_energy_that_is_computed(backend, minimum_image):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_differences_on_every_system(name):
+def test_differences_on_every_system(name, backend):
     d, _ = exact(name)
 
     def compute(deformation, **request):
         cell = reduced(d.box_vectors @ deformation)
-        solver = CoulombSolver(d.charges, cell, d.exclusions, tolerance=1e-9, backend="cpu")
+        solver = CoulombSolver(d.charges, cell, d.exclusions, tolerance=1e-9, backend=backend)
         return solver.compute(d.positions @ deformation, **request)
 
     result = compute(np.eye(3), virial=True)
@@ -74,11 +83,10 @@ def test_differences_on_every_system(name):
     assert np.abs(result.virial - expected).max() < 1e-6 * abs(result.energy)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_sum_over_pairs_in_free_space(backend):
+def test_sum_over_pairs_in_free_space(any_backend):
     x, q = scattered()
     solver = CoulombSolver(
-        q, None, EXCLUDED, boundary="open", tolerance=1e-9, backend=backend, precision="double"
+        q, None, EXCLUDED, boundary="open", tolerance=1e-9, backend=any_backend, precision="double"
     )
     result = solver.compute(x, virial=True)
     pairs = {(i, j) for i in range(60) for j in range(60) if i != j}
@@ -93,13 +101,13 @@ def test_sum_over_pairs_in_free_space(backend):
 
 
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_precisions(precision):
+def test_precisions(precision, backend):
     d, _ = exact("water")
     exact_virial = CoulombSolver(d.charges, d.box_vectors, d.exclusions, tolerance=1e-9).compute(
         d.positions, virial=True
     )
     solver = CoulombSolver(
-        d.charges, d.box_vectors, d.exclusions, precision=precision, backend="cpu"
+        d.charges, d.box_vectors, d.exclusions, precision=precision, backend=backend
     )
     result, plain = solver.compute(d.positions, virial=True), solver.compute(d.positions)
     error = np.abs(result.virial - exact_virial.virial).max()
@@ -111,15 +119,49 @@ def test_precisions(precision):
 
 
 @pytest.mark.parametrize("options", [{"levels": 1, "grid": (2, 2, 2)}, {"positions": True}])
-def test_levels_and_nearly_empty_cells(options):
-    """Computed with boxes of one level over the whole cell."""
+def test_levels_and_nearly_empty_cells(options, backend):
+    """Computed on a CPU with boxes of one level over the whole cell."""
     x, q = scattered(net=0.0)
     cell = 12.0 * np.eye(3)
     x = (x - x.min(0)) * 0.3 + 5.0
     options = {key: x if value is True else value for key, value in options.items()}
-    settings = {"tolerance": 1e-6, "backend": "cpu", "precision": "double"}
+    settings = {"tolerance": 1e-6, "backend": backend, "precision": "double"}
     solver = CoulombSolver(q, cell, EXCLUDED, **settings, **options)
     result = solver.compute(x, virial=True)
     whole = CoulombSolver(q, cell, EXCLUDED, **settings).compute(x, virial=True)
     assert relative(result.virial, whole.virial) < 1e-5
     assert abs(result.energy - solver.compute(x).energy) < 1e-5 * abs(result.energy)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+def test_stays_on_the_device(boundary):
+    """In cells of several shapes, one after the other, and after a change of the charges."""
+    cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
+    try:
+        backend_class("cuda")
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    x, q = scattered(net=0.0)
+    cell = SKEWED if boundary == "periodic" else None
+    solver, expected = (
+        CoulombSolver(
+            q, cell, EXCLUDED, boundary=boundary, backend=backend, tolerance=1e-6,
+            precision="double",
+        )
+        for backend in ("cuda", "cpu")
+    )  # fmt: skip
+    for strain in (0.0, 0.004, 0.0):
+        deformation = np.eye(3) + strain * np.array([[1.0, 0, 0], [1, -1, 0], [-1, 1, 0]])
+        solver.set_charges(q * (1 + strain))
+        expected.set_charges(q * (1 + strain))
+        box = None if cell is None else cell @ deformation
+        found = solver.compute(cupy.asarray(x @ deformation), box, virial=True)
+        result = expected.compute(x @ deformation, box, virial=True)
+        assert isinstance(found.virial, cupy.ndarray)
+        assert found.virial.dtype == np.float64
+        assert relative(found.virial.get(), result.virial) < 1e-6
+        assert found.volume == result.volume
+        plain = solver.compute(cupy.asarray(x @ deformation), box)
+        assert plain.virial is None
+        assert relative(plain.forces.get(), found.forces.get()) < 1e-12

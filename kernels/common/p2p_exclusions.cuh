@@ -69,8 +69,10 @@ __device__ __forceinline__ ExclusionCursor begin_exclusions(const ExclusionTable
     return cursor;
 }
 
-// Minus what excluded pairs beyond the near stencil contribute to a target.
+// Minus what excluded pairs beyond the near stencil contribute to a target, and to the work.
 struct FarField {
+    const real4* target;
+    Work& work;
     Field sum = {0, 0, 0, 0};
 
     // Subtracts a source, number `part`, at displacement -d from the target.
@@ -82,6 +84,7 @@ struct FarField {
         sum.x -= f * dx;
         sum.y -= f * dy;
         sum.z -= f * dz;
+        work.subtract_pair(target->w, f, dx, dy, dz);
     }
 
     __device__ __forceinline__ bool any() const {

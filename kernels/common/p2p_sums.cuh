@@ -1,6 +1,7 @@
 // The sum over sources in p2p: potentials and fields of up to TARGETS parts in registers.
 #pragma once
 #include "common/p2p_sources.cuh"
+#include "common/p2p_work.cuh"
 #include "common/reduce.cuh"
 
 #define TARGETS 4
@@ -14,7 +15,7 @@ struct Field {
 // source for that target; the discarded contribution may be infinite or NaN.
 template <bool MASKED, bool POTENTIAL, int N>
 __device__ __forceinline__ void interact(const real4 (&target)[N], const real4& source,
-                                         unsigned mask, Field (&sum)[N]) {
+                                         unsigned mask, Field (&sum)[N], Work& work) {
     real dx[N], dy[N], dz[N], inverse[N];
 #pragma unroll
     for (int t = 0; t < N; t++) {
@@ -25,6 +26,7 @@ __device__ __forceinline__ void interact(const real4 (&target)[N], const real4& 
     }
 #pragma unroll
     for (int t = 0; t < N; t++) inverse[t] = inverse_root(inverse[t]);
+    SourceForce force;
 #pragma unroll
     for (int t = 0; t < N; t++) {
         const real s = source.w * inverse[t], f = s * (inverse[t] * inverse[t]);
@@ -33,7 +35,9 @@ __device__ __forceinline__ void interact(const real4 (&target)[N], const real4& 
         sum[t].x += f * dx[t];
         sum[t].y += f * dy[t];
         sum[t].z += f * dz[t];
+        force.add(target[t].w, f, dx[t], dy[t], dz[t]);
     }
+    work.add_source(source, force);
 }
 
 __device__ __forceinline__ Field shuffle_xor(const Field& v, int bit) {
@@ -99,7 +103,7 @@ __device__ __forceinline__ void sum_over_lanes(Field (&sum)[N], unsigned lane, S
 // begins with part `batch`. Overwrites `near` if `initial`, else adds to it.
 template <int N, bool POTENTIAL>
 __device__ __forceinline__ void accumulate(const Shared& s, int steps, int from, int batch,
-                                           bool initial, real4* __restrict__ near) {
+                                           bool initial, Work& work, real4* __restrict__ near) {
     const unsigned lane = lane_now();
     real4 target[N];
     Field sum[N];
@@ -117,15 +121,17 @@ __device__ __forceinline__ void accumulate(const Shared& s, int steps, int from,
     int k = lane;
 #pragma unroll 1
     do {
-        interact<true, POTENTIAL>(target, s.source[k], s.mask[k] >> first % BATCH, sum);
+        interact<true, POTENTIAL>(target, s.source[k], s.mask[k] >> first % BATCH, sum, work);
         k += 32;
     } while (k < end);
 #pragma unroll 1
     for (; k < 32 * steps; k += 64) {
 #pragma unroll
         for (int step = 0; step < 64; step += 32)
-            interact<false, POTENTIAL>(target, s.source[k + step], 0, sum);
+            interact<false, POTENTIAL>(target, s.source[k + step], 0, sum, work);
     }
+#pragma unroll
+    for (int t = 0; t < N; t++) work.add_target(target[t], sum[t].x, sum[t].y, sum[t].z);
     sum_over_lanes(sum, lane, [&](int t, int component, real total) {
         total += reinterpret_cast<const real*>(s.far + from + t)[component];
         real& result = reinterpret_cast<real*>(near + (batch + from + t))[component];
@@ -137,24 +143,25 @@ __device__ __forceinline__ void accumulate(const Shared& s, int steps, int from,
 template <int N>
 __device__ __forceinline__ void accumulate_up_to(int count, bool potentials, const Shared& s,
                                                  int steps, int from, int batch, bool initial,
-                                                 real4* __restrict__ near) {
+                                                 Work& work, real4* __restrict__ near) {
     if constexpr (N > 1) {
         if (count < N)
-            return accumulate_up_to<N - 1>(count, potentials, s, steps, from, batch, initial, near);
+            return accumulate_up_to<N - 1>(count, potentials, s, steps, from, batch, initial, work,
+                                           near);
     }
     if (SMOOTHED || potentials)
-        accumulate<N, true>(s, steps, from, batch, initial, near);
+        accumulate<N, true>(s, steps, from, batch, initial, work, near);
     else
-        accumulate<N, false>(s, steps, from, batch, initial, near);
+        accumulate<N, false>(s, steps, from, batch, initial, work, near);
 }
 
 // Targets first .. last - 1 of a batch, at most TARGETS at a time.
 __device__ __forceinline__ void accumulate_targets(bool potentials, const Shared& s, int steps,
                                                    int first, int last, int batch, bool initial,
-                                                   real4* __restrict__ near) {
+                                                   Work& work, real4* __restrict__ near) {
     while (first < last) {
         const int count = min(TARGETS, last - first);
-        accumulate_up_to<TARGETS>(count, potentials, s, steps, first, batch, initial, near);
+        accumulate_up_to<TARGETS>(count, potentials, s, steps, first, batch, initial, work, near);
         first += count;
     }
 }

@@ -25,6 +25,7 @@
 //                    boxes of a block of p2m_sets, and parts whose harmonics it holds at a time
 //   NEAR             number of boxes in the near stencil
 //   REACH0 ..        largest offset in the near stencil along each axis
+//   VIRIAL           whether p2p sums the work of its pairs, for the virial
 //   WINDOW           sources that p2p holds in shared memory at a time
 //   CONVOLVE_WARPS   warps per block of convolve
 //   STAGED           whether convolve copies the operator to shared memory

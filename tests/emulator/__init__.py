@@ -143,9 +143,10 @@ class EmulatedStages:
         folder: Path,
         interface: Interface | None = None,
         device: Device = DEVICE,
+        with_virial: bool = False,
     ):
         self.lattice = specification.lattice
-        self.emulator = Emulator(build(specification, device, interface), folder)
+        self.emulator = Emulator(build(specification, device, interface, with_virial), folder)
         self.buffers = self.emulator.buffers
 
     def evaluate(

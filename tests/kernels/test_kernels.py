@@ -87,6 +87,7 @@ class Variant:
         made += [
             self.build(SKEWED),
             build_sets(self.specification(SKEWED), device, *self.sets),
+            build(self.specification(SKEWED), device, with_virial=True),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
             level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),
             *(layouts.program(name, near, self.dtype) for name in layouts.LAYOUTS),
@@ -154,6 +155,13 @@ def check(cuda, architecture, stage, macros, budget, folder, monkeypatch):
 def test_compiles(cuda, architecture, variant, stage, folder, monkeypatch):
     budget = ROTATION_SPILL_BUDGET if stage == "m2l_rotation" else SPILL_BUDGET
     check(cuda, architecture, stage, macros_of(variant, stage), budget, folder, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", SOME)
+@pytest.mark.parametrize(("cuda", "architecture"), [(12, 70), (13, 90), (13, 120)])
+def test_near_field_with_virial(cuda, architecture, variant, folder, monkeypatch):
+    macros = macros_of(variant, "p2p") | {"VIRIAL": 1}
+    check(cuda, architecture, "p2p", macros, SPILL_BUDGET, folder, monkeypatch)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -26,7 +26,7 @@ WHOLE = 227 * 1024
 
 def program(
     order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=WHOLE,
-    levels=0, m2l="rotation"
+    levels=0, m2l="rotation", virial=False
 ):  # fmt: skip
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
@@ -45,7 +45,7 @@ def program(
             else PaddedLattice(np.array(span), 2.0)
         )
     wanted = Specification(lattice, order, smoothing, charges, pairs, False, dtype, levels, m2l)
-    return build(wanted, p.Device(132, shared), interface)
+    return build(wanted, p.Device(132, shared), interface, virial)
 
 
 CASES = {

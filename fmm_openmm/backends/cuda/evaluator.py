@@ -3,18 +3,20 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import cupy
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device
+from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends.cuda.charge_sets import CudaChargeSets, SetsRun
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
-from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP
+from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP, Program
+from fmm_openmm.backends.cuda.virial import fill_derivatives
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -30,6 +32,7 @@ class CudaEvaluator(Evaluator):
     stream and copies its argument to the buffer of the positions.
 
     Attributes:
+        outputs: names of the buffers that ``compute`` returns.
         run: the program, whose graph evaluates the positions as they are.
 
     Raises:
@@ -38,11 +41,16 @@ class CudaEvaluator(Evaluator):
         UnsupportedError: the kernels cannot be compiled or loaded, or cannot do these levels.
     """
 
+    outputs: tuple[str, ...] = OUTPUTS
+
     def __init__(self, specification: Specification):
         super().__init__(specification)
         self._device = cupy.cuda.Device()
-        self._program = build(specification, current_device())
+        self._program = self._build()
         self._attempt(self._make, missing)
+
+    def _build(self) -> Program:
+        return build(self.specification, current_device())
 
     @classmethod
     def device(cls) -> str:
@@ -55,6 +63,7 @@ class CudaEvaluator(Evaluator):
         self._parameters: np.ndarray | None = None
         self._set_up = False
         self._for_sets: OrderedDict[tuple[int, bool], SetsRun] = OrderedDict()
+        self._virial: VirialEvaluator | None = None
 
     def _attempt(self, work, explain=None):
         """``work()``.
@@ -84,12 +93,27 @@ class CudaEvaluator(Evaluator):
                 buffer[...] = charges
             else:
                 buffer.set(np.asarray(charges, buffer.dtype))
+        if self._virial:
+            self._virial.set_charges(charges)
 
     def adopt(self, specification: Specification) -> bool:
         if not serves(self.specification, specification):
             return False
         self.lattice, self._place, self._set_up = specification.lattice, None, False
+        if self._virial and not self._virial.adopt(specification):
+            self._virial = None
         return True
+
+    @property
+    def with_virial(self) -> "VirialEvaluator":
+        """The evaluator of the same boxes and charges that computes the virial too, made on first
+        use."""
+        if self._virial is None:
+            charges = to_host(self.charges)
+            wanted = replace(self.specification, lattice=self.lattice, charges=charges)
+            with self._device:
+                self._virial = VirialEvaluator(wanted)
+        return self._virial
 
     def compute(self, positions, width: float, origin=(0.0, 0.0, 0.0)):
         """Queue an evaluation on the current stream.
@@ -113,11 +137,15 @@ class CudaEvaluator(Evaluator):
             self.run.buffers["parameters"].set(parameters)
             self._parameters = parameters
         if not self._set_up:
-            self.run.queue(SETUP)
+            self._shape()
             self._set_up = True
         self.run.buffers["positions"][...] = cupy.asarray(positions)
         self.run.replay()
-        return tuple(self.run.buffers[name] for name in OUTPUTS)
+        return tuple(self.run.buffers[name] for name in self.outputs)
+
+    def _shape(self):
+        """Queue what depends on the shape of the cell."""
+        self.run.queue(SETUP)
 
     def parameters(self, width: float, origin) -> np.ndarray:
         """The parameter block of the boxes; the same object as long as they stay where they are."""
@@ -159,6 +187,30 @@ class CudaEvaluator(Evaluator):
     def evaluate(self, positions, width):
         """Potentials and fields, on the host as the positions are."""
         with self._device:
-            _, _, potentials, fields = (array.get() for array in self.compute(positions, width))
+            _, _, potentials, fields, *_ = self.compute(positions, width)
+            potentials, fields = potentials.get(), fields.get()
         scale = width / COULOMB_CONSTANT
         return potentials.astype(np.float64) * scale, fields.astype(np.float64) * (scale * width)
+
+    def evaluate_with_virial(
+        self, positions: np.ndarray, width: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See :meth:`fmm_openmm.stages.HostStages.evaluate_with_virial`."""
+        potentials, fields = self.with_virial.evaluate(positions, width)
+        virial = self.with_virial.run.buffers["virial"].get() * (width / COULOMB_CONSTANT)
+        return potentials, fields, virial - np.eye(3) * (np.trace(virial) / 3)
+
+
+class VirialEvaluator(CudaEvaluator):
+    """An evaluator whose program also computes the virial, (3, 3) float64, kJ/mol. Takes boxes
+    without levels that fill a periodic cell, or an open boundary."""
+
+    outputs = (*OUTPUTS, "virial")
+
+    def _build(self):
+        return build(self.specification, current_device(), with_virial=True)
+
+    def _shape(self):
+        super()._shape()
+        derivatives = self.run.buffers["operator_derivatives"]
+        fill_derivatives(derivatives, self.lattice, self.specification.order)

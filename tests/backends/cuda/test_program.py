@@ -11,6 +11,7 @@ import pytest
 from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.virial import operator_program
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, box_width
@@ -86,7 +87,17 @@ LAYOUT = Neighbourhood.from_lattice(
 )
 
 
+WITH_VIRIAL = {*p.INPUTS, "operator_derivatives"}
+
+
 OTHERS = {
+    "virial": (lambda: program(smoothing=0.0, virial=True), WITH_VIRIAL),
+    "virial, cuboid": (lambda: program(grid=(6, 5, 4), virial=True), WITH_VIRIAL),
+    "virial, open": (lambda: program(span=(7, 6, 9), dtype=np.float64, virial=True), WITH_VIRIAL),
+    "operators": (
+        lambda: operator_program(BoxLattice.from_cell(CELL, COUNTS, 2.0), 4, p.Device(132, WHOLE)),
+        {"parameters"},
+    ),
     "sites": (of_sites, SITES_FILLED),
     "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),
     "many sites": (lambda: of_sites(number=110_000, box_vectors=15 * np.eye(3)), SITES_FILLED),
@@ -107,7 +118,7 @@ OTHERS = {
         for name in layouts.LAYOUTS
     },
 }
-"""Programs that are not of the FMM, and the buffers that are filled for them."""
+"""Programs that are not of the FMM alone, and the buffers that are filled for them."""
 
 
 @pytest.fixture(scope="module", params=[*CASES, *OTHERS])

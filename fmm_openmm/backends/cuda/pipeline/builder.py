@@ -21,15 +21,16 @@ class Builder(ProgramBuilder):
         crowd: number of parts in a box that holds any, on average.
         sets: sets of charges that are evaluated together.
         real, complex: types of the far and near field.
+        virial: whether the stages also compute what the virial needs.
     """
 
     def __init__(
         self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device,
-        levels: int = 0, sets: int = 1
+        levels: int = 0, sets: int = 1, virial: bool = False
     ):  # fmt: skip
         super().__init__()
         self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
-        self.sets = sets
+        self.sets, self.virial = sets, virial
         self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
         self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
         self.corners = 8 if smoothing > 0 else 1

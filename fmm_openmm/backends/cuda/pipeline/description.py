@@ -14,6 +14,7 @@ from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import exclusions, p2p
 from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
 from fmm_openmm.backends.cuda.pipeline.sort import sort
+from fmm_openmm.backends.cuda.pipeline.virial import virial
 from fmm_openmm.backends.cuda.program import Device, Interface, Program
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
@@ -67,19 +68,24 @@ class Description(Stages):
         p2p(self._b, parts, near, out)
 
     def gather(self, parts, out):
-        return gather(self._b, parts, out, self._interface)
+        results = gather(self._b, parts, out, self._interface)
+        if self._b.virial:
+            virial(self._b, parts)
+        return results
 
 
 def build(
-    specification: Specification, device: Device, interface: Interface | None = None
-) -> Program:
-    """The program of one evaluation on a device, on OpenMM's arrays if these are given.
+    specification: Specification, device: Device, interface: Interface | None = None,
+    with_virial: bool = False
+) -> Program:  # fmt: skip
+    """The program of one evaluation on a device, on OpenMM's arrays if these are given; or one that
+    leaves the virial, (3, 3) kJ/mol, in "virial", without levels.
 
     Raises:
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
             harmonics the type or whose expansions the device's shared memory do not hold.
     """
-    b = builder(specification, device)
+    b = builder(specification, device, virial=with_virial)
     return described(b, Description(b, specification, interface))
 
 
@@ -89,8 +95,11 @@ def described(b: Builder, stages: Description) -> Program:
     return b.program
 
 
-def builder(specification: Specification, device: Device, sets: int = 1) -> Builder:
-    """What the stages of a program, for so many sets of charges, need before they are described.
+def builder(
+    specification: Specification, device: Device, sets: int = 1, virial: bool = False
+) -> Builder:
+    """What the stages of a program need before they are described: of one for so many sets of
+    charges, or with the virial.
 
     Raises:
         UnsupportedError: see :func:`build`.
@@ -102,7 +111,15 @@ def builder(specification: Specification, device: Device, sets: int = 1) -> Buil
         )
     check_range(spec.lattice, spec.order, spec.dtype)
     b = Builder(
-        spec.lattice, spec.order, spec.smoothing, particles, spec.dtype, device, spec.levels, sets
+        spec.lattice,
+        spec.order,
+        spec.smoothing,
+        particles,
+        spec.dtype,
+        device,
+        spec.levels,
+        sets,
+        virial,
     )
     _shared(b, spec)
     return b
@@ -145,6 +162,7 @@ def _shared(b: Builder, specification: Specification) -> None:
         NEAR=len(b.lattice.near),
         SETS=b.sets,
         FIELDS=1,
+        VIRIAL=int(b.virial),
         IMAGES=int(any(b.lattice.has_images)),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},

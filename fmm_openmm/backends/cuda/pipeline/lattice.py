@@ -5,6 +5,7 @@ import numpy as np
 from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.pipeline.fft import Fourier
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shape
+from fmm_openmm.backends.cuda.pipeline.virial import lattice_work
 from fmm_openmm.errors import UnsupportedError
 
 TRACE_TERMS = 7
@@ -26,6 +27,8 @@ def lattice_m2l(b: Builder) -> str:
     b.buffer("local_spectrum", (b.sets, b.terms, *half), b.complex)
     b.buffer("local", (b.sets, b.terms, *shape), b.real)
     fourier.forward(b)
+    if b.virial:
+        lattice_work(b, waves)
     if b.levels:
         pass  # the sums are over the leaves
     elif b.lattice.background == 0.0:

@@ -15,6 +15,10 @@ P2P_SOURCES, P2P_BYTES = 1024, 24 * 1024
 """Sources a box of p2p may hold at a time, and bytes of them."""
 
 
+WORK_SUMS = 6
+"""Sums of a warp for the virial, as in ``kernels/common/p2p_work.cuh``."""
+
+
 def nearest_first(lattice: BoxLattice) -> np.ndarray:
     """The near stencil by distance, shape (m, 3): excluded partners are in the first boxes."""
     return lattice.near[
@@ -51,11 +55,13 @@ def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
     list_near(b, 4)
     b.table("potentials_wanted", [1], np.int32)
     b.buffer("near", (b.parts, 4), b.real)
+    if b.virial:
+        b.buffer("near_work", (b.boxes, 2, WORK_SUMS), b.real)
     b.wait("sorted", BACKGROUND)
     b.launch(
         "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), parts.start, parts.x, parts.particle, "place",
         parts.box, parts.weight, "offsets", "shifts", near.offset, near.start, near.part,
-        "parameters", "potentials_wanted", "near", stream=BACKGROUND,
+        "parameters", "potentials_wanted", *["near_work"] * b.virial, "near", stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)
     b.wait("near")

@@ -136,7 +136,7 @@ def setup_tables(b: Builder) -> None:
     if b.root.is_padded:
         _from_host(b)
     else:
-        _periodic(b)
+        build_operator(b, 1e-5 if b.real == np.float32 else 1e-12)
 
 
 def _from_host(b: Builder) -> None:
@@ -152,8 +152,9 @@ def _from_host(b: Builder) -> None:
     b.memset("moments")
 
 
-def _periodic(b: Builder) -> None:
-    tables = OperatorTables.of(b.root, b.order, 1e-5 if b.real == np.float32 else 1e-12)
+def build_operator(b: Builder, accuracy: float) -> None:
+    """Steps that build the operator of a periodic cell, with sums truncated below ``accuracy``."""
+    tables = OperatorTables.of(b.root, b.order, accuracy)
     waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
     b.stage(SETUP, operator_weights=0, operator_terms=0)
     b.macros(OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE, MIRRORED=int(mirrored(b.root)))

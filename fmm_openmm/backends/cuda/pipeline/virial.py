@@ -1,0 +1,88 @@
+"""The virial: what the stages add to a program for it, and the program that builds derivatives of
+the lattice operator. See :meth:`fmm_openmm.stages.HostStages.evaluate_with_virial`."""
+
+import numpy as np
+from scipy.linalg import expm
+
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
+from fmm_openmm.backends.cuda.pipeline.setup_tables import build_operator
+from fmm_openmm.backends.cuda.program import Device, Program
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.operators.derivatives import GENERATORS, STEP
+from fmm_openmm.stages import Parts
+
+WORK_SIDE = 3
+"""The stream of lattice_work, which needs only the moments."""
+
+BLOCK = 256
+"""Threads of a block of lattice_work and of virial."""
+
+ACCURACY = 1e-15
+"""Of the operators whose differences are taken."""
+
+
+def lattice_work(b: Builder, waves: int) -> None:
+    """The work of the lattice operator, from the spectrum of the moments, concurrent with the
+    convolution. The executor fills "operator_derivatives"."""
+    pairs, size = (b.order + 1) * (b.order + 2) // 2, 4 * b.real.itemsize
+    at_once = next((n for n in (32, 16, 8, 4, 2) if n * pairs * size <= b.device.shared), 1)
+    blocks, term_pairs = -(-waves // at_once), (2 * b.order + 1) * (b.order + 1)
+    share = min(
+        -(-term_pairs * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks))
+    )
+    b.stage("lattice", file="lattice_work", lattice_work=at_once * pairs * size)
+    b.macros(WORK_WAVES=at_once)
+    derivatives = len(GENERATORS), (2 * b.order + 1) ** 2, waves
+    b.buffer("operator_derivatives", derivatives, b.real)
+    b.buffer("lattice_work", (blocks * share, len(GENERATORS)), np.float64)
+    b.record("moments transformed")
+    b.wait("moments transformed", WORK_SIDE)
+    b.launch(
+        "lattice_work", (blocks, share), BLOCK, np.int32(waves), "spectrum", "operator_derivatives",
+        "lattice_work", stream=WORK_SIDE,
+    )  # fmt: skip
+    b.record("lattice worked", WORK_SIDE)
+
+
+def virial(b: Builder, parts: Parts) -> None:
+    """The virial from the works of the lattice operator, of the far fields on the parts and of
+    the near field, and the energy."""
+    blocks = min(-(-b.parts // BLOCK), b.device.multiprocessors)
+    works = b.program.buffers["lattice_work"].shape[0]
+    b.stage("gather", file="virial", virial=0)
+    b.buffer("virial_partial", (blocks, len(GENERATORS)), np.float64)
+    b.table("virial_ticket", [0], np.int32)
+    b.buffer("virial", (3, 3), np.float64)
+    b.wait("lattice worked")
+    b.launch(
+        "virial", blocks, BLOCK, parts.start, parts.x, "far", "near_work", np.int32(works),
+        "lattice_work", "parameters", "energy", "virial_partial", "virial_ticket", "virial",
+    )  # fmt: skip
+
+
+def strained(lattice: BoxLattice, generator: np.ndarray, sign: float) -> BoxLattice:
+    """The lattice a step along a generator."""
+    return lattice.deformed(expm(sign * STEP * generator))
+
+
+def operator_program(lattice: BoxLattice, order: int, device: Device) -> Program:
+    """The set-up alone, in float64 and for the half grid: it leaves the operator of the lattice in
+    "parameters", which may be any that is :func:`strained` from this one, in "operator"."""
+    skewed = strained(lattice, GENERATORS[2:].sum(0), 1.0)
+    b = Builder(skewed, order, 0.0, 1, np.float64, device)
+    counts, near = lattice.counts, nearest_first(lattice)
+    b.macros(
+        REAL="double",
+        ORDER=order,
+        SMOOTHED=0,
+        NEAR=len(near),
+        **{f"N{k}": int(counts[k, k]) for k in range(3)},
+        **{f"PADDED{k}": 0 for k in range(3)},
+        **{f"C{i}{j}": int(counts[i, j]) for i, j in ((1, 0), (2, 0), (2, 1))},
+        **{f"D{k}": length for k, length in enumerate(lattice.fft_shape)},
+    )
+    b.buffer("parameters", 41, np.float64)
+    b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
+    build_operator(b, ACCURACY)
+    return b.program
