@@ -43,11 +43,6 @@ if tags.has("site"):  # noqa: F821, of Sphinx: one of several versions, by .ci/s
 exclude_patterns = ["_build", "_templates"]
 # packages that are not needed to describe what works with them
 autodoc_mock_imports = ["torch", "torch_sim", "metatomic", "metatensor"]
-    "torch",
-    "torch_sim",
-    "metatomic",
-    "metatensor",
-]  # not needed to describe what takes its tensors
 autodoc_member_order = "bysource"
 napoleon_use_param = False  # arguments that are explained together stay together
 maximum_signature_line_length = 80
