@@ -17,8 +17,20 @@ from fmm_openmm.checks import check_choice
 
 PERIODIC, OPEN = (True, True, True), (False, False, False)
 
-NAMES = {"periodic": PERIODIC, "open": OPEN}
-"""What a user may give, the default first."""
+NAMES = {
+    "periodic": PERIODIC,
+    "slab": (True, True, False),
+    "wire": (False, False, True),
+    "ab": (True, True, False),
+    "bc": (False, True, True),
+    "ac": (True, False, True),
+    "a": (True, False, False),
+    "b": (False, True, False),
+    "c": (False, False, True),
+    "open": OPEN,
+}
+"""What a user may give, the default first: of several names for the same axes the first is used in
+messages."""
 
 EMPTY_SPACE = np.diag(np.full(3, np.inf))
 """The cell of particles that have no images."""
@@ -66,6 +78,11 @@ class Boundary:
     def fills_space(self) -> bool:
         """Whether cell and images fill space, so that boxes can cover the whole cell."""
         return all(self.periodic)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there are images along some axes and none along others."""
+        return not self.is_open and not self.fills_space
 
     @property
     def free(self) -> tuple[bool, bool, bool]:

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmm_openmm.boundary import NAMES
 from fmm_openmm.checks import check_charges, check_numbers, check_positions
 from fmm_openmm.convert.orientation import orient_cell
-from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-BOUNDARIES = ("open", "a", "ab", "periodic")
+BOUNDARIES = ("open", "a", "slab", "periodic")
 """Names of the boundary by the number of periodic vectors, the periodic vectors first."""
 
 
@@ -37,7 +35,7 @@ class OrientedSolver:
 
     Raises:
         ValueError, TypeError: an argument is invalid.
-        UnsupportedError: images along some vectors of the cell only, where no solver has them.
+        UnsupportedError: a net charge with images along some vectors of the cell only.
     """
 
     def __init__(
@@ -51,11 +49,6 @@ class OrientedSolver:
         self._periodic = np.array(periodic, bool)
         self._boundary, self._options = BOUNDARIES[self._periodic.sum()], options
         self._solver: CoulombSolver | None = None
-        if self._boundary not in NAMES:
-            raise UnsupportedError(
-                f"periodic images along some vectors of the cell only, {self._periodic.tolist()}: "
-                "make the cell periodic along all three, with vacuum where it ends, or along none"
-            )
 
     @property
     def charges(self) -> np.ndarray:

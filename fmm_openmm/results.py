@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class CoulombResult:
 
         virial: if asked for, -dE/dstrain, the strain taking positions and box vectors x to
             ``x @ (1 + strain)``; symmetric, shape (3, 3), kJ/mol. Its trace is the energy.
-        volume: of the cell, nm^3; None with an open boundary.
+        volume: of the cell, nm^3; None unless it is periodic along all directions.
         point_potentials: if asked for, potentials at the points, shape (m,), kJ/mol/e.
         point_fields: and fields, shape (m, 3), kJ/mol/nm/e.
 
@@ -78,7 +79,10 @@ class CoulombResult:
         if self.virial is None:
             raise ValueError("`stress` needs the virial: call `compute(..., virial=True)`")
         if self.volume is None:
-            raise ValueError("`stress` needs a volume, and an open boundary has none: use `virial`")
+            raise ValueError(
+                "`stress` needs a volume, which a cell has only with `boundary='periodic'`: "
+                "use `virial`"
+            )
         return -self.virial / self.volume
 
     def __repr__(self) -> str:
@@ -110,6 +114,27 @@ class CoulombResult:
         energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
         return cls(energy, forces, potentials, fields)
+
+
+Result = TypeVar("Result", bound="CoulombResult | ChargeSetsResult")
+
+
+def turned(result: Result, axes: np.ndarray) -> Result:
+    """The result in other coordinates.
+
+    Args:
+        axes: unit vectors of the coordinates of the result in the other ones, in columns, shape
+            (3, 3).
+    """
+    changed: dict[str, Any] = {
+        name: value @ axes.T
+        for name in ("forces", "fields", "point_fields")
+        if (value := getattr(result, name, None)) is not None
+    }
+    virial = getattr(result, "virial", None)
+    if virial is not None:
+        changed["virial"] = axes @ virial @ axes.T
+    return replace(result, **changed)
 
 
 def split(both: CoulombResult, n: int, virial: np.ndarray | None) -> CoulombResult:

@@ -1,5 +1,5 @@
 """``CoulombSolver``: Coulomb energies, forces, potentials and fields of point charges, periodic
-or in free space."""
+along three directions, two, one or none."""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.box import check_box_vectors
+from fmm_openmm.box import Frame, check_box_vectors
 from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix, DeviceCoulombMatrix
 from fmm_openmm.checks import (
     check_charges,
@@ -46,6 +46,7 @@ from fmm_openmm.results import (
     name_coincidence,
     split,
     spread,
+    turned,
 )
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.sums import SumParameters, SumPlanner
@@ -54,6 +55,11 @@ from fmm_openmm.units import COULOMB_CONSTANT
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
+
+
+NEUTRAL = 1e-3
+"""Largest net charge of a slab or wire that counts as rounding, e; relative to the sum of all
+magnitudes where that is less than 1 e."""
 
 
 @lists_options(Request)
@@ -68,20 +74,31 @@ class CoulombSolver:
     ``boundary="open"`` the particles are in free space: only n = 0 contributes, the net charge is
     arbitrary, and potentials vanish at infinity.
 
+    A slab has images along two of the box vectors, a wire along one. The other vectors are ignored:
+    perpendicular to those of the images there is vacuum. There is no background. The potential of a
+    charge and its images is the finite part of their sum. Far from a slab, whose cell has the area
+    A, or from a wire of period c, it is
+
+    .. math:: -\frac{2 \pi k_e}{A} |z| \qquad \text{or} \qquad
+              -\frac{2 k_e}{c} \ln \frac{\rho}{c}
+
+    The charges must be neutral in total. A dipole moment needs no correction.
+
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
-            boundary.
+            boundary. Those without images are ignored.
         exclusions: excluded pairs, shape (m, 2).
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
-        boundary: "periodic" or "open".
+        boundary: "periodic", "open", or the box vectors along which there are images: any of "ab",
+            "bc", "ac", "a", "b" and "c", with "slab" for "ab" and "wire" for "c".
         precision: "single", "double", or "auto". With "auto" single precision is used for
             tolerances down to 5e-6 on a CPU and 1e-5 on a GPU, for bare ions down to 5.3e-6 and
             2.7e-5. The solver changes to double precision at the first evaluation in which charges
             are so close to each other that single precision would miss the tolerance.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" if it is usable
             and its memory suffices, else "cpu". A warning gives the reason; without an NVIDIA GPU
-            it is only logged (``fmm_openmm``, level INFO).
+            it is only logged (``fmm_openmm``, level INFO). Slabs and wires are computed on "cpu".
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
             positions give. No effect with an open boundary.
         positions: typical positions, shape (n, 3), nm. They are used only to estimate how much of
@@ -97,8 +114,8 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names argument and value.
-        UnsupportedError: backend "cuda" without CuPy or a GPU, or a method or ``m2l`` that is not
-            available with the other arguments.
+        UnsupportedError: backend "cuda" without CuPy or a GPU, a method, backend or ``m2l`` that
+            is not available with the other arguments, or a net charge in a slab or wire.
 
     Warns:
         DeprecationWarning: a method or ``m2l`` of the literature, which is there for comparison.
@@ -126,6 +143,7 @@ class CoulombSolver:
         self._host_charges = check_charges(charges)
         self._device_charges: Any = None  # if newer
         self._count = len(self._host_charges)
+        self._refuse_net_charge(self._host_charges)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
         if self._boundary.is_open:
@@ -150,14 +168,14 @@ class CoulombSolver:
         self._variants: dict[str, CoulombSolver] = {}
         request = Request(tolerance, precision=precision, **options)
         self._automatic = backend == "auto"
-        backend = choose_backend(backend)
+        backend = self._resolve_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
         if request.m2l:
             check_m2l(request.m2l, backend)
         if method != "fmm":
             warn_if_literature("method", SUMS, method, backend, "fmm")
         if positions is not None:
-            positions = check_positions(positions, len(self._charges))
+            positions = self._checked_positions(positions, None)
         load, cell = Load.from_charges(self._charges, self._exclusions), self._cell(None)
         problem = Problem(request, load, self._exclusions, minimum_image, cell)
         if positions is not None:
@@ -225,6 +243,7 @@ class CoulombSolver:
             raise ValueError(
                 f"`charges` must have shape {(self._count,)} as at creation, got {replaced.shape}"
             )
+        self._refuse_net_charge(replaced)
         with EVALUATION:
             if stay:
                 self._device_charges = replaced
@@ -316,6 +335,19 @@ class CoulombSolver:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
                 to each other; once.
         """
+        frame = self._frame(box_vectors)
+        if frame is None:
+            return self._computed_for(positions, box_vectors, charges, points, virial, fields)
+        x = self._checked_positions(positions, box_vectors)
+        if points is not None:
+            points = check_points(to_host(points)) @ frame.axes
+        result = self._computed_for(x, box_vectors, charges, points, virial, fields)
+        return like(turned(result, frame.axes), positions)
+
+    def _computed_for(
+        self, positions, box_vectors, charges, points, virial: bool, fields: bool
+    ) -> CoulombResult | ChargeSetsResult:
+        """:meth:`compute` in the coordinates of :meth:`_frame`."""
         if charges is None and points is None and not virial:
             cell = self._cell(box_vectors)
             return self._retried(lambda: self._evaluated(positions, cell))
@@ -338,12 +370,12 @@ class CoulombSolver:
         """The result with the virial, where boxes have levels or do not fill the cell by another
         solver."""
         problem = self._planner.problem
-        covers_particles = problem.uses_region and not self._boundary.is_open
+        covers_particles = problem.uses_region and self._boundary.fills_space
         if problem.request.levels or covers_particles:
             single_level = {"levels": None, "m2l": None, "grid": None}
             backend = "reference" if self._backend == "reference" else "cpu"
             variant = self._variant("virial", self._charges, backend=backend, **single_level)
-            return like(variant.compute(to_host(positions), box_vectors, virial=True), positions)
+            return like(variant._with_virial(to_host(positions), box_vectors), positions)
         cell = self._cell(box_vectors)
         result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
         return replace(like(result, positions), volume=_volume(cell))  # type: ignore[arg-type]
@@ -369,13 +401,15 @@ class CoulombSolver:
         charges = np.concatenate([self._charges, np.zeros(len(points))])
         variant = self._variant("points", charges, method=self._method)
         try:
-            both = variant.compute(np.concatenate([positions, points]), box_vectors)
+            x = np.concatenate([positions, points])
+            both: Any = variant._computed_for(x, box_vectors, None, None, False, True)
         except ValueError:  # on a GPU particles without charge must not lie on charges
             apart = ~self._boundary.coincide(points, positions, cell)
             if apart.all():
                 raise
             if not apart.any():
-                return spread(self.compute(positions, box_vectors, virial=virial), apart)
+                known = self._computed_for(positions, box_vectors, None, None, virial, True)
+                return spread(known, apart)  # type: ignore[arg-type]
             result = self._with_points(positions, box_vectors, points[apart], virial)
             return spread(result, apart)
         return split(both, n, self._with_virial(positions, box_vectors).virial if virial else None)
@@ -441,8 +475,9 @@ class CoulombSolver:
             2.158
         """
         self._require_fmm("interaction_energies")
+        x = self._turned(positions, box_vectors)
         group = check_groups(to_host(groups), self._count)
-        return self._coulomb_matrix(positions, box_vectors).among_groups(self._charges, group)
+        return self._coulomb_matrix(x, box_vectors).among_groups(self._charges, group)
 
     def coulomb_operator(
         self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
@@ -461,7 +496,8 @@ class CoulombSolver:
             (``cupyx.scipy.sparse.linalg.LinearOperator``), which takes arrays on the device.
         """
         self._require_fmm("coulomb_operator")
-        return self._coulomb_matrix(positions, box_vectors).operator()
+        x = self._turned(positions, box_vectors)
+        return self._coulomb_matrix(x, box_vectors).operator()
 
     def _require_fmm(self, name: str) -> None:
         if self._method != "fmm":
@@ -661,14 +697,61 @@ class CoulombSolver:
             if box_vectors is not None:
                 raise ValueError("`box_vectors` must be None with `boundary='open'`")
             return None
-        return self._boundary.cell(
-            self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
-        )
+        cell = self._users_cell(box_vectors)
+        return Frame.from_cell(cell).cell if self._boundary.is_partial else cell
+
+    def _users_cell(self, box_vectors) -> np.ndarray:
+        """The cell of the box vectors in use, in the coordinates of the user."""
+        vectors = self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        return self._boundary.cell(vectors)  # type: ignore[return-value]
+
+    def _frame(self, box_vectors) -> Frame | None:
+        """The coordinates that a slab or wire is computed in; None where they are the user's."""
+        if not self._boundary.is_partial:
+            return None
+        frame = Frame.from_cell(self._users_cell(box_vectors))
+        return None if frame.is_users else frame
+
+    def _checked_positions(self, positions, box_vectors) -> np.ndarray:
+        """Positions, shape (n, 3), nm, in the coordinates of :meth:`_frame`."""
+        return self._turned(check_positions(to_host(positions), self._count), box_vectors)
+
+    def _turned(self, positions, box_vectors):
+        """Positions in the coordinates of :meth:`_frame`; checked if these are not the user's."""
+        frame = self._frame(box_vectors)
+        if frame is None:
+            return positions
+        return check_positions(to_host(positions), self._count) @ frame.axes
+
+    def _resolve_backend(self, backend: str) -> str:
+        """The backend that a name means with the boundary."""
+        if not self._boundary.is_partial:
+            return choose_backend(backend)
+        if backend == "cuda":
+            raise UnsupportedError(
+                f"`boundary={self._boundary.name!r}` is not available with `backend='cuda'`: "
+                "use `backend='cpu'`"
+            )
+        return "cpu" if backend == "auto" else backend
+
+    def _refuse_net_charge(self, charges: np.ndarray) -> None:
+        """Refuse a net charge where there is no background and the potential of its images
+        diverges."""
+        if not self._boundary.is_partial:
+            return
+        total = float(charges.sum())
+        if abs(total) > NEUTRAL * min(1.0, np.abs(charges).sum()):
+            raise UnsupportedError(
+                f"`charges` must be neutral in total with `boundary={self._boundary.name!r}`, "
+                f"got a net charge of {total:.6g} e: add counterions"
+            )
 
 
 def _volume(cell: np.ndarray | None) -> float | None:
-    """Volume of a cell, nm^3; None in free space."""
-    return None if cell is None else float(np.prod(np.diag(cell)))
+    """Volume of a cell, nm^3; None unless it is periodic along all directions."""
+    if cell is None or np.isinf(np.diag(cell)).any():
+        return None
+    return float(np.prod(np.diag(cell)))
 
 
 def _check_grid(grid, boundary: Boundary) -> None:

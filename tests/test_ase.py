@@ -10,7 +10,8 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm import oriented
-from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.boundary import EMPTY_SPACE
+from fmm_openmm.oracle import direct_sum, ewald_sum, partial_ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.docs.pages import ROOT
 
@@ -175,12 +176,19 @@ def test_a_strained_crystal_relaxes_to_its_lattice_constant():
     np.testing.assert_allclose(atoms.cell.angles(), 60.0, rtol=2e-4)
 
 
-def test_some_directions_are_refused():
+def test_some_directions():
+    """Atoms that are periodic along a and c, whatever the vector b is."""
     atoms = salt()
+    atoms.rattle(0.05, seed=1)
     atoms.pbc = (True, False, True)
-    atoms.calc = FMMCalculator()
-    with pytest.raises(fmm.UnsupportedError, match=r"\[True, False, True\]: make the cell"):
-        atoms.get_forces()
+    atoms.calc = FMMCalculator(tolerance=1e-7)
+    forces = atoms.get_forces()
+    cell = np.where(atoms.pbc[:, None], atoms.cell.array * 0.1, EMPTY_SPACE)
+    charges = atoms.get_initial_charges()
+    exact = partial_ewald_sum(atoms.positions * 0.1, charges, cell).forces
+    assert relative(forces, exact * KE / COULOMB_CONSTANT * 0.01) < 1e-7
+    atoms.cell[1] = 0.0
+    assert relative(atoms.get_forces(), forces) < 1e-7
 
 
 def test_what_is_refused():

@@ -1,22 +1,14 @@
-"""Boundaries, axis by axis; and what a boundary with images along a and b only needs apart from its
-name and its lattice operator: nothing."""
+"""Boundaries, axis by axis."""
 
 import numpy as np
 import pytest
-import scipy.fft
-from scipy.special import erfc
 
-from fmm_openmm import CoulombSolver
 from fmm_openmm.boundary import EMPTY_SPACE, NAMES, Boundary
-from fmm_openmm.box import PaddedLattice, index_grid
-from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
-from fmm_openmm.expansions.operators import OPERATORS
-from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.box import Frame, PaddedLattice
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Change, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import Request
-from fmm_openmm.units import COULOMB_CONSTANT
 
 CELL = np.array([[2.0, 0, 0], [0.5, 1.5, 0], [-0.7, 0.4, 3.0]])
 ALONG_PLANE, ALONG_LINE = (True, True, False), (True, False, False)
@@ -31,7 +23,7 @@ def cell_of(periodic):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_and_a_cell_say_the_same(name):
     boundary = Boundary.from_name(name)
-    assert boundary.name == name
+    assert boundary.periodic == NAMES[boundary.name] == NAMES[name]
     assert Boundary.from_cell(cell_of(boundary.periodic)) == boundary
     assert Boundary.from_cell(boundary.cell(CELL)) == boundary
 
@@ -48,10 +40,40 @@ def test_a_cell_has_the_vectors_of_periodic_axes(periodic):
 
 
 def test_an_unknown_name():
-    with pytest.raises(
-        ValueError, match="`boundary` must be one of 'periodic', 'open', got 'closed'"
-    ):
+    names = "'periodic', 'slab', 'wire', 'ab', 'bc', 'ac', 'a', 'b', 'c', 'open'"
+    with pytest.raises(ValueError, match=f"`boundary` must be one of {names}, got 'closed'"):
         Boundary.from_name("closed")
+
+
+def test_axes_name_themselves():
+    for name, periodic in NAMES.items():
+        if set(name) <= set("abc"):
+            assert name == "".join(np.array(list("abc"))[list(periodic)])
+    assert Boundary.from_name("ab").name == "slab"
+    assert Boundary.from_name("c").name == "wire"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if Boundary.from_name(name).is_partial])
+def test_a_frame_turns_the_images_into_its_first_vectors(name):
+    cell = Boundary.from_name(name).cell(CELL)
+    frame, vectors = Frame.from_cell(cell), cell[np.isfinite(cell).all(1)]
+    np.testing.assert_allclose(frame.axes @ frame.axes.T, np.eye(3), atol=1e-14)
+    assert np.linalg.det(frame.axes) == pytest.approx(1.0)
+    assert frame.is_users == (name in ("a", "slab", "ab"))
+    found = frame.cell[: len(vectors)]
+    assert np.isinf(frame.cell[len(vectors) :]).any(1).all()
+    assert (np.triu(found, 1) == 0.0).all()
+    assert (2 * np.abs(np.tril(found[:, :2], -1)) <= found[0, 0]).all()
+    numbers = found @ np.linalg.pinv(vectors @ frame.axes)  # of one lattice
+    np.testing.assert_allclose(numbers, np.rint(numbers), atol=1e-12)
+    assert abs(np.linalg.det(numbers)) == pytest.approx(1.0)
+
+
+def test_axes_of_a_rectangular_cell_are_only_renamed():
+    cell = np.diag([2.0, 1.5, 3.0])
+    for name in ("wire", "b", "ac", "bc"):
+        frame = Frame.from_cell(Boundary.from_name(name).cell(cell))
+        assert set(np.unique(np.abs(frame.axes))) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("periodic", BOUNDARIES)
@@ -151,55 +173,3 @@ def test_boxes_follow_particles_along_free_axes_only(periodic, levels):
     assert planner.plan(positions * [1.0, 1.0, 4.0], cell).change is Change.REPLACE
     if periodic == ALONG_PLANE:
         assert planner.plan(positions, cell * [[1.0], [1.1], [1.0]]).change is Change.REPLACE
-
-
-def images_in_plane(lattice, top, accuracy, sums, octant):
-    """A slow lattice operator: the sum over images along a and b, faded out twice as far and twice
-    minus once, so that what is left of its error is of the third order in the inverse distance."""
-    fade = 6.0 * np.sqrt(lattice.cell[0, 0] * lattice.cell[1, 1])
-    reach = np.where(lattice.padded, lattice.span, 4.0 * fade / np.diag(lattice.boxes)).astype(int)
-    offsets = index_grid(1 - reach, reach).reshape(-1, 3)
-    distance = np.linalg.norm((offsets @ lattice.boxes)[:, :2], axis=1)
-    weight = erfc(2 * (distance / fade - 2)) - erfc(4 * (distance / fade - 1)) / 2
-    used = (np.abs(weight) > 1e-6) & ~lattice.is_near(offsets)
-    offsets, weight, l = offsets[used], weight[used], degrees(top)
-    x = offsets @ lattice.boxes
-    r = np.linalg.norm(x, axis=1)
-    slots, harmonics = lattice.slot(offsets), regular(x / r[:, None], top)
-    grid = np.array(
-        [
-            np.bincount(slots, norm * term * weight / r ** (degree + 1), lattice.size)
-            for degree, norm, term in zip(l, irregular_norm(top), harmonics, strict=True)
-        ]
-    )
-    transform = scipy.fft.rfftn(grid.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3))
-    l = l[:, None, None, None]
-    return np.array([1, 1, -1, -1])[l % 4] * np.where(l % 2, transform.imag, transform.real)
-
-
-def slab_forces(positions, charges, pairs):
-    """Forces between layers far apart, without what their dipole moment adds: I.-C. Yeh and
-    M. L. Berkowitz, J. Chem. Phys. 111, 3155 (1999), doi:10.1063/1.479595."""
-    cell = np.array([*SLAB_CELL[:2], [0.0, 0.0, np.ptp(positions[:, 2]) + 15.0]])
-    forces, dipole = ewald_sum(positions, charges, cell, pairs).forces, charges @ positions[:, 2]
-    forces[:, 2] -= COULOMB_CONSTANT * 4 * np.pi * charges * dipole / np.prod(np.diag(cell))
-    return forces
-
-
-@pytest.mark.parametrize(
-    ("backend", "options"), [("reference", {}), ("cpu", {}), ("cpu", {"levels": 1})]
-)
-def test_a_third_boundary(backend, options, monkeypatch):
-    monkeypatch.setitem(NAMES, "ab", ALONG_PLANE)
-    monkeypatch.setitem(OPERATORS, (False, False, True), images_in_plane)
-    positions, charges, pairs = ions()
-    solver = CoulombSolver(
-        charges, SLAB_CELL, pairs, 1e-3, "ab", backend=backend, order=5, **options
-    )
-    for shift in ([0.0, 0.0, 0.0], [-0.3, 0.2, 4.0]):
-        moved = positions + shift
-        expected = slab_forces(moved, charges, pairs)
-        error = np.linalg.norm(solver.compute(moved).forces - expected) / np.linalg.norm(expected)
-        assert error < 1e-3
-    with pytest.raises(ValueError, match="`grid` must be None with `boundary='ab'`"):
-        CoulombSolver(charges, SLAB_CELL, boundary="ab", grid=(3, 3, 3), backend=backend)

@@ -157,7 +157,7 @@ def test_orders_beyond_the_range_of_floats_are_refused():
         (
             {"boundary": "vacuum"},
             ValueError,
-            r"`boundary` must be one of 'periodic', 'open', got 'vacuum'",
+            r"`boundary` must be one of 'periodic', 'slab', .*'open', got 'vacuum'",
         ),
         ({"boundary": "open"}, ValueError, r"`box_vectors` must be None with `boundary='open'`"),
         (

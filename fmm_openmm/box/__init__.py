@@ -1,5 +1,6 @@
 """Boxes: box vectors, the counts of boxes in a cell, and the lattices of boxes."""
 
+from fmm_openmm.box.frame import Frame
 from fmm_openmm.box.grid import box_width, choose_counts, counts_matrix, deformation
 from fmm_openmm.box.group import row_cycle
 from fmm_openmm.box.lattice import DISTANT, ORIGIN, BoxLattice
@@ -13,6 +14,7 @@ __all__ = [
     "ORIGIN",
     "SAME_SHAPE",
     "BoxLattice",
+    "Frame",
     "PaddedLattice",
     "box_width",
     "check_box_vectors",

@@ -117,8 +117,9 @@ class ChargeSystem:
         options.setdefault("boundary", Boundary.from_cell(self.box_vectors).name)
         options.setdefault("exclusions_periodic", self.exclusions_periodic)
         options.setdefault("positions", self.positions)
-        cell = Boundary.from_name(options["boundary"]).cell(self.box_vectors)
-        return CoulombSolver(self.charges, cell, exclusions=self.exclusions, **options)
+        is_open = Boundary.from_name(options["boundary"]).is_open
+        box_vectors = None if is_open else self.box_vectors
+        return CoulombSolver(self.charges, box_vectors, exclusions=self.exclusions, **options)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is

@@ -17,6 +17,7 @@ import numpy as np
 
 from fmm_openmm.arrays import to_host
 from fmm_openmm.checks import check_positions
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
 from fmm_openmm.results import CoulombResult
@@ -52,10 +53,16 @@ class FrameSolver:
         evaluate: what is done with each frame, ``evaluate(frame_solver, positions, box_vectors)``.
 
     Raises:
+        UnsupportedError: the solver is of a slab or wire.
         as :meth:`fmm_openmm.CoulombSolver.compute`.
     """
 
     def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
+        if solver._boundary.is_partial:
+            raise UnsupportedError(
+                f"trajectories are not supported with `boundary={solver._boundary.name!r}`: "
+                "call `compute` of the solver for each frame"
+            )
         self._first, self.evaluate = (positions, box_vectors), evaluate
         self._is_open = solver._boundary.is_open
         self._start(fresh_copy(solver))

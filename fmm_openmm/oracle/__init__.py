@@ -1,14 +1,22 @@
-"""Reference answers in float64 that share no approximation with the FMM, one for each boundary: the
-Ewald sum and the open direct sum."""
+"""Reference answers in float64 that share no approximation with the FMM, one for each boundary:
+Ewald sums with images along three directions, two or one, and the open direct sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
+from fmm_openmm.boundary import NAMES, OPEN, PERIODIC, Boundary
 from fmm_openmm.oracle.direct import direct_sum
 from fmm_openmm.oracle.ewald import EwaldResult, ewald_sum
+from fmm_openmm.oracle.partial import partial_ewald_sum
 
-__all__ = ["ORACLES", "EwaldResult", "Oracle", "direct_sum", "ewald_sum"]
+__all__ = [
+    "ORACLES",
+    "EwaldResult",
+    "Oracle",
+    "direct_sum",
+    "ewald_sum",
+    "partial_ewald_sum",
+]
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,9 @@ def _direct_sum(positions, charges, _cell, exclusions, _exclusions_periodic) -> 
 
 
 ORACLES = {
+    Boundary(axes): Oracle("ewald", "an Ewald sum", partial_ewald_sum) for axes in NAMES.values()
+}
+ORACLES |= {
     Boundary(PERIODIC): Oracle("ewald", "an Ewald sum", ewald_sum),
     Boundary(OPEN): Oracle("direct", "the sum over all pairs", _direct_sum),
 }

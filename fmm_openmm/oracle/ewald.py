@@ -108,10 +108,10 @@ def ewald_sum(
         shift = nearest_image(delta, cell)
         delta, image = delta - shift @ cell, image - shift
 
-    potentials, fields = _real_space(wrapped, q, cell, pairs, image, alpha, decay / alpha)
+    potentials, fields = real_space(wrapped, q, cell, pairs, image, alpha, decay / alpha)
     for sums in (
         _reciprocal(wrapped, q, cell, alpha, 2 * decay * alpha),
-        _excluded(delta, q, pairs, alpha),
+        excluded_part(delta, q, pairs, alpha),
     ):
         potentials += sums[0]
         fields += sums[1]
@@ -155,7 +155,7 @@ def partner_lists(n, pairs):
     ), order
 
 
-def _excluded(delta, q, pairs, alpha):
+def excluded_part(delta, q, pairs, alpha):
     """The term -erf(alpha r) / r of the excluded pairs; finite as r vanishes."""
     r = np.sqrt((delta**2).sum(1))
     u = (alpha * r) ** 2
@@ -216,7 +216,7 @@ def _reciprocal(x, q, cell, alpha, k_max):
     return phi, slopes.T @ b
 
 
-def _real_space(x, q, cell, pairs, images, alpha, cutoff):
+def real_space(x, q, cell, pairs, images, alpha, cutoff):
     """The sum over all images within the cutoff, which may exceed the cell, with particles sorted
     into bins."""
     inverse = np.linalg.inv(cell)

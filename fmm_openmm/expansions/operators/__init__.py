@@ -31,9 +31,13 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.operators.free_space import free_space_operator
 from fmm_openmm.expansions.operators.periodic import harmonic_sums, periodic_operator
+from fmm_openmm.expansions.operators.slab import slab_operator
+from fmm_openmm.expansions.operators.wire import wire_operator
 
 OPERATORS = {
     (False, False, False): periodic_operator,
+    (False, False, True): slab_operator,
+    (False, True, True): wire_operator,
     (True, True, True): free_space_operator,
 }
 """What computes the operator, by the axes along which the lattice is padded; along the others boxes

@@ -16,10 +16,15 @@ from collections.abc import Callable
 import numpy as np
 from scipy.linalg import expm
 
-from fmm_openmm.box import BoxLattice, PaddedLattice
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.operators.free_space import free_space_derivative
 from fmm_openmm.expansions.operators.periodic import harmonic_sums, periodic_operator
+from fmm_openmm.expansions.operators.slab import slab_operator
+from fmm_openmm.expansions.operators.wire import wire_operator
+
+PARTIAL = {(False, False, True): slab_operator, (False, True, True): wire_operator}
+"""The operators of slabs and wires, by the axes along which the lattice is padded."""
 
 STEP = 1e-4
 """h of the module's formula."""
@@ -65,24 +70,22 @@ def operator_derivatives(
         shape ``(5, (2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64.
 
     Raises:
-        UnsupportedError: the boxes cover only the particles, and these have periodic images.
+        UnsupportedError: the boxes cover only the particles, and these have images along all axes.
     """
-    if isinstance(lattice, PaddedLattice):
+    top = 2 * order
+    if lattice.padded == (True, True, True):
         if any(lattice.boundary.periodic):
             raise UnsupportedError(
                 "the virial needs boxes over the whole cell where particles have periodic images"
             )
-        return np.stack([free_space_derivative(lattice, 2 * order, a, STEP) for a in GENERATORS])
+        return np.stack([free_space_derivative(lattice, top, a, STEP) for a in GENERATORS])  # type: ignore[arg-type]
+
+    def strained(gradient: np.ndarray) -> np.ndarray:
+        if not lattice.is_padded:
+            return periodic_operator(lattice.deformed(gradient), top, accuracy, sums, False)
+        partial = PARTIAL[lattice.padded]
+        return partial(lattice, top, accuracy, sums, False, gradient)  # type: ignore[arg-type]
+
     return np.stack(
-        [
-            sum(
-                sign
-                * periodic_operator(
-                    lattice.deformed(expm(sign * STEP * a)), 2 * order, accuracy, sums, False
-                )
-                for sign in (1.0, -1.0)
-            )
-            / (2 * STEP)
-            for a in GENERATORS
-        ]
+        [(strained(expm(STEP * a)) - strained(expm(-STEP * a))) / (2 * STEP) for a in GENERATORS]
     )

@@ -88,7 +88,7 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     weight[:, near] = -gammainc(l, argument[near])
     weight /= r2**l
 
-    grid = _sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
+    grid = sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
     grid = grid.reshape(-1, *lattice.fft_shape)
 
     axes, parity = (1, 2, 3), (-1.0) ** degrees(top)
@@ -120,12 +120,12 @@ def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     # 4 pi N / V = 4 pi in box units; (-1)^floor(l/2) (-i)^l is +1 for even and -i for odd degree
     factor = 4 * np.pi * inverse_double_factorials(top) * (-1.0) ** np.arange(top + 1)
     weight = factor[:, None] * gauss
-    out = _sums_by_column(wave, len(base), base[wave] + aliases[alias], weight, sums)
+    out = sums_by_column(wave, len(base), base[wave] + aliases[alias], weight, sums)
     out[0, 0] -= np.pi / ALPHA**2
     return out.reshape(-1, *shape)
 
 
-def _sums_by_column(
+def sums_by_column(
     column: np.ndarray, columns: int, x: np.ndarray, weight: np.ndarray, sums: Callable
 ) -> np.ndarray:
     """Sums of ``S-norm_t R_t`` over the points of every column.

@@ -1,0 +1,175 @@
+r"""The lattice operator of a wire: images along the vector a, which is parallel to x, and none
+along y and z. Boxes are padded with empty ones along y and z.
+
+The pair potential is the finite part of the sum over the images n a of period a, which is
+``-(2 / a) ln(rho / a)`` at a distance rho >> a from the axis,
+
+    K(r) = lim (sum_{|n| <= N} 1 / |r + n a| - (2 / a) ln(2 N)),   N -> infinity
+
+Images up to n = M are summed as they are, without near ones. With the addition theorem of the
+complex solid harmonics the others add to T
+
+    sum_{j, k} (-1)^j conj(R_jk(r)) Z_(l + j),(m + k)
+    Z_lm = 2 S_lm(e_x) zeta(l + 1, M + 1) / a^(l + 1) for even l, else 0
+
+with Hurwitz's zeta function, in whose place ``-psi(M + 1) - ln 2`` is the finite part for l = 0.
+
+Sources: E. O. Steinborn and K. Ruedenberg, Adv. Quantum Chem. 7, 1 (1973),
+doi:10.1016/S0065-3276(08)60558-4; the finite part: DLMF, https://dlmf.nist.gov/25.11 and 5.4.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.fft
+from scipy.special import digamma, gammaln, zeta
+
+from fmm_openmm.box import PaddedLattice, index_grid
+from fmm_openmm.expansions.harmonics import (
+    degrees,
+    irregular_norm,
+    regular,
+    term_count,
+)
+from fmm_openmm.expansions.operators.periodic import sums_by_column
+from fmm_openmm.openmp import get_num_threads
+
+RATIO = 0.25
+"""Largest distance of two boxes over that of the nearest image that is not summed as it is."""
+
+IDENTITY = np.eye(3)
+
+
+def wire_operator(
+    lattice: PaddedLattice,
+    top: int,
+    accuracy: float,
+    sums: Callable,
+    octant: bool,
+    gradient: np.ndarray = IDENTITY,
+) -> np.ndarray:
+    """See :data:`fmm_openmm.expansions.operators.OPERATORS`.
+
+    Args:
+        gradient: lower triangular with determinant 1, shape (3, 3): the operator is that of boxes
+            and cell under ``x -> x @ gradient``, with the near stencil kept.
+    """
+    n0, n1, n2 = lattice.span.tolist()
+    boxes = lattice.boxes @ gradient
+    period = n0 * boxes[0, 0]
+    # of two opposite displacements one: T_t(-r) = (-1)^l T_t(r)
+    low = np.array([-(n0 // 2), 1 - n1, 0])
+    displacements = index_grid(low, [n0 - n0 // 2, n1, n2]).reshape(-1, 3)
+    distance = float(np.linalg.norm(displacements @ boxes, axis=1).max(initial=1.0))
+    stencil = int(lattice.near[:, 0].max())
+    summed = max(int(np.ceil(distance / (RATIO * period))), stencil // n0 + 1)
+
+    grid = np.zeros((term_count(top), lattice.size))
+    slots = lattice.slot(displacements)
+    grid[:, slots] = _near_images(lattice, displacements, summed, boxes, top, sums)
+    grid[:, slots] += _distant_images(
+        displacements @ boxes, period, summed, top, accuracy, distance
+    )
+    parity = (-1.0) ** degrees(top)[:, None]
+    grid[:, lattice.slot(-displacements)] = parity * grid[:, slots]
+    axes = (1, 2, 3)
+    transform = scipy.fft.rfftn(
+        grid.reshape(-1, *lattice.fft_shape), axes=axes, workers=get_num_threads()
+    )
+    l = degrees(top)[:, None, None, None]
+    sign = np.array([1.0, 1.0, -1.0, -1.0])[l % 4]
+    operator = sign * np.where(l % 2, transform.imag, transform.real)
+    d1, d2, _ = lattice.fft_shape
+    return operator[:, : d1 // 2 + 1, : d2 // 2 + 1] if octant else operator
+
+
+def _near_images(
+    lattice: PaddedLattice,
+    displacements: np.ndarray,
+    summed: int,
+    boxes: np.ndarray,
+    top: int,
+    sums: Callable,
+) -> np.ndarray:
+    """The sum over ``|n| <= summed``, shape (terms, displacements)."""
+    images = np.arange(-summed, summed + 1)[:, None, None] * [int(lattice.span[0]), 0, 0]
+    offsets = displacements + images
+    near = lattice.is_near(offsets)
+    x = (offsets @ boxes)[~near]
+    column = np.broadcast_to(np.arange(len(displacements)), near.shape)[~near]
+    r = np.linalg.norm(x, axis=1)
+    # on the unit sphere: nothing overflows at long distances
+    weight = r ** -(np.arange(top + 1.0)[:, None] + 1)
+    return sums_by_column(column, len(displacements), x / r[:, None], weight, sums)
+
+
+def _distant_images(
+    x: np.ndarray, period: float, summed: int, top: int, accuracy: float, distance: float
+) -> np.ndarray:
+    """The sum over ``|n| > summed``, shape (terms, points), at points of shape (m, 3)."""
+    nearest = (summed + 1) * period
+    inner, outer = _orders(top, accuracy, distance, nearest, summed)
+    degree = np.arange(outer + inner + 1)
+    sizes = np.concatenate(
+        [[-digamma(summed + 1) - np.log(2)], zeta(degree[1:] + 1.0, summed + 1.0)]
+    )
+    # distances in units of `nearest` and T in that of S there: nothing overflows
+    sizes = np.where(degree % 2, 0.0, 2 * sizes * (summed + 1.0) ** (degree + 1))
+    along = irregular_norm(outer + inner) * regular(np.array([1.0, 0.0, 0.0]), outer + inner)
+    harmonics = regular(x / nearest, inner)
+    matrix = _coefficients(along, sizes, outer, inner)
+    out = np.zeros((term_count(top), len(x)))
+    scale = nearest ** -(degrees(outer) + 1.0)
+    out[: len(matrix)] = scale[:, None] * (matrix @ harmonics)
+    return out
+
+
+def _coefficients(along: np.ndarray, sizes: np.ndarray, outer: int, inner: int) -> np.ndarray:
+    """The matrix that takes regular harmonics to the terms of the sum over j and k, shape
+    (terms up to outer, terms up to inner).
+
+    Args:
+        along: S at e_x by term, up to degree outer + inner.
+        sizes: the other factor of Z by degree.
+    """
+    l, j = degrees(outer), degrees(inner)
+    m, k = (np.arange(len(each)) - each * each - each for each in (l, j))
+    rows = np.flatnonzero(m >= 0)
+    l, m = l[rows, None], m[rows, None]
+    order = m + k
+    # R_j,-k = (-1)^k conj(R_jk), and likewise S
+    value = (-1.0) ** (j + np.minimum(order, 0) + np.minimum(k, 0)) * sizes[l + j]
+    value *= along[(l + j) * (l + j + 1) + np.abs(order)]
+    matrix = np.zeros((term_count(outer), term_count(inner)))
+    real, imaginary = j * j + j + np.abs(k), j * j + j - np.abs(k)
+    np.add.at(
+        matrix,
+        (np.broadcast_to(l * l + l + m, value.shape), np.broadcast_to(real, value.shape)),
+        value,
+    )
+    both = (m > 0) & (k != 0)
+    at, source = (
+        np.broadcast_to(l * l + l - m, value.shape),
+        np.broadcast_to(imaginary, value.shape),
+    )
+    np.add.at(matrix, (at[both], source[both]), (-np.sign(k) * value)[both])
+    return matrix
+
+
+def _orders(
+    top: int, accuracy: float, distance: float, nearest: float, summed: int
+) -> tuple[int, int]:
+    """Degrees j, and l, up to which distant images count, relative to S at two box widths."""
+    l, j = np.arange(top + 1)[:, None], np.arange(200)
+    size = (
+        gammaln(l + j + 1)
+        - gammaln(l + 1)
+        - gammaln(j + 1)
+        + j * np.log(distance / nearest)
+        + (l + 1) * np.log(2.0 / nearest)
+        + np.log(summed + 2.0)
+    )
+    counts = size > np.log(accuracy)
+    return int(np.flatnonzero(counts.any(0)).max(initial=2)), int(
+        np.flatnonzero(counts.any(1)).max(initial=min(top, 2))
+    )
