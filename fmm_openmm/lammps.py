@@ -53,7 +53,8 @@ def attach(
     with the Coulomb constant of LAMMPS, dielectric constant included, the factors f of
     ``special_bonds coul``, and images n along the periodic directions of the box. It is a
     ``fix external``, whose energy, virial and energies per atom count as those of a pair style with
-    a ``kspace_style`` do; ``unfix`` removes it. Call it when atoms are there and pair styles chosen.
+    a ``kspace_style`` do; ``unfix`` removes it. Call it when atoms are there and pair styles are
+    chosen.
 
     Args:
         lmp: a ``lammps.lammps`` on one MPI rank.
