@@ -13,9 +13,9 @@
 // over all (l, k) and (j, n) with l + j the degree of the term and m its order; for m = 0 the
 // second sum counts half.
 //
-// A block owns WORK_WAVES wave vectors, one per lane, whose moments are in shared memory. A warp
-// takes (32 / WORK_WAVES) of the pairs of terms in turn. Sums over terms are real, over wave
-// vectors float64, with a partial sum for each block. Bound by reads of shared memory, for large
+// A block owns WORK_WAVES wave vectors, one per lane, whose moments are in shared memory. Groups of
+// WORK_WAVES threads take WORK_ORDERS orders of a degree in turn. Sums over terms are real, over
+// wave vectors float64, with a partial sum for each block. Bound by instruction issue, for large
 // grids by reading dT.
 #include "common/grid_sums.cuh"
 #include "common/types.cuh"
@@ -24,7 +24,8 @@
 #define GENERATORS 5
 #define TOP (2 * ORDER)
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
-#define TERM_PAIRS ((TOP + 1) * (TOP + 2) / 2)
+#define TASKS_OF_DEGREE (TOP / WORK_ORDERS + 1)
+#define TASKS ((TOP + 1) * TASKS_OF_DEGREE)
 #define HALF (D2 / 2 + 1)
 
 // The complex moments of the real and the imaginary part of a harmonic.
@@ -54,34 +55,59 @@ __device__ __forceinline__ int first_of(int l) {
     return l * (l + 1) / 2;
 }
 
-// P of the terms of degree L and order m; y holds a lane's moments, by pair, WORK_WAVES apart.
-__device__ __forceinline__ real2 products(int L, int m, const Moment* y) {
-    real2 sum = {0, 0}, mirrored = {0, 0};
+// Moment of order m of a degree, whose moments of orders 0 to `degree` are WORK_WAVES apart; zero
+// for other orders.
+__device__ __forceinline__ Moment order_of(const Moment* row, int degree, int m) {
+    Moment z = {{0, 0}, {0, 0}};
+    if (m >= 0 && m <= degree) z = row[m * WORK_WAVES];
+    return z;
+}
+
+// Adds P of the terms of degree L and the orders first .. first + WORK_ORDERS - 1 to real and
+// imaginary, as far as it comes from degrees l and j = L - l. Each moment that is read serves all
+// orders.
+__device__ __forceinline__ void add_products(int l, int j, int first, const Moment* left,
+                                             const Moment* right, real (&cosine)[WORK_ORDERS],
+                                             real (&sine)[WORK_ORDERS]) {
+    Moment window[WORK_ORDERS];
+    // the sum over k + n = m is the same for (l, j) and (j, l), half of it each
+    if (l <= j) {
+        const int begin = max(0, first - j);
+        const real half = l < j ? real(1) : real(0.5);
+#pragma unroll
+        for (int i = 0; i < WORK_ORDERS; i++) window[i] = order_of(right, j, first + i - begin);
 #pragma unroll 1
-    for (int l = max(0, L - ORDER); l <= min(ORDER, L); l++) {
-        const int j = L - l;
-        const Moment *left = y + first_of(l) * WORK_WAVES, *right = y + first_of(j) * WORK_WAVES;
-        // the sum over k + n = m is the same for (l, j) and (j, l)
-        if (l <= j) {
-            const real twice = l < j ? 2 : 1;
-            real2 part = {0, 0};
-            for (int k = max(0, m - j); k <= min(l, m); k++) {
-                const Moment a = left[k * WORK_WAVES], b = right[(m - k) * WORK_WAVES];
-                part.x += dot(a.c, b.c) - dot(a.s, b.s);
-                part.y += dot(a.c, b.s) + dot(a.s, b.c);
+        for (int k = begin; k <= min(l, first + WORK_ORDERS - 1); k++) {
+            Moment a = left[k * WORK_WAVES];
+            a = {{half * a.c.x, half * a.c.y}, {half * a.s.x, half * a.s.y}};
+#pragma unroll
+            for (int i = 0; i < WORK_ORDERS; i++) {
+                cosine[i] += dot(a.c, window[i].c) - dot(a.s, window[i].s);
+                sine[i] += dot(a.c, window[i].s) + dot(a.s, window[i].c);
             }
-            sum.x += twice * part.x;
-            sum.y += twice * part.y;
-        }
-        for (int n = 0; n <= min(j, l - m); n++) {
-            const Moment a = left[(n + m) * WORK_WAVES], b = right[n * WORK_WAVES];
-            const real sign = n % 2 ? -1 : 1;
-            mirrored.x += sign * (dot(a.c, b.c) + dot(a.s, b.s));
-            mirrored.y += sign * (dot(a.s, b.c) - dot(a.c, b.s));
+#pragma unroll
+            for (int i = WORK_ORDERS - 1; i > 0; i--) window[i] = window[i - 1];
+            window[0] = order_of(right, j, first - k - 1);
         }
     }
-    const real twice = m > 0 ? 2 : 1;
-    return {(sum.x + twice * mirrored.x) / 2, (sum.y + twice * mirrored.y) / 2};
+#pragma unroll
+    for (int i = 0; i < WORK_ORDERS; i++) window[i] = order_of(left, l, first + i);
+    real sign = 1;
+#pragma unroll 1
+    for (int n = 0; n <= min(j, l - first); n++) {
+        Moment b = right[n * WORK_WAVES];
+        b = {{sign * b.c.x, sign * b.c.y}, {sign * b.s.x, sign * b.s.y}};
+#pragma unroll
+        for (int i = 0; i < WORK_ORDERS; i++) {
+            const real once = i == 0 && first == 0 ? real(0.5) : real(1);
+            cosine[i] += once * (dot(window[i].c, b.c) + dot(window[i].s, b.s));
+            sine[i] += dot(window[i].s, b.c) - dot(window[i].c, b.s);
+        }
+#pragma unroll
+        for (int i = 0; i < WORK_ORDERS - 1; i++) window[i] = window[i + 1];
+        window[WORK_ORDERS - 1] = order_of(left, l, first + n + WORK_ORDERS);
+        sign = -sign;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 2)
@@ -107,17 +133,26 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 2)
     }
     __syncthreads();
     double own[GENERATORS] = {};
-    for (int pair = blockIdx.y * workers + worker; pair < TERM_PAIRS; pair += gridDim.y * workers) {
-        if (!used) break;
-        const int L = degree_of(pair), m = pair - first_of(L);
-        const real2 product = products(L, m, y + lane);
-        const real* cosine = derivatives + (L * L + L + m) * (long long)waves + wave;
-        const real* sine = derivatives + (L * L + L - m) * (long long)waves + wave;
+    for (int task = blockIdx.y * workers + worker; task < TASKS; task += gridDim.y * workers) {
+        const int L = TOP - task / TASKS_OF_DEGREE, first = task % TASKS_OF_DEGREE * WORK_ORDERS;
+        if (first > L || !used) continue;
+        real cosine[WORK_ORDERS] = {}, sine[WORK_ORDERS] = {};
+#pragma unroll 1
+        for (int l = max(0, L - ORDER); l <= min(ORDER, L); l++)
+            add_products(l, L - l, first, y + first_of(l) * WORK_WAVES + lane,
+                         y + first_of(L - l) * WORK_WAVES + lane, cosine, sine);
 #pragma unroll
-        for (int g = 0; g < GENERATORS; g++) {
-            const long long to = g * (TOP + 1) * (TOP + 1) * (long long)waves;
-            own[g] += cosine[to] * product.x;
-            if (m > 0) own[g] += sine[to] * product.y;
+        for (int i = 0; i < WORK_ORDERS; i++) {
+            const int m = first + i;
+            if (m > L) break;
+            const real* of_cosine = derivatives + (L * L + L + m) * (long long)waves + wave;
+            const real* of_sine = derivatives + (L * L + L - m) * (long long)waves + wave;
+#pragma unroll
+            for (int g = 0; g < GENERATORS; g++) {
+                const long long to = g * (TOP + 1) * (TOP + 1) * (long long)waves;
+                own[g] += of_cosine[to] * cosine[i];
+                if (m > 0) own[g] += of_sine[to] * sine[i];
+            }
         }
     }
     const int k2 = wave % HALF;

@@ -15,6 +15,9 @@ from fmm_openmm.stages import Parts
 WORK_SIDE = 3
 """The stream of lattice_work, which needs only the moments."""
 
+WORK_ORDERS = 4
+"""Orders of a degree of the operator for which lattice_work multiplies moments together."""
+
 BLOCK = 256
 """Threads of a block of lattice_work and of virial."""
 
@@ -27,12 +30,10 @@ def lattice_work(b: Builder, waves: int) -> None:
     convolution. The executor fills "operator_derivatives"."""
     pairs, size = (b.order + 1) * (b.order + 2) // 2, 4 * b.real.itemsize
     at_once = next((n for n in (32, 16, 8, 4, 2) if n * pairs * size <= b.device.shared), 1)
-    blocks, term_pairs = -(-waves // at_once), (2 * b.order + 1) * (b.order + 1)
-    share = min(
-        -(-term_pairs * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks))
-    )
+    blocks, tasks = -(-waves // at_once), (2 * b.order + 1) * (2 * b.order // WORK_ORDERS + 1)
+    share = min(-(-tasks * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks)))
     b.stage("lattice", file="lattice_work", lattice_work=at_once * pairs * size)
-    b.macros(WORK_WAVES=at_once)
+    b.macros(WORK_WAVES=at_once, WORK_ORDERS=WORK_ORDERS)
     derivatives = len(GENERATORS), (2 * b.order + 1) ** 2, waves
     b.buffer("operator_derivatives", derivatives, b.real)
     b.buffer("lattice_work", (blocks * share, len(GENERATORS)), np.float64)
