@@ -28,7 +28,7 @@ def lattice_m2l(b: Builder) -> str:
     b.buffer("local", (b.sets, b.terms, *shape), b.real)
     fourier.forward(b)
     if b.virial:
-        lattice_work(b, waves)
+        lattice_work(b)
     if b.levels:
         pass  # the sums are over the leaves
     elif b.lattice.background == 0.0:

@@ -6,7 +6,7 @@ from scipy.linalg import expm
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
-from fmm_openmm.backends.cuda.pipeline.setup_tables import build_operator
+from fmm_openmm.backends.cuda.pipeline.setup_tables import build_operator, mirrored, stored_shape
 from fmm_openmm.backends.cuda.program import Device, Program
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.operators.derivatives import GENERATORS, STEP
@@ -25,23 +25,26 @@ ACCURACY = 1e-15
 """Of the operators whose differences are taken."""
 
 
-def lattice_work(b: Builder, waves: int) -> None:
+def lattice_work(b: Builder) -> None:
     """The work of the lattice operator, from the spectrum of the moments, concurrent with the
-    convolution. The executor fills "operator_derivatives"."""
-    pairs, size = (b.order + 1) * (b.order + 2) // 2, 4 * b.real.itemsize
-    at_once = next((n for n in (32, 16, 8, 4, 2) if n * pairs * size <= b.device.shared), 1)
-    blocks, tasks = -(-waves // at_once), (2 * b.order + 1) * (2 * b.order // WORK_ORDERS + 1)
+    convolution. The executor fills "operator_derivatives", (5, terms) for the wave vectors of
+    :func:`stored_shape`."""
+    images, shape = 4 if mirrored(b.root) else 1, stored_shape(b.root)
+    pairs, size = (b.order + 1) * (b.order + 2) // 2, 2 * b.complex.itemsize
+    at_once = next((n for n in (32, 16, 8) if n * pairs * size <= b.device.shared), 4)
+    blocks = -(-int(np.prod(shape)) * images // at_once)
+    tasks = (2 * b.order + 1) * (2 * b.order // WORK_ORDERS + 1)
     share = min(-(-tasks * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks)))
     b.stage("lattice", file="lattice_work", lattice_work=at_once * pairs * size)
-    b.macros(WORK_WAVES=at_once, WORK_ORDERS=WORK_ORDERS)
-    derivatives = len(GENERATORS), (2 * b.order + 1) ** 2, waves
+    b.macros(WORK_WAVES=at_once, WORK_IMAGES=images, WORK_ORDERS=WORK_ORDERS)
+    derivatives = len(GENERATORS), (2 * b.order + 1) ** 2, *shape
     b.buffer("operator_derivatives", derivatives, b.real)
     b.buffer("lattice_work", (blocks * share, len(GENERATORS)), np.float64)
     b.record("moments transformed")
     b.wait("moments transformed", WORK_SIDE)
     b.launch(
-        "lattice_work", (blocks, share), BLOCK, np.int32(waves), "spectrum", "operator_derivatives",
-        "lattice_work", stream=WORK_SIDE,
+        "lattice_work", (blocks, share), BLOCK, "spectrum", "operator_derivatives", "lattice_work",
+        stream=WORK_SIDE,
     )  # fmt: skip
     b.record("lattice worked", WORK_SIDE)
 
