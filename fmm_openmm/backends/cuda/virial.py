@@ -20,10 +20,8 @@ def fill_derivatives(out, lattice: BoxLattice, order: int) -> None:
     """
     stored = (slice(None), *(slice(length) for length in out.shape[2:]))
     if lattice.is_padded:
-        found = operator_derivatives(lattice, order)[(slice(None), *stored)] / np.prod(
-            lattice.fft_shape
-        )
-        out.set(np.ascontiguousarray(found, out.dtype))
+        found = operator_derivatives(lattice, order)[(slice(None), *stored)]
+        out.set(np.ascontiguousarray(found / np.prod(lattice.fft_shape), out.dtype))
         return
     run = Run(operator_program(lattice, order, current_device()))
     for derivative, generator in zip(out, GENERATORS, strict=True):

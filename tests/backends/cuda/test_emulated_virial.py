@@ -57,7 +57,8 @@ def check(lattice, width, particles, order, smoothing, minimum_image, dtype, fol
         assert np.linalg.norm(a - b) <= accuracy * np.linalg.norm(b)
     virial, energy = stages.buffers["virial"], 0.5 * charges @ potentials
     expected = (work + np.eye(3) * energy / 3) * COULOMB_CONSTANT / width
-    assert np.abs(virial - expected).max() <= accuracy * np.abs(expected).max()
+    # mirror images of differences of operators agree to the rounding of these over their step
+    assert np.abs(virial - expected).max() <= max(accuracy, 1e-11) * np.abs(expected).max()
     assert np.array_equal(virial, virial.T)
     again = virial.copy()
     stages.evaluate(positions, width, set_up=False)
