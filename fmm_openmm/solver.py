@@ -98,7 +98,7 @@ class CoulombSolver:
             are so close to each other that single precision would miss the tolerance.
         backend: "cuda", "cpu", "reference" (readable and slow), or "auto": "cuda" if it is usable
             and its memory suffices, else "cpu". A warning gives the reason; without an NVIDIA GPU
-            it is only logged (``fmm_openmm``, level INFO). Slabs and wires are computed on "cpu".
+            it is only logged (``fmm_openmm``, level INFO).
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
             positions give. No effect with an open boundary.
         positions: typical positions, shape (n, 3), nm. They are used only to estimate how much of
@@ -168,7 +168,7 @@ class CoulombSolver:
         self._variants: dict[str, CoulombSolver] = {}
         request = Request(tolerance, precision=precision, **options)
         self._automatic = backend == "auto"
-        backend = self._resolve_backend(backend)
+        backend = choose_backend(backend)
         backend_class(backend)  # refuses what this machine cannot do
         if request.m2l:
             check_m2l(request.m2l, backend)
@@ -722,17 +722,6 @@ class CoulombSolver:
         if frame is None:
             return positions
         return check_positions(to_host(positions), self._count) @ frame.axes
-
-    def _resolve_backend(self, backend: str) -> str:
-        """The backend that a name means with the boundary."""
-        if not self._boundary.is_partial:
-            return choose_backend(backend)
-        if backend == "cuda":
-            raise UnsupportedError(
-                f"`boundary={self._boundary.name!r}` is not available with `backend='cuda'`: "
-                "use `backend='cpu'`"
-            )
-        return "cpu" if backend == "auto" else backend
 
     def _refuse_net_charge(self, charges: np.ndarray) -> None:
         """Refuse a net charge where there is no background and the potential of its images

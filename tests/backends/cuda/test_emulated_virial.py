@@ -8,6 +8,7 @@ from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.virial import operator_program, strained
 from fmm_openmm.backends.cuda.program import SETUP, Device
 from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.expansions.operators import lattice_operator
 from fmm_openmm.expansions.operators.derivatives import GENERATORS, operator_derivatives
@@ -85,6 +86,15 @@ def test_agrees_in_empty_space(span, folder):
     lattice = PaddedLattice(np.array(span), 2.0)
     particles = particles_in(0.15, np.array(span) - 0.35)
     check(lattice, 1.0, particles, 4, 0.05, False, np.float64, folder)
+
+
+@pytest.mark.parametrize("padded", [(False, False, True), (False, True, True)])
+def test_agrees_in_slabs_and_wires(padded, folder):
+    span = np.array([4, 3, 5])
+    cell = np.where(np.array(padded)[:, None], EMPTY_SPACE, np.diag(span))
+    lattice = PaddedLattice(span, 2.0, cell=cell, padded=padded)
+    particles = particles_in(0.15, span - 0.35)
+    check(lattice, 1.0, particles, 3, 0.05, True, np.float64, folder)
 
 
 @pytest.mark.slow
