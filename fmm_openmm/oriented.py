@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmm_openmm.checks import check_charges, check_numbers, check_positions
-from fmm_openmm.convert.orientation import orient_cell
+from fmm_openmm.convert.orientation import orient_cell, periodic_first
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
 
@@ -100,16 +100,7 @@ class OrientedSolver:
         rows = check_numbers(cell, "nanometer", "cell")
         if rows.shape != (3, 3):
             raise ValueError(f"`cell` must have shape (3, 3), got {rows.shape}")
-        return orient_cell(self._periodic_first(rows))
-
-    def _periodic_first(self, cell: np.ndarray) -> np.ndarray:
-        """The periodic vectors of a cell, and vectors perpendicular to them and to each other in
-        place of the others, shape (3, 3)."""
-        if self._periodic.all():
-            return cell
-        vectors = cell[self._periodic]
-        perpendicular = np.linalg.svd(vectors)[2][len(vectors) :]
-        return np.concatenate([vectors, perpendicular * np.linalg.norm(vectors[0])])
+        return orient_cell(periodic_first(rows, self._periodic))
 
 
 def _rotated(result: CoulombResult, rotation: np.ndarray) -> CoulombResult:

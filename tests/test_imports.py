@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "mdanalysis": OPENMM,
-    "torch": [*SOLVER, "convert"],
+    "torch": [*SOLVER, "convert", "oriented"],
     "torchsim": [*SOLVER, "convert", "torch"],
     "metatomic": [*SOLVER, "convert", "torch"],
     "oriented": [*SOLVER, "convert"],

@@ -43,3 +43,18 @@ def orient_cell(cell: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         ValueError: the vectors are not finite or span no volume.
     """
     return _orient(np.ascontiguousarray(cell, dtype=np.float64).tobytes())
+
+
+def periodic_first(cell: np.ndarray, periodic: np.ndarray) -> np.ndarray:
+    """The periodic vectors of a cell, and vectors perpendicular to them and to each other in place
+    of the others, as long as the first, shape (3, 3).
+
+    Args:
+        cell: rows are the cell vectors, shape (3, 3).
+        periodic: which of them have images, at least one, shape (3,) bool.
+    """
+    if periodic.all():
+        return cell
+    vectors = cell[periodic]
+    perpendicular = np.linalg.svd(vectors)[2][len(vectors) :]
+    return np.concatenate([vectors, perpendicular * np.linalg.norm(vectors[0])])

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fmm_openmm.convert.orientation import orient_cell
+from fmm_openmm.boundary import NAMES
+from fmm_openmm.convert.orientation import orient_cell, periodic_first
+from fmm_openmm.oriented import BOUNDARIES
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.torch.solvers import Configuration, KeptSolver, borrow_solver
 
@@ -101,7 +103,8 @@ def evaluate_tensors(
     box, rotation = None, None
     if cell is not None:
         vectors = cell.detach().to("cpu", torch.float64).numpy()
-        box, turned = orient_cell(vectors * options.length)
+        periodic = np.array(NAMES[options.boundary])
+        box, turned = orient_cell(periodic_first(vectors, periodic) * options.length)
         if turned is not None:
             rotation = torch.from_numpy(turned).to(x.device)
             x = x.double() @ rotation  # as float64, which neither autocast nor TF32 rounds
@@ -111,7 +114,7 @@ def evaluate_tensors(
     configuration = Configuration(
         len(x),
         options.tolerance,
-        options.boundary,
+        BOUNDARIES[sum(NAMES[options.boundary])],
         options.precision,
         options.exclusions_periodic,
         "cpu" if on_host else "cuda",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fmm_openmm.boundary import NAMES
 from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.planning.request import TOLERANCE
@@ -21,8 +22,6 @@ LENGTHS = {"nm": 1.0, "A": 0.1, "bohr": BOHR}
 
 ENERGIES = {"kJ/mol": 1.0, "kcal/mol": 4.184, "eV": VOLT, "hartree": HARTREE}
 """Units of energy, kJ/mol."""
-
-BOUNDARIES = ("periodic", "open")
 
 
 class CoulombTensors(NamedTuple):
@@ -82,7 +81,8 @@ def evaluate(
             faster than anything else, as it is read again only after PyTorch has changed it.
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
             positions give: for positions that were wrapped into the cell atom by atom.
-        boundary: "periodic" (tin-foil) or "open".
+        boundary: as of :class:`fmm_openmm.CoulombSolver`. Of a cell vector without images nothing
+            matters, and its gradient is zero. Slabs and wires need tensors on the CPU.
         precision: "auto", "single" or "double", of the solver.
         units: of length, energy and charge: "nm", "A" or "bohr"; "kJ/mol", "kcal/mol", "eV" or
             "hartree"; "e".
@@ -100,7 +100,7 @@ def evaluate(
         (-463.118, 1543.73)
     """
     _check_tensors(positions, charges, cell)
-    check_choice(boundary, BOUNDARIES, "boundary")
+    check_choice(boundary, tuple(NAMES), "boundary")
     if (cell is None) != (boundary == "open"):
         raise ValueError(
             f"`cell` must be {'None' if boundary == 'open' else 'given'} with "
@@ -211,7 +211,7 @@ class Coulomb(torch.nn.Module):
     ):
         super().__init__()
         parse_units(units)
-        check_choice(boundary, BOUNDARIES, "boundary")
+        check_choice(boundary, tuple(NAMES), "boundary")
         self.exclusions = exclusions
         self.options: dict[str, Any] = {
             "tolerance": tolerance,

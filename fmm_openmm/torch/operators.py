@@ -20,10 +20,15 @@ itself depends on: F a for the positions, -dE/dh a for the cell.
 import torch
 from torch import Tensor
 
+from fmm_openmm.boundary import NAMES
 from fmm_openmm.torch.evaluation import Options, Values, evaluate_tensors
 
 STEP = 1e-5
 """Largest displacement of a particle or a cell vector in central differences, nm."""
+
+NET_CHARGE_STEP = 2e-4
+"""Largest net charge of a slab or wire in central differences, e, relative to the sum of all
+magnitudes where that is less than 1 e: a fraction of what the solver takes for rounding."""
 
 HVP_TOLERANCE = 1e-7
 """Tolerance of the evaluations, in double precision, whose differences are Hessian-vector products:
@@ -77,10 +82,27 @@ def _(positions, charges, cell, exclusions, *options):
     )
 
 
-def _cell_gradient(cell: Tensor, positions: Tensor, forces: Tensor, virial: Tensor) -> Tensor:
+def _periodic_vectors(cell: Tensor, boundary: str) -> tuple[Tensor, Tensor]:
+    """A cell whose vectors without images are perpendicular to the others, float64, and which
+    vectors have images, shape (3, 1), float64: both what S = x^T dE/dx + h^T dE/dh needs, as the
+    gradient with respect to vectors without images is zero."""
+    vectors, periodic = cell.double(), NAMES[boundary]
+    if all(periodic):
+        return vectors, vectors.new_ones((3, 1))
+    mask = torch.tensor(periodic, device=cell.device)[:, None]
+    rows = [row for row, has_images in zip(vectors, periodic, strict=True) if has_images]
+    others = torch.linalg.svd(torch.stack(rows))[2][len(rows) :]
+    filled = torch.zeros_like(vectors).masked_scatter(~mask, others)
+    return torch.where(mask, vectors, filled), mask.double()
+
+
+def _cell_gradient(
+    cell: Tensor, positions: Tensor, forces: Tensor, virial: Tensor, boundary: str
+) -> Tensor:
     """dE/dh, shape (3, 3), float64, on the device of the cell."""
     product = positions.double().T @ forces.double() - virial
-    return torch.linalg.solve(cell.double().T, product.to(cell.device))
+    vectors, periodic = _periodic_vectors(cell, boundary)
+    return periodic * torch.linalg.solve(vectors.T, product.to(cell.device))
 
 
 def _keep_for_backward(ctx, inputs, output):
@@ -96,13 +118,14 @@ def _differentiate(ctx, for_energy, for_forces, for_potentials, for_virial):
     if not ctx.virial:
         for_virial = None  # of an empty tensor
     x, q, cell, exclusions, forces, potentials, virial = ctx.saved_tensors
+    boundary = ctx.options[1]
     of_x = of_q = of_cell = None
     wants_cell = ctx.needs_input_grad[2]
     if for_energy is not None:
         of_x = (-for_energy * forces).to(x.dtype)
         of_q = (for_energy * potentials).to(q.dtype)
         if wants_cell:
-            of_cell = for_energy.to(cell.device) * _cell_gradient(cell, x, forces, virial)
+            of_cell = for_energy.to(cell.device) * _cell_gradient(cell, x, forces, virial, boundary)
     if for_forces is not None or for_potentials is not None or for_virial is not None:
         along_x = torch.zeros_like(x, dtype=torch.float64)
         along_q = torch.zeros_like(q, dtype=torch.float64)
@@ -121,7 +144,9 @@ def _differentiate(ctx, for_energy, for_forces, for_potentials, for_virial):
         if strain is not None:
             hx = hx + forces.double() @ strain
             if wants_cell:
-                hcell = hcell - _cell_gradient(cell, x, forces, virial) @ strain.to(cell.device)
+                hcell = hcell - _cell_gradient(cell, x, forces, virial, boundary) @ strain.to(
+                    cell.device
+                )
         of_x = hx.to(x.dtype) if of_x is None else of_x + hx.to(x.dtype)
         of_q = hq.to(q.dtype) if of_q is None else of_q + hq.to(q.dtype)
         if wants_cell:
@@ -190,6 +215,9 @@ def hessian_vector_product(
     x, q = positions.double(), charges.double()
     h = None if cell is None else cell.double()
     step = _step(q, along_positions, along_charges, along_cell, STEP / length)
+    if any(NAMES[boundary]) and not all(NAMES[boundary]):  # only neutral charges have an energy
+        net = along_charges.sum().abs().clamp_min(1e-30)
+        step = torch.minimum(step, NET_CHARGE_STEP * q.abs().sum().clamp_max(1.0) / net)
 
     def gradient(sign: float) -> "tuple[Tensor, Tensor, Tensor | None]":
         t = sign * step
@@ -198,7 +226,7 @@ def hessian_vector_product(
         found = evaluate_tensors(
             moved, q + t * along_charges, strained, exclusions, options, of_cell
         )
-        return _gradient(moved, strained, found)
+        return _gradient(moved, strained, found, boundary)
 
     above, below = gradient(1.0), gradient(-1.0)
     of_x, of_q, of_h = (
@@ -209,13 +237,13 @@ def hessian_vector_product(
 
 
 def _gradient(
-    positions: Tensor, cell: "Tensor | None", found: Values
+    positions: Tensor, cell: "Tensor | None", found: Values, boundary: str
 ) -> "tuple[Tensor, Tensor, Tensor | None]":
     """dE/dx, dE/dq and, if there is a virial, dE/dh."""
     forces = found.forces.double()
     of_cell = None
     if cell is not None and found.virial is not None:
-        of_cell = _cell_gradient(cell, positions, forces, found.virial.double())
+        of_cell = _cell_gradient(cell, positions, forces, found.virial.double(), boundary)
     return -forces, found.potentials.double(), of_cell
 
 
