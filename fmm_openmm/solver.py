@@ -362,6 +362,8 @@ class CoulombSolver:
             return like(matrix.evaluate(charges, fields), positions)
         if points is None:
             return self._with_virial(positions, box_vectors)
+        if self._stays_on_device(positions) and self._expands_at_points:
+            return self._with_points_on_device(positions, box_vectors, points, virial)
         x = check_positions(to_host(positions), self._count)
         result = self._with_points(x, box_vectors, check_points(to_host(points)), virial)
         return like(result, positions)
@@ -380,24 +382,48 @@ class CoulombSolver:
         result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
         return replace(like(result, positions), volume=_volume(cell))  # type: ignore[arg-type]
 
+    @property
+    def _expands_at_points(self) -> bool:
+        """Whether expansions and sources give potentials at points: boxes must cover the cell."""
+        problem = self._planner.problem
+        levels = self._backend == "cuda" and problem.request.levels
+        fills = self._method == "fmm" and self._boundary.fills_space and not problem.uses_region
+        return fills and not levels
+
+    def _with_points_on_device(self, positions, box_vectors, points, virial: bool) -> CoulombResult:
+        """The result with potentials and fields at points, on the device."""
+        cell = self._cell(box_vectors)
+        if not is_on_device(points):
+            points = check_points(points)
+        elif points.ndim != 2 or points.shape[1] != 3 or len(points) == 0:
+            raise ValueError(f"`points` must have shape (m, 3) with m >= 1, got {points.shape}")
+        result = self._retried(lambda: self._evaluated(positions, cell))
+        with EVALUATION:
+            evaluator: Any = self._evaluator_for(self._planner.plan(positions, cell))
+            potentials, fields = evaluator.compute_at(points)
+        undefined = ~(abs(potentials) < np.inf)
+        potentials[undefined] = fields[undefined] = np.nan
+        if virial:
+            result = self._with_virial(positions, box_vectors)
+        return replace(result, point_potentials=potentials, point_fields=fields)
+
     def _with_points(
         self, positions: np.ndarray, box_vectors, points: np.ndarray, virial: bool
     ) -> CoulombResult:
-        """The result with potentials and fields at points: on a CPU with boxes over a whole cell
-        from its expansions and sources, else as of additional particles without charge."""
+        """The result with potentials and fields at points: where boxes cover the cell from
+        expansions and sources, else as of additional particles without charge."""
         n, cell = len(positions), self._cell(box_vectors)
-        if self._backend != "cuda" and self._method == "fmm" and self._boundary.fills_space:
+        if self._expands_at_points:
             if virial:
                 result = self._with_virial(positions, box_vectors)
             else:
                 result = self._retried(lambda: self._evaluated(positions, cell))
-            if not self._planner.problem.uses_region:
-                with EVALUATION:
-                    plan = self._planner.plan(positions, cell)
-                    width = plan.boxes.width
-                    at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)  # type: ignore[attr-defined]
-                largest = float(np.abs(self._charges).max())
-                return result.with_points(at_points, width, largest)
+            with EVALUATION:
+                plan = self._planner.plan(positions, cell)
+                width = plan.boxes.width
+                at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)  # type: ignore[attr-defined]
+            largest = float(np.abs(self._charges).max())
+            return result.with_points(at_points, width, largest)
         charges = np.concatenate([self._charges, np.zeros(len(points))])
         variant = self._variant("points", charges, method=self._method)
         try:

@@ -17,6 +17,7 @@ from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
+from fmm_openmm.backends.cuda.pipeline.points import build_points
 from fmm_openmm.backends.cuda.pipeline.sets import build_sets
 from fmm_openmm.backends.cuda.program import Device, Interface, Program
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
@@ -87,6 +88,7 @@ class Variant:
         made += [
             self.build(SKEWED),
             build_sets(self.specification(SKEWED), device, *self.sets),
+            build_points(self.specification(SKEWED), device, 1000),
             build(self.specification(SKEWED), device, with_virial=True),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
             level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),

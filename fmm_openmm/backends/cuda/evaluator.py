@@ -15,6 +15,7 @@ from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
+from fmm_openmm.backends.cuda.points import PointsRun
 from fmm_openmm.backends.cuda.program import OUTPUTS, SETUP, Program
 from fmm_openmm.backends.cuda.virial import fill_derivatives
 from fmm_openmm.specification import Specification
@@ -64,6 +65,7 @@ class CudaEvaluator(Evaluator):
         self._set_up = False
         self._for_sets: OrderedDict[tuple[int, bool], SetsRun] = OrderedDict()
         self._virial: VirialEvaluator | None = None
+        self._points: tuple[int, PointsRun] | None = None
 
     def _attempt(self, work, explain=None):
         """``work()``.
@@ -184,13 +186,45 @@ class CudaEvaluator(Evaluator):
             return super().charge_sets(positions, width)
         return CudaChargeSets(self, positions, width, origin)
 
+    def compute_at(self, points):
+        """Queue the evaluation of points among the particles of the last evaluation; there must be
+        no levels.
+
+        Args:
+            points: shape (m, 3), nm, on the host or the device.
+
+        Returns:
+            potentials (m,) and fields (m, 3) in OpenMM units, on the device; not finite at a point
+            that lies on a charge.
+        """
+        with self.on_device():
+            points = cupy.asarray(points, np.float64)
+            if self._points is None or self._points[0] != len(points):
+                self._points = None
+                run = PointsRun(self.specification, len(points), self.run.buffers)
+                self._points = len(points), run
+            return self._points[1].evaluate(points, self._block)
+
+    def evaluate_at(self, positions, points, width):
+        """See :meth:`fmm_openmm.stages.HostStages.evaluate_at`."""
+        with self._device:
+            self.compute(positions, width)
+            return self._in_boxes(*self.compute_at(points), width)
+
     def evaluate(self, positions, width):
         """Potentials and fields, on the host as the positions are."""
         with self._device:
             _, _, potentials, fields, *_ = self.compute(positions, width)
-            potentials, fields = potentials.get(), fields.get()
+            return self._in_boxes(potentials, fields, width)
+
+    @staticmethod
+    def _in_boxes(potentials, fields, width) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials and fields on the host, in units of the box width."""
         scale = width / COULOMB_CONSTANT
-        return potentials.astype(np.float64) * scale, fields.astype(np.float64) * (scale * width)
+        return (
+            potentials.get().astype(np.float64) * scale,
+            fields.get().astype(np.float64) * (scale * width),
+        )
 
     def evaluate_with_virial(
         self, positions: np.ndarray, width: float

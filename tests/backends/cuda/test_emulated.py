@@ -8,6 +8,7 @@ import pytest
 
 from fmm_openmm.backends.cuda.abi import Sums
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
+from fmm_openmm.backends.cuda.pipeline.points import SOURCES, build_points
 from fmm_openmm.backends.cuda.pipeline.sets import SORTING, SUMMING, build_sets
 from fmm_openmm.backends.cuda.program import (
     SETUP,
@@ -138,6 +139,35 @@ def test_sets_of_charges_agree_with_single_ones(
         if fields:
             found = emulator.buffers["fields"] / (scale / width)
             assert np.linalg.norm(found - vectors) <= small * np.linalg.norm(vectors)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "smoothing"),
+    [("cube", np.float32, 0.0), ("skewed", np.float64, 0.1), ("one box", np.float64, 0.0)],
+)
+def test_points(cell, dtype, smoothing, folder):
+    """Two programs, of which the second takes buffers of the first."""
+    vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
+    lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+    x, q, pairs = charges_in(-2, 3)
+    q[10:20] = 0.0
+    points = np.random.default_rng(2).uniform(-2, 3, (200, 3))
+    points[3] = x[15]
+    wanted = Specification(lattice, 4, smoothing, q, pairs, False, dtype)
+    expected = ReferenceStages(wanted).evaluate_at(x, points, width)
+    stages = EmulatedStages(wanted, folder)
+    stages.evaluate(x, width)
+    emulator = Emulator(build_points(wanted, DEVICE, len(points)), folder)
+    for name, source in SOURCES.items():
+        emulator.buffers[name][...] = stages.buffers[source]
+    emulator.buffers["parameters"][...] = parameter_block(lattice, width)
+    emulator.buffers["positions"][...] = points
+    emulator.run([SETUP])
+    emulator.run()
+    scale, small = COULOMB_CONSTANT / width, 1e-12 if dtype == np.float64 else 2e-5
+    for name, unit, each in zip(("potentials", "fields"), (1, width), expected, strict=True):
+        found = emulator.buffers[name] / (scale / unit)
+        assert np.linalg.norm(found - each) <= small * np.linalg.norm(each)
 
 
 @pytest.mark.parametrize(("cell", "levels"), [("cuboid", 0), ("skewed", 0), ("skewed", 1)])

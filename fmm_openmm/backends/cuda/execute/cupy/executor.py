@@ -28,13 +28,15 @@ def current_device() -> Device:
     return Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
 
 
-def allocated(program: Program) -> dict[str, cupy.ndarray]:
-    """The buffers of a program by name, with their initial contents."""
-    return {
+def allocated(program: Program, given: dict[str, cupy.ndarray]) -> dict[str, cupy.ndarray]:
+    """The buffers of a program by name, those that are not ``given`` with their initial
+    contents."""
+    return given | {
         name: cupy.empty(buffer.shape, buffer.dtype)
         if buffer.data is None
         else cupy.asarray(buffer.data)
         for name, buffer in program.buffers.items()
+        if name not in given
     }
 
 
@@ -78,12 +80,16 @@ def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: di
 class Run:
     """A program on the current device, to be queued on its current stream.
 
+    Args:
+        program: the program.
+        given: the buffers of another program that it uses.
+
     Attributes:
         buffers: by name; what the program reads is to be filled.
     """
 
-    def __init__(self, program: Program):
-        self.buffers = allocated(program)
+    def __init__(self, program: Program, given: dict[str, cupy.ndarray] | None = None):
+        self.buffers = allocated(program, given or {})
         kernels = compiled(program)
         self._stream, *self._side = (
             cupy.cuda.Stream(non_blocking=True, priority=0 if number == BACKGROUND else FOREMOST)
