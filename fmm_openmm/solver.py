@@ -305,7 +305,7 @@ class CoulombSolver:
                 for the device, errors show as NaN, and whether single precision suffices is not
                 checked. With an open boundary, or in a nearly empty cell, the energy is read back
                 to see whether the boxes cover the particles, and invalid positions raise errors.
-                With ``points`` the positions are copied to the host and the results back.
+                With ``points`` there the positions are copied to the host and the results back.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
