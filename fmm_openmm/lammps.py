@@ -28,7 +28,18 @@ if TYPE_CHECKING:
 UNITS = {"real": 0.1, "metal": 0.1, "electron": BOHR, "nano": 1.0}
 """Unit of length in nm, of LAMMPS' unit styles in which charges are in e."""
 
-ELECTROSTATICS = ("coul", "tip4p", "dipole", "reaxff", "comb", "smtbq", "amoeba", "hippo", "eff")
+ELECTROSTATICS = (
+    "coul",
+    "tip4p",
+    "dipole",
+    "thole",
+    "reaxff",
+    "comb",
+    "smtbq",
+    "amoeba",
+    "hippo",
+    "eff",
+)
 """Parts of the names of pair styles that have electrostatics of their own."""
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))

@@ -87,7 +87,6 @@ class Run:
         (folder / "input.xml").write_text(INPUT.format(**values))
         self.processes = []
         self.server = self.start("i-pi", "input.xml")
-        time.sleep(1.0)
 
     def start(self, script, *arguments):
         """A process of one of i-PI's scripts."""
@@ -98,16 +97,19 @@ class Run:
         return process
 
     def start_client(self):
+        """A client that has answered a request of the server."""
         command = [sys.executable, "-m", "fmm_openmm.ipi"]
         path = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         place = ["-a", self.address, "-p", str(self.port), *["-u"] * (self.mode == "unix")]
         options = f"charges={self.charges},tolerance=1e-6"
-        for _ in range(20):  # until the server listens
+        done = len(self.rows())
+        for _ in range(60):  # until the server listens
             client = self.start("i-pi-py_driver", *place, "-m", "custom", "-P", path, "-o", options)
-            time.sleep(3.0)
+            while client.poll() is None and len(self.rows()) == done:
+                time.sleep(0.05)
             if client.poll() in (None, 0):
                 return client
-        raise RuntimeError("no client could connect")
+        raise RuntimeError((self.folder / f"{len(self.processes) - 1}.log").read_text())
 
     def rows(self):
         """What the server has written, a row a step."""
@@ -164,18 +166,18 @@ def test_a_run_over_a_unix_socket(start):
 def test_a_killed_client_is_replaced(start):
     """Over TCP. With consolidated messages i-PI 3.3 itself ends when a client is killed while it
     computes: it does not expect that the connection is reset."""
-    run = start(mode="inet", steps=400, consolidate=False)
+    run = start(mode="inet", steps=800, consolidate=False)
     first = run.start_client()
     while len(run.rows()) < 10:
         time.sleep(0.05)
     first.kill()
     first.wait()
     done = len(run.rows())
-    assert 10 <= done < 400
+    assert 10 <= done < 800
     assert run.server.poll() is None
     run.start_client()
     rows = run.finish()
-    assert rows[:, 0].tolist() == list(range(401))
+    assert rows[:, 0].tolist() == list(range(801))
     check(rows[:51], 50)
 
 
