@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 INPUTS = ("files", "forcefield", "parameters", "trajectories")
-OUTPUTS = ("json", "plot", "trajectory", "log", "output", "checkpoint")
+OUTPUTS = ("json", "plot", "trajectory", "log", "pressure_log", "output", "checkpoint")
 """Names of the options of all commands."""
 
 
@@ -25,6 +25,7 @@ def check_outputs(args: argparse.Namespace) -> None:
         name = getattr(args, option, None)
         if not isinstance(name, str):
             continue
+        option = option.replace("_", "-")
         path = Path(name)
         check_writable(path)
         if restart and option != "checkpoint" and _are_one(path, Path(restart)):

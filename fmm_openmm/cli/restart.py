@@ -6,13 +6,11 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 
 from openmm import app
 
 from fmm_openmm.cli.readers import reading
-from fmm_openmm.cli.summary import Sample
 
 DCD_COUNTS, DCD_BOX, DCD_COMMENTS = 8, 48, 92
 """Offsets in a DCD file of the number of frames, first step and interval; of the flag of a box; of
@@ -24,18 +22,23 @@ XTC_ATOMS, XTC_LENGTH = 52, 88
 if they are compressed, which they are for more than nine atoms."""
 
 
-def keep_rows(path: str, last: int, interval: int) -> bool:
+def keep_rows(path: str, last: int, interval: int, names: list[str]) -> bool:
     """Remove the rows of a log after a step, which a run wrote that ended before its next
     checkpoint, and the row of this step if the run ended between two samples. Returns whether there
     is a log.
 
+    Args:
+        path: of the log.
+        last: the step.
+        interval: steps between samples.
+        names: of the columns.
+
     Raises:
-        ValueError: the file is not a log.
+        ValueError: the file is not a log with these columns.
     """
     if not Path(path).exists():
         return False
     last -= last % interval > 0
-    names = [field.name for field in fields(Sample)]
     with open(path, newline="", encoding="utf-8") as file, reading(path):
         rows = list(csv.reader(file))
         if not rows:

@@ -6,15 +6,17 @@ a run continues from the file that --checkpoint wrote.
 
 import csv
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openmm
 from openmm import app, unit
 
-from fmm_openmm import FMMForce, find_fmm, restore_pme, use_fmm
+from fmm_openmm import FMMForce, find_fmm, pressure_tensor, restore_pme, use_fmm
 from fmm_openmm.bench.systems import BOLTZMANN, barostat, degrees_of_freedom
 from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.interrupts import Interrupt, StopMinimisation, first_interrupt
@@ -26,7 +28,14 @@ from fmm_openmm.cli.options import (
     platform,
 )
 from fmm_openmm.cli.restart import keep_frames, keep_rows, load_checkpoint, save_checkpoint
-from fmm_openmm.cli.summary import Sample, described, draw, seconds_per_step, summary
+from fmm_openmm.cli.summary import (
+    PressureSample,
+    Sample,
+    described,
+    draw,
+    seconds_per_step,
+    summary,
+)
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 
 STEPS_AT_ONCE = 10
@@ -94,6 +103,9 @@ def add_arguments(parser) -> None:
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
     group.add_argument("--log", metavar="FILE.csv", help="energies, temperature and volume")
     group.add_argument(
+        "--pressure-log", metavar="FILE.csv", help="the pressure tensor of molecules, bar"
+    )
+    group.add_argument(
         "--interval", type=count, default=100, help="steps between samples (default %(default)s)"
     )
     group.add_argument(
@@ -112,10 +124,16 @@ def run(args, terminal) -> Outcome:
     drawing = figure(args.plot)
     with terminal.progress("reading") as advance:
         molecules = inputs.load(args)
-        if args.ensemble == "npt" and not molecules.system.usesPeriodicBoundaryConditions():
-            raise ValueError("--ensemble npt needs a periodic box: give one with --box")
+        for option, wanted in (
+            ("--ensemble npt", args.ensemble == "npt"),
+            ("--pressure-log", args.pressure_log),
+        ):
+            if wanted and not molecules.system.usesPeriodicBoundaryConditions():
+                raise ValueError(f"{option} needs a periodic box: give one with --box")
         replaced = without_baths(molecules.system)
         force = converted(molecules.system, fmm_options(args))
+        if args.pressure_log:
+            separate(force, molecules.system)
         noted = notes.look(args, molecules, terminal)
         advance(description="preparing")
         simulation = make_simulation(args, molecules)
@@ -125,18 +143,19 @@ def run(args, terminal) -> Outcome:
         )
     parameters = force.getFMMParametersInContext(simulation.context)
     samples: list[Sample] = []
+    pressures: list[PressureSample] = []
     walls: list[tuple[int, float]] = []
     with first_interrupt() as interrupt:
         try:
             prepare(args, simulation, terminal, interrupt, molecules.velocities)
-            simulate(args, simulation, terminal, interrupt, samples, walls)
+            simulate(args, simulation, terminal, interrupt, samples, pressures, walls)
         except KeyboardInterrupt:  # the second
             interrupt.came = True
     if interrupt.came:
         terminal.say(f"Interrupted {interrupt.stage}\n")
     samples = samples or [sample(simulation, degrees_of_freedom(simulation.system))]
     result = (
-        summary(args, simulation, samples, seconds_per_step(walls))
+        summary(args, simulation, samples, pressures, seconds_per_step(walls))
         | noted
         | {"fmm": parameters, "interrupted": interrupt.came}
     )
@@ -159,6 +178,13 @@ def converted(system: openmm.System, options: dict) -> FMMForce:
     if forces:
         restore_pme(system)
     return use_fmm(system, **options)
+
+
+def separate(force: FMMForce, system: openmm.System) -> None:
+    """Give an FMMForce a force group of its own, for which its virial is exact and cheap."""
+    taken = {other.getForceGroup() for other in system.getForces() if other is not force}
+    if force.getForceGroup() in taken:
+        force.setForceGroup(min(set(range(32)) - taken))
 
 
 def without_baths(system: openmm.System) -> list[str]:
@@ -308,29 +334,40 @@ def simulate(
     terminal,
     interrupt: Interrupt,
     samples: list[Sample],
+    pressures: list[PressureSample],
     walls: list[tuple[int, float]],
 ) -> None:
     """Run the production steps, up to an interrupt.
 
     Args:
         samples: receives the samples at the start and after every interval.
+        pressures: likewise, with ``--pressure-log``.
         walls: receives the number of steps and the wall time of every interval, sampling and
             writing included.
     """
     dof = degrees_of_freedom(simulation.system)
-    samples.append(sample(simulation, dof))
     with ExitStack() as stack:
-        log = None
-        if args.log:
-            restart = samples[0].step if args.restart else None
-            log = stack.enter_context(Log(args.log, args.interval, restart))
-            if not log.goes_on:
-                log.write(samples[0])
+        restart = simulation.currentStep if args.restart else None
+        series: list[tuple[list[Any], Callable[[], Any], Log | None]] = []
+        wanted: list[tuple[str | None, list[Any], Callable[[], Any]]] = [
+            (args.log, samples, lambda: sample(simulation, dof)),
+            (args.pressure_log, pressures, lambda: pressure_sample(simulation)),
+        ]
+        for path, kept, take in wanted:
+            if not path and kept is pressures:
+                continue
+            kept.append(take())
+            log = None
+            if path:
+                log = stack.enter_context(Log(path, type(kept[0]), args.interval, restart))
+                if not log.goes_on:
+                    log.write(kept[0])
+            series.append((kept, take, log))
         if args.trajectory:
-            kept = args.restart and keep_frames(args.trajectory, simulation.currentStep)
-            goes_on = {"append": True} if kept else {}
+            goes_on = args.restart and keep_frames(args.trajectory, simulation.currentStep)
+            append = {"append": True} if goes_on else {}
             simulation.reporters.append(
-                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval, **goes_on)
+                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval, **append)
             )
         advance = stack.enter_context(
             terminal.progress("simulating", args.steps - simulation.currentStep)
@@ -343,10 +380,11 @@ def simulate(
                 simulation.step(min(STEPS_AT_ONCE, end - simulation.currentStep))
                 interrupt.stage = f"after {simulation.currentStep} of {args.steps} steps"
             steps = simulation.currentStep - before
-            samples.append(sample(simulation, dof))
+            for kept, take, log in series:
+                kept.append(take())
+                if log:
+                    log.write(kept[-1])
             walls.append((steps, time.perf_counter() - start))
-            if log:
-                log.write(samples[-1])
             if args.checkpoint:
                 save_checkpoint(simulation, args.checkpoint)
             advance(steps)
@@ -356,18 +394,22 @@ class Log:
     """Samples in a CSV file, each written at once.
 
     Args:
+        path: of the file.
+        row: type of the samples, a dataclass.
+        interval: steps between samples.
         restart: step from which a run continues: earlier rows are kept; None for a new run.
 
     Attributes:
         goes_on: whether the file contains rows of an earlier run.
     """
 
-    def __init__(self, path: str, interval: int, restart: int | None):
-        self.goes_on = restart is not None and keep_rows(path, restart, interval)
+    def __init__(self, path: str, row: type, interval: int, restart: int | None):
+        names = [field.name for field in fields(row)]
+        self.goes_on = restart is not None and keep_rows(path, restart, interval, names)
         self._file = open(path, "a" if self.goes_on else "w", newline="", encoding="utf-8")
         self._table = csv.writer(self._file)
         if not self.goes_on:
-            self._table.writerow([field.name for field in fields(Sample)])
+            self._table.writerow(names)
 
     def __enter__(self):
         return self
@@ -375,7 +417,7 @@ class Log:
     def __exit__(self, *_):
         self._file.close()
 
-    def write(self, one: Sample) -> None:
+    def write(self, one: Sample | PressureSample) -> None:
         """Write a row."""
         self._table.writerow(astuple(one))
         self._file.flush()
@@ -402,3 +444,13 @@ def sample(simulation: app.Simulation, dof: int) -> Sample:
         2.0 * kinetic / (dof * BOLTZMANN) if dof else np.nan,
         state.getPeriodicBoxVolume().value_in_unit(unit.nanometer**3) if periodic else np.nan,
     )
+
+
+def pressure_sample(simulation: app.Simulation) -> PressureSample:
+    """Return the pressure tensor of molecules at the present state."""
+    tensor = pressure_tensor(simulation.context)
+    symmetric = 0.5 * (tensor + tensor.T)
+    elements = symmetric[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
+    picoseconds = simulation.context.getTime().value_in_unit(unit.picosecond)
+    pressure = float(np.trace(tensor)) / 3
+    return PressureSample(simulation.currentStep, picoseconds, pressure, *elements.tolist())

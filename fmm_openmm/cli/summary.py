@@ -22,6 +22,22 @@ class Sample:
     volume: float
 
 
+@dataclass
+class PressureSample:
+    """A row of the pressure log, bar: a third of the trace, and the elements of the symmetric
+    tensor of molecules."""
+
+    step: int
+    time_ps: float
+    pressure: float
+    xx: float
+    yy: float
+    zz: float
+    xy: float
+    xz: float
+    yz: float
+
+
 def seconds_per_step(walls: list[tuple[int, float]]) -> float:
     """Return the wall time of a step, without the first interval if there are several; NaN if there
     is none."""
@@ -29,7 +45,13 @@ def seconds_per_step(walls: list[tuple[int, float]]) -> float:
     return sum(wall for _, wall in counted) / sum(steps for steps, _ in counted)
 
 
-def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: float) -> dict:
+def summary(
+    args,
+    simulation: app.Simulation,
+    samples: list[Sample],
+    pressures: list[PressureSample],
+    seconds: float,
+) -> dict:
     """Return speed, means, and for NVE the drift: slope and residual of a line fitted to the total
     energy."""
     values = np.array([astuple(entry) for entry in samples])
@@ -45,6 +67,9 @@ def summary(args, simulation: app.Simulation, samples: list[Sample], seconds: fl
         "mean_volume": float(volume.mean()),
         "final_total_energy": samples[-1].total_energy,
     }
+    if pressures:
+        counted = pressures[1:] or pressures
+        result["mean_pressure_bar"] = float(np.mean([one.pressure for one in counted]))
     if args.ensemble == "nve" and len(samples) > 2:
         time_ps, energy = values[:, 1], values[:, 4]
         slope, intercept = np.polyfit(time_ps, energy, 1)
@@ -74,6 +99,8 @@ def described(result: dict) -> list[tuple[str, str]]:
         rows.append(("total energy", f"{result['final_total_energy']:.6f} kJ/mol"))
     if result["ensemble"] == "npt":
         rows.append(("mean volume", f"{result['mean_volume']:.4f} nm^3"))
+    if "mean_pressure_bar" in result:
+        rows.append(("mean pressure", f"{result['mean_pressure_bar']:.1f} bar"))
     if "drift_kT_ns_dof" in result:
         per_freedom = f"{result['drift_kT_ns_dof']:.3g} kT/ns per degree of freedom"
         rows.append(

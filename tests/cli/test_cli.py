@@ -1396,6 +1396,32 @@ def test_a_restarted_run_goes_on_where_it_was(name, ensemble, succeed, tmp_path)
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_the_pressure_of_a_run(succeed, fail, tmp_path):
+    """Rows as ``pressure_tensor`` gives them, also of a run that was continued."""
+    log, checkpoint = tmp_path / "pressure.csv", str(tmp_path / "run.xml")
+    argv = (*SIMULATION, "--pressure-log", str(log), "--interval", "4", "--seed", "3")
+    result = succeed(*argv, "--steps", "4", "--checkpoint", checkpoint, "--json")
+    succeed(*argv, "--steps", "8", "--restart", checkpoint)
+    rows = np.genfromtxt(log, delimiter=",", names=True)
+    assert rows["step"].tolist() == [0, 4, 8]
+    assert result["mean_pressure_bar"] == pytest.approx(rows["pressure"][1])
+    trace = rows["xx"] + rows["yy"] + rows["zz"]
+    assert rows["pressure"] == pytest.approx(trace / 3)
+    system = openmm.XmlSerializer.deserialize(Path("system.xml").read_text())
+    fmm.use_fmm(system).setForceGroup(1)
+    context = openmm.Context(
+        system,
+        openmm.VerletIntegrator(0.001),
+        openmm.Platform.getPlatformByName("Reference"),
+    )
+    context.setState(openmm.XmlSerializer.deserialize(Path(checkpoint).read_text()))
+    expected = fmm.pressure_tensor(context)
+    assert rows["xy"][1] == pytest.approx(0.5 * (expected[0, 1] + expected[1, 0]), rel=1e-6)
+    assert rows["zz"][1] == pytest.approx(expected[2, 2], rel=1e-6)
+    message = fail("run", *WATER, "--pressure-log", str(log), "--log", str(log))
+    assert "--pressure-log and --log are one file" in message
+
+
 def test_a_run_that_ended_between_log_and_checkpoint(succeed, fail, tmp_path):
     """Rows after the checkpoint are written anew, whole ones and one that was cut short."""
     log, checkpoint = tmp_path / "run.csv", str(tmp_path / "run.chk")
