@@ -30,7 +30,9 @@ def add_arguments(parser) -> None:
     """Add the arguments of the command: files, reference, PME tolerance and FMM options."""
     inputs.add_arguments(parser)
     parser.add_argument(
-        "--reference", choices=("auto", *sum(REFERENCES.values(), ())), default="auto"
+        "--reference",
+        choices=("auto", *dict.fromkeys(sum(REFERENCES.values(), ()))),
+        default="auto",
     )
     parser.add_argument(
         "--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)"
