@@ -206,6 +206,21 @@ def test_a_uniform_scaling_costs_nothing(boundary, monkeypatch):
     assert len(calls) == 1
 
 
+def test_another_shape_keeps_the_parameters():
+    """As long as they meet the tolerance; nothing is searched for."""
+    (boundary, x, q, pairs, box), _ = exact("oblique")
+    solver = CoulombSolver(q, box, pairs, 1e-5, boundary, positions=x)
+    solver.compute(x)
+    chosen = solver.parameters
+    for stretch in (1.01, 0.97, 1.2):
+        change = np.diag([stretch, 1 / stretch, 1.0])
+        moved, cell = x @ change, box @ change
+        expected = partial_ewald_sum(moved, q, cell_of(boundary, cell), pairs)
+        assert relative(solver.compute(moved, cell).forces, expected.forces) < 1e-5
+        for name in ("order", "near_radius", "smoothing"):
+            assert getattr(solver.parameters, name) == getattr(chosen, name)
+
+
 @pytest.mark.parametrize("boundary", ["slab", "c"])
 def test_net_charges_are_refused(boundary):
     q = scattered(net=1.0)[1]

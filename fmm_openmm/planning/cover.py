@@ -8,6 +8,7 @@ over at most half of the cell along x, y and z. It is done where the cost model 
 cheaper than boxes over the whole cell.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,6 +59,10 @@ def cover(
 ) -> Region | None:
     """The cheapest region, with its parameters, whose estimated error satisfies the request.
 
+    If particles between periodic images along some axes still fit into the boxes used before, only
+    the shape of the cell has changed. Order, near radius and smoothing are then kept as long as the
+    estimate allows.
+
     Args:
         positions: shape (n, 3), nm.
         cell: cell vectors, shape (3, 3), nm; None in free space.
@@ -68,6 +73,10 @@ def cover(
     """
     low, high = positions.min(0), positions.max(0)
     extent = high - low
+    if kept and Boundary.from_cell(cell).is_partial and not kept.outgrown(extent).any():
+        found = _adapted(request, load, cost, positions, cell, kept)
+        if found:
+            return found
     if kept:
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
     boundary = Boundary.from_cell(cell)
@@ -113,6 +122,27 @@ def cover(
     filled = min(1.0, len(positions) / (grid.per_box * np.diag(chosen.counts).prod()))
     lattice = grid.lattice(chosen.near_radius, filled)
     return Region(chosen, lattice, grid.width, corner_for(low, high, lattice, grid.width))
+
+
+def _adapted(
+    request: Request,
+    load: Load,
+    cost: CostModel,
+    positions: np.ndarray,
+    cell: np.ndarray | None,
+    kept: Region,
+) -> Region | None:
+    """A region for another shape of the cell with the parameters used before; None if its estimated
+    error would be too large."""
+    names = ("order", "near_radius", "smoothing")
+    before = {name: getattr(kept.parameters, name) for name in names}
+    if before == {name: getattr(request, name) for name in names}:
+        return None  # there is nothing to keep
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning would name parameters that nobody has given
+        found = cover(replace(request, **before), load, cost, positions, cell)
+    allowed = max(request.tolerance, request.expected(kept.parameters))
+    return found if found and request.expected(found.parameters) <= allowed else None
 
 
 def _is_alone(lattice: PaddedLattice) -> bool:

@@ -107,7 +107,7 @@ def _images(
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)
     fraction = (kappa / d) @ v.T
     fraction -= np.rint(fraction)
-    size = np.array([*stack.counts.diagonal()[:2].prod(keepdims=True)])
+    size = int(stack.counts[0, 0] * stack.counts[1, 1])  # of the group in the plane
     planes, place = np.unique(
         np.mod(np.rint(fraction[:, :2] * size), size), axis=0, return_inverse=True
     )
@@ -120,11 +120,11 @@ def _images(
     members = np.argsort(place.ravel(), kind="stable")
     starts = np.searchsorted(place.ravel()[members], np.arange(len(planes) + 1))
 
-    plane_waves = _plane_waves(stack, planes, span, top, accuracy)
-    rows = max(1, CHUNK // (term_count(top) * max(plane_waves.shape[1], len(waves))))
+    rows = max(1, CHUNK // (term_count(top) * len(waves)))
     for first in range(0, len(planes), rows):
         last = min(first + rows, len(planes))
-        values = _waves(stack, layers, plane_waves[first:last], top, phases)
+        plane_waves = _plane_waves(stack, planes[first:last], span, top, accuracy)
+        values = _waves(stack, layers, plane_waves, top, phases)
         chosen = members[starts[first] : starts[last]]
         yield chosen, values[place.ravel()[chosen] - first, :, along[chosen]].T
 
