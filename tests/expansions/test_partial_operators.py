@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import scipy.fft
+from scipy.linalg import expm
 
 from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box import PaddedLattice, index_grid
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
 from fmm_openmm.expansions.operators import lattice_operator, slab, wire
+from fmm_openmm.expansions.operators.derivatives import GENERATORS, operator_derivatives
 from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -108,3 +110,30 @@ def test_splitting_does_not_matter(name, monkeypatch):
     monkeypatch.setattr(wire, "RATIO", 0.1)
     other = displacements(lattice_operator(lattice, ORDER), lattice)
     assert (np.abs(other - chosen).max(1) / SCALE).max() < 1e-11
+
+
+@pytest.mark.parametrize("generator", [2, 3, 4])
+def test_shears_of_a_slab(generator):
+    """The derivative of the potential at displacements beyond the near stencil. Shears along z tilt
+    the images that the sum over the stack has, and a layer of boxes fills most of its period."""
+    boxes = np.array([[1.18, 0.0, 0.0], [0.2, 0.89, 0.0], [0.0, 0.0, 0.952]])
+    boxes /= np.cbrt(np.linalg.det(boxes))
+    counts = np.array([[5, 0, 0], [2, 6, 0], [0, 0, 7]])
+    cell = EMPTY_SPACE.copy()
+    cell[:2] = counts[:2] @ boxes
+    padded = False, False, True
+    lattice = PaddedLattice(counts, 2.3, cell=cell, padded=padded, boxes=boxes)
+    derivative = operator_derivatives(lattice, 1)[generator, 0]
+    found = scipy.fft.irfftn(derivative, lattice.fft_shape).ravel()
+    for offset in ([0, 0, 3], [2, 1, 5], [1, 2, -5], [2, -1, 4]):
+        potentials = []
+        for step in (1e-4, -1e-4):
+            change = expm(step * GENERATORS[generator])
+            strained = lattice.cell.copy()
+            strained[:2] = lattice.cell[:2] @ change
+            place = np.array([np.zeros(3), offset @ lattice.boxes @ change])
+            charges = np.array([1.0, 0.0])
+            potentials.append(partial_ewald_sum(place, charges, strained).potentials[1])
+        expected = (potentials[0] - potentials[1]) / (2e-4 * COULOMB_CONSTANT)
+        slot = lattice.slot(np.array([offset]))[0]
+        assert found[slot] == pytest.approx(expected, abs=1e-9)

@@ -173,10 +173,9 @@ def _waves(
     total = np.zeros((len(wave), term_count(top), phases.shape[1]))
     l = degrees(top)
     for side in (1.0, -1.0):
-        factor = np.exp(g[..., None] * (side * z - period[2])) * turned
-        factor *= (~zero * 2 * np.pi / (area * g * -np.expm1(-g * period[2] - side * 1j * shift)))[
-            ..., None
-        ]
+        image = -g * period[2] - side * 1j * shift  # exp(image) / (1 - exp(image)) = u
+        factor = np.exp(side * g[..., None] * z + image[..., None]) * turned
+        factor *= (~zero * 2 * np.pi / (area * g * -np.expm1(image)))[..., None]
         both = _derivatives(g, turn, top, side) @ (factor @ phases)
         total += np.where((l % 2 == 0)[:, None], both.real, both.imag)
     for row in np.flatnonzero(zero.any(1)):
