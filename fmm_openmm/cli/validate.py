@@ -16,7 +16,7 @@ from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.convert.openmm_system import nonbonded_force
-from fmm_openmm.integration.validation import REFERENCES, reference_cutoff
+from fmm_openmm.integration.validation import REFERENCE_NAMES, reference_cutoff
 
 EWALD_LIMIT = 50_000
 """Largest number of particles for which "auto" selects the Ewald sum, about half a minute."""
@@ -29,11 +29,7 @@ EXAMPLE = """fmm-openmm validate protein.pdb --forcefield amber14-all.xml \\
 def add_arguments(parser) -> None:
     """Add the arguments of the command: files, reference, PME tolerance and FMM options."""
     inputs.add_arguments(parser)
-    parser.add_argument(
-        "--reference",
-        choices=("auto", *dict.fromkeys(sum(REFERENCES.values(), ()))),
-        default="auto",
-    )
+    parser.add_argument("--reference", choices=("auto", *REFERENCE_NAMES), default="auto")
     parser.add_argument(
         "--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)"
     )

@@ -38,6 +38,9 @@ REFERENCES = {
 }
 """Names of references by boundary, the default first."""
 
+REFERENCE_NAMES = tuple(dict.fromkeys(name for names in REFERENCES.values() for name in names))
+"""All of them, each once."""
+
 CONVERGED = 1e-7
 """``ewaldErrorTolerance`` of PME as the reference, whose relative force error then is a few
 1e-6."""
@@ -106,7 +109,7 @@ def validate(
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    check_choice(reference, (None, *sum(REFERENCES.values(), ())), "reference")  # type: ignore[arg-type]
+    check_choice(reference, (None, *REFERENCE_NAMES), "reference")  # type: ignore[arg-type]
     definition, nonbonded = electrostatics(system)
     boundary = definition.boundary
     reference = reference or REFERENCES[boundary][0]

@@ -4,7 +4,6 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupyx.scipy.sparse.linalg import LinearOperator
 
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
@@ -150,8 +149,10 @@ class CudaChargeSets(ChargeSets):
             matrix = energies[:groups]
             return 0.5 * (matrix + matrix.T)
 
-    def operator(self) -> LinearOperator:
+    def operator(self):
         """The Coulomb matrix, for arrays on the device."""
+        # needs cuBLAS, which nothing else does
+        from cupyx.scipy.sparse.linalg import LinearOperator
 
         def product(columns):
             sets = columns.reshape(self.count, -1).T

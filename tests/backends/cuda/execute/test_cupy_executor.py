@@ -63,7 +63,7 @@ current: list[Stream] = []
 
 @pytest.fixture
 def evaluator(monkeypatch):
-    def allocated(program):
+    def allocated(program, given):
         buffers = program.buffers.items()
         return {name: np.zeros(each.shape, each.dtype).view(Array) for name, each in buffers}
 
