@@ -118,9 +118,18 @@ def check_points(points) -> np.ndarray:
         ValueError: as for :func:`check_positions`.
     """
     array = check_numbers(points, "nanometer", "points")
-    if array.ndim != 2 or array.shape[1] != 3 or len(array) == 0:
-        raise ValueError(f"`points` must have shape (m, 3) with m >= 1, got {array.shape}")
+    check_points_shape(array.shape)
     return check_positions(array, len(array), "points")
+
+
+def check_points_shape(shape: tuple[int, ...]) -> None:
+    """Refuse points, on the host or a device, whose shape is not (m, 3).
+
+    Raises:
+        ValueError: it is not, or there is no point.
+    """
+    if len(shape) != 2 or shape[1] != 3 or shape[0] == 0:
+        raise ValueError(f"`points` must have shape (m, 3) with m >= 1, got {shape}")
 
 
 def check_groups(groups, particles: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from fmm_openmm.checks import (
     check_extent,
     check_groups,
     check_points,
+    check_points_shape,
     check_positions,
 )
 from fmm_openmm.errors import UnsupportedError, warn
@@ -393,10 +394,10 @@ class CoulombSolver:
     def _with_points_on_device(self, positions, box_vectors, points, virial: bool) -> CoulombResult:
         """The result with potentials and fields at points, on the device."""
         cell = self._cell(box_vectors)
-        if not is_on_device(points):
+        if is_on_device(points):
+            check_points_shape(points.shape)
+        else:
             points = check_points(points)
-        elif points.ndim != 2 or points.shape[1] != 3 or len(points) == 0:
-            raise ValueError(f"`points` must have shape (m, 3) with m >= 1, got {points.shape}")
         result = self._retried(lambda: self._evaluated(positions, cell))
         with EVALUATION:
             evaluator: Any = self._evaluator_for(self._planner.plan(positions, cell))
@@ -487,7 +488,7 @@ class CoulombSolver:
             box_vectors: see :meth:`compute`.
 
         Returns:
-            shape (G, G), symmetric, kJ/mol; on the device of the positions.
+            shape (G, G), symmetric, kJ/mol; of CuPy where positions are evaluated on the device.
 
         Raises:
             ValueError, TypeError: groups are not numbered from 0 without gaps, or as

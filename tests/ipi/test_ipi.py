@@ -18,7 +18,7 @@ pytest.importorskip("ipi", reason="needs i-PI: pip install 'fmm_openmm[ipi]'")
 from fmm_openmm.ipi.fmm_driver import FMMDriver
 
 EDGE = 4 * 0.564 / BOHR / 2
-"""Of the cube with 64 ions, bohr."""
+"""Edge of the cube with 64 ions, bohr."""
 
 INPUT = """\
 <simulation verbosity='low'>

@@ -74,8 +74,8 @@ def image_sum(x, q, vectors, reach):
 
 @pytest.mark.parametrize("boundary", PARTIAL)
 def test_sums_over_images(boundary):
-    """Of neutral cells whose moments vanish up to the quadrupole the images converge: their error
-    falls with the inverse reach to the third power at least."""
+    """The images of a neutral cell whose moments vanish up to the quadrupole: the error of their
+    sum falls with the inverse cut-off to the third power at least."""
     corners = np.stack(np.meshgrid(*3 * [[0, 1]]), -1).reshape(-1, 3)
     x, q = 0.4 * corners + 0.1, (-1.0) ** corners.sum(1)
     cell = cell_of(boundary, SKEWED)

@@ -37,7 +37,7 @@ def test_values(name):
 
 
 def test_exclusions_at_the_nearest_image():
-    """Of positions that were wrapped atom by atom."""
+    """Pairs are excluded at their nearest image where positions were wrapped atom by atom."""
     cell = torch.eye(3, dtype=torch.float64)
     x = torch.tensor([[0.98, 0.5, 0.5], [0.05, 0.5, 0.5], [0.4, 0.2, 0.1]], dtype=torch.float64)
     q = torch.tensor([-0.8, 0.4, 0.7], dtype=torch.float64)

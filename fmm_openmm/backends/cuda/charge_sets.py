@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
-from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.pipeline.sets import MOST_SETS, SORTING, SUMMING, build_sets
 from fmm_openmm.backends.cuda.program import SETUP
@@ -33,14 +33,8 @@ class SetsRun:
 
     def __init__(self, specification: Specification, sets: int, fields: bool):
         program = build_sets(specification, current_device(), sets, fields)
-        try:
+        with explained(program):
             self._run, self._sums = Run(program), load("set_sums", program.macros)
-        except Exception as error:
-            wanted = sum(buffer.nbytes for buffer in program.buffers.values())
-            fault = out_of_memory(error, wanted) or missing(error)
-            if fault is None:
-                raise
-            raise fault from None
         self.buffers = self._run.buffers
         self._owner: CudaChargeSets | None = None
         self._parameters: np.ndarray | None = None
@@ -151,7 +145,7 @@ class CudaChargeSets(ChargeSets):
 
     def operator(self):
         """The Coulomb matrix, for arrays on the device."""
-        # needs cuBLAS, which nothing else does
+        # imports cuBLAS, which not every machine with CuPy has
         from cupyx.scipy.sparse.linalg import LinearOperator
 
         def product(columns):

@@ -4,7 +4,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
-from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.pipeline.points import SOURCES, build_points
 from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.specification import Specification
@@ -28,14 +28,8 @@ class PointsRun:
         self._points = min(points, MOST_POINTS)
         program = build_points(specification, current_device(), self._points)
         sources = {name: particles[source] for name, source in SOURCES.items()}
-        try:
+        with explained(program):
             self._run = Run(program, sources)
-        except Exception as error:
-            wanted = sum(buffer.nbytes for buffer in program.buffers.values())
-            fault = out_of_memory(error, wanted) or missing(error)
-            if fault is None:
-                raise
-            raise fault from None
         self._run.queue(SETUP)
         self._parameters: np.ndarray | None = None
 

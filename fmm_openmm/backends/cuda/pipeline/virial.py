@@ -22,7 +22,8 @@ BLOCK = 256
 """Threads of a block of lattice_work and of virial."""
 
 ACCURACY = 1e-15
-"""Of the operators whose differences are taken."""
+"""Size of the terms left out of the operators whose differences are taken, relative as in
+:func:`fmm_openmm.expansions.operators.lattice_operator`."""
 
 
 def lattice_work(b: Builder) -> None:

@@ -1,7 +1,11 @@
 """What CuPy and CUDA raise where something is missing, as errors that a caller can act on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from cupy.cuda.compiler import CompileException
 
+from fmm_openmm.backends.cuda.program import Program
 from fmm_openmm.errors import UnsupportedError
 
 OUT_OF_MEMORY = ("out of memory", "MemoryAllocation")
@@ -26,6 +30,19 @@ def missing(error: Exception) -> UnsupportedError | None:
     if not isinstance(error, MISSING):
         return None
     return UnsupportedError(f"`backend='cuda'` cannot be set up here: {_first_line(error)}")
+
+
+@contextmanager
+def explained(program: Program) -> Iterator[None]:
+    """Errors while a program is allocated and compiled, as those that a caller can act on."""
+    try:
+        yield
+    except Exception as error:
+        wanted = sum(buffer.nbytes for buffer in program.buffers.values())
+        fault = out_of_memory(error, wanted) or missing(error)
+        if fault is None:
+            raise
+        raise fault from None
 
 
 def _first_line(error: Exception) -> str:
