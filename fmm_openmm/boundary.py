@@ -14,6 +14,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from fmm_openmm.checks import check_choice
+from fmm_openmm.errors import UnsupportedError
 
 PERIODIC, OPEN = (True, True, True), (False, False, False)
 
@@ -35,6 +36,10 @@ messages."""
 EMPTY_SPACE = np.diag(np.full(3, np.inf))
 """The cell of particles that have no images."""
 
+
+NEUTRAL = 1e-3
+"""Largest net charge of a slab or wire that counts as rounding, e; relative to the sum of all
+magnitudes where that is less than 1 e."""
 
 SAME_PLACE = 1e-7
 """Distance below which places are the same, in cell vectors, or in nm along axes without images."""
@@ -135,3 +140,20 @@ class Boundary:
         if cell is None or not self.fills_space:
             return 0.0
         return 1.0 / float(np.prod(np.diag(cell)))
+
+
+def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
+    """Refuse a net charge of charges, shape (n,), e, in a slab or wire, where there is no
+    background and the potential of its images diverges.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    if not boundary.is_partial:
+        return
+    total = float(charges.sum())
+    if abs(total) > NEUTRAL * min(1.0, np.abs(charges).sum()):
+        raise UnsupportedError(
+            f"`charges` must be neutral in total with `boundary={boundary.name!r}`, "
+            f"got a net charge of {total:.6g} e: add counterions"
+        )

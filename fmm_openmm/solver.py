@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, backend_class, choose_backend, fallback, open_sum
-from fmm_openmm.boundary import Boundary
+from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
 from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix, DeviceCoulombMatrix
 from fmm_openmm.checks import (
@@ -56,11 +56,6 @@ from fmm_openmm.units import COULOMB_CONSTANT
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
-
-
-NEUTRAL = 1e-3
-"""Largest net charge of a slab or wire that counts as rounding, e; relative to the sum of all
-magnitudes where that is less than 1 e."""
 
 
 @lists_options(Request)
@@ -144,7 +139,7 @@ class CoulombSolver:
         self._host_charges = check_charges(charges)
         self._device_charges: Any = None  # if newer
         self._count = len(self._host_charges)
-        self._refuse_net_charge(self._host_charges)
+        check_neutral(self._host_charges, self._boundary)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
         if self._boundary.is_open:
@@ -244,7 +239,7 @@ class CoulombSolver:
             raise ValueError(
                 f"`charges` must have shape {(self._count,)} as at creation, got {replaced.shape}"
             )
-        self._refuse_net_charge(replaced)
+        check_neutral(replaced, self._boundary)
         with EVALUATION:
             if stay:
                 self._device_charges = replaced
@@ -749,18 +744,6 @@ class CoulombSolver:
         if frame is None:
             return positions
         return check_positions(to_host(positions), self._count) @ frame.axes
-
-    def _refuse_net_charge(self, charges: np.ndarray) -> None:
-        """Refuse a net charge where there is no background and the potential of its images
-        diverges."""
-        if not self._boundary.is_partial:
-            return
-        total = float(charges.sum())
-        if abs(total) > NEUTRAL * min(1.0, np.abs(charges).sum()):
-            raise UnsupportedError(
-                f"`charges` must be neutral in total with `boundary={self._boundary.name!r}`, "
-                f"got a net charge of {total:.6g} e: add counterions"
-            )
 
 
 def _volume(cell: np.ndarray | None) -> float | None:

@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "charge_sets": ["arrays", "checks", "results", "stages"],
     "checks": BASE,
     "options": [*BASE, "checks"],
-    "boundary": ["checks"],
+    "boundary": ["checks", "errors"],
     "box": [*BASE, "checks", "boundary"],
     "octree": ["box"],
     "specification": ["box"],

@@ -6,6 +6,7 @@ from fmm_openmm.box.group import row_cycle
 from fmm_openmm.box.lattice import DISTANT, ORIGIN, BoxLattice
 from fmm_openmm.box.padded import PaddedLattice
 from fmm_openmm.box.stencil import index_grid, near_stencil, within
+from fmm_openmm.box.unwrap import unwrap
 from fmm_openmm.box.vectors import MAX_STRAIN, SAME_SHAPE, check_box_vectors, strain
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "near_stencil",
     "row_cycle",
     "strain",
+    "unwrap",
     "within",
 ]

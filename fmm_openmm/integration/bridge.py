@@ -146,8 +146,7 @@ class HostBridge:
                     f"the FMMForce has {particles} particles, but the System has {len(positions)}: "
                     "add one particle to the force for each of the System before a Context is made"
                 )
-            cell = self._structure.cell(box_vectors)
-            solver = self._loaded_solver(charges, cell, positions)
+            solver, positions, cell = self._loaded_solver(charges, positions, box_vectors)
             return solver.compute(positions, cell, **quantities)
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
@@ -160,8 +159,7 @@ class HostBridge:
         and global parameters."""
         with self._lock:
             charges = self.parameters_in(values).charges(values)
-            cell = self._structure.cell(box_vectors)
-            solver = self._loaded_solver(charges, cell, positions)
+            solver, _, cell = self._loaded_solver(charges, positions, box_vectors)
             return solver.parameters_for(cell), solver.backend
 
     def parameters_in(self, values) -> Parameters:
@@ -202,14 +200,19 @@ class HostBridge:
             if isinstance(self._definition, Definition):
                 self._definition = self._definition.pack()
 
-    def _loaded_solver(self, charges, cell, positions) -> CoulombSolver:
+    def _loaded_solver(
+        self, charges, positions, box_vectors
+    ) -> tuple[CoulombSolver, np.ndarray, np.ndarray | None]:
+        """The solver with the given charges, and the positions and the cell for it."""
+        positions = self._structure.unwrapped(positions, box_vectors)
+        cell = self._structure.cell(box_vectors)
         if self._solver is None:
             self._solver = self._structure.solver(self.definition.options, charges, cell, positions)
             self._loaded = charges
         if self._loaded is not charges:
             self._solver.set_charges(charges)
             self._loaded = charges
-        return self._solver
+        return self._solver, positions, cell
 
 
 signals.install(live)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 
 from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_charges, check_exclusions
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.table import Table, unpacked
@@ -54,13 +55,20 @@ class Structure:
     boundary: Boundary
 
     def cell(self, box_vectors: np.ndarray) -> np.ndarray | None:
-        """Cell for the solver from the box vectors of a Context; None in free space."""
-        return self.boundary.cell(box_vectors)
+        """Box vectors for the solver from those of a Context; None in free space."""
+        return None if self.boundary.is_open else box_vectors
+
+    def unwrapped(self, positions: np.ndarray, box_vectors: np.ndarray) -> np.ndarray:
+        """Positions, shape (n, 3), nm, of which OpenMM may have wrapped any at the box vectors: in
+        a slab or wire :func:`fmm_openmm.box.unwrap`, else unchanged."""
+        if not self.boundary.is_partial:
+            return positions
+        return unwrap(positions, box_vectors, self.boundary)
 
     def solver(
         self, options: Options, charges: np.ndarray, cell: np.ndarray | None, positions
     ) -> CoulombSolver:
-        """A solver for charges, shape (n,), e, a cell, shape (3, 3), nm, or None, and typical
+        """A solver for charges, shape (n,), e, box vectors, shape (3, 3), nm, or None, and typical
         positions, shape (n, 3), nm."""
         return CoulombSolver(
             charges,
@@ -261,9 +269,14 @@ class Definition:
 
     def set_boundary(self, boundary: Boundary) -> None:
         if not boundary.fills_space and self.options.grid is not None:
+            where = (
+                "without periodic boundary conditions"
+                if boundary.is_open
+                else f"with `boundary={boundary.name!r}`"
+            )
             raise ValueError(
-                "`grid` must be None without periodic boundary conditions, where the boxes follow "
-                f"the particles, got {self.options.grid}"
+                f"`grid` must be None {where}, where the boxes follow the particles, "
+                f"got {self.options.grid}"
             )
         if boundary != self.boundary:
             self.boundary = boundary

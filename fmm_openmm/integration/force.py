@@ -11,7 +11,7 @@ import numpy as np
 import openmm
 from openmm import unit
 
-from fmm_openmm.boundary import Boundary
+from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
@@ -61,6 +61,12 @@ class FMMForce(_PythonForce):
     ``setUsesPeriodicBoundaryConditions(False)`` the particles are in free space: only n = 0
     contributes, and the net charge is arbitrary, as with OpenMM's NoCutoff.
 
+    A slab has images along two of the box vectors, a wire along one, as in
+    :class:`fmm_openmm.CoulombSolver`. The other box vectors are the extent of the System's other
+    forces only. OpenMM may have wrapped any particle at them: each is moved to the image next to
+    the others, with the box cut at the widest gap among the particles. There must be vacuum,
+    without which an evaluation raises an error.
+
     Particles, exclusions and parameter offsets are added as to any force of OpenMM. The charge of
     a particle is ``base + sum(scale * parameter)`` over its parameter offsets. The force differs
     from a ``NonbondedForce`` in these points:
@@ -92,6 +98,8 @@ class FMMForce(_PythonForce):
 
     Args:
         tolerance: largest relative RMS force error.
+        boundary: the box vectors along which there are images: "periodic" (all), "slab" (a and
+            b), "wire" (c), any of "ab", "bc", "ac", "a", "b" and "c", or "open".
         options: keywords of
             :class:`ForceKeywords <fmm_openmm.integration.options.ForceKeywords>`.
 
@@ -101,10 +109,18 @@ class FMMForce(_PythonForce):
     """
 
     @suggests_keywords(like=Options)
-    def __init__(self, tolerance: float = TOLERANCE, **options: "Unpack[ForceKeywords]"):
+    def __init__(
+        self,
+        tolerance: float = TOLERANCE,
+        *,
+        boundary: str = "periodic",
+        **options: "Unpack[ForceKeywords]",
+    ):
         chosen = Options(tolerance, **options)
         chosen.check_available()
-        self._start(HostBridge(Definition(chosen)))
+        definition = Definition(chosen)
+        definition.set_boundary(Boundary.from_name(boundary))
+        self._start(HostBridge(definition))
 
     def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
         self._bridge, self._is_view = bridge, False
@@ -374,12 +390,15 @@ class FMMForce(_PythonForce):
 
     def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None:
         """Set whether there are periodic images (the default) or the particles are in free space.
+        A slab or wire is periodic, and remains what it is where True is set.
 
         Raises:
             ValueError: False together with the option ``grid``, or a change after a Context has
                 used the force.
         """
-        if self._bridge.in_contexts and bool(periodic) != self.usesPeriodicBoundaryConditions():
+        if bool(periodic) == (not self._definition.boundary.is_open):
+            return
+        if self._bridge.in_contexts:
             raise ValueError(
                 "setUsesPeriodicBoundaryConditions: the boundary of an FMMForce must not change "
                 "once a Context has used it; set it in a copy.deepcopy(system)"
@@ -651,6 +670,7 @@ class FMMForce(_PythonForce):
         nonbonded_force: openmm.NonbondedForce,
         *,
         tolerance: float = TOLERANCE,
+        boundary: str | None = None,
         **options: "Unpack[ForceKeywords]",
     ) -> "FMMForce":
         """A force with the charges, charge offsets and boundary of a NonbondedForce; every
@@ -662,11 +682,14 @@ class FMMForce(_PythonForce):
         Args:
             nonbonded_force: the source.
             tolerance: largest relative RMS force error.
+            boundary: as of :class:`FMMForce`; None for that of the NonbondedForce. A slab or wire
+                needs one that is periodic.
             options: other keywords of :class:`FMMForce`.
 
         Raises:
             TypeError: not a NonbondedForce.
-            ValueError, UnsupportedError: as :class:`FMMForce`.
+            ValueError, UnsupportedError: as :class:`FMMForce`; or the boundary does not fit that
+                of the NonbondedForce, or charges of a slab or wire are not neutral.
         """
         if not isinstance(nonbonded_force, openmm.NonbondedForce):
             raise TypeError(
@@ -674,13 +697,15 @@ class FMMForce(_PythonForce):
                 f"{type(nonbonded_force).__name__}"
             )
         made = cls(tolerance, **options)
-        made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
+        made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0], boundary)
         return made
 
-    def _fill(self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray) -> None:
+    def _fill(
+        self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray, boundary: str | None
+    ) -> None:
         """Fill the empty force from a NonbondedForce with the given charges, shape (n,), e."""
         definition = self._definition
-        definition.set_boundary(Boundary((nonbonded_force.usesPeriodicBoundaryConditions(),) * 3))
+        definition.set_boundary(_boundary_for(nonbonded_force, boundary))
         definition.fill(charges, excepted_pairs(nonbonded_force))
         definition.set_exclusions_periodic(
             nonbonded_force.getExceptionsUsePeriodicBoundaryConditions()
@@ -693,6 +718,7 @@ class FMMForce(_PythonForce):
                     definition.add_global_parameter(name, defaults[name])
                     known.add(name)
                 definition.add_offset(name, particle, scale)
+        check_neutral(definition.parameters.charges(defaults), definition.boundary)
         self._group = nonbonded_force.getForceGroup()
 
     def __copy__(self) -> "FMMForce":
@@ -731,6 +757,25 @@ def _state(context: openmm.Context) -> openmm.State:
     """State with positions, box vectors and global parameters; OpenMM's error without positions."""
     context.getState(energy=True, groups=0)
     return context.getState(positions=True, parameters=True)
+
+
+def _boundary_for(nonbonded_force: openmm.NonbondedForce, name: str | None) -> Boundary:
+    """The boundary of a name, or that of a NonbondedForce for None.
+
+    Raises:
+        ValueError: there is none of that name, or only one of the two is periodic.
+    """
+    periodic = nonbonded_force.usesPeriodicBoundaryConditions()
+    if name is None:
+        return Boundary((periodic,) * 3)
+    found = Boundary.from_name(name)
+    if found.is_open == periodic:
+        method = "NoCutoff" if periodic else "PME"
+        raise ValueError(
+            f"`boundary={name!r}` does not fit NonbondedForce {nonbonded_force.getName()!r}, which "
+            f"is {'' if periodic else 'not '}periodic: set its method to {method}"
+        )
+    return found
 
 
 def _integer(value, name: str) -> int:

@@ -126,6 +126,8 @@ def validate(
     structure = definition.structure
     charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
+    if cell is not None:
+        positions = structure.unwrapped(positions, cell)
     if reference == "pme" and reference_cutoff(cell) is None:  # type: ignore[arg-type]
         widths = " x ".join(f"{width:g}" for width in np.diag(cell))  # type: ignore[arg-type]
         raise UnsupportedError(
@@ -161,6 +163,7 @@ def _reference(reference: str, charges, structure, positions, cell) -> tuple[str
     """Name of the converged sum, and its energy and forces."""
     oracle = ORACLES[structure.boundary]
     if reference == oracle.name:
+        cell = structure.boundary.cell(cell)
         result = oracle.sum(positions, charges, cell, structure.exclusions, structure.periodic)
         return oracle.title, (result.energy, result.forces)
     if reference == "pme":

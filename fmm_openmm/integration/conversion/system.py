@@ -32,6 +32,7 @@ def use_fmm(
     system: openmm.System,
     tolerance: float = TOLERANCE,
     *,
+    boundary: str | None = None,
     allow_reaction_field: bool = False,
     **options: "Unpack[ForceKeywords]",
 ) -> FMMForce:
@@ -52,6 +53,9 @@ def use_fmm(
         system: System with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff. Further
             NonbondedForces may have only Lennard-Jones interactions.
         tolerance: largest relative RMS force error.
+        boundary: along which box vectors the charges have images, as of :class:`FMMForce`: "slab"
+            or "wire", for instance. Lennard-Jones keeps its images along all three. None for the
+            boundary of the NonbondedForce.
         allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic. Their reaction field
             is replaced by the full Coulomb interaction, periodic or in free space, which is another
             physics. Lennard-Jones remains cut off.
@@ -73,7 +77,7 @@ def use_fmm(
     nonbonded, place = _convertible_force(system, allow_reaction_field)
     force = FMMForce(tolerance, **options)
     parameters = particle_parameters(nonbonded)
-    force._fill(nonbonded, parameters[:, 0])
+    force._fill(nonbonded, parameters[:, 0], boundary)
     original = Original.from_force(nonbonded, force._definition.parameters.base)
     original = replace(
         original,

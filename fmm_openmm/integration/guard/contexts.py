@@ -5,13 +5,15 @@ Context, in ``openmm.Context(...)``, hence also in ``openmm.app.Simulation``, an
 ``context.reinitialize()``; and where a NonbondedForce copies its charges to one, in
 ``force.updateParametersInContext(context)``. It is installed by the import of
 ``fmm_openmm.integration``, which every FMMForce causes, even one read from XML. Contexts that
-OpenMM creates itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not checked."""
+OpenMM creates itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not checked. The same
+places warn about forces that a slab or wire does not suit."""
 
 import functools
 
 import openmm
 
 from fmm_openmm.integration.guard.edits import check_sent, check_system, may_be_converted
+from fmm_openmm.integration.guard.vacuum import warn_about_vacuum
 from fmm_openmm.integration.guard.wrapping import wrap
 
 _MARK = "_fmm_openmm_plain"
@@ -57,6 +59,7 @@ def _check_sent(force, *args, **keywords) -> None:
 def _check(system) -> None:
     if isinstance(system, openmm.System) and may_be_converted(system):
         check_system(system)
+        warn_about_vacuum(system)
 
 
 _CHECKS = (

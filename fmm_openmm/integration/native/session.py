@@ -18,7 +18,7 @@ from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
-from fmm_openmm.errors import openmm_callback
+from fmm_openmm.errors import UnsupportedError, openmm_callback
 from fmm_openmm.integration.definition import Structure, pair_set
 from fmm_openmm.integration.identity import Bridge
 from fmm_openmm.integration.native import plugin
@@ -73,7 +73,14 @@ class Session:
             cell: box vectors, shape (3, 3), nm.
             values: values of the global parameters.
             positions: shape (n, 3), nm; needed for a region.
+
+        Raises:
+            UnsupportedError: a slab or wire, which is left to the host bridge.
         """
+        if self._boundary.is_partial:
+            raise UnsupportedError(
+                f"`boundary={self._boundary.name!r}` is computed on the host bridge"
+            )
         given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
         if self.planner is None:
