@@ -48,7 +48,7 @@ def add_arguments(parser) -> None:
         "(frames, 3, 3)",
     )
     add_plot_argument(group)
-    options.add_fmm_arguments(parser, context=False)
+    options.add_fmm_arguments(parser, context=False, without=("boundary",))
 
 
 def run(args, terminal) -> Outcome:

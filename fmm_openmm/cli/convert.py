@@ -3,9 +3,12 @@
 The file is what fmm_openmm.ChargeSystem.load reads.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from fmm_openmm.cli import inputs, notes
+from fmm_openmm.cli.options import add_boundary_argument
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.convert import ChargeSystem
 
@@ -18,6 +21,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT.npz", help="the file to write"
     )
+    add_boundary_argument(parser)
     add_plot_argument(parser)
 
 
@@ -29,6 +33,8 @@ def run(args, terminal) -> Outcome:
     with terminal.progress("reading"):
         molecules = inputs.load(args)
         system = ChargeSystem.from_openmm(molecules.system, molecules.positions)
+        if args.boundary:
+            system = replace(system, boundary=args.boundary)
     noted = notes.look(args, molecules, terminal)
     system.save(args.output)
     if drawing:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fmm_openmm import ChargeSystem, UnsupportedError, find_fmm
+from fmm_openmm import ChargeSystem, FMMForce, UnsupportedError, find_fmm
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli import inputs, readers
 from fmm_openmm.convert.openmm_system import nonbonded_force
 
@@ -26,15 +27,24 @@ def look(args, molecules: readers.Molecules, terminal) -> dict:
     """
     system = molecules.system
     forces = find_fmm(system) or [nonbonded_force(system)]
-    periodic = forces[0].usesPeriodicBoundaryConditions()
-    notes = _box_notes(args, system) if periodic else [_no_box(args)]
+    boundary = boundary_of(args, forces[0])
+    notes = [_no_box(args)] if boundary.is_open else _box_notes(args, system, boundary)
     if _is_uncharged(system):
         notes.append("all charges are zero: there is no Coulomb interaction")
     for note in notes:
         terminal.say(note)
     if notes:
         terminal.say()
-    return {"boundary": "periodic" if periodic else "free space", "notes": notes}
+    return {"boundary": "free space" if boundary.is_open else boundary.name, "notes": notes}
+
+
+def boundary_of(args, force) -> Boundary:
+    """Return the boundary of the command line, else that of an FMMForce or NonbondedForce."""
+    if name := getattr(args, "boundary", None):
+        return Boundary.from_name(name)
+    if isinstance(force, FMMForce):
+        return force._definition.boundary
+    return Boundary((force.usesPeriodicBoundaryConditions(),) * 3)
 
 
 def _is_uncharged(system) -> bool:
@@ -55,13 +65,13 @@ def _no_box(args) -> str:
     return f"no periodic box in {' and '.join(args.files)}: free space; --box to set one"
 
 
-def _box_notes(args, system) -> list[str]:
+def _box_notes(args, system, boundary: Boundary) -> list[str]:
     """Return notes on the size of a periodic box."""
     box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
     narrowest, volume = np.diag(box).min(), np.prod(np.diag(box))
     atoms = sum(not system.isVirtualSite(i) for i in range(system.getNumParticles()))
     density, notes = atoms / volume, []
-    if not DENSITIES[0] <= density <= DENSITIES[1]:
+    if boundary.fills_space and not DENSITIES[0] <= density <= DENSITIES[1]:
         notes.append(
             f"{atoms:,} atom{'' if atoms == 1 else 's'} in {volume:.4g} nm^3: {density:.3g} atoms "
             "per nm^3, where liquids and solids have 20 to 200: is the box in nm?"

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import openmm
 
+from fmm_openmm.boundary import NAMES
 from fmm_openmm.integration.options import ONLY_IN_CONTEXT, Options
 
 
@@ -29,8 +30,19 @@ def add_fmm_arguments(parser, context: bool = True, without: tuple[str, ...] = (
     group = parser.add_argument_group(
         "FMM", "a System with an FMMForce keeps its options, unless any is given here"
     )
+    if "boundary" not in without:
+        add_boundary_argument(group)
     names = [row.name for row in fields(Options) if row.name not in without]
     _add(group, [name for name in names if context or name not in ONLY_IN_CONTEXT])
+
+
+def add_boundary_argument(parser) -> None:
+    """Add ``--boundary``."""
+    parser.add_argument(
+        "--boundary",
+        choices=tuple(NAMES),
+        help="box vectors along which the charges have images (default: those of the files)",
+    )
 
 
 def add_expansion_arguments(parser) -> None:
@@ -45,8 +57,9 @@ def _add(parser, names) -> None:
 
 
 def fmm_options(args) -> dict:
-    """Return the FMM options that were given, as keyword arguments."""
-    given = {field.name: getattr(args, field.name, None) for field in fields(Options)}
+    """Return the FMM options that were given, and the boundary, as keyword arguments."""
+    names = ["boundary", *(field.name for field in fields(Options))]
+    given = {name: getattr(args, name, None) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -77,7 +77,7 @@ def add_arguments(parser) -> None:
         "(default z)",
     )
     add_plot_argument(group)
-    options.add_fmm_arguments(parser, context=False, without=("grid",))
+    options.add_fmm_arguments(parser, context=False, without=("grid", "boundary"))
 
 
 def run(args, terminal) -> Outcome:

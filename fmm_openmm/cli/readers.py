@@ -10,7 +10,8 @@ import openmm
 from openmm import app, unit
 from openmm.app.internal.unitcell import computePeriodicBoxVectors
 
-from fmm_openmm import ChargeSystem, find_fmm
+from fmm_openmm import ChargeSystem, find_fmm, use_fmm
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.convert.cells import is_no_cell
 from fmm_openmm.convert.frames import read_frames
@@ -310,6 +311,9 @@ def _read_charges(found, args):
     )
     if box is not None:
         force.setCutoffDistance(usual_cutoff(box) if args.cutoff is None else args.cutoff)
+    if Boundary.from_name(charges.boundary).is_partial:
+        force.setUseDispersionCorrection(False)
+        use_fmm(system, boundary=charges.boundary)
     return _molecules(system, charges.positions, _topology_of(system), box)
 
 

@@ -171,11 +171,12 @@ def run(args, terminal) -> Outcome:
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
     """Return the FMMForce of the System; if there is none, or if options are given, convert the
-    System."""
+    System. Without a boundary among them it keeps its own."""
     forces = find_fmm(system)
     if forces and not options:
         return forces[0]
     if forces:
+        options = {"boundary": forces[0]._definition.boundary.name, **options}
         restore_pme(system)
     return use_fmm(system, **options)
 

@@ -4,7 +4,8 @@ Electrostatics alone, exceptions excluded. The reference is an Ewald sum or,
 in large systems, PME in double precision at a tight tolerance; in free space
 it is the sum over all pairs, and there is no PME. PME is omitted, with a
 note, if its grid would not fit into memory. The FMM is the stand-alone
-solver, not the FMMForce of a Context.
+solver, not the FMMForce of a Context. PME of a slab has vacuum and the
+correction of Yeh and Berkowitz.
 """
 
 from dataclasses import asdict
@@ -53,7 +54,10 @@ def run(args, terminal) -> Outcome:
             pme.setEwaldErrorTolerance(args.pme_tolerance)
             pme.setPMEParameters(0, 0, 0, 0)  # they would take precedence over the tolerance
         reference = args.reference
-        if reference == "auto" and periodic:
+        boundary = notes.boundary_of(args, force)
+        if reference == "auto" and boundary.is_partial:
+            reference = "ewald"
+        elif reference == "auto" and periodic:
             box = molecules.system.getDefaultPeriodicBoxVectors()
             affordable = reference_cutoff(np.array([vector._value for vector in box])) is not None
             large = len(molecules.positions) > EWALD_LIMIT

@@ -49,11 +49,14 @@ class ChargeSystem:
             scaled interaction of an exception remains in the force that defines it.
         exclusions_periodic: whether exclusions apply to the nearest periodic image of a pair (True)
             or to the displacement that the positions give (False), OpenMM's default.
+        boundary: along which box vectors there are images, a name as of
+            :class:`fmm_openmm.CoulombSolver`; by default "periodic" with a box, "open" without.
 
     Raises:
         ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a
             ``Quantity`` of another dimension, exclusions out of range, of a particle with itself,
-            or twice. The message names the argument and the entry.
+            or twice, a boundary that does not go with the box. The message names the argument and
+            the entry.
 
     Example:
         >>> positions = [[0, 0, 0], [0.3, 0, 0]]
@@ -66,6 +69,7 @@ class ChargeSystem:
     box_vectors: np.ndarray | None = None
     exclusions: np.ndarray = ()  # type: ignore[assignment]
     exclusions_periodic: bool = False
+    boundary: str = ""
 
     if TYPE_CHECKING:  # a caller may give anything that makes an array
 
@@ -76,6 +80,7 @@ class ChargeSystem:
             box_vectors: ArrayLike | None = None,
             exclusions: ArrayLike = (),
             exclusions_periodic: bool = False,
+            boundary: str = "",
         ) -> None: ...
 
     def __post_init__(self):
@@ -90,6 +95,19 @@ class ChargeSystem:
             set_field(self, "positions", check_positions(self.positions, len(charges)))
         if self.box_vectors is not None:
             set_field(self, "box_vectors", _reduced_box(self.box_vectors))
+        set_field(self, "boundary", self._checked_boundary())
+
+    def _checked_boundary(self) -> str:
+        """The first name of the boundary, which goes with the box."""
+        has_box, name = self.box_vectors is not None, str(self.boundary)
+        if not name:
+            return Boundary((has_box,) * 3).name
+        boundary = Boundary.from_name(name)
+        if boundary.is_open == has_box:
+            raise ValueError(
+                f"`boundary={name!r}` does not go with {'' if has_box else 'missing '}`box_vectors`"
+            )
+        return boundary.name
 
     def __len__(self) -> int:
         return len(self.charges)
@@ -97,7 +115,7 @@ class ChargeSystem:
     def __repr__(self) -> str:
         return (
             f"ChargeSystem({len(self)} particles, total charge {self.charges.sum():.6g} e, "
-            f"{'open' if self.box_vectors is None else 'periodic'}, "
+            f"{self.boundary}, "
             f"{len(self.exclusions)} exclusions"
             f"{', no positions' if self.positions is None else ''})"
         )
@@ -107,14 +125,13 @@ class ChargeSystem:
         """A :class:`fmm_openmm.CoulombSolver` for this system.
 
         Args:
-            options: keyword arguments of the solver. The default boundary is periodic with a box,
-                open without.
+            options: keyword arguments of the solver. The default boundary is that of the system.
 
         Raises:
             TypeError: an unknown keyword.
             ValueError, UnsupportedError: as :class:`fmm_openmm.CoulombSolver`.
         """
-        options.setdefault("boundary", Boundary.from_cell(self.box_vectors).name)
+        options.setdefault("boundary", self.boundary)
         options.setdefault("exclusions_periodic", self.exclusions_periodic)
         options.setdefault("positions", self.positions)
         is_open = Boundary.from_name(options["boundary"]).is_open
@@ -133,6 +150,8 @@ class ChargeSystem:
             "exclusions": self.exclusions,
             "exclusions_periodic": np.array(self.exclusions_periodic),
         }
+        if Boundary.from_name(self.boundary).is_partial:
+            arrays["boundary"] = np.array(self.boundary)
         optional = {"positions": self.positions, "box_vectors": self.box_vectors}
         arrays |= {name: array for name, array in optional.items() if array is not None}
         storage.write(path, KIND, VERSION, arrays)
@@ -161,7 +180,8 @@ class ChargeSystem:
         A charge is its base value plus its parameter offsets at the parameters' defaults. Every
         exception of a NonbondedForce becomes an exclusion. The box is the System's default one
         if the force is periodic, else None. Charges of several FMMForces, and of an additional
-        NonbondedForce, are added.
+        NonbondedForce, are added. In a slab or wire, particles that were wrapped at box vectors
+        without images are moved next to the others, as by an FMMForce.
 
         Args:
             system: an ``openmm.System``.

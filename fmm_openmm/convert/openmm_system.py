@@ -11,7 +11,9 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
-from fmm_openmm.checks import check_pairs
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import check_box_vectors, unwrap
+from fmm_openmm.checks import check_pairs, check_positions
 from fmm_openmm.convert.cells import is_no_cell, reduced
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError
@@ -26,23 +28,25 @@ class Source:
         charges: shape (n,), with parameter offsets at the parameters' defaults, e.
         exclusions: shape (m, 2).
         exclusions_periodic: whether exclusions apply to nearest images.
-        periodic: whether the force is periodic.
+        boundary: along which box vectors there are images.
     """
 
     name: str
     charges: np.ndarray
     exclusions: np.ndarray
     exclusions_periodic: bool
-    periodic: bool
+    boundary: Boundary
 
     @classmethod
     def from_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
         """The source of a NonbondedForce, whose exceptions are all exclusions."""
-        flag, periodic = (
+        return cls(
+            _name(force),
+            nonbonded_charges(force),
+            excepted_pairs(force),
             force.getExceptionsUsePeriodicBoundaryConditions(),
-            force.usesPeriodicBoundaryConditions(),
+            Boundary((force.usesPeriodicBoundaryConditions(),) * 3),
         )
-        return cls(_name(force), nonbonded_charges(force), excepted_pairs(force), flag, periodic)
 
     @classmethod
     def from_fmm(cls, force, defaults: dict[str, float]) -> "Source":
@@ -54,13 +58,13 @@ class Source:
             charges,
             structure.exclusions,
             structure.periodic,
-            not structure.boundary.is_open,
+            structure.boundary,
         )
 
     def structure(self) -> tuple:
         """Everything but the charges, for comparison."""
         pairs = np.unique(np.sort(self.exclusions, axis=1), axis=0)
-        return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.periodic
+        return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.boundary
 
 
 def _name(force) -> str:
@@ -118,12 +122,19 @@ def charges_of_system(system, positions=None) -> dict:
                 f"the charges of {first.name} and {other.name} do not add up: the forces differ in "
                 "particles, exclusions or boundary"
             )
+    boundary, box_vectors = first.boundary, None
+    if not boundary.is_open:
+        box_vectors = system.getDefaultPeriodicBoxVectors()
+    if boundary.is_partial and positions is not None:
+        vectors = check_box_vectors(box_vectors)
+        positions = unwrap(check_positions(positions, len(first.charges)), vectors, boundary)
     return {
         "charges": sum((other.charges for other in others), first.charges),
         "positions": positions,
-        "box_vectors": system.getDefaultPeriodicBoxVectors() if first.periodic else None,
+        "box_vectors": box_vectors,
         "exclusions": first.exclusions,
         "exclusions_periodic": first.exclusions_periodic,
+        "boundary": boundary.name,
     }
 
 

@@ -196,14 +196,15 @@ class ValidationReport:
 
     def summary(self) -> str:
         """A table of the methods, and who is closer."""
+        width = max(12, *(len(each.method) for each in self.methods))
         lines = [
             self._title(),
-            f"{'':12}{'energy, kJ/mol':>20}{'energy error':>15}"
+            f"{'':{width}}{'energy, kJ/mol':>20}{'energy error':>15}"
             f"{'RMS force error':>17}{'largest error':>15}{'in kJ/mol/nm':>14}",
         ]
         for each in self.methods:
             lines.append(
-                f"{each.method:12}{each.energy:20.6f}{each.relative_energy_error:15.2e}"
+                f"{each.method:{width}}{each.energy:20.6f}{each.relative_energy_error:15.2e}"
                 f"{each.relative_rms_force_error:17.2e}"
                 f"{each.relative_max_force_error:15.2e}{each.max_force_error:14.2e}"
             )

@@ -5,6 +5,7 @@ In free space there is no PME: FMM alone against the sum over all pairs, OpenMM'
 package's own.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import defaults_in, system_of_charges
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.definition import Definition, Structure
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.report import Comparison, ValidationReport
+from fmm_openmm.integration.slab_pme import slab_term, vacuum_cell
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES
 from fmm_openmm.planning.request import SolverKeywords, SolverOptions
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
-OPENMM = {Boundary(PERIODIC): "pme", Boundary(OPEN): "nocutoff"}
+SLAB = Boundary.from_name("slab")
+
+OPENMM = {Boundary(PERIODIC): "pme", SLAB: "pme", Boundary(OPEN): "nocutoff"}
 """References computed by OpenMM, by boundary."""
 
 REFERENCES = {
@@ -74,6 +78,7 @@ def validate(
     reference: str | None = None,
     *,
     tolerance: float | None = None,
+    boundary: str | None = None,
     precision: str | None = None,
     backend: str | None = None,
     progress: bool = False,
@@ -90,12 +95,15 @@ def validate(
             the box face depends on its splitting parameter.
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged
             to rounding (about half a minute for 50,000 particles on two cores), or "pme", the
-            Reference platform's PME at a tight tolerance, unless its grid would be too large.
-            Without periodic boundary conditions "direct" (the default), the sum over all pairs, or
-            "nocutoff", the same by the Reference platform.
+            Reference platform's PME at a tight tolerance, unless its grid would be too large. PME
+            of a slab is that of a box with vacuum of 2.5 times its longest period, corrected after
+            Yeh and Berkowitz; a wire has no PME. Without periodic boundary conditions "direct" (the
+            default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
         tolerance: largest relative RMS force error. If neither this nor any of the following
             options is given, the options of the System's FMMForce are used; otherwise options
             that are not given have the defaults of :class:`fmm_openmm.FMMForce`.
+        boundary: along which box vectors the charges have images, as of
+            :class:`fmm_openmm.FMMForce`; None for that of the System.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
         progress: show on stderr, in a terminal or a notebook, what is computed now.
@@ -111,25 +119,27 @@ def validate(
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     check_choice(reference, (None, *REFERENCE_NAMES), "reference")  # type: ignore[arg-type]
     definition, nonbonded = electrostatics(system)
-    boundary = definition.boundary
-    reference = reference or REFERENCES[boundary][0]
-    if reference not in REFERENCES[boundary]:
-        names = " or ".join(map(repr, REFERENCES[boundary]))
+    structure = _with_boundary(definition.structure, boundary)
+    references = REFERENCES[structure.boundary]
+    reference = reference or references[0]
+    if reference not in references:
         raise ValueError(
-            f"`reference` must be {names} with the {boundary.name} boundary of this System, "
-            f"got {reference!r}"
+            f"`reference` must be {' or '.join(map(repr, references))} with the "
+            f"{structure.boundary.name} boundary of this System, got {reference!r}"
         )
     named = {"tolerance": tolerance, "precision": precision, "backend": backend}
     given: dict[str, Any] = {**named, **options}
     given = {name: value for name, value in given.items() if value is not None}
     chosen = Options(**given) if given else definition.options
-    structure = definition.structure
     charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
     if cell is not None:
         positions = structure.unwrapped(positions, cell)
-    if reference == "pme" and reference_cutoff(cell) is None:  # type: ignore[arg-type]
-        widths = " x ".join(f"{width:g}" for width in np.diag(cell))  # type: ignore[arg-type]
+    pme_cell: Any = cell
+    if structure.boundary == SLAB:
+        pme_cell = vacuum_cell(positions, cell)  # type: ignore[arg-type]
+    if reference == "pme" and reference_cutoff(pme_cell) is None:
+        widths = " x ".join(f"{width:g}" for width in np.diag(pme_cell))
         raise UnsupportedError(
             f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this "
             f"box, {widths} nm: take 'ewald'"
@@ -139,11 +149,12 @@ def validate(
         solver = structure.solver(chosen, charges, cell, positions)
         fmm = solver.compute(positions)
         advance(description=f"reference, {reference}")
-        name, exact = _reference(reference, charges, structure, positions, cell)
-        if "pme" in REFERENCES[boundary]:
+        used = pme_cell if reference == "pme" else cell
+        name, exact = _reference(reference, charges, structure, positions, used)
+        if "pme" in references:
             advance(description="PME")
-            pme = _pme(charges, structure, positions, cell, nonbonded)
-            distance = np.cbrt(np.prod(np.diag(cell)) / len(charges))  # type: ignore[arg-type]
+            pme = _pme(charges, structure, positions, pme_cell, nonbonded)
+            distance = np.cbrt(np.prod(np.diag(pme_cell)) / len(charges))
             least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
         particles=structure.particles,
@@ -159,6 +170,18 @@ def validate(
     )
 
 
+def _with_boundary(structure: Structure, name: str | None) -> Structure:
+    """The structure with another boundary, with or without box vectors as before."""
+    if name is None:
+        return structure
+    boundary = Boundary.from_name(name)
+    if boundary.is_open != structure.boundary.is_open:
+        raise ValueError(
+            f"`boundary={name!r}` does not fit a System whose boundary is {structure.boundary.name}"
+        )
+    return replace(structure, boundary=boundary)
+
+
 def _reference(reference: str, charges, structure, positions, cell) -> tuple[str, tuple]:
     """Name of the converged sum, and its energy and forces."""
     oracle = ORACLES[structure.boundary]
@@ -167,7 +190,8 @@ def _reference(reference: str, charges, structure, positions, cell) -> tuple[str
         result = oracle.sum(positions, charges, cell, structure.exclusions, structure.periodic)
         return oracle.title, (result.energy, result.forces)
     if reference == "pme":
-        return f"PME at {CONVERGED:g} in double precision", _by_openmm(
+        vacuum = ", with vacuum" if structure.boundary == SLAB else ""
+        return f"PME at {CONVERGED:g} in double precision{vacuum}", _by_openmm(
             charges,
             structure,
             positions,
@@ -181,6 +205,8 @@ def _reference(reference: str, charges, structure, positions, cell) -> tuple[str
 def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
     """Name of PME, and its energy and forces; or the reason why it is omitted."""
     tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
+    if structure.boundary == SLAB:  # in another box than these are set for
+        parameters = openmm.NonbondedForce().getPMEParameters()
     cutoff = min(nonbonded.getCutoffDistance()._value, _widest_cutoff(cell))
     as_set = parameters[0]._value != 0  # else the tolerance decides
     points = (
@@ -191,7 +217,8 @@ def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
             f"left out, as it would need a grid of {points:.2g} points, more than {LARGEST_GRID:,}"
         )
     found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
-    return "PME as set" if as_set else f"PME {tolerance:g}", found
+    vacuum = ", vacuum" if structure.boundary == SLAB else ""
+    return "PME as set" if as_set else f"PME {tolerance:g}{vacuum}", found
 
 
 def reference_cutoff(cell: np.ndarray) -> float | None:
@@ -253,7 +280,7 @@ def _by_openmm(
     pme_parameters=(0, 0, 0, 0),
 ) -> tuple[float, np.ndarray]:
     """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference
-    platform, in float64: by PME, or by NoCutoff without a cell.
+    platform, in float64: by PME, for a slab with :func:`slab_term`, or by NoCutoff without a cell.
 
     Virtual sites are treated as ordinary particles, which keep their forces.
     """
@@ -266,4 +293,8 @@ def _by_openmm(
     context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
     context.setPositions(positions)
     state = context.getState(energy=True, forces=True)
-    return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+    energy, forces = state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+    if structure.boundary != SLAB:
+        return energy, forces
+    energy_term, force_terms = slab_term(positions, charges, cell)
+    return energy + energy_term, forces + force_terms

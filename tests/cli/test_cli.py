@@ -771,6 +771,21 @@ def test_charges_from_convert(succeed, fail, tmp_path):
     assert "bare.npz holds no positions" in fail("validate", str(tmp_path / "bare.npz"))
 
 
+def test_slabs(succeed, fail, tmp_path):
+    """The boundary is kept in files, and in a System that was converted with it."""
+    argv = [*WATER, "--box", "1.9", "2.0", "4.5", "--cutoff", "0.9", "--boundary", "slab"]
+    found = succeed("validate", *argv, "--tolerance", "1e-3", "--json")
+    assert found["boundary"] == "slab" and found["passed"]
+    assert found["reference"] == "an Ewald sum" and "vacuum" in found["pme"]["method"]
+    charges = str(tmp_path / "slab.npz")
+    assert succeed("convert", *argv, "-o", charges, "--json")["boundary"] == "slab"
+    again = succeed("validate", charges, "--reference", "pme", "--tolerance", "1e-3", "--json")
+    assert again["boundary"] == "slab" and again["passed"]
+    found = succeed("run", *argv, "--steps", "2", "--backend", "cpu", "--platform", "CPU", "--json")
+    assert found["boundary"] == "slab"
+    assert "needs vacuum along box vector c" in fail("validate", *WATER, "--boundary", "slab")
+
+
 # trajectories
 
 

@@ -1,10 +1,12 @@
 """The container itself: what it accepts, what it refuses, and its solver."""
 
 import numpy as np
+import openmm
 import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.oracle import partial_ewald_sum
 
 CUBE = 2.0 * np.eye(3)
 
@@ -123,3 +125,37 @@ def test_an_open_system_gets_an_open_solver():
         .compute([[0.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
     )
     assert result.energy == pytest.approx(-fmm.units.COULOMB_CONSTANT / 0.5, rel=1e-9)
+
+
+def test_a_boundary_goes_with_the_system(tmp_path):
+    given = {"positions": [[0, 0, 0], [0.3, 0, 0]], "box_vectors": np.diag([1.0, 1.0, 2.0])}
+    system = fmm.ChargeSystem([1.0, -1.0], **given, boundary="ab")
+    assert system.boundary == "slab" and ", slab, " in repr(system)
+    assert fmm.ChargeSystem([1.0, -1.0], **given).boundary == "periodic"
+    assert fmm.ChargeSystem([1.0, -1.0]).boundary == "open"
+    system.save(tmp_path / "slab.npz")
+    loaded = fmm.ChargeSystem.load(tmp_path / "slab.npz")
+    assert loaded.boundary == "slab"
+    energy = loaded.solver(backend="cpu", tolerance=1e-8).compute(given["positions"]).energy
+    cell = np.diag([1.0, 1.0, np.inf])
+    exact = partial_ewald_sum(np.array(given["positions"]), [1.0, -1.0], cell).energy
+    assert energy == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(("box", "name"), [(None, "slab"), (np.eye(3), "open")])
+def test_a_boundary_that_does_not_go_with_the_box(box, name):
+    with pytest.raises(ValueError, match=f"`boundary='{name}'` does not go with"):
+        fmm.ChargeSystem([1.0], box_vectors=box, boundary=name)
+
+
+def test_a_slab_of_openmm_is_unwrapped():
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*np.diag([1.0, 1.0, 4.0]))
+    force = fmm.FMMForce(boundary="slab", backend="cpu")
+    for charge in (1.0, -1.0, 0.0):
+        system.addParticle(1.0)
+        force.addParticle(charge)
+    system.addForce(force)
+    made = fmm.ChargeSystem.from_openmm(system, [[0.1, 0, 0.1], [0.2, 0, 3.9], [0.3, 0, 7.8]])
+    assert made.boundary == "slab"
+    np.testing.assert_allclose(made.positions[:, 2] - made.positions[0, 2], [0, -0.2, -0.3])

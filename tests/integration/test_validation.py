@@ -6,8 +6,11 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
-from fmm_openmm.integration import validation
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.integration import slab_pme, validation
+from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.oracle.ewald import ewald_sum
+from tests.integration.boxes import charges_and_pairs
 
 
 def xml(system):
@@ -149,3 +152,39 @@ def test_bad_input(ions):
         fmm.validate(None, ions.positions)
     with pytest.raises(fmm.UnsupportedError, match=r"holds 0 FMMForces and 0 NonbondedForces"):
         fmm.validate(openmm.System(), ions.positions)
+
+
+def test_a_slab_and_pme_with_vacuum(ions):
+    """PME's error decays with the vacuum as the dipole layers' interaction does."""
+    ions.positions[:, 2] = [0.3, 0.5, 2.9, 0.4]  # the third across the face
+    report = fmm.validate(ions.system, ions.positions, boundary="slab", tolerance=1e-6)
+    assert report.reference == "an Ewald sum"
+    assert report.passed and report.pme.relative_rms_force_error < 1e-3
+    report = fmm.validate(ions.system, ions.positions, "pme", boundary="slab", tolerance=1e-6)
+    assert report.fmm.relative_rms_force_error < 5e-6 and "with vacuum" in report.reference
+    ions.positions[:, 2] += 1.0
+    fmm.use_fmm(ions.system, boundary="slab", backend="cpu")
+    assert fmm.validate(ions.system, ions.positions).passed
+
+
+@pytest.mark.parametrize("vacuum", [0.5, 1.0, 1.5])
+def test_the_correction_of_a_slab(ions, vacuum):
+    """Yeh and Berkowitz's correction of an Ewald sum against the sum over two directions."""
+    charges, pairs = charges_and_pairs(ions.nonbonded)
+    x, cell = ions.positions, ions.cell
+    exact = partial_ewald_sum(x, charges, Boundary.from_name("slab").cell(cell), pairs)
+    cell = slab_pme.vacuum_cell(x, cell, vacuum)
+    periodic = ewald_sum(x, charges, cell, pairs)
+    energy, forces = slab_pme.slab_term(x, charges, cell)
+    bound = 20 * np.exp(-2 * np.pi * vacuum)
+    assert abs(periodic.energy + energy - exact.energy) <= bound * abs(exact.energy)
+    error = np.linalg.norm(periodic.forces + forces - exact.forces)
+    assert error <= bound * np.linalg.norm(exact.forces)
+    assert np.linalg.norm(periodic.forces - exact.forces) > 2 * error
+
+
+def test_the_boundary_of_a_validation(ions):
+    with pytest.raises(ValueError, match="`boundary='open'` does not fit a System"):
+        fmm.validate(ions.system, ions.positions, boundary="open")
+    with pytest.raises(ValueError, match="`reference` must be 'ewald' with the wire boundary"):
+        fmm.validate(ions.system, ions.positions, "pme", boundary="wire")
