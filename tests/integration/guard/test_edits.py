@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import time
+from collections import deque
 
 import numpy as np
 import openmm
@@ -698,9 +699,10 @@ def test_charges_that_are_offsets_alone(chains):
         fmm.check_system(chains.system)
 
 
-def test_a_check_of_100000_particles_takes_less_than_a_tenth_of_a_second():
+def test_a_check_takes_less_than_half_the_time_of_reading_the_parameters():
     """Two thirds of the particles are water, each has an exception, and a custom force has
-    charges."""
+    charges. Once through the methods of OpenMM is the yardstick, since machines and their load
+    differ: 0.3 s here, where a check takes 0.1 s."""
     system, particles = openmm.System(), 100_000
     force = openmm.NonbondedForce()
     force.setNonbondedMethod(openmm.NonbondedForce.PME)
@@ -718,12 +720,16 @@ def test_a_check_of_100000_particles_takes_less_than_a_tenth_of_a_second():
     system.addForce(force)
     system.addForce(soft)
     fmm.use_fmm(system)
-    times = []
+    reads, checks = [], []
     for _ in range(3):
         start = time.process_time()
+        for each in (force, soft):
+            deque(map(each.getParticleParameters, range(particles)), maxlen=0)
+        middle = time.process_time()
         fmm.check_system(system)
-        times.append(time.process_time() - start)
-    assert min(times) < 0.1
+        reads.append(middle - start)
+        checks.append(time.process_time() - middle)
+    assert min(checks) < 0.5 * min(reads)
 
 
 def test_zeros_that_were_there_before(chains):
