@@ -30,7 +30,7 @@ BASE = [
 SHAPE = [*BASE, "checks", "options", "boundary", "box", "octree", "specification"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
-SOLVER = [*PIPELINE, "planning", "sums", "results", "charge_sets", "solver"]
+SOLVER = [*PIPELINE, "planning", "sums", "results", "charge_sets", "evaluation", "solver"]
 OPENMM = [*SOLVER, "oracle", "convert", "integration"]
 MAY_IMPORT = {
     "units": [],
@@ -57,7 +57,8 @@ MAY_IMPORT = {
     "oracle": SHAPE,
     "planning": DATA,
     "sums": [*DATA, "planning"],
-    "solver": [*PIPELINE, "planning", "sums", "results", "charge_sets"],
+    "evaluation": [*PIPELINE, "planning", "sums", "results", "charge_sets"],
+    "solver": [*PIPELINE, "planning", "sums", "results", "charge_sets", "evaluation"],
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "mdanalysis": OPENMM,

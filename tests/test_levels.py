@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-import fmm_openmm.solver
+import fmm_openmm.evaluation
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
@@ -232,7 +232,7 @@ def test_every_cell_shape(shape):
 @pytest.mark.parametrize("net", [0.0, 5.0])
 def test_promise_in_empty_space(net, tolerance, levels, monkeypatch):
     # a far field, in small systems too
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(CPU_COST, pair=1e-7))
+    monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", replace(CPU_COST, pair=1e-7))
     x, q, pairs = droplet(300, net)
     expected = direct_sum(x, q, pairs)
     solver = CoulombSolver(q, None, pairs, tolerance, boundary="open", levels=levels, backend="cpu")
@@ -248,9 +248,9 @@ def test_boxes_in_empty_space_stay_while_the_particles_do():
     x, q, pairs = droplet(60)
     solver = CoulombSolver(q, None, pairs, boundary="open", levels=3, backend="cpu")
     solver.compute(x)
-    before = solver._used_evaluators[0]
+    before = solver.evaluation.used[0]
     solver.compute(x + 1e-3)
-    assert solver._used_evaluators[0] is before
+    assert solver.evaluation.used[0] is before
 
 
 def test_open_lattices_of_all_levels():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-import fmm_openmm.solver
+import fmm_openmm.evaluation
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import PaddedLattice
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
@@ -22,13 +22,13 @@ from tests.support.free_space import NONE, SYSTEMS, droplet, exact, ions
 TOLERANCES = (1e-2, 5e-4, 1e-5, 1e-6, 1e-8)
 
 
-TRUE_COST = fmm_openmm.solver.CPU_COST
+TRUE_COST = fmm_openmm.evaluation.CPU_COST
 
 
 @pytest.fixture(autouse=True)
 def far_field(monkeypatch):
     """Pairs cost a lot, so that small systems have a far field too."""
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", replace(TRUE_COST, pair=1e-7))
+    monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", replace(TRUE_COST, pair=1e-7))
 
 
 def solver_for(system, **options):
@@ -97,7 +97,7 @@ def test_tight_tolerances_give_potentials_and_fields():
 
 
 def test_two_clusters_far_apart(monkeypatch):
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", TRUE_COST)
+    monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", TRUE_COST)
     x, q, pairs = droplet(300)
     x = np.concatenate([x, x + np.array([1000.0, 3.0, 500.0])])
     system = x, np.tile(q, 2), np.concatenate([pairs, pairs + len(q)])
@@ -110,7 +110,7 @@ def test_two_clusters_far_apart(monkeypatch):
 
 def test_wide_boxes_do_not_drown_single_precision(monkeypatch):
     """In boxes of 1000 nm float32 does not resolve a dense cluster."""
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", TRUE_COST)
+    monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", TRUE_COST)
     rng = np.random.default_rng(8)
     system = (
         rng.random((1000, 3)) + np.repeat([[0.0] * 3, [1000.0, 3.0, 500.0]], 500, axis=0),
@@ -258,7 +258,7 @@ def test_forces_are_the_gradient_of_the_energy():
     slope = (
         solver.compute(x + step * direction).energy - solver.compute(x - step * direction).energy
     ) / (2 * step)
-    assert len(solver._used_evaluators) == 1
+    assert len(solver.evaluation.used) == 1
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
 
 
@@ -269,8 +269,10 @@ def test_boxes_follow_the_particles(monkeypatch):
     (x, q, pairs), expected = exact("droplet")
     solver = solver_for((x, q, pairs))
     made = []
-    make = solver._evaluator_class
-    monkeypatch.setattr(solver, "_evaluator_class", lambda *args: made.append(args) or make(*args))
+    make = solver.evaluation.evaluator_class
+    monkeypatch.setattr(
+        solver.evaluation, "evaluator_class", lambda *args: made.append(args) or make(*args)
+    )
     rng = np.random.default_rng(4)
     for step in range(20):
         moved = x + step * np.array([0.2, 0.0, -0.1])
@@ -282,7 +284,7 @@ def test_boxes_follow_the_particles(monkeypatch):
         moved[:3] += [escape, 0.0, 0.0]
         assert relative(solver.compute(moved).forces, direct_sum(moved, q, pairs).forces) <= 5e-4
     assert len(made) <= 6
-    assert len(solver._used_evaluators) == 2
+    assert len(solver.evaluation.used) == 2
     wide, narrow = 20 * x, x
     solver.compute(wide)
     count = len(made)

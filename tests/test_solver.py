@@ -6,7 +6,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-import fmm_openmm.solver
+import fmm_openmm.evaluation
 from fmm_openmm import CoulombSolver
 from fmm_openmm.box import ORIGIN, box_width
 from fmm_openmm.oracle import ewald_sum
@@ -84,7 +84,7 @@ def test_promise_of_single_precision_on_the_cpu(name):
 @pytest.mark.parametrize("name", ["nacl", "cscl", "peptide_octahedron", "peptide_charged"])
 def test_promise_with_the_parameters_of_a_gpu(name, tolerance, monkeypatch):
     """Parameters with which a box holds a few particles instead of a dozen."""
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CUDA_COST)
+    monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", CUDA_COST)
     solver = solver_for(name, tolerance=tolerance, backend="cpu")
     assert (
         relative(solver.compute(exact(name)[0].positions).forces, exact(name)[1].forces)
@@ -172,7 +172,7 @@ def test_without_positions_only_the_cost_changes():
     assert relative(unplaced.compute(d.positions).forces, expected.forces) <= 5e-4
     placed.compute(d.positions)
     cells = {
-        solver: solver._used_evaluators[0].lattice.cell for solver in (placed, unplaced)
+        solver: solver.evaluation.used[0].lattice.cell for solver in (placed, unplaced)
     }  # box widths
     assert np.linalg.det(cells[placed]) > 8 * np.linalg.det(cells[unplaced])
 

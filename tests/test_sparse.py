@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-import fmm_openmm.solver
+import fmm_openmm.evaluation
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shape
 from fmm_openmm.box import DISTANT, BoxLattice, PaddedLattice
@@ -28,7 +28,7 @@ TOLERANCES = (1e-2, 5e-4, 1e-5, 1e-8)
 def far_field(monkeypatch):
     """Pairs cost a lot, so that small systems have a far field too."""
     monkeypatch.setattr(
-        fmm_openmm.solver, "CPU_COST", replace(fmm_openmm.solver.CPU_COST, pair=1e-7)
+        fmm_openmm.evaluation, "CPU_COST", replace(fmm_openmm.evaluation.CPU_COST, pair=1e-7)
     )
 
 
@@ -47,7 +47,7 @@ def solver_for(system, **options):
 
 
 def is_sparse(solver):
-    return isinstance(solver._used_evaluators[0].lattice, PaddedLattice)
+    return isinstance(solver.evaluation.used[0].lattice, PaddedLattice)
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
@@ -108,9 +108,9 @@ def test_reference(name):
 
 def counted(solver, monkeypatch):
     """Specifications of all stages that are made."""
-    made, make = [], solver._evaluator_class
+    made, make = [], solver.evaluation.evaluator_class
     monkeypatch.setattr(
-        solver, "_evaluator_class", lambda wanted: made.append(wanted) or make(wanted)
+        solver.evaluation, "evaluator_class", lambda wanted: made.append(wanted) or make(wanted)
     )
     return made
 
@@ -296,7 +296,7 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for():
 def test_boxes_keep_away_from_images(seed, monkeypatch):
     """Where pairs cost little, so that boxes are few and wide, those that are used are those
     that were looked at."""
-    monkeypatch.setattr(fmm_openmm.solver, "CPU_COST", CPU_COST)
+    monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", CPU_COST)
     rng = np.random.default_rng(seed)
     n = int(rng.choice([60, 150, 300]))
     x = rng.random((n, 3)) * np.exp(rng.uniform(-0.7, 0.7, 3)) * (n / 30) ** (1 / 3) * 0.6
@@ -306,7 +306,7 @@ def test_boxes_keep_away_from_images(seed, monkeypatch):
     solver = CoulombSolver(charges, cell, tolerance=1e-7, positions=x, backend="cpu")
     found = solver.compute(x)
     assert is_sparse(solver)
-    lattice = solver._used_evaluators[0].lattice
+    lattice = solver.evaluation.used[0].lattice
     assert lattice.gap >= solver.parameters.near_radius + DISTANT
     assert relative(found.forces, ewald_sum(x, charges, cell).forces) <= 1e-7
 

@@ -120,7 +120,7 @@ def test_strained_cells_keep_the_tolerance(name, options, tolerance):
         change = deformation(direction)
         cell, x = d.box_vectors @ change, d.positions @ change
         found = solver.compute(x, cell).forces
-        lattice = solver._planner._latest.lattice
+        lattice = solver.evaluation.planner.latest.lattice
         assert lattice.strained_from
         differ += len(near_stencil(lattice.boxes, lattice.near_radius)) != len(lattice.near)
         assert (

@@ -45,7 +45,7 @@ class Evaluation:
     @cached_property
     def evaluator(self):
         """Evaluator of the first evaluation."""
-        return self.solver._used_evaluators[0]
+        return self.solver.evaluation.used[0]
 
     def seconds(self) -> float:
         """Median time of an evaluation.

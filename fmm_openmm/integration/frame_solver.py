@@ -10,14 +10,15 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fmm_openmm.arrays import to_host
+from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_positions
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.evaluation import Evaluation
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
 from fmm_openmm.results import CoulombResult
@@ -58,13 +59,14 @@ class FrameSolver:
     """
 
     def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
-        if solver._boundary.is_partial:
+        boundary = solver.evaluation.boundary
+        if boundary.is_partial:
             raise UnsupportedError(
-                f"trajectories are not supported with `boundary={solver._boundary.name!r}`: "
+                f"trajectories are not supported with `boundary={boundary.name!r}`: "
                 "call `compute` of the solver for each frame"
             )
         self._first, self.evaluate = (positions, box_vectors), evaluate
-        self._is_open = solver._boundary.is_open
+        self._is_open = boundary.is_open
         self._start(fresh_copy(solver))
 
     def _start(self, solver: CoulombSolver) -> None:
@@ -72,7 +74,7 @@ class FrameSolver:
         self._solver, self._is_sealed = solver, False
         self._stretched: dict[tuple[int, ...], Planner] = {}
         self.evaluate(self, *self._first)
-        _seal(solver)
+        _seal(solver.evaluation)
         self._is_sealed = True
 
     @property
@@ -86,21 +88,22 @@ class FrameSolver:
         box_vectors = None if self._is_open else box_vectors
         if not self._is_sealed:
             return solver.compute(positions, box_vectors, **wanted)
-        present = _separate(solver)
-        if solver._method == "fmm":
-            present._planner = copy.copy(self._planner(positions, box_vectors))
+        evaluation = solver.evaluation
+        present = _with_evaluation(solver, evaluation.separate())
+        if evaluation.method == "fmm":
+            present.evaluation.planner = copy.copy(self._planner(positions, box_vectors))
         result = present.compute(positions, box_vectors, **wanted)
         if present.backend != solver.backend:  # the memory of the GPU did not suffice
             self._start(fresh_copy(present))
-        if solver._method == "fmm":
-            solver._planner._warned |= present._planner._warned
+        if evaluation.method == "fmm":
+            evaluation.planner.has_warned |= present.evaluation.planner.has_warned
         return result
 
     def _planner(self, positions, box_vectors) -> Planner:
         """The planner of the first frame; where the particles have outgrown its boxes, that of the
         first frame stretched."""
-        planner = self._solver._planner
-        first = planner._latest
+        planner = self._solver.evaluation.planner
+        first = planner.latest
         if not isinstance(first, Region):  # boxes over the cell, or another solver's
             return planner
         capacity = first.capacity
@@ -126,46 +129,37 @@ class FrameSolver:
         """Checked positions, with the molecules of a nearly empty cell next to each other."""
         solver = self._solver
         positions = check_positions(to_host(positions), len(solver.charges))
-        return solver._planner.problem.gather(positions, self.cell(box_vectors))
+        return solver.evaluation.planner.problem.gather(positions, self.cell(box_vectors))
 
     def cell(self, box_vectors) -> np.ndarray | None:
         """The cell of a frame, shape (3, 3), nm; None with an open boundary."""
-        return self._solver._cell(None if self._is_open else box_vectors)
+        if self._is_open:
+            return None
+        return self._solver.box_vectors if box_vectors is None else check_box_vectors(box_vectors)
 
 
 def fresh_copy(solver: CoulombSolver) -> CoulombSolver:
-    """A solver of the same arguments that has evaluated nothing yet, and that can be pickled.
+    """A solver of the same arguments that has evaluated nothing yet, and that can be pickled."""
+    return _with_evaluation(solver, solver.evaluation.fresh())
 
-    What earlier evaluations have shown, such as that double precision is needed, is forgotten.
-    """
-    problem, precision = solver._planner.problem, solver._arguments["precision"]
-    if problem.prefers_cell or problem.request.precision != precision:
-        request = replace(problem.request, precision=precision)
-        problem = replace(problem, request=request, prefers_cell=False)
+
+def _with_evaluation(solver: CoulombSolver, evaluation: Evaluation) -> CoulombSolver:
+    """A solver of the same arguments with another evaluation."""
     made = copy.copy(solver)
-    made._evaluators, made._variants = {}, {}
-    made._planner = copy.copy(solver._planner)
-    made._planner.revise(problem)
+    made.evaluation = evaluation
     return made
 
 
-def _seal(solver: CoulombSolver) -> None:
-    """Have the copies that :func:`_separate` makes share evaluators."""
-    if solver._method == "fmm":  # other methods remember nothing of the positions
-        used = solver._used_evaluators
-        make = _Evaluators(solver._evaluator_class, used[0] if used else None)
-        solver._evaluator_class = make  # type: ignore[assignment]
-        solver._evaluators = {}
-    for variant in solver._variants.values():
+def _seal(evaluation: Evaluation) -> None:
+    """Have its separate copies share evaluators."""
+    if evaluation.method == "fmm":  # other methods remember nothing of the positions
+        used = evaluation.used
+        evaluation.evaluator_class = _Evaluators(
+            evaluation.evaluator_class, used[0] if used else None
+        )
+        evaluation.evaluators = {}
+    for variant in evaluation.variants.values():
         _seal(variant)
-
-
-def _separate(solver: CoulombSolver) -> CoulombSolver:
-    """A copy that evaluates without a trace in a sealed solver."""
-    made = copy.copy(solver)
-    made._planner, made._evaluators = copy.copy(solver._planner), copy.copy(solver._evaluators)
-    made._variants = {name: _separate(variant) for name, variant in solver._variants.items()}
-    return made
 
 
 def frame_solver(recipe: bytes) -> FrameSolver:

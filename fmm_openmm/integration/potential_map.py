@@ -257,7 +257,7 @@ def _grid(solver, first, spacing: float, origin, vectors) -> _Grid:
         vectors = check_numbers(vectors, "nanometer", "vectors")
         if vectors.shape != (3, 3) or not abs(np.linalg.det(vectors)) > 0:
             raise ValueError(f"`vectors` must be three independent rows, got {vectors.tolist()}")
-    elif isinstance(solver, CoulombSolver) and solver._boundary.is_open:
+    elif isinstance(solver, CoulombSolver) and solver.evaluation.boundary.is_open:
         positions = check_positions(first.positions, len(solver.charges))
         low, high = positions.min(0) - MARGIN, positions.max(0) + MARGIN
         vectors, follows = np.diag(high - low), False
@@ -265,7 +265,7 @@ def _grid(solver, first, spacing: float, origin, vectors) -> _Grid:
     elif first.box_vectors is not None:
         vectors = check_numbers(first.box_vectors, "nanometer", "box_vectors")
     elif isinstance(solver, CoulombSolver):
-        vectors = solver._box_vectors
+        vectors = solver.box_vectors
     else:
         raise ValueError("`vectors` must be given for frames without box vectors")
     origin = np.zeros(3) if origin is None else check_numbers(origin, "nanometer", "origin")

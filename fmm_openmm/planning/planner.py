@@ -102,6 +102,7 @@ class Planner:
 
     Attributes:
         problem: what boxes are chosen for at present.
+        has_warned: whether it has warned about single precision, as it does once.
     """
 
     problem: Problem
@@ -110,7 +111,7 @@ class Planner:
         self._memory, self._fixed_cell = memory, fixed_cell
         self._choices = 0
         self._reused = 0  # number of plans since the positions were examined
-        self._warned = False  # about single precision
+        self.has_warned = False
         self._last: FMMParameters | None = None  # parameters of the last region
         self.revise(problem)
 
@@ -137,7 +138,8 @@ class Planner:
         return tuple(plan.choice for plan in self._used)
 
     @property
-    def _latest(self) -> Boxes | None:
+    def latest(self) -> Boxes | None:
+        """The boxes of the last plan; None before the first one."""
         return self._used[0].boxes if self._used else None
 
     @property
@@ -209,7 +211,7 @@ class Planner:
     def preview(self, positions: np.ndarray | None, cell: np.ndarray | None) -> Boxes:
         """The boxes that a plan would have, without any change of state; a region as it was used
         last."""
-        latest = self._latest
+        latest = self.latest
         region = self.problem.uses_region and (latest or self.problem.region(positions, cell))
         return region or self.problem.filling(cell, latest)
 
@@ -225,7 +227,7 @@ class Planner:
         problem, fits = self.problem.with_charges(charges), True
         if positions is not None:
             if problem.uses_region:
-                region = self._latest and self._latest.scaled(cell)
+                region = self.latest and self.latest.scaled(cell)
                 extent = _bounds(problem.gather(positions, cell))
                 fits = region is not None and region.cover(*extent) is not None
             else:
@@ -259,7 +261,7 @@ class Planner:
     def rounding_limits(self, charges: np.ndarray) -> Rounding:
         """What :meth:`accepts_forces` is to be asked about for charges, shape (n,), e: sums for
         which ``squares < cubes * sum q^2 |E|^3 + constant``. Zeros if it would change nothing."""
-        if self._warned or self._precision == "double":
+        if self.has_warned or self._precision == "double":
             return Rounding(0.0, 0.0)
         return self._criterion(charges).relative_to(self.problem.rounding_limit)
 
@@ -279,10 +281,10 @@ class Planner:
     def _given_rounding(self, problem: Problem, error: float) -> Problem:
         """A problem given the force error that single-precision coordinates cause; warns of it
         once."""
-        if self._warned:
+        if self.has_warned:
             return problem
         found = problem.with_rounding(error)
-        self._warned = found is problem and problem.rounding_limit < error < np.inf
+        self.has_warned = found is problem and problem.rounding_limit < error < np.inf
         return found
 
     def _adopts(self, problem: Problem, cell: np.ndarray | None, fits: bool = True) -> bool:
@@ -319,7 +321,7 @@ class Planner:
                 across = lengths[np.isfinite(lengths)].max(initial=1.0)
                 self._rounding = DOUBLE * across * rounding_error(charges, fields, per_box)
             return self.problem
-        if self._warned:
+        if self.has_warned:
             return self.problem
         self._rounding = rounding_error(charges, fields, per_box)
         problem = self._given_rounding(self.problem, self._rounding)
@@ -341,13 +343,13 @@ class Planner:
         """New boxes; over the whole periodic cell from the moment when these are cheaper."""
         if self.problem.uses_region:
             region = self._fitted(self._prepared, positions, cell) or self.problem.region(
-                to_host(positions), cell, self._latest
+                to_host(positions), cell, self.latest
             )
             if region:
                 return region
             problem = self.problem.over_whole_cell(positions, cell)
             self.revise(problem if self._fixed_cell else replace(problem, cell=cell))
-        return self.problem.filling(cell, self._latest)
+        return self.problem.filling(cell, self.latest)
 
 
 def _bounds(points) -> tuple[np.ndarray, np.ndarray]:

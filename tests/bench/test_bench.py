@@ -279,7 +279,7 @@ def test_stage_clock_changes_nothing(base):
         tolerance=1e-3, backend="reference", order=2, grid=(3, 3, 3), near_radius=1.8
     )
     solver.compute(base.charges.positions)
-    stages = solver._used_evaluators[0]
+    stages = solver.evaluation.used[0]
     assert isinstance(stages, ReferenceStages)
     seconds = timing.stage_seconds(stages, base.charges.positions, EDGE / 3)
     assert list(seconds) == list(timing.STAGES)
@@ -291,7 +291,7 @@ def test_stages_of_levels_are_timed(base):
         tolerance=1e-3, backend="cpu", order=2, grid=(2, 2, 2), near_radius=1.8, levels=1
     )
     solver.compute(base.charges.positions)
-    seconds = timing.stage_seconds(solver._used_evaluators[0], base.charges.positions, EDGE / 4)
+    seconds = timing.stage_seconds(solver.evaluation.used[0], base.charges.positions, EDGE / 4)
     assert list(seconds) == [*timing.STAGES, "m2m", "m2l", "l2l"]
     assert min(seconds.values()) > 0
 

@@ -122,7 +122,7 @@ def test_the_solver_is_left_as_it_is(water):
     for scale in 1.3, [1.2, 1, 1], 1.1:
         used.compute(frames[0] * scale, BOX * scale)
     assert np.array_equal(fmm.analyse(pairs, used, ["forces"])["forces"], expected)
-    assert solver._planner.choices == () and solver._evaluators == {}
+    assert solver.evaluation.planner.choices == () and solver.evaluation.evaluators == {}
 
 
 def test_a_function_that_makes_the_solver(water):

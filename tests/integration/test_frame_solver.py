@@ -37,7 +37,7 @@ class Changeable(CpuStages):
 def trajectory():
     Changeable.made.clear()
     frames, solver = liquid(9)
-    solver._evaluator_class = Changeable
+    solver.evaluation.evaluator_class = Changeable
     return frames, solver
 
 
@@ -56,7 +56,7 @@ def test_a_solver_shows_the_difference(trajectory):
     frames, solver = trajectory
     found = [solver.compute(*frame).energy for frame in frames]
     _, other = liquid(9)
-    other._evaluator_class = Changeable
+    other.evaluation.evaluator_class = Changeable
     assert found[1:] != [other.compute(*frame).energy for frame in frames[1:]]
 
 
@@ -75,9 +75,9 @@ def evaluate(solver, positions, box_vectors):
 def test_frames_are_evaluated_without_a_trace(trajectory):
     frames, solver = trajectory
     frame_solver = FrameSolver(solver, *frames[0], evaluate)
-    planner = dict(vars(frame_solver._solver._planner))
+    planner = dict(vars(frame_solver._solver.evaluation.planner))
     for frame in frames:
         evaluate(frame_solver, *frame)
-    assert vars(frame_solver._solver._planner) == planner
-    assert frame_solver._solver._evaluators == {}
+    assert vars(frame_solver._solver.evaluation.planner) == planner
+    assert frame_solver._solver.evaluation.evaluators == {}
     discard_frame_solver()

@@ -293,7 +293,7 @@ def test_a_solver_stays_on_its_device():
         with cupy.cuda.Device(current):
             for device, solver in enumerate(solvers):
                 assert solver.compute(positions).energy == first
-                assert solver._used_evaluators[0].run.buffers["positions"].device.id == device
+                assert solver.evaluation.used[0].run.buffers["positions"].device.id == device
                 assert float(solver.compute(cupy.asarray(positions)).energy[0]) == pytest.approx(
                     first, rel=1e-7
                 )

@@ -179,7 +179,7 @@ def test_promise_in_a_cell(name):
             q, cell, pairs, tolerance=tolerance, positions=x, backend="cuda", near_radius=radius
         )
         host, device = solver.compute(x), solver.compute(cupy.asarray(x))
-        assert isinstance(solver._used_evaluators[0].lattice, PaddedLattice)
+        assert isinstance(solver.evaluation.used[0].lattice, PaddedLattice)
         assert relative(host.forces, expected.forces) <= tolerance
         assert host.energy == pytest.approx(expected.energy, rel=tolerance)
         assert relative(device.forces.get(), host.forces) <= 1e-5 * (tolerance / 5e-4) ** 2
@@ -197,11 +197,11 @@ def test_a_droplet_moves_through_a_cell():
         box = cell * scale
         result, exact = solver.compute(cupy.asarray(x), box), ewald_sum(x, q, box, pairs)
         assert relative(result.forces.get(), exact.forces) <= 5e-4
-    assert isinstance(solver._used_evaluators[0].lattice, PaddedLattice)
+    assert isinstance(solver.evaluation.used[0].lattice, PaddedLattice)
     apart = x.reshape(-1, 3, 3) + np.random.default_rng(0).uniform(0, 12, (len(x) // 3, 1, 3))
     result, exact = (
         solver.compute(cupy.asarray(apart.reshape(-1, 3))),
         ewald_sum(apart.reshape(-1, 3), q, cell, pairs),
     )
     assert relative(result.forces.get(), exact.forces) <= 5e-4
-    assert not isinstance(solver._used_evaluators[0].lattice, PaddedLattice)
+    assert not isinstance(solver.evaluation.used[0].lattice, PaddedLattice)

@@ -170,7 +170,7 @@ def test_results_follow_the_shape():
     made = set()
     for stretch in trials:
         found = solver.compute(positions @ stretch, cell @ stretch)
-        made |= {id(stages) for stages in solver._used_evaluators}
+        made |= {id(stages) for stages in solver.evaluation.used}
         expected = CoulombSolver(charges, cell @ stretch, **options).compute(positions @ stretch)
         np.testing.assert_allclose(
             found.forces, expected.forces, rtol=0, atol=1e-11 * np.abs(expected.forces).max()

@@ -81,7 +81,7 @@ def test_too_little_memory_falls_back(device, late):
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert automatic.backend == "cpu"
-    assert automatic._planner.problem.cost is CPU_COST
+    assert automatic.evaluation.planner.problem.cost is CPU_COST
     assert len(SmallDevice.made) == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")

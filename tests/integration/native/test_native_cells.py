@@ -135,7 +135,7 @@ def test_boxes_that_follow_particles_serve_one_shape(library):
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded), len(box.positions))
     session.program(box.cell, {})
     session.charges(box.cell, {}, box.positions)
-    region = session.planner._latest
+    region = session.planner.latest
     assert isinstance(region, Region)
     boxes = Compiled(library, region.lattice, region, box.cell)
     expected = parameter_block(region.lattice, region.width, region.origin)

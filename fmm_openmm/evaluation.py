@@ -1,0 +1,442 @@
+"""What runs the evaluations of a ``CoulombSolver``: plans, evaluators of a backend, precision, and
+what happens where memory does not suffice."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.backends import backend_class, choose_backend, fallback, open_sum
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix, DeviceCoulombMatrix
+from fmm_openmm.checks import (
+    check_charges,
+    check_extent,
+    check_points,
+    check_points_shape,
+    check_positions,
+)
+from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.implementations import M2L, check_m2l
+from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import Plan, Planner
+from fmm_openmm.planning.problem import Problem
+from fmm_openmm.planning.request import Request
+from fmm_openmm.results import (
+    MAX_POTENTIAL,
+    CoulombResult,
+    like,
+    name_coincidence,
+    split,
+    spread,
+)
+from fmm_openmm.stages import Evaluator
+from fmm_openmm.sums import SumPlanner
+from fmm_openmm.units import COULOMB_CONSTANT
+
+
+class Evaluation:
+    """Evaluations of point charges whose arguments have been checked.
+
+    Positions and cells are in the frame that the solver computes in; positions are checked here,
+    where those on a device stay there.
+
+    Args:
+        charges: shape (n,), e.
+        cell: cell vectors that parameters are chosen for, shape (3, 3), nm, infinite along axes
+            without images; None in free space.
+        request: tolerance and fixed values.
+        exclusions: excluded pairs, shape (m, 2).
+        minimum_image: whether exclusions apply to nearest images.
+        method: see :class:`fmm_openmm.CoulombSolver`.
+        backend: the same; "auto" may change to the CPU where the memory of a GPU does not suffice.
+        positions: typical positions, shape (n, 3), nm; None if there are none.
+
+    Attributes:
+        method: the method.
+        backend: name of the backend in use.
+        boundary: the boundary of the cell.
+        planner: chooses the boxes.
+        evaluators: the stages that have been made, by the choice of their plans.
+        evaluator_class: makes stages for a specification.
+        variants: evaluations of the same particles with other options, by name.
+
+    Raises:
+        ValueError, UnsupportedError: see :class:`fmm_openmm.CoulombSolver`.
+    """
+
+    backend: str
+    evaluator_class: Any
+
+    def __init__(
+        self,
+        charges: np.ndarray,
+        cell: np.ndarray | None,
+        request: Request,
+        exclusions: np.ndarray,
+        minimum_image: bool = False,
+        method: str = "fmm",
+        backend: str = "auto",
+        positions: np.ndarray | None = None,
+    ):
+        self._host_charges, self._device_charges = charges, None  # the latter if newer
+        self._count = len(charges)
+        self._request, self.method, self.boundary = request, method, Boundary.from_cell(cell)
+        self._automatic = backend == "auto"
+        backend = choose_backend(backend)
+        backend_class(backend)  # refuses what this machine cannot do
+        if request.m2l:
+            check_m2l(request.m2l, backend)
+        load = Load.from_charges(charges, exclusions)
+        problem = Problem(request, load, exclusions, minimum_image, cell)
+        if positions is not None:
+            problem = problem.with_positions(positions, cell)
+        problem = self._on_backend(backend, problem)
+        # with a memory of two plans a rejected change of the box costs nothing
+        self.planner: Any = (
+            Planner(problem, memory=2, fixed_cell=True)
+            if method == "fmm"
+            else SumPlanner(method, problem)
+        )
+        self.evaluators: dict[int, Any] = {}
+        self.variants: dict[str, Evaluation] = {}
+        if method == "fmm" and positions is not None:
+            self.planner.prepare(positions, cell)  # type: ignore[union-attr]
+
+    def fresh(self) -> "Evaluation":
+        """A copy that has evaluated nothing yet, and that can be pickled.
+
+        What earlier evaluations have shown, such as that double precision is needed, is forgotten.
+        """
+        problem, precision = self.planner.problem, self._request.precision
+        if problem.prefers_cell or problem.request.precision != precision:
+            request = replace(problem.request, precision=precision)
+            problem = replace(problem, request=request, prefers_cell=False)
+        made = copy.copy(self)
+        made.evaluators, made.variants = {}, {}
+        made.planner = copy.copy(self.planner)
+        made.planner.revise(problem)
+        return made
+
+    def separate(self) -> "Evaluation":
+        """A copy with the same evaluators, whose evaluations leave no trace in the plans of this
+        one."""
+        made = copy.copy(self)
+        made.planner, made.evaluators = copy.copy(self.planner), copy.copy(self.evaluators)
+        made.variants = {name: variant.separate() for name, variant in self.variants.items()}
+        return made
+
+    @property
+    def charges(self) -> np.ndarray:
+        """The charges on the host, shape (n,), e; copied from the device where they are newer."""
+        if self._device_charges is not None:
+            self._host_charges = check_charges(to_host(self._device_charges))
+            self._device_charges = None
+        return self._host_charges
+
+    def set_charges(self, charges: Any) -> None:
+        """Replace the charges, shape (n,), e, checked on the host or float64 on a device."""
+        with EVALUATION:
+            if is_on_device(charges):
+                self._device_charges = charges
+            else:
+                if not self.planner.accepts(charges):
+                    self.evaluators = {}
+                self._host_charges, self._device_charges = charges, None
+            self.variants = {}
+            for evaluator in self.evaluators.values():
+                evaluator.set_charges(charges)
+
+    def compute(self, positions, cell: np.ndarray | None) -> CoulombResult:
+        """The result for positions, shape (n, 3), nm, in a cell."""
+        return self._retried(lambda: self._evaluated(positions, cell))
+
+    def with_virial(self, positions, cell: np.ndarray | None) -> CoulombResult:
+        """The result with the virial; that of a variant where boxes have levels or do not fill the
+        cell."""
+        problem = self.planner.problem
+        covers_particles = problem.uses_region and self.boundary.fills_space
+        if problem.request.levels or covers_particles:
+            request = replace(self._request, levels=None, m2l=None, grid=None)
+            backend = "reference" if self.backend == "reference" else "cpu"
+            variant = self._variant("virial", self.charges, request, backend)
+            return like(variant.with_virial(to_host(positions), cell), positions)
+        result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
+        return replace(like(result, positions), volume=_volume(cell))  # type: ignore[arg-type]
+
+    def at_points(self, positions, cell: np.ndarray | None, points, virial: bool) -> CoulombResult:
+        """The result with potentials and fields at points, shape (m, 3), nm."""
+        if self._stays_on_device(positions) and self._expands_at_points:
+            return self._at_points_on_device(positions, cell, points, virial)
+        x = check_positions(to_host(positions), self._count)
+        return like(self._at_points(x, cell, check_points(to_host(points)), virial), positions)  # type: ignore[return-value]
+
+    def _at_points(
+        self, positions: np.ndarray, cell, points: np.ndarray, virial: bool
+    ) -> CoulombResult:
+        """The result with potentials and fields at points: where boxes cover the cell from
+        expansions and sources, else as of additional particles without charge."""
+        n = len(positions)
+        if self._expands_at_points:
+            result = (self.with_virial if virial else self.compute)(positions, cell)
+            with EVALUATION:
+                plan = self.planner.plan(positions, cell)
+                width = plan.boxes.width
+                at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)  # type: ignore[attr-defined]
+            largest = float(np.abs(self.charges).max())
+            return result.with_points(at_points, width, largest)
+        charges = np.concatenate([self.charges, np.zeros(len(points))])
+        variant = self._variant("points", charges, self._request, self.backend, self.method)
+        try:
+            x = np.concatenate([positions, points])
+            both = variant.compute(x, cell)
+        except ValueError:  # on a GPU particles without charge must not lie on charges
+            apart = ~self.boundary.coincide(points, positions, cell)
+            if apart.all():
+                raise
+            if not apart.any():
+                known = self.with_virial if virial else self.compute
+                return spread(known(positions, cell), apart)
+            result = self._at_points(positions, cell, points[apart], virial)
+            return spread(result, apart)
+        return split(both, n, self.with_virial(positions, cell).virial if virial else None)
+
+    @property
+    def _expands_at_points(self) -> bool:
+        """Whether expansions and sources give potentials at points: boxes must cover the cell."""
+        problem = self.planner.problem
+        levels = self.backend == "cuda" and problem.request.levels
+        fills = self.method == "fmm" and self.boundary.fills_space and not problem.uses_region
+        return fills and not levels
+
+    def _at_points_on_device(self, positions, cell, points, virial: bool) -> CoulombResult:
+        """The result with potentials and fields at points, on the device."""
+        if is_on_device(points):
+            check_points_shape(points.shape)
+        else:
+            points = check_points(points)
+        result = self.compute(positions, cell)
+        with EVALUATION:
+            evaluator: Any = self._evaluator_for(self.planner.plan(positions, cell))
+            potentials, fields = evaluator.compute_at(points)
+        undefined = ~(abs(potentials) < np.inf)
+        potentials[undefined] = fields[undefined] = np.nan
+        if virial:
+            result = self.with_virial(positions, cell)
+        return replace(result, point_potentials=potentials, point_fields=fields)
+
+    def matrix(self, positions, cell: np.ndarray | None) -> CoulombMatrix | DeviceCoulombMatrix:
+        """What evaluates sets of charges at these positions. On the host the solver's own charges
+        show first whether single precision suffices."""
+        if self._stays_on_device(positions) and not self.planner.problem.request.levels:
+            with EVALUATION:
+                plan = self.planner.plan(positions, cell)
+                evaluator: Any = self._evaluator_for(plan)
+                particles = evaluator.charge_sets(positions, plan.boxes.width, plan.boxes.origin)
+            return DeviceCoulombMatrix(particles)
+        positions = check_positions(to_host(positions), self._count)
+        if not self.planner.is_examined:
+            self.compute(positions, cell)
+        with EVALUATION:
+            plan = self.planner.plan(positions, cell)
+            x, max_potential = self._in_boxes(plan, positions, cell)
+            particles = self._evaluator_for(plan).charge_sets(x, plan.boxes.width)
+        return CoulombMatrix(
+            particles,
+            plan.boxes.width,
+            max_potential,
+            lambda particle: self._refuse_coincidence(particle, positions, cell),
+        )
+
+    def _variant(
+        self, name: str, charges: np.ndarray, request: Request, backend: str, method: str = "fmm"
+    ) -> "Evaluation":
+        """An evaluation with other options, for charges of which the first are those of this one;
+        kept under its name as long as their number stays."""
+        known = self.variants.get(name)
+        if known is None or len(known.charges) != len(charges):
+            problem = self.planner.problem
+            known = self.variants[name] = Evaluation(
+                charges,
+                problem.cell,
+                request,
+                problem.exclusions,
+                problem.minimum_image,
+                method,
+                backend,
+            )
+        return known
+
+    def _retried(self, evaluate: Callable[[], CoulombResult]) -> CoulombResult:
+        """The result of ``evaluate``, once more where memory held for other shapes may suffice, or
+        on another backend."""
+        with EVALUATION:
+            while True:
+                kept = bool(self.evaluators)
+                try:
+                    return evaluate()
+                except (MemoryError, UnsupportedError) as error:
+                    fault = error.with_traceback(None)  # which holds device memory
+                self.evaluators = {}
+                self.planner.forget()
+                # the memory held for other shapes may suffice
+                if not (kept and isinstance(fault, MemoryError)):
+                    self._fall_back(fault)
+
+    def _evaluated(self, positions, cell: np.ndarray | None, virial: bool = False) -> CoulombResult:
+        if self._stays_on_device(positions):
+            return self._evaluated_on_device(positions, cell, virial)
+        positions = check_positions(to_host(positions), self._count)
+        width, max_potential, work = 1.0, MAX_POTENTIAL, None
+        if self.method == "fmm":
+            plan = self.planner.plan(positions, cell)
+            x, max_potential = self._in_boxes(plan, positions, cell)
+            width, evaluator = plan.boxes.width, self._evaluator_for(plan)
+            if virial:
+                potentials, fields, work = evaluator.evaluate_with_virial(x, width)  # type: ignore[attr-defined]
+            else:
+                potentials, fields = evaluator.evaluate(x, width)
+            problem = self.planner.check_precision(self.charges, fields)
+            if problem is not self.planner.problem:
+                return self._replanned(problem, positions, cell, virial)
+        else:
+            potentials, fields = map(to_host, self._sum().evaluate(positions))
+        result = self._checked(potentials, fields, positions, cell, width, max_potential)
+        if work is not None:
+            work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
+        return replace(result, virial=work, volume=_volume(cell))
+
+    def _stays_on_device(self, positions) -> bool:
+        """Whether positions are evaluated where they are, on a device."""
+        if not is_on_device(positions) or self.backend != "cuda":
+            return False
+        if positions.shape != (self._count, 3):
+            raise ValueError(
+                f"`positions` must have shape ({self._count}, 3), got {positions.shape}"
+            )
+        return True
+
+    @staticmethod
+    def _in_boxes(
+        plan: Plan, positions: np.ndarray, cell: np.ndarray | None
+    ) -> tuple[np.ndarray, float]:
+        """Positions relative to the boxes of a plan, and the potential of particles at the same
+        place in units of the largest charge per box width."""
+        boxes = plan.boxes
+        if not plan.problem.uses_region:
+            return positions, MAX_POTENTIAL
+        x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin  # type: ignore[union-attr]
+        return x, MAX_POTENTIAL * min(max(1.0, boxes.width), 2e3)  # sparse systems have wide boxes
+
+    def _evaluated_on_device(
+        self, positions, cell: np.ndarray | None, virial: bool
+    ) -> CoulombResult:
+        if self.method != "fmm":
+            return self._summed_on_device(positions)
+        plan = self.planner.reuse(cell)
+        if plan and plan.choice in self.evaluators:
+            result = self._computed(positions, plan, virial)
+            if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
+                return result
+        if self.planner.problem.uses_region:
+            check_extent(positions, self._count)
+        return self._computed(positions, self.planner.plan(positions, cell), virial)
+
+    def _computed(self, positions, plan: Plan, virial: bool) -> CoulombResult:
+        """The result of a plan, on the device; NaN if a particle lies outside of a region."""
+        boxes, evaluator = plan.boxes, self._evaluator_for(plan)
+        if virial:
+            evaluator = evaluator.with_virial  # type: ignore[attr-defined]
+        found = evaluator.compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
+        return CoulombResult(*(array.copy() for array in found))
+
+    def _replanned(
+        self, problem: Problem, positions, cell: np.ndarray | None, virial: bool
+    ) -> CoulombResult:
+        """Evaluate with plans for another problem and keep these unless the evaluation fails."""
+        before = copy.copy(self.planner), self.evaluators
+        self.planner.revise(problem)
+        self.evaluators = {}
+        try:
+            return self._evaluated(positions, cell, virial)
+        except BaseException:
+            self.planner, self.evaluators = before
+            raise
+
+    def _summed_on_device(self, positions) -> CoulombResult:
+        """The result of a method without boxes, on the device."""
+        evaluator = self._sum()
+        return CoulombResult.on_device(evaluator.charges, *evaluator.evaluate(positions))
+
+    def _sum(self):
+        """The method without boxes, made on first use."""
+        if not self.evaluators:
+            p = self.planner.parameters
+            dtype = np.dtype(p.precision).type
+            make = open_sum(self.backend, p.method)
+            pairs = self.planner.problem.exclusions
+            self.evaluators[0] = make(self.charges, pairs, dtype, *p.settings)  # type: ignore[call-arg]
+        return self.evaluators[0]
+
+    def _checked(
+        self, potentials, fields, positions, cell, width: float, max_potential: float
+    ) -> CoulombResult:
+        """The result in kJ/mol and nm, after a check for coincident charges."""
+        result = CoulombResult.from_boxes(self.charges, potentials, fields, width, max_potential)
+        bad = np.flatnonzero(np.isnan(result.potentials) & (self.charges != 0.0))
+        if len(bad):
+            self._refuse_coincidence(bad[0], positions, cell)
+        return result
+
+    def _refuse_coincidence(self, particle: int, positions, cell: np.ndarray | None) -> None:
+        pairs, nearest = self.planner.problem.exclusions, self.planner.problem.minimum_image
+        raise ValueError(name_coincidence(particle, positions, cell, self.charges, pairs, nearest))
+
+    def _fall_back(self, fault: Exception) -> None:
+        """Change to the CPU backend if the backend was chosen automatically; else raise
+        ``fault``."""
+        problem = self.planner.problem
+        m2l = problem.request.m2l
+        if self.backend != "cuda" or not self._automatic or (m2l and "cpu" not in M2L[m2l]):
+            raise fault
+        warn(fallback(fault))
+        self.planner.revise(self._on_backend("cpu", problem))
+
+    def _on_backend(self, backend: str, problem: Problem) -> Problem:
+        """Select a backend and return the problem for it."""
+        self.backend, self.evaluator_class = backend, backend_class(backend)
+        cost = CUDA_COST if backend == "cuda" else CPU_COST
+        return replace(problem, cost=cost, device=self.evaluator_class.device())
+
+    @property
+    def used(self) -> list[Evaluator]:
+        """The stages in use, the most recently used first."""
+        made = self.evaluators
+        return [made[choice] for choice in self.planner.choices if choice in made]
+
+    def _evaluator_for(self, plan: Plan) -> Evaluator:
+        """The stages for a plan: those made for its choice, else stages of a forgotten plan that
+        can adopt its boxes, else new ones."""
+        if plan.choice in self.evaluators:
+            return self.evaluators[plan.choice]
+        wanted = plan.specification(self.charges)
+        made, known = self.evaluators.items(), self.planner.choices
+        spare = [
+            evaluator
+            for choice, evaluator in made
+            if choice not in known and evaluator.adopt(wanted)
+        ]
+        self.evaluators = {choice: evaluator for choice, evaluator in made if choice in known}
+        self.evaluators[plan.choice] = spare[0] if spare else self.evaluator_class(wanted)
+        return self.evaluators[plan.choice]
+
+
+def _volume(cell: np.ndarray | None) -> float | None:
+    """Volume of a cell, nm^3; None unless it is periodic along all directions."""
+    if cell is None or np.isinf(np.diag(cell)).any():
+        return None
+    return float(np.prod(np.diag(cell)))
