@@ -7,6 +7,7 @@
 // A block owns one grid of D0 x D1 x D2 points. It transforms pairs of planes along the last two
 // axes, then the independent half of the spectrum along the first axis; the inverse reverses these
 // steps. Bound by latency.
+#include "common/dependency.cuh"
 #include "common/dft_plane_pairs.cuh"
 
 #define PAIRS ((D0 + 1) / 2)
@@ -17,6 +18,7 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
             const real* __restrict__ grids /* (GRIDS, D0, D1, D2) */,
             real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */) {
     extern __shared__ char memory[];
+    wait_for_previous_kernel();
     real2* planes = reinterpret_cast<real2*>(memory);  // (PAIRS, D1, PITCH)
     real2* half = planes + PAIRS * D1 * PITCH;         // (D0, COLUMNS)
     const real* grid = grids + blockIdx.x * (long long)POINTS;
@@ -42,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
             const real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */,
             real* __restrict__ grids /* (GRIDS, D0, D1, D2) */) {
     extern __shared__ char memory[];
+    wait_for_previous_kernel();
     real2* planes = reinterpret_cast<real2*>(memory);  // (PAIRS, D1, PITCH)
     real2* half = planes + PAIRS * D1 * PITCH;         // (D0, COLUMNS)
     const real2* spectrum = spectra + blockIdx.x * (long long)(D0 * COLUMNS);

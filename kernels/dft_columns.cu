@@ -4,6 +4,7 @@
 //
 // A block owns DFT_COLUMNS0 or DFT_COLUMNS1 neighbouring columns; 0 means that this axis is not
 // transformed here. Bound by memory.
+#include "common/dependency.cuh"
 #include "common/dft_lines.cuh"
 
 extern __shared__ char memory[];
@@ -31,12 +32,14 @@ __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
              real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+    wait_for_previous_kernel();
     columns<D0, D1 * HALF, DFT_COLUMNS0, -1>(roots, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
              real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+    wait_for_previous_kernel();
     columns<D0, D1 * HALF, DFT_COLUMNS0, 1>(roots, spectra);
 }
 #endif
@@ -45,12 +48,14 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
              real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+    wait_for_previous_kernel();
     columns<D1, HALF, DFT_COLUMNS1, -1>(roots + D0, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
              real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+    wait_for_previous_kernel();
     columns<D1, HALF, DFT_COLUMNS1, 1>(roots + D0, spectra);
 }
 #endif

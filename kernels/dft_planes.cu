@@ -2,6 +2,7 @@
 // last axis only (ROWS = 1). Part of the stage lattice; conventions as in dft.cu.
 //
 // A block owns DFT_PAIRS pairs of neighbouring planes of a grid, in shared memory. Bound by memory.
+#include "common/dependency.cuh"
 #include "common/dft_plane_pairs.cuh"
 
 #define PLANES (D0 * D1 / ROWS)
@@ -26,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
                    const real* __restrict__ grids /* (GRIDS, D0, D1, D2) */,
                    real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */) {
+    wait_for_previous_kernel();
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_forward<DFT_PAIRS>(roots + D0 + D1 - ROWS, tile, [&](int pair, int row, int column) {
         const Pair own(blockIdx.x * DFT_PAIRS + pair);
@@ -50,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
                    const real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */,
                    real* __restrict__ grids /* (GRIDS, D0, D1, D2) */) {
+    wait_for_previous_kernel();
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_inverse<DFT_PAIRS>(
         roots + D0 + D1 - ROWS, tile,

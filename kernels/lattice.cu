@@ -12,6 +12,7 @@
 // A block owns WAVES wave vectors, one per lane; its warps take the pairs (l, m) in turn. Moments,
 // and the operator if it fits, are in shared memory. Bound by reads of shared memory, six for four
 // entries. For rectangular cells mirrored.cu is used instead.
+#include "common/dependency.cuh"
 #include "common/types.cuh"
 
 #define WAVES 32
@@ -83,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
              const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */,
              real2* __restrict__ local /* (SETS, TERMS, waves) */) {
     extern __shared__ char memory[];
+    wait_for_previous_kernel();
     real2* m = reinterpret_cast<real2*>(memory);  // (TERMS, WAVES)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;

@@ -23,6 +23,7 @@
 // four entries between one pair of rows and one pair of columns, its part of a 16 x 8 tile. Tensor
 // cores multiply tiles and columns: doubles directly, floats as three products of TF32 numbers.
 // Bound by computing the tiles and by latency between the three phases.
+#include "common/dependency.cuh"
 #include "common/tensor.cuh"
 #include "common/types.cuh"
 
@@ -199,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
                       const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
                       real2* __restrict__ local /* (SETS, TERMS, D0, D1, H2) */) {
     extern __shared__ char memory[];
+    wait_for_previous_kernel();
     // (MIRRORED_WAVES, OPERATOR_SIZE)
     real2* const terms = reinterpret_cast<real2*>(memory);
     // (MIRRORED_WAVES, COLUMNS_SIZE)

@@ -9,6 +9,7 @@
 // registers, over the parts of all boxes of the block, which it reads from shared memory. Bound
 // equally by instruction issue and by latency, because boxes wait for the fullest one; by latency
 // alone in small systems.
+#include "common/dependency.cuh"
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
 
@@ -246,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         real* __restrict__ moments /* at slot[box] + STRIDE * term */,
         double* __restrict__ square /* (blocks): sum_k c_k S_k */) {
     __shared__ Shared s;
+    wait_for_previous_kernel();
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];
     const auto store_part = [&](int b, int rank, int own, const Located& at, const real4& u) {
         const Part part = part_of(at, u, SMOOTHED ? own & 7 : 0, parameters);

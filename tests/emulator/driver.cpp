@@ -106,6 +106,14 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) 
     *value = 4;
     return CUDA_SUCCESS;
 }
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+    *version = CUDA_VERSION;
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
+    *value = 90;
+    return CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int, size_t) {
     *blocks = 2;
     return CUDA_SUCCESS;

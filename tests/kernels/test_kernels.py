@@ -19,7 +19,7 @@ from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
 from fmm_openmm.backends.cuda.pipeline.points import build_points
 from fmm_openmm.backends.cuda.pipeline.sets import build_sets
-from fmm_openmm.backends.cuda.program import Device, Interface, Program
+from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
 from fmm_openmm.implementations import M2L, names
@@ -157,6 +157,20 @@ def check(cuda, architecture, stage, macros, budget, folder, monkeypatch):
 def test_compiles(cuda, architecture, variant, stage, folder, monkeypatch):
     budget = ROTATION_SPILL_BUDGET if stage == "m2l_rotation" else SPILL_BUDGET
     check(cuda, architecture, stage, macros_of(variant, stage), budget, folder, monkeypatch)
+
+
+def test_kernels_wait_before_they_access_memory():
+    """Those whose launch may overlap the end of the previous kernel, and no others."""
+    entry = r'extern "C" __global__.*?\b(\w+)\((?:[^()]|\([^()]*\))*\) \{\n(.*?)\n\}'
+    declared = r"(?:\s*(?:extern )?__shared__ [^;]*;)*\s*wait_for_previous_kernel\(\);"
+    waiting = set()
+    for path in kernel_files().values():
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        for name, body in re.findall(entry, code, re.DOTALL):
+            if "wait_for_previous_kernel" in body:
+                assert re.match(declared, body), name
+                waiting.add(name)
+    assert waiting == WAITING
 
 
 @pytest.mark.parametrize("variant", SOME)

@@ -23,7 +23,7 @@ from fmm_openmm.backends.cuda.program import (
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.box import SAME_SHAPE
 
-MAGIC, VERSION = b"FMMprog\0", 10
+MAGIC, VERSION = b"FMMprog\0", 11
 """First bytes of a serialised program, and the version of its format."""
 
 STEP_KINDS = (Launch, Memset, Record, Wait)

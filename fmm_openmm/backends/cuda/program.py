@@ -25,6 +25,14 @@ BACKGROUND = 1
 """The stream of lower priority than the others: its work fills what they leave idle, in a CUDA
 graph as well."""
 
+WAITING = frozenset(
+    {"p2m", "convolve", "convolve_mirrored"}
+    | {f"{way}{part}" for way in ("forward", "inverse") for part in ("", "_planes", "0", "1")}
+)
+"""Kernels that call ``wait_for_previous_kernel`` (kernels/common/dependency.cuh) before they access
+memory. Inside OpenMM their launch overlaps the end of the previous kernel (programmatic dependent
+launch)."""
+
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
 ``pipeline.description.parameter_block``; (n,) e."""
@@ -262,8 +270,8 @@ class ProgramBuilder:
             Launch, stream, kernel, (*map(int, grid), 1, 1)[:3], block, arguments, cooperative
         )
 
-    def memset(self, buffer: str) -> None:
-        self._add(Memset, 0, buffer)
+    def memset(self, buffer: str, stream: int = 0) -> None:
+        self._add(Memset, stream, buffer)
 
     def record(self, event: str, stream: int = 0) -> None:
         self._add(Record, stream, event)

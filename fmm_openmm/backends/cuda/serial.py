@@ -3,7 +3,7 @@
 import struct
 
 from fmm_openmm.backends.cuda.abi import BUFFER_KINDS, MAGIC, STEP_KINDS, VERSION
-from fmm_openmm.backends.cuda.program import At, Launch, Memset, Program, Record
+from fmm_openmm.backends.cuda.program import WAITING, At, Launch, Memset, Program, Record
 from fmm_openmm.backends.cuda.source import source_of
 
 
@@ -16,7 +16,7 @@ def serialise(program: Program) -> bytes:
         magic, version
         sources:  count, then for each the file's name and its complete text
         kernels:  count, then for each its name, the number of its source, bytes of dynamic shared
-                  memory
+                  memory, 1 if it waits for the kernel before it
         buffers:  count, then for each its name, its kind (0 own, 1 external, 2 flag), bytes, 1 if
                   its contents are kept next to it, and the block of its initial contents (empty:
                   none)
@@ -52,7 +52,7 @@ def serialise(program: Program) -> bytes:
         put(stage.encode(), source_of(stage, program.macros).encode())
     put(len(kernels))
     for name, kernel in program.kernels.items():
-        put(name.encode(), sources.index(kernel.file), kernel.shared)
+        put(name.encode(), sources.index(kernel.file), kernel.shared, int(name in WAITING))
     put(len(buffers))
     for name, buffer in program.buffers.items():
         kind = BUFFER_KINDS.index(buffer.kind)

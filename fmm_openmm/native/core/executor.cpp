@@ -124,6 +124,7 @@ void Executor::compile() {
                 "setting the shared memory of " + kernel.name);
     }
     limitCooperativeGrids();
+    limitEarlyLaunches();
 }
 
 // Reduces the grids of cooperative launches to the number of blocks that fit on the device.
@@ -145,6 +146,18 @@ void Executor::limitCooperativeGrids() {
               "asking for room for " + kernel.name);
         if (blocks == 0) throw Failure("no multiprocessor has room for a block of " + kernel.name);
         step.grid[0] = std::min(step.grid[0], processors * blocks);
+    }
+}
+
+// Keeps Kernel::waits where the driver can capture programmatic dependent launches and the compiled
+// kernel does wait.
+void Executor::limitEarlyLaunches() {
+    int driver, architecture;
+    check(cuDriverGetVersion(&driver), "asking the driver");
+    for (size_t i = 0; i < functions.size(); i++) {
+        check(cuFuncGetAttribute(&architecture, CU_FUNC_ATTRIBUTE_PTX_VERSION, functions[i]),
+              "asking for an architecture");
+        program.kernels[i].waits &= driver >= 12030 && architecture >= 90;
     }
 }
 
@@ -201,12 +214,15 @@ void Executor::restore(CUstream stream) {
 }
 
 void Executor::queue(int phase, CUstream caller) {
+    const Step* previous = nullptr;  // on the caller's stream
     for (const auto& step : program.steps) {
         if (step.phase != phase) continue;
         const CUstream stream = step.stream == 0 ? caller : sideStreams[step.stream - 1];
         switch (step.kind) {
             case LAUNCH:
-                launch(step, stream);
+                launch(step, stream,
+                       step.stream == 0 && previous && previous->kind == LAUNCH &&
+                           program.kernels[step.kernel].waits);
                 break;
             case MEMSET:
                 check(cuMemsetD8Async(addresses[step.buffer], 0, program.buffers[step.buffer].bytes,
@@ -219,10 +235,12 @@ void Executor::queue(int phase, CUstream caller) {
             case WAIT:
                 check(cuStreamWaitEvent(stream, events[step.event], 0), "waiting for an event");
         }
+        if (step.stream == 0 && step.kind != RECORD) previous = &step;
     }
 }
 
-void Executor::launch(const Step& step, CUstream stream) {
+// An early launch may begin before the previous kernel of the stream has ended.
+void Executor::launch(const Step& step, CUstream stream, bool early) {
     std::vector<CUdeviceptr> pointers(step.arguments.size());
     std::vector<void*> arguments;
     for (size_t i = 0; i < step.arguments.size(); i++) {
@@ -234,9 +252,14 @@ void Executor::launch(const Step& step, CUstream stream) {
             arguments.push_back(const_cast<char*>(argument.scalar.data()));
     }
     const auto& kernel = program.kernels[step.kernel];
-    CUlaunchAttribute cooperative = {};
-    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    cooperative.value.cooperative = 1;
+    CUlaunchAttribute attribute = {};
+    if (step.cooperative) {
+        attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+    } else if (early) {
+        attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+    }
     CUlaunchConfig config = {};
     config.gridDimX = step.grid[0];
     config.gridDimY = step.grid[1];
@@ -245,8 +268,8 @@ void Executor::launch(const Step& step, CUstream stream) {
     config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = kernel.shared;
     config.hStream = stream;
-    config.attrs = &cooperative;
-    config.numAttrs = step.cooperative;
+    config.attrs = &attribute;
+    config.numAttrs = step.cooperative || early;
     const CUresult launched =
         cuLaunchKernelEx(&config, functions[step.kernel], arguments.data(), nullptr);
     if (launched != CUDA_SUCCESS) check(launched, "launching " + kernel.name);

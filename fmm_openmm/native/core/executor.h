@@ -61,10 +61,11 @@ private:
     void allocateFlags();
     void compile();
     void limitCooperativeGrids();
+    void limitEarlyLaunches();
     void findArrays();
     void capture(Graph& graph, CUstream stream);
     void queue(int phase, CUstream caller);
-    void launch(const Step& step, CUstream stream);
+    void launch(const Step& step, CUstream stream, bool early);
     void release();
 
     Host& host;

@@ -65,6 +65,7 @@ Program::Program(const std::string& bytes) {
         kernel.name = read.block();
         kernel.source = read.integer();
         kernel.shared = read.integer();
+        kernel.waits = read.integer();
     }
     buffers.resize(read.integer());
     for (auto& buffer : buffers) {

@@ -13,6 +13,7 @@ struct Kernel {
     std::string name;
     int source;
     int shared;
+    bool waits;  // itself for the kernel before it
 };
 
 struct Buffer {

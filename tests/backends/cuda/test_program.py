@@ -285,7 +285,7 @@ def test_a_source_is_complete():
     assert text.count("struct Parameters {") == 1
     lines, file = text.splitlines(), (kernel_folder() / "p2m.cu").read_text().splitlines()
     includes = [i for i, line in enumerate(file, 1) if line.startswith("#include")]
-    assert len(includes) == 2
+    assert len(includes) == 3
     last = lines.index(f'#line {includes[-1] + 1} "p2m.cu"')
     assert lines[last + 1 :] == file[includes[-1] :]
 
@@ -298,10 +298,11 @@ def test_serialises(any_program):
     assert reader.integer() == VERSION
     sources = [(reader.name(), reader.name()) for _ in range(reader.integer())]
     assert all(text == source_of(stage, built.macros) for stage, text in sources)
-    kernels = [(reader.name(), *reader.integers(2)) for _ in range(reader.integer())]
+    kernels = [(reader.name(), *reader.integers(3)) for _ in range(reader.integer())]
     assert {
-        name: p.Kernel(sources[file][0], shared) for name, file, shared in kernels
+        name: p.Kernel(sources[file][0], shared) for name, file, shared, _ in kernels
     } == built.kernels
+    assert {name for name, _, _, waits in kernels if waits} == p.WAITING & built.kernels.keys()
     buffers = [
         (reader.name(), *reader.integers(3), reader.block()) for _ in range(reader.integer())
     ]

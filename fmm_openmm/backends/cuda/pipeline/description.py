@@ -13,7 +13,7 @@ from fmm_openmm.backends.cuda.pipeline.m2m import m2m
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import exclusions, p2p
 from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
-from fmm_openmm.backends.cuda.pipeline.sort import sort
+from fmm_openmm.backends.cuda.pipeline.sort import clear_counts, clears_counts_late, sort
 from fmm_openmm.backends.cuda.pipeline.virial import virial
 from fmm_openmm.backends.cuda.program import Device, Interface, Program
 from fmm_openmm.backends.cuda.source import real_type
@@ -44,7 +44,10 @@ class Description(Stages):
         return sort(self._b, self._pairs, self._minimum_image, self._interface)
 
     def p2m(self, parts):
-        return p2m(self._b, parts)
+        moments = p2m(self._b, parts)
+        if clears_counts_late(self._b, self._interface):
+            clear_counts(self._b)
+        return moments
 
     def m2m(self, parts, moments):
         return m2m(self._b, self._tables) if self._tables else [moments]

@@ -18,7 +18,7 @@ def gather(
     """The results of the parts to those of the particles. Inside OpenMM, where forces are
     wanted, the stage "export" does it, which adds these to OpenMM's; with the energy come the
     other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
-    blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # which sort zeroes
+    blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
     b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
     sums, number = ("sums", sizeof(Sums) // 8) if interface else ("energy", 1)

@@ -2,13 +2,26 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.program import SETUP, At, Interface, Phase
 from fmm_openmm.expansions.error import leaders
 from fmm_openmm.stages import Parts
 
 REGIONS = 2048
 """At most so many counts are added up by every block of p2m, to find out where its parts begin."""
+
+
+def clears_counts_late(b: Builder, interface: Interface | None) -> bool:
+    """Whether counts are zeroed at the end of their use, beside the far field, where it delays
+    nothing. Only in an evaluation that is queued as a whole: where its beginning may be repeated,
+    or stages are queued one by one, the counts are zeroed at the beginning."""
+    return interface is not None and not b.lattice.is_padded
+
+
+def clear_counts(b: Builder) -> None:
+    """After p2m, which reads the counts, and before the event "traced"."""
+    b.wait("sorted", TRACE_SIDE)
+    b.memset("count", TRACE_SIDE)
 
 
 def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> Parts:
@@ -22,6 +35,8 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     is_padded = b.lattice.is_padded
     b.stage(SETUP)
     b.memset("arrived")  # a box's last entry is read before it is written, though not used then
+    if clears_counts_late(b, interface):
+        b.memset("count")
     b.stage("sort", survey=0, **{"locate_inside" if is_padded else "locate": 0})
     b.macros(REGION=region, LISTED=listed)
     if interface:
@@ -35,7 +50,8 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     b.buffer("arrived", (b.boxes, listed), np.int32)
     b.buffer("next", b.parts, np.int32)
     particles = -(-b.n // 128)
-    b.memset("count")
+    if not clears_counts_late(b, interface):
+        b.memset("count")
     n, atoms = np.int32(b.n), ("posq", "posq_correction", "atom_index")
     results = "charges", "parameters", "located", "fraction", "count", "arrived", "next"
     if is_padded:
