@@ -305,7 +305,7 @@ class CoulombSolver:
             return self.evaluation.compute(positions, cell)
         if charges is not None and (virial or points is not None):
             raise ValueError("`charges` cannot be combined with `points` or `virial`")
-        if self._method != "fmm" and points is None:
+        if self._method != "fmm" and (virial or charges is not None):
             raise UnsupportedError(
                 f"`charges` and `virial` need `method='fmm'`, got {self._method!r}"
             )

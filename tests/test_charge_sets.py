@@ -176,6 +176,9 @@ def test_other_requests_are_refused():
     direct = CoulombSolver(q, None, boundary="open", method="direct")
     with pytest.raises(UnsupportedError, match="method='fmm'"):
         direct.compute(x, charges=charges)
+    for points in (None, x + 0.5):
+        with pytest.raises(UnsupportedError, match="method='fmm'"):
+            direct.compute(x, points=points, virial=True)
     with pytest.raises(UnsupportedError, match="`coulomb_operator` needs"):
         direct.coulomb_operator(x)
 
