@@ -135,6 +135,11 @@ class BoxLattice:
         return np.inf
 
     @property
+    def images(self) -> np.ndarray:
+        """Displacements of these images, shape (m, 3), box widths."""
+        return np.empty((0, 3))
+
+    @property
     def neighbours(self) -> float:
         """Mean number of near boxes that a box has."""
         return len(self.near)

@@ -46,7 +46,7 @@ class HostBridge:
     def __init__(self, definition: Definition | str | dict):
         self.uid = IDENTITY + uuid.uuid4().hex
         self.snapshots = Snapshots()
-        self.handles = weakref.WeakSet()
+        self.handles: weakref.WeakSet = weakref.WeakSet()
         self.is_unpickled = False
         # Contexts in several threads share the solver and the charges it holds
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class HostBridge:
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
         """Charges, shape (n,), e, and structure for a Context with the given global parameters."""
         with self._lock:
-            return self.parameters_in(values).charges(values), self._structure
+            return self.parameters_in(values).charges(values), self.fix_structure()
 
     def in_use(self, positions, box_vectors, values) -> tuple[FMMParameters, str]:
         """Parameters and backend of the solver in a Context with the given positions, box vectors
@@ -204,10 +204,11 @@ class HostBridge:
         self, charges, positions, box_vectors
     ) -> tuple[CoulombSolver, np.ndarray, np.ndarray | None]:
         """The solver with the given charges, and the positions and the cell for it."""
-        positions = self._structure.unwrapped(positions, box_vectors)
-        cell = self._structure.cell(box_vectors)
+        structure = self.fix_structure()
+        positions = structure.unwrapped(positions, box_vectors)
+        cell = structure.cell(box_vectors)
         if self._solver is None:
-            self._solver = self._structure.solver(self.definition.options, charges, cell, positions)
+            self._solver = structure.solver(self.definition.options, charges, cell, positions)
             self._loaded = charges
         if self._loaded is not charges:
             self._solver.set_charges(charges)

@@ -48,10 +48,14 @@ class Bridge(Protocol):
 
     uid: str
     snapshots: Any
+    is_unpickled: bool
 
     @property
     def definition(self) -> Definition:
         """Definition of the force."""
+
+    def release(self) -> None:
+        """Release everything that the packed definition brings back."""
 
     def parameters_in(self, values) -> Any:
         """Parameters that a Context with the given global parameters uses."""

@@ -143,7 +143,9 @@ class Filling:
         """The boxes deformed to a cell of another shape, with parameters and near stencil kept;
         None if the strain is too large."""
         lattice = self.lattice.strained(cell)
-        return lattice and replace(self, lattice=lattice, width=box_width(cell, lattice.counts))
+        if lattice is None:
+            return None
+        return replace(self, lattice=lattice, width=box_width(cell, lattice.counts))
 
 
 Boxes = Region | Filling
@@ -179,4 +181,4 @@ def heights(boxes: np.ndarray, width: float) -> np.ndarray:
 def _volume(cell: np.ndarray) -> float:
     """Volume of a cell whose infinite axes are as long as its first."""
     lengths = np.diag(cell)
-    return np.prod(np.where(np.isfinite(lengths), lengths, lengths[0]))
+    return float(np.prod(np.where(np.isfinite(lengths), lengths, lengths[0])))

@@ -51,7 +51,7 @@ class CostModel:
         parts: float,
         filled: float,
         boxes: int,
-        near: int,
+        near: float,
         order: int,
         levels: int = 0,
         in_rows: bool = True,

@@ -218,7 +218,7 @@ def _grids(
         shape = deformation(boxes, np.eye(3, dtype=np.int64))
         return _RegionGrid(counts >> levels, per_box, lattice, shape, width)
 
-    seen = set()
+    seen: set[bytes] = set()
     while width < longest:
         layout = _layout(extent, width, levels, cell, padded)
         if layout[0].tobytes() not in seen:  # else the same number of boxes, only wider

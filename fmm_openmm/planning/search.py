@@ -132,7 +132,8 @@ def search(
             f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, "
             f"got {request.tolerance!r}: ask for `precision='double'`"
         )
-    found, best = {1: [], 2: [], 3: []}, None  # by the least number of promises kept
+    kept_promises: dict[int, list[tuple[float, FMMParameters]]] = {1: [], 2: [], 3: []}
+    best: tuple[float, FMMParameters] | None = None
     for grid, lattice in _stencils(request, grids):
         distances = far_distances(lattice)
         for smoothing in request.smoothings:
@@ -143,17 +144,18 @@ def search(
                 if best is None or request.expected(chosen) < request.expected(best[1]):
                     best = seconds, chosen
                 while missing and missing[0] <= kept:
-                    found[missing.pop(0)].append((seconds, chosen))
+                    kept_promises[missing.pop(0)].append((seconds, chosen))
                 if not missing:
                     break
-    found = found[3] or found[2] or found[1]
+    found = kept_promises[3] or kept_promises[2] or kept_promises[1]
     if best is None:
-        what, given = "`levels` must be fewer", request.levels
-        if request.near_radius is not None:
-            what, given = "`near_radius` must be larger with `levels`", request.near_radius
-        raise ValueError(
-            f"{what} for boxes of this shape, got {given!r}: near boxes must have near parents"
+        what = (
+            f"`levels` must be fewer for boxes of this shape, got {request.levels!r}"
+            if request.near_radius is None
+            else "`near_radius` must be larger with `levels` for boxes of this shape, "
+            f"got {request.near_radius!r}"
         )
+        raise ValueError(f"{what}: near boxes must have near parents")
     return sorted(found or [best], key=lambda each: each[0])
 
 

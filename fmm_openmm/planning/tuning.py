@@ -80,8 +80,8 @@ def choose_tuned(
     """
     found = candidates(request, cell, load, cost)
     fixed = request.order, request.near_radius, request.grid, request.levels or None
-    free = device is not None and fixed == (None,) * 4 and load.filled == 1.0
-    if not free or request.expected(found[0]) > request.tolerance:
+    free = fixed == (None,) * 4 and load.filled == 1.0
+    if device is None or not free or request.expected(found[0]) > request.tolerance:
         return found[0]
     winner = KEPT.read().get(key(device, request, cell, load))
     return (winner and winner.among(found, load.particles)) or found[0]

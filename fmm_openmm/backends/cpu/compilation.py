@@ -93,9 +93,13 @@ def _lines(kernel) -> int:
 def _start(kernels: list, dtype: np.dtype, claims: str) -> subprocess.Popen | None:
     names = [(kernel.py_func.__module__, kernel.py_func.__name__) for kernel in kernels]
     command = [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, names, dtype.name, claims])]
-    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
-        return subprocess.Popen(command, **quiet)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     except OSError as error:
         _log.info("kernels are compiled as they are called: %s", error)
         return None

@@ -66,8 +66,8 @@ def slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndar
     """Nonzero entries of :func:`fmm_openmm.expansions.harmonics.gradient`: axis, row, column,
     value."""
     matrix = gradient(order)
-    entries = np.nonzero(matrix)
-    return *map(np.ascontiguousarray, entries), matrix[entries].astype(dtype)
+    axis, row, column = map(np.ascontiguousarray, np.nonzero(matrix))
+    return axis, row, column, matrix[axis, row, column].astype(dtype)
 
 
 def l2p(

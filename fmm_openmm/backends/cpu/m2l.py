@@ -84,12 +84,12 @@ def _rotation_tables(shifts: np.ndarray, order: int) -> tuple:
     for l, block in enumerate(exchange(order)):
         matrix[l * l : (l + 1) ** 2, l * l : (l + 1) ** 2] = block
     radial = np.array([np.cumprod(np.maximum(1.0, n)) / frame.r ** (n + 1.0) for frame in frames])
-    l = degrees(order)
-    signed = np.arange(len(l)) - l * l - l
-    factor = (-1.0) ** (l + signed) * np.where(signed, 2.0, 1.0)
+    degree = degrees(order)
+    signed = np.arange(len(degree)) - degree * degree - degree
+    factor = (-1.0) ** (degree + signed) * np.where(signed, 2.0, 1.0)
     start, column, pattern = _by_row(np.where(np.equal.outer(signed, signed), factor[:, None], 0.0))
-    row = np.repeat(np.arange(len(l)), np.diff(start))
-    along = np.ascontiguousarray(pattern * radial[:, l[row] + l[column]])
+    row = np.repeat(np.arange(len(degree)), np.diff(start))
+    along = np.ascontiguousarray(pattern * radial[:, degree[row] + degree[column]])
     return rotations, *_by_row(matrix), *_by_row(matrix.T), start, column, along, order
 
 

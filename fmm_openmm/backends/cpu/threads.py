@@ -10,13 +10,14 @@ after changing them, delete ``fmm_openmm/backends/cpu/__pycache__``.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from fmm_openmm.openmp import get_num_threads, njit
 
 LANES = 16
 """Length of inner loops over particles or wave vectors, which the compiler vectorises."""
 
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     "cache": True,
     "error_model": "numpy",
     "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"},
@@ -31,7 +32,7 @@ time."""
 inline = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
 """Decorator of a function that only kernels call: its entries for Python and C are not compiled."""
 
-signatures: dict[Callable, str] = {}
+signatures: dict[Any, str] = {}
 """Argument types of every kernel, as given to :func:`kernel`."""
 
 
@@ -46,7 +47,7 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     """
 
     def decorated(function: Callable) -> Callable:
-        threads = {"parallel": _NOT_PARALLEL} if parallel else {"nogil": True}
+        threads: dict[str, Any] = {"parallel": _NOT_PARALLEL} if parallel else {"nogil": True}
         dispatcher = njit(no_cfunc_wrapper=True, **threads, **_OPTIONS)(function)
         if dispatcher is not function:  # they are the same with NUMBA_DISABLE_JIT
             signatures[dispatcher] = signature
@@ -55,7 +56,7 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     return decorated
 
 
-def kernels_in(*modules: str) -> tuple[Callable, ...]:
+def kernels_in(*modules: str) -> tuple[Any, ...]:
     """The kernels of modules of this package."""
     names = {f"{__package__}.{module}" for module in modules}
     return tuple(entry for entry in signatures if entry.py_func.__module__ in names)

@@ -3,7 +3,7 @@
 import struct
 
 from fmm_openmm.backends.cuda.abi import BUFFER_KINDS, MAGIC, STEP_KINDS, VERSION
-from fmm_openmm.backends.cuda.program import WAITING, At, Launch, Memset, Program, Record
+from fmm_openmm.backends.cuda.program import WAITING, At, Launch, Memset, Program, Record, Wait
 from fmm_openmm.backends.cuda.source import source_of
 
 
@@ -79,6 +79,6 @@ def serialise(program: Program) -> bytes:
                     put(-1, argument.tobytes())
         elif isinstance(step, Memset):
             put(buffers.index(step.buffer))
-        else:
+        elif isinstance(step, Record | Wait):
             put(events.index(step.event))
     return b"".join(out)

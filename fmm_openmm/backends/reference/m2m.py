@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from fmm_openmm.expansions.translations import Translations, to_parent
 from fmm_openmm.octree import PARITIES, Octree, children, from_parent
 from fmm_openmm.stages import Moments
@@ -18,5 +20,5 @@ def m2m(moments: Moments, octree: Octree, order: int, operator: Translations) ->
             )
             for parity, shift in zip(PARITIES, from_parent(lattice.boxes), strict=True)
         )
-        by_level.insert(0, replace(moments, boxes=boxes.T * to_parent(order)))
+        by_level.insert(0, replace(moments, boxes=np.transpose(boxes) * to_parent(order)))
     return by_level

@@ -34,7 +34,7 @@ from fmm_openmm.expansions.operators.periodic import harmonic_sums, periodic_ope
 from fmm_openmm.expansions.operators.slab import slab_operator
 from fmm_openmm.expansions.operators.wire import wire_operator
 
-OPERATORS = {
+OPERATORS: dict[tuple[bool, ...], Callable[..., np.ndarray]] = {
     (False, False, False): periodic_operator,
     (False, False, True): slab_operator,
     (False, True, True): wire_operator,

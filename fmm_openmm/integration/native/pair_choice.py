@@ -83,7 +83,7 @@ def claim(kernel: int, pairs: Pairs, bridge: Bridge | None) -> bool:
     Raises:
         ValueError: "sites" is requested, but impossible.
     """
-    options = bridge and bridge.definition.options
+    options = bridge.definition.options if bridge else None
     if options is None:
         decision = Decision(pairs.context, False, "there is no FMMForce")
     elif options.bridge == "host" or not options.on_gpu:

@@ -133,7 +133,7 @@ def set_up(program: Program) -> Run:
         run = Run(program)
     except cupy.cuda.memory.OutOfMemoryError as error:
         wanted = sum(buffer.nbytes for buffer in program.buffers.values())
-        raise out_of_memory(error, wanted) from None
+        raise out_of_memory(error, wanted) or error from None
     if program.steps_of(SETUP):
         run.queue(SETUP)
     return run

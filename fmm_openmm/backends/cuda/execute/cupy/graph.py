@@ -16,7 +16,7 @@ USE_NODE_PRIORITY = 8
 class Graph:
     """Work captured on a stream, ready to be launched."""
 
-    def __init__(self, executable: int):
+    def __init__(self, executable: int | None):
         self._executable = executable
         weakref.finalize(self, runtime.graphExecDestroy, executable)
 

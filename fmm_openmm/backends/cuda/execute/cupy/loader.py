@@ -13,6 +13,7 @@ import warnings
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
+from typing import Any
 
 from fmm_openmm.backends.cuda.source import OPTIONS, source_of
 
@@ -27,7 +28,7 @@ SLOW = 0.2
 _log = logging.getLogger("fmm_openmm")
 
 
-def _imported():
+def _imported() -> Any:
     """CuPy, which from version 14 on makes its folder when it is imported, and fails if it
     cannot. What it warns of meanwhile is logged: the user did not import it."""
     named = os.environ.get(FOLDER)
@@ -68,7 +69,7 @@ def _do_without(error: Exception) -> None:
 cupy = _imported()
 
 
-def load(stage: str, macros: dict) -> cupy.RawModule:
+def load(stage: str, macros: dict) -> Any:
     """The compiled module of a stage on the current device; CuPy keeps the binary
     on disk, if it can."""
     code = source_of(stage, macros)
@@ -89,7 +90,7 @@ def load(stage: str, macros: dict) -> cupy.RawModule:
     return module
 
 
-def _compiled(code: str) -> cupy.RawModule:
+def _compiled(code: str) -> Any:
     module, start = cupy.RawModule(code=code, options=OPTIONS, backend="nvrtc"), time.monotonic()
     module.compile()
     if time.monotonic() - start > SLOW:
