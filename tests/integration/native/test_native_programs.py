@@ -40,7 +40,9 @@ def test_the_plugin_compiles(tmp_path, all_particles):
         if option not in ("-w", "-shared") and not option.startswith(("-l", "-L", "-Wl"))
     ]
     include = [f"-isystem{option[2:]}" if option.startswith("-I") else option for option in options]
+    sources = plugin.sources()
     if all_particles:  # in OpenMM 8.5
+        sources = [path for path in sources if "getParticles()" in Path(path).read_text()]
         header = (
             next(Path(option[8:]) for option in include if option.startswith("-isystem"))
             / "openmm"
@@ -51,22 +53,12 @@ def test_the_plugin_compiles(tmp_path, all_particles):
             header.read_text().replace("getParticles", "getNothing")
         )
         include = [f"-isystem{tmp_path}", *include, f"-isystem{header.parent}"]
-    for source in plugin.sources():
-        done = subprocess.run(
-            [
-                *compiler,
-                *include,
-                "-Wall",
-                "-Wextra",
-                "-Wno-unused-parameter",
-                "-fsyntax-only",
-                source,
-            ],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "/native/" not in done.stderr, done.stderr  # no warnings in our own files
+    warnings = ["-Wall", "-Wextra", "-Wno-unused-parameter"]
+    done = subprocess.run(
+        [*compiler, *include, *warnings, "-fsyntax-only", *sources], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/native/" not in done.stderr, done.stderr  # no warnings in our own files
 
 
 def test_the_compiler_may_be_several_words(monkeypatch):
