@@ -4,6 +4,8 @@
 //   locate_atoms      locate of sort.cu, from OpenMM's positions. A thread per atom
 //   bring_positions   positions in the order of the particles, for locate_inside of sort.cu. A
 //                     thread per atom
+//   bring_layer       the same for a slab, of which OpenMM may have wrapped any particle at box
+//                     vector c; sets a flag if one is near the middle of the vacuum
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
 // CORRECTED, whether their low-order parts are stored separately (mixed precision).
@@ -57,4 +59,21 @@ extern "C" __global__ void bring_positions(int n, const Posq* __restrict__ posq 
     to[0] = x.x;
     to[1] = x.y;
     to[2] = x.z;
+}
+
+extern "C" __global__ void bring_layer(int n, const Posq* __restrict__ posq /* (padded) nm */,
+                                       const Posq* __restrict__ correction /* (padded) */,
+                                       const int* __restrict__ atom_index /* (padded) */,
+                                       const Layer* __restrict__ layer,
+                                       double* __restrict__ positions /* (n, 3) nm */,
+                                       int* outside /* (1), zeroed */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const double3 x = position_of(i, posq, correction);
+    const double images = floor((x.z - layer->middle) / layer->c[2] + 0.5);
+    double* to = positions + 3 * atom_index[i];
+    to[0] = x.x - images * layer->c[0];
+    to[1] = x.y - images * layer->c[1];
+    to[2] = x.z - images * layer->c[2];
+    if (fabs(to[2] - layer->middle) > layer->farthest) *outside = 1;
 }

@@ -48,7 +48,7 @@ def in_cuda(name: str) -> list[tuple[str, str]]:
     return re.findall(r"(\w+) (\w+(?:\[\d+\])?);", re.sub("//.*", "", body))
 
 
-@pytest.mark.parametrize("kind", [abi.Parameters, abi.Cell, abi.State])
+@pytest.mark.parametrize("kind", [abi.Parameters, abi.Layer, abi.Cell, abi.State])
 def test_structs_are_those_of_the_kernels(kind):
     members = [tuple(abi.declared(member, name).split()) for name, member in kind._fields_]
     assert in_cuda(kind.__name__) == members
@@ -88,7 +88,7 @@ def test_buffers_are_those_of_the_programs():
     """Programs have all buffers that the plugin names, the host's arrays among them."""
     made = {
         "coulomb_program.cpp": [
-            program(*CASES[name]) for name in ("open in OpenMM", "mixed in OpenMM")
+            program(*CASES[name]) for name in ("slab in OpenMM", "mixed in OpenMM")
         ],
         "site_list.cpp": [of_sites()],
     }

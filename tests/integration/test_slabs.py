@@ -6,14 +6,13 @@ import copy
 import numpy as np
 import openmm
 import pytest
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 import fmm_openmm as fmm
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
 from fmm_openmm.oracle import partial_ewald_sum
 from tests.integration.boxes import Box, charges_and_pairs, energy_of, relative_difference
+from tests.integration.vacuum import first_of_molecules, in_vacuum
 
 COULOMB = 7
 """Force group of the FMMForce."""
@@ -21,41 +20,6 @@ COULOMB = 7
 TOLERANCE = 1e-6
 
 NAMES = ["slab", "wire", "ac", "b"]
-
-
-def in_vacuum(box: Box, name: str) -> Box:
-    """The particles in a box with 1.2 nm of vacuum along every vector without images."""
-    free, vectors = np.array(Boundary.from_name(name).free), box.cell
-    box.nonbonded.setUseDispersionCorrection(False)
-    if name != "slab":
-        vectors = np.diag(np.diag(vectors))  # with particles within these
-        box.positions = _whole_within(box, vectors)
-    lengths = np.where(free, np.ptp(box.positions @ np.linalg.inv(vectors), axis=0), 1.0)
-    heights = 1.0 / np.linalg.norm(np.linalg.inv(vectors), axis=0)
-    lengths += np.where(free, 1.2 / heights, 0.0)
-    box.system.setDefaultPeriodicBoxVectors(*_reduced(vectors * lengths[:, None]))
-    return box
-
-
-def _whole_within(box, vectors):
-    """Positions with the first particle of each molecule in the cell of the vectors."""
-    starts = _first_of_molecules(box)
-    return box.positions - np.floor(box.positions[starts] @ np.linalg.inv(vectors)) @ vectors
-
-
-def _first_of_molecules(box):
-    _, pairs = charges_and_pairs(box.nonbonded)
-    count = len(box.positions)
-    bonds = coo_array((np.ones(len(pairs)), pairs.T), (count, count))
-    labels = connected_components(bonds, directed=False)[1]
-    return np.unique(labels, return_index=True)[1][labels]
-
-
-def _reduced(vectors):
-    vectors = np.array(vectors)
-    vectors[2] -= np.rint(vectors[2, 1] / vectors[1, 1]) * vectors[1]
-    vectors[2] -= np.rint(vectors[2, 0] / vectors[0, 0]) * vectors[0]
-    return vectors
 
 
 def neutral(box: Box) -> Box:
@@ -109,7 +73,7 @@ def test_images_do_not_matter(box, name, platform):
     """Particles about 0, about the face of the box, and drifting across it, wrapped by molecules
     as OpenMM does, or each for itself along the vectors without images."""
     in_vacuum(box, name)
-    starts, free = _first_of_molecules(box), np.array(Boundary.from_name(name).free)
+    starts, free = first_of_molecules(box), np.array(Boundary.from_name(name).free)
     converted(box, name)
     energy, forces = coulomb(box)
     x, cell, inverse = box.positions, box.cell, np.linalg.inv(box.cell)

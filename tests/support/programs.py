@@ -26,12 +26,15 @@ WHOLE = 227 * 1024
 
 def program(
     order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=WHOLE,
-    levels=0, m2l="rotation", virial=False
+    levels=0, m2l="rotation", virial=False, slab=None
 ):  # fmt: skip
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
     if grid is not None:
         lattice = BoxLattice(np.diag(grid), np.eye(3), 2.0)
+    elif slab:
+        cell = np.diag([*map(float, slab[:2]), np.inf])
+        lattice = PaddedLattice(np.array(slab), 2.0, cell=cell, padded=(False, False, True))
     elif levels:
         lattice = (
             PaddedLattice(np.array(span), 2.0, levels=levels)
@@ -55,6 +58,10 @@ CASES = {
     "mixed in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64)),
     "double in OpenMM": (9, 0.0, np.float64, p.Interface("double", 64)),
     "open in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64), (7, 6, 9)),
+    "slab in OpenMM": (
+        4, 0.05, np.float32, p.Interface("mixed", 64), None, None, WHOLE, 0, "rotation", False,
+        (7, 6, 9),
+    ),
     "planes": (4, 0.0, np.float64, None, None, (36, 30, 40)),
     "axes apart": (4, 0.0, np.float32, None, None, (36, 30, 40), 8000),
     "sums along one axis": (4, 0.0, np.float32, None, None, (36, 30, 17)),
@@ -67,7 +74,7 @@ CASES = {
     "levels, dynamic": (4, 0.05, np.float32, None, None, None, WHOLE, 1, "p4_dynamic"),
     "levels, symmetric": (4, 0.0, np.float32, None, None, (4, 6, 8), WHOLE, 1, "p4_symmetric"),
     "levels, parity": (4, 0.0, np.float64, None, None, (4, 6, 8), WHOLE, 1, "p4_parity"),
-}
+}  # fmt: skip
 
 
 SITES = lennard_jones.Sites(300, 2, 4, 0.9, None, 3 * np.eye(3), 1.0, False, 0, 0, 64)

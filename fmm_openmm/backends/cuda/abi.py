@@ -23,7 +23,7 @@ from fmm_openmm.backends.cuda.program import (
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.box import SAME_SHAPE
 
-MAGIC, VERSION = b"FMMprog\0", 11
+MAGIC, VERSION = b"FMMprog\0", 12
 """First bytes of a serialised program, and the version of its format."""
 
 STEP_KINDS = (Launch, Memset, Record, Wait)
@@ -135,10 +135,17 @@ class Parameters(ctypes.Structure):
     )
 
 
+class Layer(ctypes.Structure):
+    """The place of a slab, documented in ``kernels/common/parameters.cuh``; zeros for others."""
+
+    _fields_ = (("middle", c_double), ("farthest", c_double), ("c", c_double * 3))
+
+
 class BoxesData(ctypes.Structure):
     """The boxes of a program: the limits of the strains for which they are valid; for a region, the
     evaluations after which it is compared with its particles again, and how many times in a row
-    it may move for the same positions; the unstrained cell, nm, and the parameter block in it."""
+    it may move for the same positions; the unstrained cell, nm, and in it the place of a slab and
+    the parameter block."""
 
     _fields_ = (
         ("stretch", c_double),
@@ -146,6 +153,7 @@ class BoxesData(ctypes.Structure):
         ("recheck", c_double),
         ("moves", c_double),
         ("cell", c_double * 9),
+        ("layer", Layer),
         ("parameters", Parameters),
     )
 
@@ -245,7 +253,7 @@ class Callbacks(ctypes.Structure):
 
 
 _STRUCTS = (
-    *(Place, Pairs, Sites, Parameters, BoxesData, Sums, RoundingLimits, Cell, State),
+    *(Place, Pairs, Sites, Parameters, Layer, BoxesData, Sums, RoundingLimits, Cell, State),
     Callbacks,
 )
 

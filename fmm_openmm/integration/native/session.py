@@ -16,6 +16,7 @@ from fmm_openmm.backends.cuda.abi import Delivery, Place, RoundingLimits, Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
+from fmm_openmm.boundary import OPEN, PERIODIC
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.errors import UnsupportedError, openmm_callback
@@ -33,6 +34,13 @@ from fmm_openmm.specification import Specification
 COINCIDENT = 1e-7
 """Distance, relative to the box or the extent of the particles, below which float32 does not
 separate two particles."""
+
+FROM_CUT = 0.1
+"""Distance from the middle of a slab's vacuum, nm, within which the place of the slab is determined
+anew. No particle moves as far between two evaluations."""
+
+SERVED = (PERIODIC, OPEN, (True, True, False))
+"""Boundaries whose programs need no other coordinates than OpenMM's."""
 
 
 class Session:
@@ -62,6 +70,7 @@ class Session:
         self.planner: Planner | None = None
         self._seen = False  # whether the filled fraction is known
         self._made: Specification | None = None  # of the last program
+        self._layer = np.zeros(5)  # the place of a slab, as in BoxesData
 
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
@@ -75,9 +84,9 @@ class Session:
             positions: shape (n, 3), nm; needed for a region.
 
         Raises:
-            UnsupportedError: a slab or wire, which is left to the host bridge.
+            UnsupportedError: a boundary that is left to the host bridge.
         """
-        if self._boundary.is_partial:
+        if self._boundary.periodic not in SERVED:
             raise UnsupportedError(
                 f"`boundary={self._boundary.name!r}` is computed on the host bridge"
             )
@@ -100,7 +109,7 @@ class Session:
         if self.planner.problem.uses_region:
             if positions is None:
                 return {}
-            check_positions(positions, self.particles)
+            positions = self._placed(positions, given)
         plan = self.planner.plan(positions, cell, left=True)
         wanted, found = plan.specification(charges), {}
         if self._made is None or not serves(self._made, wanted):
@@ -108,7 +117,9 @@ class Session:
             self._dtype = wanted.dtype
             found[Delivery.PROGRAM] = serialise(build(wanted, self._device, self._interface))
             self._made = wanted
-        found[Delivery.PARAMETERS] = describe(self._made.lattice, plan.boxes, given).tobytes()
+        found[Delivery.PARAMETERS] = describe(
+            self._made.lattice, plan.boxes, given, self._layer
+        ).tobytes()
         return found | self._limits(charges)
 
     def charges(
@@ -125,7 +136,7 @@ class Session:
         """
         charges, _ = self._inputs(values)
         if positions is not None:
-            check_positions(positions, self.particles)
+            positions = self._placed(positions, cell)
             self._seen = True
         with openmm_callback():
             fits = self.planner.accepts(charges, positions, self._checked(cell))
@@ -184,8 +195,7 @@ class Session:
             ValueError: a coordinate is not finite or far out of range; the message names the
                 particle.
         """
-        check_positions(positions, self.particles)
-        boundary = self._boundary
+        boundary, positions = self._boundary, self._placed(positions, cell)
         if boundary.is_open:
             points = positions / max(np.ptp(positions, axis=0).max(), 1e-300)
         else:
@@ -205,12 +215,31 @@ class Session:
     ) -> FMMParameters:
         """Parameters for box vectors, shape (3, 3), nm; before the first evaluation those for
         positions, shape (n, 3), nm."""
+        if positions is not None:
+            positions = self.bridge.fix_structure().unwrapped(positions, cell)
         planner, cell = self.planner, self._checked(cell)
         if positions is not None and not self._seen:
             expected = planner.problem.with_positions(positions, cell)
             if expected is not planner.problem:
                 planner = Planner(replace(expected, cell=cell))
         return planner.preview(positions, cell).parameters
+
+    def _placed(self, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """Checked positions, shape (n, 3), nm; those of a slab in the images that lie together, as
+        near as possible to where they lay at the last call.
+
+        Args:
+            cell: box vectors, shape (3, 3), nm.
+        """
+        positions = check_positions(positions, self.particles)
+        if not self._boundary.is_partial:
+            return positions
+        positions = self.bridge.fix_structure().unwrapped(positions, cell)
+        height, (low, high) = cell[2, 2], (positions[:, 2].min(), positions[:, 2].max())
+        images = np.rint((self._layer[0] - (low + high) / 2) / height)
+        middle = (low + high) / 2 + images * height
+        self._layer = np.array([middle, height / 2 - FROM_CUT, *cell[2]])
+        return positions + images * cell[2]
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in free space."""
@@ -225,14 +254,15 @@ class Session:
         return check_charges(charges), structure
 
 
-def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray) -> np.ndarray:
+def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray, layer=(0.0,) * 5) -> np.ndarray:
     """Data by which the plugin adjusts the boxes of a program to the cell: ``BoxesData`` of
-    :mod:`fmm_openmm.backends.cuda.abi`, shape (54,).
+    :mod:`fmm_openmm.backends.cuda.abi`, shape (59,).
 
     Args:
         made_for: lattice that the program was built for.
         boxes: boxes in use.
         cell: box vectors, shape (3, 3), nm.
+        layer: the place of a slab, shape (5,).
     """
     lattice, region = made_for.unstrained, (RECHECK_INTERVAL_IN_OPENMM, MAX_MOVES)
     if lattice.is_padded:  # a region, whose operator is part of the program
@@ -241,4 +271,4 @@ def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray) -> np.ndarray
     else:
         limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
         cell, place = lattice.cell, parameter_block(lattice, 1.0)  # at a width of 1 nm
-    return np.concatenate([limits, region, cell.ravel(), place])
+    return np.concatenate([limits, region, cell.ravel(), layer, place])

@@ -86,15 +86,24 @@ struct Parameters {
     double origin[3];
 };
 
+// The place of a slab, documented in ``kernels/common/parameters.cuh``; zeros for others.
+struct Layer {
+    double middle;
+    double farthest;
+    double c[3];
+};
+
 // The boxes of a program: the limits of the strains for which they are valid; for a region, the
 // evaluations after which it is compared with its particles again, and how many times in a row
-// it may move for the same positions; the unstrained cell, nm, and the parameter block in it.
+// it may move for the same positions; the unstrained cell, nm, and in it the place of a slab and
+// the parameter block.
 struct BoxesData {
     double stretch;
     double shear;
     double recheck;
     double moves;
     double cell[9];
+    Layer layer;
     Parameters parameters;
 };
 

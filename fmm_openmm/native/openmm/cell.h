@@ -34,6 +34,7 @@ private:
 struct Boxes : BoxesData {
     bool serve(const double* other) const { return Strain(cell, other).within(stretch, shear); }
     Parameters parametersIn(const double* other) const;
+    Layer layerIn(const double* other) const;
 };
 
 inline Strain::Strain(const double* cell, const double* other) {
@@ -86,6 +87,14 @@ inline Parameters Boxes::parametersIn(const double* other) const {
     strained.field /= strain.scale * strain.scale;
     for (double& component : strained.origin) component *= strain.scale;
     return strained;
+}
+
+// In a cell of the same shape.
+inline Layer Boxes::layerIn(const double* other) const {
+    const double scale = Strain(cell, other).scale;
+    return {layer.middle * scale,
+            layer.farthest * scale,
+            {layer.c[0] * scale, layer.c[1] * scale, layer.c[2] * scale}};
 }
 
 }  // namespace fmm

@@ -66,6 +66,10 @@ void CoulombProgram::setBox(const double* box, CUstream stream) {
     clear(current);
     const Parameters parameters = boxes.parametersIn(box);
     executor.upload("parameters", &parameters, sizeof(parameters), stream);
+    if (executor.has("layer")) {
+        const Layer layer = boxes.layerIn(box);
+        executor.upload("layer", &layer, sizeof(layer), stream);
+    }
     if (!haveSameShape(box, shaped)) setUpShape(box, stream);
     copyBox(box, current);
 }

@@ -406,6 +406,45 @@ def forces_in_openmm(stages, index) -> np.ndarray:
     return forces
 
 
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_a_slab_that_openmm_has_wrapped(precision, folder):
+    """Every atom in any image along the third box vector; one that comes near the middle of the
+    vacuum is reported, and one that has left the boxes."""
+    span, origin, width = np.array([4, 5, 3]), np.array([0.0, 0.0, 1000.7]), 0.9
+    lattice = PaddedLattice(
+        span, 1.87, cell=np.diag([4.0, 5.0, np.inf]), padded=(False, False, True)
+    )
+    positions, charges, pairs = charges_in(0.15, span - 0.35)
+    charges -= charges.mean()
+    dtype = np.float32 if precision == "mixed" else np.float64
+    wanted = Specification(lattice, 4, 0.1, charges, pairs, False, dtype)
+    outside = EmulatedStages(wanted, folder)
+    _, fields = outside.evaluate(width * positions + origin, width, origin)
+    expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
+
+    c, middle = np.array([0.7, -0.4, 5.2]), origin[2] + width * span[2] / 2
+    stages = EmulatedStages(wanted, folder, Interface(precision, 160))
+    stages.buffers["layer"][...] = [middle, c[2] / 2 - 0.1, *c]
+    given = width * positions + origin
+
+    def forces(given):
+        images = np.random.default_rng(4).integers(-2, 3, (len(given), 1))
+        stages.buffers["outside"][...] = 0
+        index = between_openmm(stages, given + images * c)
+        stages.run(width, origin)
+        return forces_in_openmm(stages, index), stages.buffers["outside"][0]
+
+    found, reported = forces(given)
+    accuracy = {"mixed": 2e-5, "double": 1e-9}[precision]
+    assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
+    assert reported == 0
+    stages.buffers["layer"][1] = np.abs(given[:, 2] - middle).max() - 1e-3
+    assert forces(given)[1] == 1  # in its box
+    stages.buffers["layer"][1] = c[2] / 2 - 0.1
+    given[7, 2] = middle + 2.0
+    assert forces(given)[1] == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "precision", "minimum_image"),

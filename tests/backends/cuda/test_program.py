@@ -128,7 +128,9 @@ def any_program(request):
         make, filled = OTHERS[request.param]
         return make(), filled
     built = program(*CASES[request.param])
-    return built, {*p.INPUTS} - ({"positions"} if "posq" in built.buffers else set())
+    if "posq" in built.buffers:
+        return built, {"parameters", "charges", "layer"} & {*built.buffers}
+    return built, {*p.INPUTS}
 
 
 TRANSFORMS = {

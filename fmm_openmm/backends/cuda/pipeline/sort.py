@@ -1,7 +1,10 @@
 """The stage sort: from particles, OpenMM's or others, to parts listed by box."""
 
+from ctypes import sizeof
+
 import numpy as np
 
+from fmm_openmm.backends.cuda.abi import Layer
 from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.program import SETUP, At, Interface, Phase
 from fmm_openmm.expansions.error import leaders
@@ -59,7 +62,10 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
         if interface:
             b.stage("sort", phase=Phase.AHEAD)
             b.flag("outside")
-            b.launch("bring_positions", particles, 128, n, *atoms, "positions")
+            if b.lattice.boundary.is_partial:
+                b.launch("bring_layer", particles, 128, n, *atoms, "layer", "positions", "outside")
+            else:
+                b.launch("bring_positions", particles, 128, n, *atoms, "positions")
         outside = "outside" if interface else At("count", b.boxes + 1)
         b.launch("locate_inside", particles, 128, n, "positions", "leaders", *results, outside)
     elif interface:
@@ -78,7 +84,12 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:
     real = np.float64 if interface.precision == "double" else np.float32
-    b.stage("sort", "openmm", **{"bring_positions" if b.lattice.is_padded else "locate_atoms": 0})
+    kernel = "locate_atoms"
+    if b.lattice.is_padded:
+        kernel = "bring_layer" if b.lattice.boundary.is_partial else "bring_positions"
+    if kernel == "bring_layer":
+        b.buffer("layer", sizeof(Layer) // 8, np.float64)
+    b.stage("sort", "openmm", **{kernel: 0})
     b.macros(
         POSQ="double" if real == np.float64 else "float",
         CORRECTED=int(interface.precision == "mixed"),

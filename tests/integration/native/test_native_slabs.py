@@ -1,0 +1,189 @@
+"""The native bridge in slabs, wherever OpenMM has wrapped the particles along the third vector."""
+
+import numpy as np
+import openmm
+import pytest
+
+import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.abi import BoxesData, Delivery
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.oracle import partial_ewald_sum
+from tests.integration.boxes import charges_and_pairs, relative_difference
+from tests.integration.native_contexts import (
+    A_PROGRAM,
+    BOXES,
+    CHARGES,
+    both_bridges,
+    context_of,
+    converted,
+    coulomb,
+    forces_alone,
+    on_devices,
+    on_gpu,
+    session_of,
+)
+from tests.integration.vacuum import first_of_molecules, in_vacuum
+
+SLAB = Boundary.from_name("slab")
+TOLERANCE = 1e-5
+
+
+@pytest.fixture
+def slab(water):
+    """Rigid water between 1.2 nm of vacuum; it may drift."""
+    kinds = [type(force) for force in water.system.getForces()]
+    water.system.removeForce(kinds.index(openmm.CMMotionRemover))
+    return in_vacuum(water, "slab")
+
+
+def exact_sum(of_particles, positions, cell):
+    """For charges and excluded pairs, which the conversion takes from the NonbondedForce."""
+    charges, pairs = of_particles
+    return partial_ewald_sum(positions, charges, SLAB.cell(cell), pairs)
+
+
+def test_boxes_follow_a_slab(slab):
+    """One program serves the slab wherever it is, in whatever images; the same molecules on both
+    sides of the face of the box are one slab, near where it was."""
+    force = fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary="slab")
+    session, cell, x = session_of(force, len(slab.positions)), slab.cell, slab.positions
+    assert session.program(cell, {}) == {}
+    first = session.program(cell, {}, x)
+    assert set(first) == A_PROGRAM
+    assert b"bring_layer" in first[Delivery.PROGRAM]
+    images = np.random.default_rng(2).integers(-3, 4, (len(x), 1))
+    places = {}
+    for drift in (0.0, 0.4 * cell[2, 2], 0.8 * cell[2, 2]):
+        at = x + np.array([0.0, 0.0, drift])
+        found = session.program(cell, {}, at + images * cell[2])
+        assert set(found) == BOXES
+        places[drift] = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS])
+        assert set(session.charges(cell, {}, at + images * cell[2])) == CHARGES
+    start = places[0.0].layer.middle
+    for drift, data in places.items():
+        assert data.layer.middle == pytest.approx(start + drift, abs=1e-9)
+        assert data.layer.farthest == pytest.approx(cell[2, 2] / 2 - 0.1)
+        assert list(data.layer.c) == list(cell[2])
+    assert set(session.program(1.01 * cell, {}, 1.01 * x)) == BOXES
+    assert set(session.program(cell * [[1.0], [1.02], [1.0]], {}, x)) == A_PROGRAM
+
+
+@pytest.mark.parametrize("boundary", ["wire", "ac"])
+def test_other_boundaries_are_left_to_the_host_bridge(slab, boundary):
+    session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary=boundary), 555)
+    with pytest.raises(fmm.UnsupportedError, match="is computed on the host bridge"):
+        session.program(slab.cell, {})
+
+
+def test_ambiguous_images(slab):
+    session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary="slab"), 555)
+    slab.cell[2, 2] -= 1.0
+    with pytest.raises(ValueError, match="needs vacuum along box vector c"):
+        session.program(slab.cell * [[1.0], [1.0], [0.62]], {}, slab.positions)
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("single", 5e-4), ("mixed", 1e-5), ("double", 1e-8)]
+)
+def test_agrees_with_the_exact_sum(slab, precision, tolerance):
+    """Centred at 0, about the face of the box, and wrapped by molecules or by atoms."""
+    x, cell, starts = slab.positions, slab.cell, first_of_molecules(slab)
+    expected = exact_sum(charges_and_pairs(slab.nonbonded), x, cell)
+    force = converted(slab, boundary="slab", bridge="native", tolerance=tolerance)
+    context = context_of(slab, precision)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+    middle = (x[:, 2].min() + x[:, 2].max()) / 2
+    for place in (0.0, middle, cell[2, 2], 5.3 * cell[2, 2]):
+        at = x + np.array([0.0, 0.0, place - middle])
+        heights = np.floor(at[:, 2:] / cell[2, 2])
+        for positions in (at, at - heights[starts] * cell[2], at - heights * cell[2]):
+            context.setPositions(positions)
+            assert relative_difference(forces_alone(context, force), expected.forces) <= tolerance
+            energy, forces = coulomb(context, force)
+            assert energy == pytest.approx(expected.energy, rel=tolerance)
+            assert relative_difference(forces, expected.forces) <= tolerance
+    found = force.getPotentialsInContext(context)
+    assert relative_difference(found, expected.potentials) <= 3 * tolerance
+
+
+@on_gpu
+def test_agrees_with_the_host_bridge(slab):
+    native, host = both_bridges(slab, "double", boundary="slab", tolerance=1e-7)
+    assert native[0] == pytest.approx(host[0], rel=1e-7)
+    assert relative_difference(native[1], host[1]) <= 2e-7
+
+
+@on_gpu
+@on_devices
+@pytest.mark.parametrize("barostat", [False, True])
+def test_a_slab_in_motion(slab, barostat, devices):
+    """It drifts across the face of the box, OpenMM's order of atoms and the images that it holds
+    change, and the area follows a barostat."""
+    if barostat:
+        kind = openmm.MonteCarloMembraneBarostat
+        slab.system.addForce(kind(1.0, 0.0, 300.0, kind.XYIsotropic, kind.ZFixed, 10))
+    of_particles = charges_and_pairs(slab.nonbonded)
+    force = converted(slab, boundary="slab", bridge="native", tolerance=TOLERANCE)
+    integrator = openmm.LangevinMiddleIntegrator(300.0, 0.0, 0.001)
+    context = context_of(slab, integrator=integrator, DeviceIndex=devices)
+    context.setVelocitiesToTemperature(300.0, 1)
+    velocities = context.getState(velocities=True).getVelocities(asNumpy=True)._value
+    context.setVelocities(velocities + np.array([0.0, 0.0, 4.0]))
+    for _ in range(4):
+        context.getIntegrator().step(300)
+        state = context.getState(positions=True)
+        x = state.getPositions(asNumpy=True)._value
+        cell = state.getPeriodicBoxVectors(asNumpy=True)._value
+        expected = exact_sum(of_particles, x, cell)
+        assert relative_difference(forces_alone(context, force), expected.forces) <= TOLERANCE
+        assert coulomb(context, force)[0] == pytest.approx(expected.energy, rel=TOLERANCE)
+    assert x[:, 2].min() > cell[2, 2]
+    assert barostat == (not np.array_equal(cell, slab.cell))
+    wrapped = context.getState(positions=True, enforcePeriodicBox=True)
+    slab.positions = wrapped.getPositions(asNumpy=True)._value
+    slab.system.setDefaultPeriodicBoxVectors(*cell)
+    assert np.abs(slab.positions - x).max() > 1.0
+    found = coulomb(context_of(slab), force)[0]
+    assert found == pytest.approx(expected.energy, rel=TOLERANCE)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+
+
+@on_gpu
+def test_a_molecule_that_crosses_the_vacuum(slab):
+    """Refused where it is halfway, and right again when it has come down."""
+    force = converted(slab, boundary="slab", bridge="native", tolerance=TOLERANCE)
+    context, cell = context_of(slab), slab.cell
+    before = coulomb(context, force)
+    x = slab.positions.copy()
+    top = int(x[:, 2].argmax()) // 3 * 3
+    molecule, others = x[top : top + 3, 2], np.delete(x[:, 2], range(top, top + 3))
+    vacuum = others.max(), others.min() + cell[2, 2]
+    x[top : top + 3, 2] += np.mean(vacuum) - (molecule.min() + molecule.max()) / 2
+    context.setPositions(x)
+    with pytest.raises(openmm.OpenMMException, match="next one"):
+        forces_alone(context, force)
+    context.setPositions(slab.positions)
+    after = coulomb(context, force)
+    assert after[0] == pytest.approx(before[0], rel=TOLERANCE)
+    assert relative_difference(after[1], before[1]) <= TOLERANCE
+
+
+@on_gpu
+def test_energy_is_conserved(slab):
+    """As in bulk water of the same settings: ten times less than 0.01 kT a degree of freedom."""
+    force = converted(slab, boundary="slab", bridge="native")
+    slab.nonbonded.setUseSwitchingFunction(True)
+    slab.nonbonded.setSwitchingDistance(0.6)
+    context = context_of(slab, integrator=openmm.VerletIntegrator(0.0005))
+    context.setVelocitiesToTemperature(300.0, 1)
+    context.getIntegrator().step(500)
+    energies = []
+    for _ in range(20):
+        context.getIntegrator().step(250)
+        state = context.getState(energy=True)
+        energies.append((state.getPotentialEnergy() + state.getKineticEnergy())._value)
+    drift = np.polyfit(np.arange(20), energies, 1)[0] * 19
+    degrees_of_freedom = 3 * len(slab.positions) - slab.system.getNumConstraints()
+    assert abs(drift) <= 0.001 * 2.494 * degrees_of_freedom
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
