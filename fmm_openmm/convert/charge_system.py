@@ -284,7 +284,8 @@ class ChargeSystem:
         its positions**: energies and potentials stay, forces are those in the turned frame.
 
         Args:
-            atoms: periodic in all three directions or in none.
+            atoms: ``atoms.pbc`` becomes the boundary. Vectors without images are replaced by
+                vectors of the same lengths, perpendicular to those with images.
             bonds: pairs of indices, shape (m, 2), none by default; particles within three bonds are
                 excluded, at their nearest image.
 
@@ -292,7 +293,6 @@ class ChargeSystem:
             ImportError: ASE is not installed (extra ``ase``).
             ValueError: no initial charges, bonds that are not pairs of particles, a cell without
                 volume.
-            UnsupportedError: periodic in one or two directions only.
         """
         return cls(**packages.from_ase(atoms, bonds))
 

@@ -56,5 +56,20 @@ def periodic_first(cell: np.ndarray, periodic: np.ndarray) -> np.ndarray:
     if periodic.all():
         return cell
     vectors = cell[periodic]
-    perpendicular = np.linalg.svd(vectors)[2][len(vectors) :]
-    return np.concatenate([vectors, perpendicular * np.linalg.norm(vectors[0])])
+    free = free_directions(cell, periodic)
+    return np.concatenate([vectors, free * np.linalg.norm(vectors[0])])
+
+
+def free_directions(cell: np.ndarray, periodic: np.ndarray) -> np.ndarray:
+    """Unit vectors perpendicular to the periodic vectors of a cell and to each other, one for each
+    other vector, as close to the Cartesian axes of the same numbers as these allow, shape (k, 3).
+
+    Args:
+        cell: rows are the cell vectors, shape (3, 3).
+        periodic: which of them have images, at least one, shape (3,) bool.
+    """
+    perpendicular = np.linalg.svd(cell[periodic])[2][periodic.sum() :]
+    # orthogonal Procrustes problem: P. H. Schoenemann, Psychometrika 31, 1 (1966),
+    # doi:10.1007/BF02289451
+    left, _, right = np.linalg.svd(perpendicular[:, ~periodic])
+    return (left @ right).T @ perpendicular

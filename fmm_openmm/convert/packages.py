@@ -11,6 +11,7 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.checks import check_charges, check_integer
 from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
 from fmm_openmm.convert.openmm_system import (
@@ -18,7 +19,7 @@ from fmm_openmm.convert.openmm_system import (
     charges_of_system,
     charges_of_topology,
 )
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.convert.orientation import free_directions
 
 NM_PER_ANGSTROM = 0.1
 
@@ -197,10 +198,17 @@ def from_ase(atoms, bonds=()) -> dict:
     charges, positions = atoms.get_initial_charges(), atoms.get_positions() * NM_PER_ANGSTROM
     if not atoms.pbc.any():
         return charges_of_bonds(charges, bonds, positions, None)
+    cell = atoms.cell.array * NM_PER_ANGSTROM
     if not atoms.pbc.all():
-        raise UnsupportedError(
-            f"`atoms` is periodic along some directions only, pbc = {atoms.pbc.tolist()}: make it "
-            "periodic along all three, with vacuum where it ends, or along none"
-        )
-    box, rotation = standard_orientation(atoms.cell.array * NM_PER_ANGSTROM, "atoms.cell")
-    return charges_of_bonds(charges, bonds, positions @ rotation, box)
+        cell[~atoms.pbc] = _free_vectors(cell, atoms.pbc)
+    box, rotation = standard_orientation(cell, "atoms.cell")
+    found = charges_of_bonds(charges, bonds, positions @ rotation, box)
+    return {**found, "boundary": Boundary(tuple(atoms.pbc.tolist())).name}
+
+
+def _free_vectors(cell: np.ndarray, periodic: np.ndarray) -> np.ndarray:
+    """Vectors perpendicular to the periodic ones of a cell, in place of the others, shape (k, 3).
+    They are as long as the others, or as the longest periodic one in place of zero vectors."""
+    lengths = np.linalg.norm(cell, axis=1)
+    extents = np.where(lengths > 0, lengths, lengths[periodic].max())[~periodic]
+    return free_directions(cell, periodic) * extents[:, None]

@@ -10,6 +10,7 @@ import pytest
 from openmm import app, unit
 
 import fmm_openmm as fmm
+from fmm_openmm.oracle import partial_ewald_sum
 
 FLOAT32 = 1e-6  # MDTraj and MDAnalysis hold positions in float32
 
@@ -364,6 +365,81 @@ def test_ase_water(water, assert_water):
     assert fmm.ChargeSystem.from_ase(atoms).box_vectors is None
 
 
+PARTIAL = {
+    (True, True, False): "slab",
+    (True, False, True): "ac",
+    (False, True, True): "bc",
+    (True, False, False): "a",
+    (False, True, False): "b",
+    (False, False, True): "wire",
+}
+
+
+@pytest.mark.parametrize("periodic", PARTIAL)
+@pytest.mark.parametrize("has_all_vectors", [True, False])
+def test_ase_partly_periodic(periodic, has_all_vectors):
+    """Any subset of directions of an oblique, left-handed cell that lies askew: the energy is that
+    of the Ewald sum over the vectors as ASE has them."""
+    ase = pytest.importorskip("ase")
+    random = np.random.default_rng(6)
+    cell = np.array([[2.0, 9.0, 1.0], [11.0, 1.0, -2.0], [3.0, 2.0, 10.0]])
+    assert np.linalg.det(cell) < 0
+    places = random.uniform(-0.5, 0.5, (20, 3))
+    atoms = ase.Atoms("NaCl" * 10, scaled_positions=places, cell=cell, pbc=periodic)
+    atoms.set_initial_charges([1.0, -1.0] * 10)
+    free = ~np.array(periodic)
+    if not has_all_vectors:
+        atoms.cell[free] = 0
+    system = fmm.ChargeSystem.from_ase(atoms)
+    assert system.boundary == PARTIAL[periodic]
+    lengths = np.linalg.norm(system.box_vectors, axis=1)
+    assert lengths[~free] == pytest.approx(atoms.cell.lengths()[~free] / 10)
+    if has_all_vectors:
+        assert lengths[free] == pytest.approx(atoms.cell.lengths()[free] / 10)
+    found = system.solver(tolerance=1e-8).compute(system.positions)
+    exact = _sum_over(0.1 * atoms.positions, atoms.get_initial_charges(), 0.1 * cell, ~free)
+    assert found.energy == pytest.approx(exact, rel=1e-7)
+
+
+def _sum_over(positions, charges, cell, periodic):
+    """The energy by the Ewald sum over the vectors of a cell along which there are images."""
+    vectors = np.full((3, 3), np.inf)
+    vectors[periodic] = cell[periodic]
+    return partial_ewald_sum(positions, charges, vectors).energy
+
+
+def test_ase_keeps_a_slab_that_lies_as_openmm_has_it():
+    """Neither the sign of the third vector nor its tilt turns the atoms."""
+    ase = pytest.importorskip("ase")
+    for third in ([0, 0, 0], [0, 0, 30], [4, 5, -30]):
+        atoms = ase.Atoms("NaCl", [[1, 2, 3], [4, 5, 6]], cell=[[8, 0, 0], [2, 9, 0], third])
+        atoms.pbc = [True, True, False]
+        atoms.set_initial_charges([1.0, -1.0])
+        system = fmm.ChargeSystem.from_ase(atoms)
+        assert np.array_equal(system.positions, 0.1 * atoms.positions)
+
+
+def test_ase_water_slab(water):
+    """Molecules broken at the faces along which there are images have the same energy as whole
+    ones."""
+    ase = pytest.importorskip("ase")
+    atoms = ase.Atoms(
+        [atom.element.symbol for atom in water.topology.atoms()],
+        10 * water.positions,
+        cell=10 * water.box,
+        pbc=[True, True, False],
+    )
+    atoms.set_initial_charges(water.charges)
+    bonds = [(atom1.index, atom2.index) for atom1, atom2 in water.topology.bonds()]
+    energies = []
+    for broken in (False, True):
+        if broken:
+            atoms.wrap()
+        system = fmm.ChargeSystem.from_ase(atoms, bonds)
+        energies.append(system.solver(tolerance=1e-6).compute(system.positions).energy)
+    assert energies[1] == pytest.approx(energies[0], rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("bonds", "message"),
     [
@@ -388,10 +464,10 @@ def test_ase_bonds_in_any_order():
 
 def test_ase_refuses():
     atoms = crystal()
-    atoms.pbc = [True, True, False]
-    with pytest.raises(fmm.UnsupportedError, match=r"pbc = \[True, True, False\]"):
+    atoms.cell[2] = 0
+    with pytest.raises(ValueError, match=r"`atoms\.cell` must span a positive volume"):
         fmm.ChargeSystem.from_ase(atoms)
-    atoms.pbc, atoms.cell[2] = True, 0
+    atoms.pbc = [True, False, True]
     with pytest.raises(ValueError, match=r"`atoms\.cell` must span a positive volume"):
         fmm.ChargeSystem.from_ase(atoms)
     with pytest.raises(ValueError, match="`atoms` has no charges"):
