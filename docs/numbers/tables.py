@@ -125,11 +125,11 @@ def all_steps() -> list[Row]:
 
 SYSTEMS = {
     ("popc-charmm36", 32512): ("POPC bilayer", "CHARMM36, 1.2 nm"),
-    ("popc-charmm36, NPT", 32512): ("the same under a membrane barostat", "CHARMM36, 1.2 nm"),
+    ("popc-charmm36, NPT", 32512): ("POPC bilayer, NPT", "CHARMM36, 1.2 nm"),
     ("DHFR, CHARMM36", 23558): ("DHFR in water", "CHARMM36, 1.2 nm"),
     ("popc", 32512): ("POPC bilayer", "Amber Lipid17, 0.9 nm"),
-    ("popc, NPT", 32512): ("the same under a membrane barostat", "Amber Lipid17, 0.9 nm"),
-    ("popc", 130048): ("four of them", "Amber Lipid17, 0.9 nm"),
+    ("popc, NPT", 32512): ("POPC bilayer, NPT", "Amber Lipid17, 0.9 nm"),
+    ("popc", 130048): ("four POPC bilayers", "Amber Lipid17, 0.9 nm"),
 }
 """How texts call the systems of :data:`MEMBRANES`, with force field and cutoff."""
 
