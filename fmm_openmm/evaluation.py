@@ -155,6 +155,36 @@ class Evaluation:
         """The result for positions, shape (n, 3), nm, in a cell."""
         return self._retried(lambda: self._evaluated(positions, cell))
 
+    def can_queue(self, virial: bool = False) -> bool:
+        """Whether :meth:`queue` serves: on a GPU, with boxes over a whole periodic cell."""
+        problem = self.planner.problem
+        fills = self.method == "fmm" and not problem.uses_region
+        return self.backend == "cuda" and fills and not (virial and problem.request.levels)
+
+    def queue(self, fill: Callable[[Any], None], cell: np.ndarray, virial: bool = False) -> Any:
+        """Queue an evaluation of positions and charges on the device; where :meth:`can_queue`.
+
+        Args:
+            fill: called with the program, whose ``buffers`` are arrays of the device by name;
+                queues positions, shape (n, 3), nm, in "positions" and charges, shape (n,), e, in
+                "charges". The charges are then those of this evaluation alone.
+            cell: cell vectors, shape (3, 3), nm.
+            virial: whether the virial is computed, too.
+
+        Returns:
+            the program, with "energy", shape (1,), "forces", "potentials", "fields" and "virial" as
+            of a :class:`CoulombResult` among the buffers, which the next evaluation overwrites.
+        """
+
+        def queued():
+            plan = self.planner.plan(None, cell)
+            evaluator: Any = self._evaluator_for(plan)
+            evaluator = evaluator.with_virial if virial else evaluator
+            evaluator.queue(fill, plan.boxes.width)
+            return evaluator.run
+
+        return self._retried(queued)
+
     def with_virial(self, positions, cell: np.ndarray | None) -> CoulombResult:
         """The result with the virial; that of a variant where boxes have levels or do not fill the
         cell."""
@@ -271,7 +301,7 @@ class Evaluation:
             )
         return known
 
-    def _retried(self, evaluate: Callable[[], CoulombResult]) -> CoulombResult:
+    def _retried(self, evaluate: Callable[[], Any]) -> Any:
         """The result of ``evaluate``, once more where memory held for other shapes may suffice, or
         on another backend."""
         with EVALUATION:
@@ -352,7 +382,7 @@ class Evaluation:
         if virial:
             evaluator = evaluator.with_virial  # type: ignore[attr-defined]
         found = evaluator.compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
-        return CoulombResult(*(array.copy() for array in found))
+        return CoulombResult(*found)
 
     def _replanned(
         self, problem: Problem, positions, cell: np.ndarray | None, virial: bool

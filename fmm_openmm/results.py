@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device
+from fmm_openmm.arrays import is_on_device, turn
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -127,13 +127,13 @@ def turned(result: Result, axes: np.ndarray) -> Result:
             (3, 3).
     """
     changed: dict[str, Any] = {
-        name: value @ axes.T
+        name: turn(value, axes.T)
         for name in ("forces", "fields", "point_fields")
         if (value := getattr(result, name, None)) is not None
     }
     virial = getattr(result, "virial", None)
     if virial is not None:
-        changed["virial"] = axes @ virial @ axes.T
+        changed["virial"] = turn(turn(virial, axes.T).T, axes.T).T
     return replace(result, **changed)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.arrays import is_on_device, to_host, turn
 from fmm_openmm.backends import BACKENDS
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
@@ -124,24 +124,22 @@ class CoulombSolver:
         check_neutral(checked, self._boundary)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
-        if self._boundary.is_open:
-            self._cell(box_vectors)
-        elif box_vectors is None:
+        if box_vectors is None and not self._boundary.is_open:
             raise ValueError(
                 f"`box_vectors` must be given with `boundary={boundary!r}`: "
                 "use `boundary='open'` for free space"
             )
-        else:
-            self._box_vectors = check_box_vectors(box_vectors)
+        self._box_vectors = self._checked_vectors(box_vectors)
+        self._own = Frame.from_cell(self._boundary.cell(self._box_vectors))
         if not self._boundary.fills_space:
             _check_grid(options.get("grid"), self._boundary)
         pairs = check_exclusions(exclusions, self._count)
         request = Request(tolerance, precision=precision, **options)
         if positions is not None:
-            positions = self._checked_positions(positions, None)
+            positions = check_positions(to_host(positions), self._count) @ self._own.axes
         self.evaluation = Evaluation(
             checked,
-            self._cell(None),
+            self._own.cell,
             request,
             pairs,
             bool(exclusions_periodic) and not self._boundary.is_open,
@@ -190,7 +188,7 @@ class CoulombSolver:
     def box_vectors(self) -> np.ndarray | None:
         """The box vectors given at creation, shape (3, 3), nm, a copy; None with an open
         boundary."""
-        return None if self._boundary.is_open else self._box_vectors.copy()
+        return None if self._box_vectors is None else self._box_vectors.copy()
 
     @property
     def charges(self) -> np.ndarray:
@@ -288,19 +286,18 @@ class CoulombSolver:
                 to each other; once.
         """
         frame = self._frame(box_vectors)
-        if frame is None:
-            return self._computed_for(positions, box_vectors, charges, points, virial, fields)
-        x = self._checked_positions(positions, box_vectors)
+        if frame.is_users:
+            return self._computed_for(positions, frame.cell, charges, points, virial, fields)
+        x = self._turned(positions, frame)
         if points is not None:
             points = check_points(to_host(points)) @ frame.axes
-        result = self._computed_for(x, box_vectors, charges, points, virial, fields)
+        result = self._computed_for(x, frame.cell, charges, points, virial, fields)
         return like(turned(result, frame.axes), positions)
 
     def _computed_for(
-        self, positions, box_vectors, charges, points, virial: bool, fields: bool
+        self, positions, cell: np.ndarray | None, charges, points, virial: bool, fields: bool
     ) -> CoulombResult | ChargeSetsResult:
         """:meth:`compute` in the coordinates of :meth:`_frame`."""
-        cell = self._cell(box_vectors)
         if charges is None and points is None and not virial:
             return self.evaluation.compute(positions, cell)
         if charges is not None and (virial or points is not None):
@@ -353,9 +350,9 @@ class CoulombSolver:
             2.158
         """
         self._require_fmm("interaction_energies")
-        x = self._turned(positions, box_vectors)
-        group = check_groups(to_host(groups), self._count)
-        matrix = self.evaluation.matrix(x, self._cell(box_vectors))
+        frame = self._frame(box_vectors)
+        x, group = self._turned(positions, frame), check_groups(to_host(groups), self._count)
+        matrix = self.evaluation.matrix(x, frame.cell)
         return matrix.among_groups(self.evaluation.charges, group)
 
     def coulomb_operator(
@@ -375,8 +372,8 @@ class CoulombSolver:
             (``cupyx.scipy.sparse.linalg.LinearOperator``), which takes arrays on the device.
         """
         self._require_fmm("coulomb_operator")
-        x = self._turned(positions, box_vectors)
-        return self.evaluation.matrix(x, self._cell(box_vectors)).operator()
+        frame = self._frame(box_vectors)
+        return self.evaluation.matrix(self._turned(positions, frame), frame.cell).operator()
 
     def _require_fmm(self, name: str) -> None:
         if self._method != "fmm":
@@ -385,42 +382,33 @@ class CoulombSolver:
     def parameters_for(self, box_vectors: "ArrayLike | None") -> FMMParameters:
         """The parameters for the given box vectors: those in use or chosen at creation, as long as
         the boxes nearly keep their shape."""
-        cell = self._cell(box_vectors)
-        planner = self.evaluation.planner
+        frame, planner = self._frame(box_vectors), self.evaluation.planner
         if planner.problem.uses_region:
             return self.parameters  # type: ignore[return-value]
-        return planner.with_forces(planner.preview(None, cell).parameters)
+        return planner.with_forces(planner.preview(None, frame.cell).parameters)
 
-    def _cell(self, box_vectors) -> np.ndarray | None:
-        """The cell of the box vectors in use; None with an open boundary."""
-        if self._boundary.is_open:
-            if box_vectors is not None:
-                raise ValueError("`box_vectors` must be None with `boundary='open'`")
-            return None
-        cell = self._users_cell(box_vectors)
-        return Frame.from_cell(cell).cell if self._boundary.is_partial else cell
+    def _checked_vectors(self, box_vectors) -> np.ndarray | None:
+        """Box vectors as a new array; None with an open boundary."""
+        if not self._boundary.is_open:
+            return check_box_vectors(box_vectors)
+        if box_vectors is not None:
+            raise ValueError("`box_vectors` must be None with `boundary='open'`")
+        return None
 
-    def _users_cell(self, box_vectors) -> np.ndarray:
-        """The cell of the box vectors in use, in the coordinates of the user."""
-        vectors = self._box_vectors if box_vectors is None else check_box_vectors(box_vectors)
-        return self._boundary.cell(vectors)  # type: ignore[return-value]
+    def _frame(self, box_vectors) -> Frame:
+        """The cell of the box vectors in use, and the coordinates it is computed in."""
+        if box_vectors is None:
+            return self._own
+        return Frame.from_cell(self._boundary.cell(self._checked_vectors(box_vectors)))
 
-    def _frame(self, box_vectors) -> Frame | None:
-        """The coordinates that a slab or wire is computed in; None where they are the user's."""
-        if not self._boundary.is_partial:
-            return None
-        frame = Frame.from_cell(self._users_cell(box_vectors))
-        return None if frame.is_users else frame
-
-    def _checked_positions(self, positions, box_vectors) -> np.ndarray:
-        """Positions, shape (n, 3), nm, in the coordinates of :meth:`_frame`."""
-        return self._turned(check_positions(to_host(positions), self._count), box_vectors)
-
-    def _turned(self, positions, box_vectors):
-        """Positions in the coordinates of :meth:`_frame`; checked if these are not the user's."""
-        frame = self._frame(box_vectors)
-        if frame is None:
+    def _turned(self, positions, frame: Frame):
+        """Positions in the coordinates of a frame; checked if these are not the user's, unless they
+        stay on a device."""
+        if frame.is_users:
             return positions
+        stay = is_on_device(positions) and self.backend == "cuda"
+        if stay and positions.shape == (self._count, 3):
+            return turn(positions.astype(np.float64, copy=False), frame.axes)
         return check_positions(to_host(positions), self._count) @ frame.axes
 
 

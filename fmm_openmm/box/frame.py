@@ -1,6 +1,8 @@
-"""The coordinates in which slabs and wires are computed: the vectors of their images come first."""
+"""The coordinates that cells are computed in: those of the user, but for slabs and wires, of which
+the vectors of the images come first."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -9,22 +11,24 @@ from fmm_openmm.boundary import EMPTY_SPACE
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Cartesian coordinates in which the periodic vectors of a cell are its first, in reduced form:
+    """A cell in Cartesian coordinates in which its periodic vectors are its first, in reduced form:
     a along x, and b, if there are two, in the x-y plane. z is then the normal of a slab, and x the
     axis of a wire.
 
     Attributes:
         axes: unit vectors along x, y and z in the coordinates of the user, in columns, shape
             (3, 3).
-        cell: cell vectors, infinite along the other axes, shape (3, 3), nm.
+        cell: cell vectors, infinite along the other axes, shape (3, 3), nm; None in free space.
     """
 
     axes: np.ndarray
-    cell: np.ndarray
+    cell: np.ndarray | None
 
     @classmethod
-    def from_cell(cls, cell: np.ndarray) -> "Frame":
-        """The frame of a cell with one or two finite vectors, shape (3, 3), nm."""
+    def from_cell(cls, cell: np.ndarray | None) -> "Frame":
+        """The frame of a cell, infinite along axes without images, shape (3, 3), nm; or None."""
+        if cell is None or np.isfinite(cell).all():
+            return cls(np.eye(3), cell)
         periodic = np.flatnonzero(np.isfinite(cell).all(1))
         first, *others = cell[periodic]
         x = first / np.linalg.norm(first)
@@ -40,7 +44,7 @@ class Frame:
             found[1] = [along - np.rint(along / found[0, 0]) * found[0, 0], across, 0.0]
         return cls(axes, found)
 
-    @property
+    @cached_property
     def is_users(self) -> bool:
         """Whether the coordinates are those of the user."""
         return np.array_equal(self.axes, np.eye(3))

@@ -131,6 +131,7 @@ class Planner:
     def forget(self) -> None:
         """Discard all boxes that were used."""
         self._used: tuple[Plan, ...] = ()
+        self._cell: np.ndarray | None = None  # of the last plan of boxes over a whole cell
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -173,10 +174,14 @@ class Planner:
 
         Args:
             positions: shape (n, 3), nm, on the host or the device, finite; read only for a region.
-            cell: cell vectors, shape (3, 3), nm; None in free space.
+            cell: cell vectors, shape (3, 3), nm; None in free space. Kept; it must never change.
             left: whether particles are known to have left the boxes, by whatever margin.
         """
         self._reused = 0
+        if self._cell is not None and cell is self._cell:
+            plan, *others = self._used
+            self._used = replace(plan, change=Change.KEEP), *others
+            return self._used[0]
         if (
             self.problem.uses_region
             and (self.problem.gathers or not self._used)
@@ -197,6 +202,8 @@ class Planner:
         self._used = (plan, *others)[: self._memory]
         if self.problem.uses_region:
             self._last = plan.parameters
+        else:
+            self._cell = cell
         return plan
 
     def reuse(self, cell: np.ndarray | None) -> Plan | None:

@@ -57,12 +57,12 @@ class Problem:
     device: str | None = None
     prefers_cell: bool = False
 
-    @property
+    @cached_property
     def boundary(self) -> Boundary:
         """The boundary of the cell."""
         return Boundary.from_cell(self.cell)
 
-    @property
+    @cached_property
     def uses_region(self) -> bool:
         """Whether the boxes cover only the particles."""
         free = self.request.grid is None and not self.request.levels

@@ -2,17 +2,21 @@
 and the way of the data."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fmm_openmm.arrays import is_on_device
 from fmm_openmm.boundary import NAMES
 from fmm_openmm.convert.orientation import orient_cell, periodic_first
 from fmm_openmm.oriented import BOUNDARIES
-from fmm_openmm.results import CoulombResult
 from fmm_openmm.torch.solvers import Configuration, KeptSolver, borrow_solver
 
 RECHECK_INTERVAL = 1024
@@ -41,8 +45,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Values:
-    """Result of an evaluation in the units of the options, in float64 or the precision of the
-    solver: energy (), forces (n, 3), potentials (n,) and, if it was asked for, virial (3, 3)."""
+    """Result of an evaluation in the units of the options: energy (), forces (n, 3) in the dtype of
+    the positions, potentials (n,) in that of the charges and, if it was asked for, virial (3, 3);
+    energy and virial in float64."""
 
     energy: Tensor
     forces: Tensor
@@ -77,6 +82,18 @@ def _host_exclusions(exclusions: "Tensor | None", on_host: bool) -> np.ndarray |
     return _exclusions[key][1]
 
 
+@lru_cache(maxsize=64)
+def _oriented(
+    vectors: bytes, boundary: str, length: float, device: torch.device
+) -> "tuple[np.ndarray, Tensor | None]":
+    """The reduced cell, nm, of cell vectors (3, 3), float64, in units of length, and the rotation
+    into it, on a device: see :func:`fmm_openmm.convert.orientation.orient_cell`."""
+    cell = periodic_first(np.frombuffer(vectors).reshape(3, 3), np.array(NAMES[boundary]))
+    box, turned = orient_cell(cell * length)
+    with torch.inference_mode(False):
+        return box, None if turned is None else torch.from_numpy(turned).to(device)
+
+
 def evaluate_tensors(
     positions: Tensor,
     charges: Tensor,
@@ -100,17 +117,11 @@ def evaluate_tensors(
             :meth:`fmm_openmm.CoulombSolver.compute`.
     """
     x, q = positions.detach(), charges.detach()
+    device, on_host = x.device, x.device.type == "cpu"
     box, rotation = None, None
     if cell is not None:
-        vectors = cell.detach().to("cpu", torch.float64).numpy()
-        periodic = np.array(NAMES[options.boundary])
-        box, turned = orient_cell(periodic_first(vectors, periodic) * options.length)
-        if turned is not None:
-            rotation = torch.from_numpy(turned).to(x.device)
-            x = x.double() @ rotation  # as float64, which neither autocast nor TF32 rounds
-    if options.length != 1.0:
-        x = x.double() * options.length
-    on_host = x.device.type == "cpu"
+        vectors = cell.detach().to("cpu", torch.float64).numpy().tobytes()
+        box, rotation = _oriented(vectors, options.boundary, options.length, device)
     configuration = Configuration(
         len(x),
         options.tolerance,
@@ -118,70 +129,141 @@ def evaluate_tensors(
         options.precision,
         options.exclusions_periodic,
         "cpu" if on_host else "cuda",
-        x.device.index or 0,
+        device.index or 0,
     )
     host = _host_exclusions(exclusions, on_host)
 
-    def example():
-        return q.double().cpu().numpy(), x.double().cpu().numpy()
+    def placed(out: "Tensor | None" = None) -> Tensor:
+        """Positions in the cell of the solver, nm."""
+        return _placed(x, rotation, options.length, out)
 
-    with _device_of(x), borrow_solver(configuration, box, host, example) as kept:
-        _set_charges(kept, q, on_host)
-        given = x.numpy() if on_host else _as_array(x)
-        box = None if box is kept.cell else box
-        found = kept.solver.compute(given, box, virial=virial)
-    return _in_units(found, rotation, options, x.device)
+    def example():
+        return q.double().cpu().numpy(), placed().double().cpu().numpy()
+
+    with _device_of(device), borrow_solver(configuration, box, host, example) as kept:
+        queued = not on_host and _can_queue(kept, q, virial)
+        if queued:
+            found = _queued(kept, placed, q, box, virial)
+        else:
+            found = _computed(kept, placed(), q, box, virial)
+        return _in_units(found, rotation, options, x.dtype, q.dtype, overwritten=queued)
+
+
+def _placed(x: Tensor, rotation: "Tensor | None", length: float, out: "Tensor | None") -> Tensor:
+    """Positions in the orientation of the solver, nm; in ``out``, float64, if that is given."""
+    if rotation is not None:  # as float64, which neither autocast nor TF32 rounds
+        x = torch.matmul(x.double(), rotation, out=out)
+    if length != 1.0:
+        x = torch.mul(x.double(), length, out=out)
+    return x if out is None or x is out else out.copy_(x)
+
+
+def _computed(
+    kept: KeptSolver, positions: Tensor, charges: Tensor, box: np.ndarray | None, virial: bool
+) -> Values:
+    """The solver's result, on the host or a GPU."""
+    x, q = _as_array(positions), _as_array(charges)
+    if is_on_device(q) or not np.array_equal(q, kept.solver.charges):
+        kept.solver.set_charges(q)
+    found = kept.solver.compute(x, None if box is kept.cell else box, virial=virial)
+    values = found.energy, found.forces, found.potentials, found.virial
+    return Values(*(None if value is None else _as_tensor(value) for value in values))
+
+
+def _can_queue(kept: KeptSolver, charges: Tensor, virial: bool) -> bool:
+    """Whether an evaluation on a GPU can be queued for tensors; after the charges have been copied
+    to the host if it is time to see whether parameters still suit them."""
+    count = kept.evaluations
+    if count & (count - 1) == 0 or count % RECHECK_INTERVAL == 0:
+        kept.solver.set_charges(charges.double().cpu().numpy())
+    return kept.solver.evaluation.can_queue(virial)
+
+
+def _queued(
+    kept: KeptSolver, placed: Callable[[Tensor], Tensor], charges: Tensor, box, virial: bool
+) -> Values:
+    """The solver's result for tensors on a GPU, in memory that the next evaluation overwrites.
+
+    Args:
+        placed: queues the positions in a tensor.
+    """
+
+    def fill(run):
+        buffers = _tensors_of(run)
+        placed(buffers["positions"])
+        buffers["charges"].copy_(charges)
+
+    found = _tensors_of(kept.solver.evaluation.queue(fill, box, virial))
+    return Values(found["energy"], found["forces"], found["potentials"], found.get("virial"))
+
+
+_tensors: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()
+"""Tensors in the memory of the buffers of programs."""
+
+
+def _tensors_of(run) -> dict[str, Tensor]:
+    """What :data:`_tensors` holds of a program on the current device."""
+    if run not in _tensors:
+        names = "positions", "charges", "energy", "forces", "potentials", "virial"
+        with torch.inference_mode(False):
+            _tensors[run] = {
+                name: torch.from_dlpack(run.buffers[name]) for name in names if name in run.buffers
+            }
+    return _tensors[run]
 
 
 def _in_units(
-    found: CoulombResult, rotation: "Tensor | None", options: Options, device: torch.device
+    found: Values,
+    rotation: "Tensor | None",
+    options: Options,
+    of_forces: torch.dtype,
+    of_potentials: torch.dtype,
+    overwritten: bool,
 ) -> Values:
-    """A result of the solver in the units of the options and in the orientation of the cell."""
-    energy, forces, potentials = (
-        _as_tensor(value, device) for value in (found.energy, found.forces, found.potentials)
-    )
-    virial = None if found.virial is None else _as_tensor(found.virial, device).double()
+    """A result of the solver in the units of the options and in the orientation of the cell; forces
+    and potentials in the given types, the rest in float64; in memory of its own if that of the
+    solver is overwritten."""
+
+    def own(values: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
+        return values.to(dtype, copy=overwritten and values is before)
+
+    energy, forces, potentials, virial = found.energy, found.forces, found.potentials, found.virial
     if rotation is not None:
         forces = forces.double() @ rotation.T
-        virial = None if virial is None else rotation @ virial @ rotation.T
+        virial = None if virial is None else rotation @ virial.double() @ rotation.T
     if options.energy != 1.0 or options.length != 1.0:
         energy, potentials = energy / options.energy, potentials / options.energy
         forces = forces * (options.length / options.energy)
         virial = None if virial is None else virial / options.energy
-    return Values(energy.reshape(()), forces, potentials, virial)
+    return Values(
+        own(energy, found.energy, torch.float64).reshape(()),
+        own(forces, found.forces, of_forces),
+        own(potentials, found.potentials, of_potentials),
+        None if virial is None else own(virial, found.virial, torch.float64),
+    )
 
 
-def _set_charges(kept: KeptSolver, charges: Tensor, on_host: bool) -> None:
-    """Give the solver its charges; on a GPU without a copy to the host but for those that
-    :data:`RECHECK_INTERVAL` tells of."""
-    count = kept.evaluations
-    if on_host:
-        kept.solver.set_charges(charges.numpy())
-    elif count & (count - 1) == 0 or count % RECHECK_INTERVAL == 0:
-        kept.solver.set_charges(charges.double().cpu().numpy())
-    else:
-        kept.solver.set_charges(_as_array(charges))
-
-
-def _device_of(tensor: Tensor) -> AbstractContextManager:
-    """Context manager in which the solver computes on the tensor's device, in the order of
-    PyTorch's current stream."""
-    if tensor.device.type == "cpu":
+def _device_of(device: torch.device) -> AbstractContextManager:
+    """Context manager in which the solver computes on a device, in the order of PyTorch's current
+    stream."""
+    if device.type == "cpu":
         return nullcontext()
     from fmm_openmm.backends.cuda.execute.cupy.exchange import on_stream
 
-    return on_stream(tensor.device.index, torch.cuda.current_stream(tensor.device).cuda_stream)
+    return on_stream(device.index, torch.cuda.current_stream(device.index).cuda_stream)
 
 
 def _as_array(tensor: Tensor):
-    """A tensor on a GPU as CuPy's array of the same memory."""
+    """A tensor as NumPy's or CuPy's array of the same memory."""
+    if tensor.device.type == "cpu":
+        return tensor.numpy()
     from fmm_openmm.backends.cuda.execute.cupy.exchange import as_array
 
     return as_array(tensor)
 
 
-def _as_tensor(values, device: torch.device) -> Tensor:
-    """An array of the solver as a tensor of the same memory; a number as a new tensor."""
-    if device.type == "cpu":
-        return torch.as_tensor(values, dtype=torch.float64)
-    return torch.from_dlpack(values)
+def _as_tensor(values) -> Tensor:
+    """An array of the solver as a tensor of the same memory; a number as a new tensor, float64."""
+    if is_on_device(values):
+        return torch.from_dlpack(values)
+    return torch.as_tensor(values, dtype=torch.float64)

@@ -1,6 +1,7 @@
 """The functions and the module that users of PyTorch call."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -234,6 +235,7 @@ class Coulomb(torch.nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
+@lru_cache
 def parse_units(units: str) -> tuple[float, float]:
     """Units of length, nm, and of energy, kJ/mol, from their names.
 

@@ -54,10 +54,10 @@ def _evaluate(
     found = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
     empty = positions.new_empty((0, 3), dtype=torch.float64)
     return (
-        found.energy.double(),
-        found.forces.to(positions.dtype).contiguous(),
-        found.potentials.to(charges.dtype).contiguous(),
-        empty if found.virial is None else found.virial.double().contiguous(),
+        found.energy,
+        found.forces.contiguous(),
+        found.potentials.contiguous(),
+        empty if found.virial is None else found.virial.contiguous(),
     )
 
 
@@ -122,8 +122,10 @@ def _differentiate(ctx, for_energy, for_forces, for_potentials, for_virial):
     of_x = of_q = of_cell = None
     wants_cell = ctx.needs_input_grad[2]
     if for_energy is not None:
-        of_x = (-for_energy * forces).to(x.dtype)
-        of_q = (for_energy * potentials).to(q.dtype)
+        if ctx.needs_input_grad[0]:
+            of_x = (-for_energy * forces).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            of_q = (for_energy * potentials).to(q.dtype)
         if wants_cell:
             of_cell = for_energy.to(cell.device) * _cell_gradient(cell, x, forces, virial, boundary)
     if for_forces is not None or for_potentials is not None or for_virial is not None:

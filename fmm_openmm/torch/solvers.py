@@ -55,6 +55,8 @@ class KeptSolver:
         if exclusions is not None and exclusions.flags.writeable:
             exclusions = exclusions.copy()
         self.exclusions = exclusions
+        self._other: np.ndarray | None = None  # the cell compared last, and its strain
+        self._strain = 0.0
         self.lock = threading.Lock()
         self.evaluations = 0
         self.solver = CoulombSolver(
@@ -74,17 +76,24 @@ class KeptSolver:
     ) -> float:
         """The largest strain, up to a uniform scaling, between the cell of the solver and another
         one; infinite if the solver does not serve the other arguments."""
-        if configuration != self.configuration or not _are_equal(exclusions, self.exclusions):
+        if configuration != self.configuration or not self._excludes(exclusions):
             return np.inf
         if cell is None or self.cell is None or cell is self.cell:
             return 0.0
-        return float(np.abs(strain(self.cell, cell)).max())
+        if cell is not self._other:
+            self._other, self._strain = cell, float(np.abs(strain(self.cell, cell)).max())
+        return self._strain
 
-
-def _are_equal(some: np.ndarray | None, others: np.ndarray | None) -> bool:
-    if some is others:  # read-only arrays are kept as they are
+    def _excludes(self, pairs: np.ndarray | None) -> bool:
+        """Whether these are the exclusions of the solver."""
+        own = self.exclusions
+        if own is pairs:  # read-only arrays are kept as they are
+            return True
+        if own is None or pairs is None or not np.array_equal(own, pairs):
+            return False
+        if not pairs.flags.writeable:
+            self.exclusions = pairs
         return True
-    return some is not None and others is not None and np.array_equal(some, others)
 
 
 _kept: list[KeptSolver] = []  # the most recently used first
@@ -113,7 +122,8 @@ def borrow_solver(
     """A solver for these arguments, for the exclusive use of the caller. Its charges may be others.
 
     Args:
-        cell: in reduced form, shape (3, 3), nm; None with an open boundary.
+        cell: in reduced form, shape (3, 3), nm, which must never change; None with an open
+            boundary.
         exclusions: shape (m, 2), or None; a read-only array must never change.
         example: called without arguments if a new solver must be made; returns charges (n,), e,
             and positions (n, 3), nm, on the host.

@@ -109,3 +109,35 @@ def test_changed_exclusions_are_noticed():
     expected = fmm_torch.coulomb(x, q, cell, exclusions=pairs.tolist(), tolerance=1e-5)
     assert before != after
     assert relative(host(after), host(expected)) < 1e-6
+
+
+@pytest.mark.parametrize("units", ["nm,kJ/mol,e", "A,eV,e"])
+def test_results_stay_when_others_are_computed(units):
+    x, q, cell = (tensor.detach() for tensor in on_gpu("triclinic"))
+    options = {"units": units, "tolerance": 1e-5, "virial": True}
+    first = fmm_torch.evaluate(x, q, cell, **options)
+    values = [host(value).clone() for value in first]
+    fmm_torch.evaluate(x + 0.1 * torch.rand_like(x), 2.0 * q, cell, **options)
+    for value, before in zip(first, values, strict=True):
+        assert torch.equal(host(value), before)
+
+
+def test_inference_mode():
+    x, q, cell = (tensor.detach() for tensor in on_gpu("cubic"))
+    fmm_torch.clear_solvers()
+    with torch.inference_mode():
+        inside = fmm_torch.evaluate(x, q, cell, tolerance=1e-5)
+    outside = fmm_torch.evaluate(x, q, cell, tolerance=1e-5)
+    assert relative(host(inside.forces), host(outside.forces)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["slab", "ac", "wire"])
+def test_slabs_and_wires(name):
+    x, q, cell = (tensor.detach() for tensor in on_gpu("triclinic"))
+    q = q - q.mean()
+    options = {"boundary": name, "tolerance": 1e-6, "virial": True}
+    found = fmm_torch.evaluate(x, q, cell, **options)
+    expected = fmm_torch.evaluate(host(x), host(q), host(cell), **options)
+    for values, others in zip(found, expected, strict=True):
+        assert values.is_cuda
+        assert relative(host(values), others) < 3e-5

@@ -1,7 +1,7 @@
 """Evaluations on the GPU through CuPy. All work of one is queued without waiting for the device."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends.cuda.charge_sets import CudaChargeSets, SetsRun
+from fmm_openmm.backends.cuda.execute.cupy.exchange import assign, copied
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
@@ -22,6 +23,8 @@ from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.units import COULOMB_CONSTANT
 
+ORIGIN = (0.0, 0.0, 0.0)
+
 SETS_KEPT = 3
 """Programs for sets of charges that are kept, the last ones used."""
 
@@ -29,8 +32,8 @@ SETS_KEPT = 3
 class CudaEvaluator(Evaluator):
     """See :class:`fmm_openmm.stages.Evaluator`. Results stay on the device.
 
-    Made for the current device, on which it stays; ``compute`` queues on that device's current
-    stream and copies its argument to the buffer of the positions.
+    Made for the current device, on which it stays; evaluations are queued on that device's current
+    stream.
 
     Attributes:
         outputs: names of the buffers that ``compute`` returns.
@@ -92,7 +95,7 @@ class CudaEvaluator(Evaluator):
         buffer = self.run.buffers["charges"]
         with self.on_device():
             if is_on_device(charges):
-                buffer[...] = charges
+                assign(buffer, charges)
             else:
                 buffer.set(np.asarray(charges, buffer.dtype))
         if self._virial:
@@ -117,7 +120,7 @@ class CudaEvaluator(Evaluator):
                 self._virial = VirialEvaluator(wanted)
         return self._virial
 
-    def compute(self, positions, width: float, origin=(0.0, 0.0, 0.0)):
+    def compute(self, positions, width: float, origin=ORIGIN):
         """Queue an evaluation on the current stream.
 
         Args:
@@ -127,12 +130,29 @@ class CudaEvaluator(Evaluator):
 
         Returns:
             energy (1,), forces (n, 3), potentials (n,), fields (n, 3) in OpenMM units, on the
-            device; overwritten by the next evaluation.
+            device.
         """
         with self._device:
-            return self._attempt(lambda: self._compute(positions, width, origin))
+            buffers = self._evaluated(positions, width, origin)
+            return tuple(copied(buffers[name]) for name in self.outputs)
 
-    def _compute(self, positions, width: float, origin):
+    def _evaluated(self, positions, width: float, origin=ORIGIN) -> dict[str, cupy.ndarray]:
+        """The buffers after an evaluation, which the next one overwrites."""
+        self.queue(lambda run: assign(run.buffers["positions"], positions), width, origin)
+        return self.run.buffers
+
+    def queue(self, fill: Callable[[Run], None], width: float, origin=ORIGIN) -> None:
+        """Queue an evaluation of the buffers of :attr:`run`, and leave the results there.
+
+        Args:
+            fill: called with :attr:`run`; queues what is new in the buffers "positions" and
+                "charges" on the current stream.
+            width, origin: as of :meth:`compute`.
+        """
+        with self._device:
+            self._attempt(lambda: self._queue(fill, width, origin))
+
+    def _queue(self, fill, width: float, origin) -> None:
         self._follow()
         parameters = self.parameters(width, origin)
         if parameters is not self._parameters:
@@ -141,9 +161,8 @@ class CudaEvaluator(Evaluator):
         if not self._set_up:
             self._shape()
             self._set_up = True
-        self.run.buffers["positions"][...] = cupy.asarray(positions)
+        fill(self.run)
         self.run.replay()
-        return tuple(self.run.buffers[name] for name in self.outputs)
 
     def _shape(self):
         """Queue what depends on the shape of the cell."""
@@ -208,14 +227,14 @@ class CudaEvaluator(Evaluator):
     def evaluate_at(self, positions, points, width):
         """See :meth:`fmm_openmm.stages.HostStages.evaluate_at`."""
         with self._device:
-            self.compute(positions, width)
+            self._evaluated(positions, width)
             return self._in_boxes(*self.compute_at(points), width)
 
     def evaluate(self, positions, width):
         """Potentials and fields, on the host as the positions are."""
         with self._device:
-            _, _, potentials, fields, *_ = self.compute(positions, width)
-            return self._in_boxes(potentials, fields, width)
+            found = self._evaluated(positions, width)
+            return self._in_boxes(found["potentials"], found["fields"], width)
 
     @staticmethod
     def _in_boxes(potentials, fields, width) -> tuple[np.ndarray, np.ndarray]:

@@ -205,3 +205,26 @@ def test_a_droplet_moves_through_a_cell():
     )
     assert relative(result.forces.get(), exact.forces) <= 5e-4
     assert not isinstance(solver.evaluation.used[0].lattice, PaddedLattice)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("boundary", ["ac", "b", "wire"])
+def test_positions_that_are_turned_on_the_device(boundary, dtype):
+    """Slabs and wires in other coordinates than the user's: results stay on the device."""
+    rng = np.random.default_rng(3)
+    x = rng.random((200, 3)) * 2.0
+    q = rng.normal(size=200)
+    q -= q.mean()
+    vectors = [[2.0, 0.0, 0.0], [0.3, 2.1, 0.0], [0.2, -0.4, 1.9]]
+    options = {"boundary": boundary, "tolerance": 1e-6, "precision": "double"}
+    expected = CoulombSolver(q, vectors, backend="reference", **options).compute(
+        x.astype(dtype), virial=True
+    )
+    solver = CoulombSolver(q, vectors, backend="cuda", **options)
+    found = solver.compute(cupy.asfortranarray(cupy.asarray(x, dtype)), virial=True)
+    for name in ("energy", "forces", "potentials", "fields", "virial"):
+        value = getattr(found, name)
+        assert isinstance(value, cupy.ndarray)
+        assert relative(value.get(), getattr(expected, name)) < 3e-6, name
+    with pytest.raises(ValueError, match="`positions` must have shape"):
+        solver.compute(cupy.zeros((100, 3)))
