@@ -2,11 +2,10 @@
 
 import sys
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device, turn
+from fmm_openmm.arrays import is_on_device
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -114,27 +113,6 @@ class CoulombResult:
         energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
         return cls(energy, forces, potentials, fields)
-
-
-Result = TypeVar("Result", bound="CoulombResult | ChargeSetsResult")
-
-
-def turned(result: Result, axes: np.ndarray) -> Result:
-    """The result in other coordinates.
-
-    Args:
-        axes: unit vectors of the coordinates of the result in the other ones, in columns, shape
-            (3, 3).
-    """
-    changed: dict[str, Any] = {
-        name: turn(value, axes.T)
-        for name in ("forces", "fields", "point_fields")
-        if (value := getattr(result, name, None)) is not None
-    }
-    virial = getattr(result, "virial", None)
-    if virial is not None:
-        changed["virial"] = turn(turn(virial, axes.T).T, axes.T).T
-    return replace(result, **changed)
 
 
 def split(both: CoulombResult, n: int, virial: np.ndarray | None) -> CoulombResult:

@@ -1,13 +1,14 @@
 """``CoulombSolver``: Coulomb energies, forces, potentials and fields of point charges, periodic
 along three directions, two, one or none."""
 
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from fmm_openmm.arrays import is_on_device, to_host, turn
-from fmm_openmm.backends import BACKENDS
+from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.backends import BACKENDS, turn
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
 from fmm_openmm.checks import (
@@ -32,7 +33,6 @@ from fmm_openmm.results import (
     ChargeSetsResult,
     CoulombResult,
     like,
-    turned,
 )
 from fmm_openmm.sums import SumParameters
 
@@ -135,8 +135,9 @@ class CoulombSolver:
             _check_grid(options.get("grid"), self._boundary)
         pairs = check_exclusions(exclusions, self._count)
         request = Request(tolerance, precision=precision, **options)
+        typical = None
         if positions is not None:
-            positions = check_positions(to_host(positions), self._count) @ self._own.axes
+            typical = check_positions(to_host(positions), self._count) @ self._own.axes
         self.evaluation = Evaluation(
             checked,
             self._own.cell,
@@ -145,7 +146,7 @@ class CoulombSolver:
             bool(exclusions_periodic) and not self._boundary.is_open,
             method,
             backend,
-            positions,
+            typical,
         )
         if method != "fmm":
             warn_if_literature("method", SUMS, method, self.backend, "fmm")
@@ -292,7 +293,7 @@ class CoulombSolver:
         if points is not None:
             points = check_points(to_host(points)) @ frame.axes
         result = self._computed_for(x, frame.cell, charges, points, virial, fields)
-        return like(turned(result, frame.axes), positions)
+        return like(_turned_back(result, frame.axes), positions)
 
     def _computed_for(
         self, positions, cell: np.ndarray | None, charges, points, virial: bool, fields: bool
@@ -419,3 +420,24 @@ def _check_grid(grid, boundary: Boundary) -> None:
             f"`grid` must be None with `boundary={boundary.name!r}`, where it is chosen for the "
             f"particles, got {grid!r}"
         )
+
+
+Result = TypeVar("Result", bound="CoulombResult | ChargeSetsResult")
+
+
+def _turned_back(result: Result, axes: np.ndarray) -> Result:
+    """The result in other coordinates.
+
+    Args:
+        axes: unit vectors of the coordinates of the result in the other ones, in columns, shape
+            (3, 3).
+    """
+    changed: dict[str, Any] = {
+        name: turn(value, axes.T)
+        for name in ("forces", "fields", "point_fields")
+        if (value := getattr(result, name, None)) is not None
+    }
+    virial = getattr(result, "virial", None)
+    if virial is not None:
+        changed["virial"] = turn(turn(virial, axes.T).T, axes.T).T
+    return replace(result, **changed)

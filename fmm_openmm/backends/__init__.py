@@ -8,6 +8,9 @@ import os
 import re
 from glob import glob
 
+import numpy as np
+
+from fmm_openmm.arrays import is_on_device
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.implementations import SUMS, implementation
 from fmm_openmm.stages import Evaluator, OpenSum
@@ -49,6 +52,20 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
     """
     backend_class(backend)
     return implementation(SUMS, method, backend)
+
+
+def turn(vectors, axes: np.ndarray):
+    """``vectors @ axes`` of vectors, shape (..., 3), floating-point, on the host or on a GPU, where
+    they stay.
+
+    Args:
+        axes: shape (3, 3), on the host.
+    """
+    if not is_on_device(vectors):
+        return vectors @ axes
+    from fmm_openmm.backends.cuda.turn import turn_on_device
+
+    return turn_on_device(vectors, axes)
 
 
 def choose_backend(name: str = "auto") -> str:

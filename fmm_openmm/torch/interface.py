@@ -83,7 +83,7 @@ def evaluate(
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
             positions give: for positions that were wrapped into the cell atom by atom.
         boundary: as of :class:`fmm_openmm.CoulombSolver`. Of a cell vector without images nothing
-            matters, and its gradient is zero. Slabs and wires need tensors on the CPU.
+            matters, and its gradient is zero.
         precision: "auto", "single" or "double", of the solver.
         units: of length, energy and charge: "nm", "A" or "bohr"; "kJ/mol", "kcal/mol", "eV" or
             "hartree"; "e".

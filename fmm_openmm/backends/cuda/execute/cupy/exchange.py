@@ -3,6 +3,7 @@ copies within a device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
 import cupy
@@ -37,9 +38,23 @@ def assign(buffer: cupy.ndarray, values) -> None:
         buffer[...] = values
 
 
+@dataclass(frozen=True)
+class _Foreign:
+    """A stream by CUDA's stream protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
 @lru_cache(maxsize=16)
 def _stream(device: int, pointer: int) -> cupy.cuda.Stream:
-    return cupy.cuda.ExternalStream(pointer, device) if pointer else cupy.cuda.Stream.null
+    if not pointer:
+        return cupy.cuda.Stream.null
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14
+        return cupy.cuda.Stream.from_external(_Foreign(pointer))
+    return cupy.cuda.ExternalStream(pointer, device)
 
 
 @contextmanager
