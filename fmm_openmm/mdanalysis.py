@@ -89,7 +89,7 @@ class CoulombAnalysis(AnalysisBase):
         super()._setup_frames(*arguments, **keywords)
         if self.n_frames:
             first = frame_of_timestep(self._sliced_trajectory[0], self._atoms)
-            solver = make_solver(self._given, first.positions)
+            solver = make_solver(self._given, first)
             evaluate = partial(evaluate_quantities, self._quantities, self._dtype)
             self._recipe = make_recipe(solver, first, evaluate)
 

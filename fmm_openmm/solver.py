@@ -186,6 +186,11 @@ class CoulombSolver:
         return self.evaluation.backend
 
     @property
+    def boundary(self) -> str:
+        """Along which box vectors there are images; of several names the first."""
+        return self._boundary.name
+
+    @property
     def box_vectors(self) -> np.ndarray | None:
         """The box vectors given at creation, shape (3, 3), nm, a copy; None with an open
         boundary."""

@@ -5,7 +5,6 @@ import pytest
 
 from fmm_openmm import ChargeSystem, CoulombSolver, UnsupportedError
 from fmm_openmm.expansions.operators import periodic, wire
-from fmm_openmm.integration.frame_solver import FrameSolver
 from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.support.charges import SKEWED, random_charges, relative
@@ -239,14 +238,11 @@ def test_net_charges_are_refused(boundary):
 
 
 def test_what_is_not_supported():
-    x, q = scattered()
+    q = scattered()[1]
     with pytest.raises(ValueError, match="`grid` must be None with `boundary='slab'`"):
         CoulombSolver(q, SKEWED, boundary="ab", grid=(3, 3, 3))
     with pytest.raises(ValueError, match="`box_vectors` must be given with `boundary='wire'`"):
         CoulombSolver(q, None, boundary="wire")
-    solver = CoulombSolver(q, SKEWED, boundary="wire")
-    with pytest.raises(UnsupportedError, match="trajectories are not supported with"):
-        FrameSolver(solver, x, SKEWED, lambda *args: None)
 
 
 def test_a_charge_system_makes_a_solver_of_a_slab():

@@ -20,6 +20,7 @@ from fmm_openmm.errors import AnalysisError
 from fmm_openmm.integration.analysis import analyse
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.validation import charges_and_cell, electrostatics
+from fmm_openmm.solver import CoulombSolver
 
 EXAMPLE = """fmm-openmm analyse topology.prmtop run.nc --potentials \\
       --output potentials.npz"""
@@ -48,7 +49,7 @@ def add_arguments(parser) -> None:
         "(frames, 3, 3)",
     )
     add_plot_argument(group)
-    options.add_fmm_arguments(parser, context=False, without=("boundary",))
+    options.add_fmm_arguments(parser, context=False)
 
 
 def run(args, terminal) -> Outcome:
@@ -63,7 +64,7 @@ def run(args, terminal) -> Outcome:
             raise ValueError(f"no trajectory among {' and '.join(args.files)}: .dcd, .xtc or .nc")
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
-        solver = make_solver(args, molecules)
+        solver, box_vectors = make_solver(args, molecules)
         executor, threads = stack.enter_context(workers(args.workers))
         interrupt = stack.enter_context(first_interrupt())
         times: list[float] = []
@@ -72,7 +73,8 @@ def run(args, terminal) -> Outcome:
             for frame in read_frames(path, len(molecules.positions), args.stride):
                 advance(description=f"frame {len(times) * args.stride}")
                 times.append(frame.time)
-                yield frame.positions, None if args.box else frame.box_vectors
+                has_own = frame.box_vectors is not None and not args.box
+                yield frame.positions, frame.box_vectors if has_own else box_vectors
                 if interrupt.came:
                     return
 
@@ -135,14 +137,17 @@ def check_arguments(args, wanted: list[str]) -> None:
         raise ValueError(f"--{wanted[0]} needs --output FILE.npz, got {args.output}")
 
 
-def make_solver(args, molecules):
+def make_solver(args, molecules) -> tuple[CoulombSolver, np.ndarray | None]:
     """Make the solver for the charges of a System, with the options of its FMMForce unless options
-    are given."""
+    are given; return also the default box vectors, None in free space."""
     definition, _ = electrostatics(molecules.system)
     given = options.fmm_options(args)
+    structure = definition.structure.with_boundary(given.pop("boundary", None))
     chosen = Options(**given) if given else definition.options
     charges, cell = charges_and_cell(molecules.system, definition)
-    return definition.structure.solver(chosen, charges, cell, molecules.positions)
+    # where boxes follow the particles, those of the first frame decide
+    typical = None if structure.boundary.is_partial else molecules.positions
+    return structure.solver(chosen, charges, cell, typical), cell
 
 
 def write(path: str, columns: dict, arrays: dict) -> None:

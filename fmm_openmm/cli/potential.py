@@ -1,14 +1,16 @@
 """Map of the electrostatic potential on a grid, averaged over a trajectory.
 
-The potential of all charges and their periodic images, whose mean over the cell
-is zero. OpenDX files (.dx) have Angstrom and the unit of --units, Gaussian cube
-files (.cube) Bohr and Hartree/e, .npz files nm and kJ/mol/e.
+The potential of all charges and their periodic images, whose mean over a cell
+with images along all vectors is zero. OpenDX files (.dx) have Angstrom and the
+unit of --units, Gaussian cube files (.cube) Bohr and Hartree/e, .npz files nm
+and kJ/mol/e.
 """
 
 from contextlib import ExitStack
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli import inputs, notes, options
 from fmm_openmm.cli.analyse import make_solver
 from fmm_openmm.cli.interrupts import first_interrupt
@@ -17,11 +19,13 @@ from fmm_openmm.cli.workers import add_workers_argument, check_workers, workers
 from fmm_openmm.convert.frames import read_frames
 from fmm_openmm.integration.potential_map import (
     AXES,
+    MARGINS,
     UNITS,
     WIDTHS,
     PotentialMap,
     potential_map,
 )
+from fmm_openmm.solver import CoulombSolver
 
 EXAMPLE = """fmm-openmm potential topology.prmtop run.nc -o map.dx --units kT/e \\
       --plot profile.png --axis z"""
@@ -61,6 +65,14 @@ def add_arguments(parser) -> None:
         help="spread each charge over a Gaussian of this standard deviation, nm, which makes "
         "averages smooth (default 0: point charges)",
     )
+    group.add_argument(
+        "--margin",
+        type=float,
+        default=0.5,
+        metavar="LENGTH",
+        help="how far the grid extends beyond the particles along directions without images, nm "
+        "(default 0.5)",
+    )
     add_workers_argument(group)
     group.add_argument("-o", "--output", metavar="FILE", help=".dx, .cube or .npz")
     group.add_argument(
@@ -72,12 +84,11 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--axis",
         choices=AXES,
-        default="z",
         help="axis along which --plot and --json show averages over the planes across it "
-        "(default z)",
+        "(default z, or the direction of a slab without images)",
     )
     add_plot_argument(group)
-    options.add_fmm_arguments(parser, context=False, without=("grid", "boundary"))
+    options.add_fmm_arguments(parser, context=False, without=("grid",))
 
 
 def run(args, terminal) -> Outcome:
@@ -90,19 +101,20 @@ def run(args, terminal) -> Outcome:
         path = inputs.files_by_kind(args.files).get("trajectory")
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
-        solver = make_solver(args, molecules)
+        solver, box_vectors = make_solver(args, molecules)
         executor, threads = stack.enter_context(workers(args.workers))
         interrupt = stack.enter_context(first_interrupt())
 
         def until_interrupt():
             if path is None:
-                yield molecules.positions
+                yield molecules.positions, box_vectors
                 return
             for number, frame in enumerate(
                 read_frames(path, len(molecules.positions), args.stride)
             ):
                 advance(description=f"frame {number * args.stride}")
-                yield frame.positions, None if args.box else frame.box_vectors
+                has_own = frame.box_vectors is not None and not args.box
+                yield frame.positions, frame.box_vectors if has_own else box_vectors
                 if interrupt.came:
                     return
 
@@ -112,12 +124,20 @@ def run(args, terminal) -> Outcome:
             args.spacing,
             executor,
             False,
+            margin=args.margin,
             charge_width=args.charge_width,
             threads=threads,
         )
+    args.axis = args.axis or usual_axis(solver)
     if interrupt.came:
         terminal.say(f"Interrupted after {found.frames} frames\n")
     return report(args, terminal, found, molecules, noted, interrupt.came)
+
+
+def usual_axis(solver: CoulombSolver) -> str:
+    """Return the axis of the only direction without images, else "z"."""
+    free = np.flatnonzero(Boundary.from_name(solver.boundary).free)
+    return AXES[free[0]] if len(free) == 1 else "z"
 
 
 def report(args, terminal, found: PotentialMap, molecules, noted: dict, interrupted: bool):
@@ -188,6 +208,10 @@ def check_arguments(args) -> None:
         raise ValueError(f"--output must end in {', '.join(ENDINGS)}, got {args.output}")
     if args.units != "kJ/mol/e" and args.output and not args.output.lower().endswith(".dx"):
         raise ValueError(f"--units apply to .dx files, got {args.output}")
+    if not MARGINS[0] <= args.margin <= MARGINS[1]:
+        raise ValueError(
+            f"--margin must lie between {MARGINS[0]:g} and {MARGINS[1]:g} (nm), got {args.margin}"
+        )
     check_workers(args)
 
 

@@ -36,6 +36,11 @@ def analyse(
 
     Exceptions and Lennard-Jones interactions are not part of them.
 
+    Programs wrap particles at all box vectors. In a slab or wire, particles are moved by the box
+    vectors of their frame that have no images until they lie together, as by
+    :class:`fmm_openmm.FMMForce`, and all of them together next to where the first frame has them.
+    Frames without box vectors are taken as they are, or wrapped at those of a System.
+
     Boxes, parameters and precision of a frame depend on it and on the first frame only. Any
     executor therefore gives the same results as none, to the last bit, on processors and GPUs of
     one model.

@@ -5,7 +5,7 @@ import json
 import zlib
 from base64 import b64encode
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -53,6 +53,22 @@ class Structure:
     exclusions: np.ndarray
     periodic: bool
     boundary: Boundary
+
+    def with_boundary(self, name: str | None) -> "Structure":
+        """The structure with another boundary, with or without box vectors as before; itself
+        without a name.
+
+        Raises:
+            ValueError: there is no boundary of that name, or it does not go with the box vectors.
+        """
+        if name is None:
+            return self
+        boundary = Boundary.from_name(name)
+        if boundary.is_open != self.boundary.is_open:
+            raise ValueError(
+                f"`boundary={name!r}` does not fit a System whose boundary is {self.boundary.name}"
+            )
+        return replace(self, boundary=boundary)
 
     def cell(self, box_vectors: np.ndarray) -> np.ndarray | None:
         """Box vectors for the solver from those of a Context; None in free space."""

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fmm_openmm.arrays import to_host
-from fmm_openmm.box import check_box_vectors
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import Frame, check_box_vectors
 from fmm_openmm.checks import check_positions
-from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import Evaluation
+from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
 from fmm_openmm.results import CoulombResult
@@ -44,7 +45,8 @@ class FrameSolver:
     Boxes and precision of a frame are those that a solver would choose directly after the first
     frame. Where boxes cover only the particles, and these have outgrown the boxes of the first
     frame, the boxes are chosen for the first frame stretched by powers of :data:`GROWTH` along the
-    axes, so that many frames share them.
+    axes, so that many frames share them. The particles of a slab or wire are placed by
+    :class:`fmm_openmm.integration.frame_placement.FramePlacement`.
 
     Args:
         solver: is left as it is.
@@ -54,26 +56,20 @@ class FrameSolver:
         evaluate: what is done with each frame, ``evaluate(frame_solver, positions, box_vectors)``.
 
     Raises:
-        UnsupportedError: the solver is of a slab or wire.
-        as :meth:`fmm_openmm.CoulombSolver.compute`.
+        as :func:`fmm_openmm.box.unwrap` and :meth:`fmm_openmm.CoulombSolver.compute`.
     """
 
     def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
-        boundary = solver.evaluation.boundary
-        if boundary.is_partial:
-            raise UnsupportedError(
-                f"trajectories are not supported with `boundary={boundary.name!r}`: "
-                "call `compute` of the solver for each frame"
-            )
-        self._first, self.evaluate = (positions, box_vectors), evaluate
-        self._is_open = boundary.is_open
+        self._boundary, self._evaluate = Boundary.from_name(solver.boundary), evaluate
+        self._placement = FramePlacement.from_first(self._boundary, positions, box_vectors)
+        self._first = self._placement.place(positions, box_vectors), box_vectors
         self._start(fresh_copy(solver))
 
     def _start(self, solver: CoulombSolver) -> None:
         """Evaluate the first frame, and remember what the solver has chosen for it."""
         self._solver, self._is_sealed = solver, False
         self._stretched: dict[tuple[int, ...], Planner] = {}
-        self.evaluate(self, *self._first)
+        self._evaluate(self, *self._first)
         _seal(solver.evaluation)
         self._is_sealed = True
 
@@ -82,10 +78,14 @@ class FrameSolver:
         """The charges, shape (n,), e."""
         return self._solver.charges
 
+    def evaluate(self, positions, box_vectors):
+        """What is wanted of a frame."""
+        return self._evaluate(self, self._placement.place(positions, box_vectors), box_vectors)
+
     def compute(self, positions, box_vectors, **wanted) -> CoulombResult:
         """See :meth:`fmm_openmm.CoulombSolver.compute`."""
         solver = self._solver
-        box_vectors = None if self._is_open else box_vectors
+        box_vectors = None if self._boundary.is_open else box_vectors
         if not self._is_sealed:
             return solver.compute(positions, box_vectors, **wanted)
         evaluation = solver.evaluation
@@ -107,35 +107,40 @@ class FrameSolver:
         if not isinstance(first, Region):  # boxes over the cell, or another solver's
             return planner
         capacity = first.capacity
-        extent = np.ptp(self._gathered(positions, box_vectors), axis=0)
+        extent = np.ptp(self._gathered(positions, box_vectors)[0], axis=0)
         ratio = np.maximum(extent / capacity, 1.0)
         steps = np.ceil(np.log(ratio) / np.log(GROWTH)).astype(int)
         if not steps.any():
             return planner
         key = tuple(steps.tolist())
         if key not in self._stretched:
-            typical = self._gathered(*self._first)
+            typical, cell = self._gathered(*self._first)
             extent = np.ptp(typical, axis=0)
             axes = (steps > 0) & (extent > 0)
             factor, middle = np.ones(3), typical.min(0) + extent / 2
             factor[axes] = capacity[axes] * GROWTH ** steps[axes] / extent[axes]
             made = copy.copy(planner)
             made.revise(planner.problem)
-            made.prepare(middle + factor * (typical - middle), self.cell(self._first[1]))
+            made.prepare(middle + factor * (typical - middle), cell)
             self._stretched[key] = made
         return self._stretched[key]
 
-    def _gathered(self, positions, box_vectors) -> np.ndarray:
-        """Checked positions, with the molecules of a nearly empty cell next to each other."""
-        solver = self._solver
+    def _gathered(self, positions, box_vectors) -> tuple[np.ndarray, np.ndarray | None]:
+        """Checked positions, with the molecules of a nearly empty cell next to each other, and the
+        cell, both in the coordinates that boxes are chosen in."""
+        solver, cell = self._solver, self.cell(box_vectors)
         positions = check_positions(to_host(positions), len(solver.charges))
-        return solver.evaluation.planner.problem.gather(positions, self.cell(box_vectors))
+        if cell is not None and self._boundary.is_partial:
+            frame = Frame.from_cell(cell)
+            return positions @ frame.axes, frame.cell
+        return solver.evaluation.planner.problem.gather(positions, cell), cell
 
     def cell(self, box_vectors) -> np.ndarray | None:
         """The cell of a frame, shape (3, 3), nm; None with an open boundary."""
-        if self._is_open:
+        if self._boundary.is_open:
             return None
-        return self._solver.box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        given = self._solver.box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        return self._boundary.cell(given)
 
 
 def fresh_copy(solver: CoulombSolver) -> CoulombSolver:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +16,7 @@ import openmm
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.frames import Frame, count_frames, read_frames
 from fmm_openmm.errors import AnalysisError
+from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.integration.frame_solver import (
     Evaluate,
     discard_frame_solver,
@@ -74,10 +75,11 @@ class FrameTasks:
         threads: int | None,
     ):
         self._executor, self._progress, self._threads = executor, progress, threads
-        self._reading = _Reading(read_frames(frames, _count_particles(given)))
+        box_vectors = _box_of(given)
+        self._reading = _Reading(read_frames(frames, _count_particles(given)), box_vectors)
         self._total = count_frames(frames)
         self.first = next(self._reading, None)
-        self.solver = None if self.first is None else make_solver(given, self.first.positions)
+        self.solver = None if self.first is None else make_solver(given, self.first)
         self.done: list[int] = []
         self._failed: Part | None = None
 
@@ -130,12 +132,16 @@ class FrameTasks:
 class _Reading:
     """Frames up to the first one that cannot be read.
 
+    Args:
+        frames: to read.
+        box_vectors: of frames that have none, shape (3, 3), nm, or None.
+
     Attributes:
         fault: the error in reading it.
     """
 
-    def __init__(self, frames: Iterator[Frame]):
-        self._frames = frames
+    def __init__(self, frames: Iterator[Frame], box_vectors: np.ndarray | None):
+        self._frames, self._box_vectors = frames, box_vectors
         self.fault: Exception | None = None
 
     def __iter__(self) -> "_Reading":
@@ -143,12 +149,15 @@ class _Reading:
 
     def __next__(self) -> Frame:
         try:
-            return next(self._frames)
+            frame = next(self._frames)
         except StopIteration:
             raise
         except Exception as error:
             self.fault = error
             raise StopIteration from error
+        if frame.box_vectors is None:
+            frame = replace(frame, box_vectors=self._box_vectors)
+        return frame
 
 
 @dataclass
@@ -187,11 +196,19 @@ def make_recipe(
     return pickle.dumps((solver, first.positions, first.box_vectors, evaluate))
 
 
-def make_solver(given: Given, positions) -> CoulombSolver | Callable[[], CoulombSolver]:
+def _box_of(given) -> np.ndarray | None:
+    """The box vectors of a System at which OpenMM wraps particles, shape (3, 3), nm."""
+    if not isinstance(given, openmm.System):
+        return None
+    definition, _ = electrostatics(given)
+    return charges_and_cell(given, definition)[1]
+
+
+def make_solver(given: Given, first: Frame) -> CoulombSolver | Callable[[], CoulombSolver]:
     """A solver that can be pickled, or the function that makes it.
 
     Args:
-        positions: those of the first frame, shape (n, 3), nm.
+        first: the first frame.
     """
     if isinstance(given, CoulombSolver):
         return fresh_copy(given)
@@ -200,7 +217,9 @@ def make_solver(given: Given, positions) -> CoulombSolver | Callable[[], Coulomb
     if isinstance(given, openmm.System):
         definition, _ = electrostatics(given)
         charges, cell = charges_and_cell(given, definition)
-        return definition.structure.solver(definition.options, charges, cell, positions)
+        structure, arrays = definition.structure, (first.positions, first.box_vectors)
+        placed = FramePlacement.from_first(structure.boundary, *arrays).place(*arrays)
+        return structure.solver(definition.options, charges, cell, placed)
     if not callable(given):
         raise TypeError(
             "`solver_or_system` must be a CoulombSolver, a ChargeSystem, an openmm.System or a "
@@ -274,7 +293,7 @@ def evaluate_frames(recipe: bytes, threads: int | None, task: list[tuple]) -> Pa
         for number, positions, box_vectors in task:
             try:
                 solver = frame_solver(recipe)
-                part.rows[number] = solver.evaluate(solver, positions, box_vectors)
+                part.rows[number] = solver.evaluate(positions, box_vectors)
             except Exception as error:
                 part.fault, part.number = error, number
                 break

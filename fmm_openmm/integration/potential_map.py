@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fmm_openmm.arrays import to_host
+from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_number, check_numbers, check_positions
+from fmm_openmm.convert.frames import Frame
+from fmm_openmm.convert.orientation import free_directions
+from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.integration.frame_solver import FrameSolver
 from fmm_openmm.integration.frame_tasks import FrameTasks, Given
 from fmm_openmm.integration.gaussian_charges import excess_of_points
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
 ANGSTROM = 0.1
 """1 Angstrom in nm."""
 
-MARGIN = 0.5
-"""Distance of the faces of the region from the particles of a system in free space, nm."""
+MARGINS = (0.0, 1e3)
+"""Limits of the margin, nm."""
 
 SPACINGS = (1e-3, 1e3)
 """Limits of the spacing, nm."""
@@ -151,19 +156,20 @@ class _Grid:
         counts: of points along the vectors.
         origin: shape (3,), nm.
         vectors: of the region, shape (3, 3), nm.
-        follows: whether the box vectors of a frame take their place.
+        follows: which of them are box vectors, whose place those of a frame take, shape (3,).
     """
 
     counts: tuple[int, ...]
     origin: np.ndarray
     vectors: np.ndarray
-    follows: bool
+    follows: tuple[bool, bool, bool]
 
     def region(self, box_vectors) -> np.ndarray:
         """The vectors of the region in a frame, shape (3, 3), nm."""
-        if box_vectors is None or not self.follows:
+        if box_vectors is None or not any(self.follows):
             return self.vectors
-        return check_numbers(box_vectors, "nanometer", "box_vectors")
+        box = check_numbers(box_vectors, "nanometer", "box_vectors")
+        return np.where(np.array(self.follows)[:, None], box, self.vectors)
 
 
 def potential_map(
@@ -175,6 +181,7 @@ def potential_map(
     *,
     origin: "ArrayLike | None" = None,
     vectors: "ArrayLike | None" = None,
+    margin: float = 0.5,
     charge_width: float = 0.0,
     threads: int | None = None,
 ) -> PotentialMap:
@@ -188,16 +195,20 @@ def potential_map(
     :math:`\operatorname{erf}(r / \sqrt 2 w) / r` in place of :math:`1 / r`.
 
     The grid covers the periodic cell. Where the cell changes from frame to frame its points move
-    with it, and values at the same fractional coordinates are averaged. In free space the grid
-    covers the particles of the first frame and 0.5 nm around them.
+    with it, and values at the same fractional coordinates are averaged. In free space, and across
+    the periodic vectors of a slab or wire, the grid covers the particles of the first frame and a
+    margin around them. The particles of a slab or wire are placed as by
+    :func:`fmm_openmm.analyse`.
 
     Args:
         frames, solver_or_system, executor, progress, threads: as in :func:`fmm_openmm.analyse`.
         spacing: largest distance of neighbouring points along the axes, nm.
-        origin: of the grid, shape (3,), nm; by default that of coordinates, or the lowest corner in
-            free space.
+        origin: of the grid, shape (3,), nm; by default that of coordinates, and along directions
+            without images a margin below the particles.
         vectors: of a region to cover in place of the cell, shape (3, 3), nm; it stays the same in
             all frames.
+        margin: distance of the faces of the grid from the particles of the first frame along
+            directions without images, nm.
         charge_width: standard deviation w of the Gaussian charges, nm; 0 for point charges. With
             ``spacing`` or more, averages of the map are those of the potential. In single precision
             values at 0.001 nm from a charge of water have errors of up to 2 kJ/mol/e, which grow
@@ -210,11 +221,12 @@ def potential_map(
     """
     spacing = check_number(spacing, "spacing", *SPACINGS)
     charge_width = check_number(charge_width, "charge_width", *WIDTHS)
+    margin = check_number(margin, "margin", *MARGINS)
     work = FrameTasks(frames, solver_or_system, executor, progress, threads)
     if work.first is None:
         work.check({})
         raise ValueError("`frames` must have at least one frame")
-    grid = _grid(work.solver, work.first, spacing, origin, vectors)
+    grid = _grid(work.solver, work.first, spacing, origin, vectors, margin)
     total, region = np.zeros(grid.counts), np.zeros((3, 3))
     for _, (values, covered) in work.results(partial(potentials_on_grid, grid, charge_width)):
         total += values
@@ -250,27 +262,46 @@ def grid_fractions(counts: Sequence[int]) -> np.ndarray:
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1)
 
 
-def _grid(solver, first, spacing: float, origin, vectors) -> _Grid:
-    """The grid over the given region, else over the cell or the particles of the first frame."""
-    follows = vectors is None
+def _grid(solver, first, spacing: float, origin, vectors, margin: float) -> _Grid:
+    """The grid over the given region, else over the cell and, along directions without images, the
+    particles of the first frame."""
+    follows, lowest = PERIODIC, np.zeros(3)
     if vectors is not None:
-        vectors = check_numbers(vectors, "nanometer", "vectors")
+        follows, vectors = OPEN, check_numbers(vectors, "nanometer", "vectors")
         if vectors.shape != (3, 3) or not abs(np.linalg.det(vectors)) > 0:
             raise ValueError(f"`vectors` must be three independent rows, got {vectors.tolist()}")
-    elif isinstance(solver, CoulombSolver) and solver.evaluation.boundary.is_open:
-        positions = check_positions(first.positions, len(solver.charges))
-        low, high = positions.min(0) - MARGIN, positions.max(0) + MARGIN
-        vectors, follows = np.diag(high - low), False
-        origin = low if origin is None else origin
+    elif isinstance(solver, CoulombSolver):
+        boundary = Boundary.from_name(solver.boundary)
+        vectors, lowest = _covered(boundary, solver, first, margin)
+        follows = boundary.periodic
     elif first.box_vectors is not None:
         vectors = check_numbers(first.box_vectors, "nanometer", "box_vectors")
-    elif isinstance(solver, CoulombSolver):
-        vectors = solver.box_vectors
     else:
         raise ValueError("`vectors` must be given for frames without box vectors")
-    origin = np.zeros(3) if origin is None else check_numbers(origin, "nanometer", "origin")
+    origin = lowest if origin is None else check_numbers(origin, "nanometer", "origin")
     if origin.shape != (3,):
         raise ValueError(f"`origin` must have shape (3,), got {origin.shape}")
     lengths = np.linalg.norm(vectors, axis=1)
     counts = np.maximum(1, np.ceil(lengths / spacing - 1e-9)).astype(int)
     return _Grid(tuple(counts.tolist()), origin, vectors, follows)
+
+
+def _covered(
+    boundary: Boundary, solver: CoulombSolver, first: Frame, margin: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors, shape (3, 3), nm, and lowest corner, shape (3,), nm, of a region: the box vectors
+    and, perpendicular to those with images, the extent of the particles of the first frame."""
+    vectors, periodic = np.eye(3), np.array(boundary.periodic)
+    if not boundary.is_open:
+        box = solver.box_vectors if first.box_vectors is None else first.box_vectors
+        vectors = check_numbers(box, "nanometer", "box_vectors").copy()
+    if boundary.fills_space:
+        return vectors, np.zeros(3)
+    arrays = first.positions, first.box_vectors
+    placed = FramePlacement.from_first(boundary, *arrays).place(*arrays)
+    positions = check_positions(to_host(placed), len(solver.charges))
+    directions = np.eye(3) if boundary.is_open else free_directions(vectors, periodic)
+    along = positions @ directions.T
+    low, high = along.min(0) - margin, along.max(0) + margin
+    vectors[~periodic] = (high - low)[:, None] * directions
+    return vectors, low @ directions

@@ -5,7 +5,6 @@ In free space there is no PME: FMM alone against the sum over all pairs, OpenMM'
 package's own.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import defaults_in, system_of_charges
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.definition import Definition, Structure
+from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
 from fmm_openmm.integration.options import Options
@@ -119,7 +118,7 @@ def validate(
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
     check_choice(reference, (None, *REFERENCE_NAMES), "reference")  # type: ignore[arg-type]
     definition, nonbonded = electrostatics(system)
-    structure = _with_boundary(definition.structure, boundary)
+    structure = definition.structure.with_boundary(boundary)
     references = REFERENCES[structure.boundary]
     reference = reference or references[0]
     if reference not in references:
@@ -168,18 +167,6 @@ def validate(
         pme_left_out=pme if isinstance(pme, str) else None,
         error_norm=chosen.error_norm,
     )
-
-
-def _with_boundary(structure: Structure, name: str | None) -> Structure:
-    """The structure with another boundary, with or without box vectors as before."""
-    if name is None:
-        return structure
-    boundary = Boundary.from_name(name)
-    if boundary.is_open != structure.boundary.is_open:
-        raise ValueError(
-            f"`boundary={name!r}` does not fit a System whose boundary is {structure.boundary.name}"
-        )
-    return replace(structure, boundary=boundary)
 
 
 def _reference(reference: str, charges, structure, positions, cell) -> tuple[str, tuple]:

@@ -25,7 +25,7 @@ from rich.console import Console
 import fmm_openmm as fmm
 from fmm_openmm import cli, progress
 from fmm_openmm.cli import bench, check, info, main, run, terminal, validate
-from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.oracle import ewald_sum, partial_ewald_sum
 from tests.convert.small_water import BOX, FORCE_FIELD, small_water
 
 
@@ -949,6 +949,58 @@ def test_analyse_refuses(argv, message, fail, folder, trajectories):
     few.addForce(force)
     (folder / "few.xml").write_text(openmm.XmlSerializer.serialize(few))
     assert message in fail("analyse", *argv)
+
+
+@pytest.fixture
+def layer(folder):
+    """Charges, the whole positions of a layer of ions in two frames, and its box; files of the
+    charges, and of the frames, wrapped at the face of the box that the layer crosses."""
+    mdtraj = pytest.importorskip("mdtraj")
+    random = np.random.default_rng(4)
+    charges, box = np.resize([1.0, -1.0], 30), np.diag([2.0, 2.0, 6.0])
+    whole = random.uniform(0, [2, 2, 1.2], (2, 30, 3)) - [0, 0, 0.4]
+    topology = mdtraj.Topology()
+    residue = topology.add_residue("ION", topology.add_chain())
+    for _ in charges:
+        topology.add_atom("X", mdtraj.element.virtual, residue)
+    frames = np.mod(whole, np.diag(box))
+    lengths, angles = np.tile(np.diag(box), (2, 1)), np.full((2, 3), 90.0)
+    found = mdtraj.Trajectory(frames, topology, unitcell_lengths=lengths, unitcell_angles=angles)
+    found.save(str(folder / "layer.dcd"))
+    fmm.ChargeSystem(charges, frames[0], box).save(str(folder / "layer.npz"))
+    return charges, whole, box
+
+
+def test_analyse_a_slab(succeed, layer):
+    charges, whole, _ = layer
+    cell = np.diag([2.0, 2.0, np.inf])
+    argv = ("analyse", "layer.npz", "layer.dcd", "--boundary", "slab", "--tolerance", "1e-5")
+    found = succeed(*argv, "--json")
+    assert found["boundary"] == "slab"
+    exact = [partial_ewald_sum(x, charges, cell).energy for x in whole]
+    assert found["energies"] == pytest.approx(exact, rel=1e-4)
+
+
+def test_potential_of_a_slab(succeed, fail, layer, tmp_path):
+    charges, whole, box = layer
+    plot = str(tmp_path / "profile.png")
+    argv = ("potential", "layer.npz", "--boundary", "slab", "--tolerance", "1e-5", "--grid", "0.3")
+    options = ("--charge-width", "0.2", "--margin", "0.8", "--json")
+    found = succeed(*argv, "layer.dcd", *options, "--plot", plot)
+    solver = fmm.CoulombSolver(charges, box, boundary="slab", tolerance=1e-5)
+    options = {"charge_width": 0.2, "margin": 0.8, "progress": False}
+    expected = fmm.potential_map(whole, solver, 0.3, **options)
+    places, means = expected.profile("z")
+    assert (found["axis"], found["frames"]) == ("z", 2)
+    assert found["places"] == pytest.approx(places, abs=1e-5)
+    assert found["profile"] == pytest.approx(means, abs=1e-3 * np.ptp(means))
+    assert Path(plot).stat().st_size > 1000
+    alone = succeed(*argv, "--charge-width", "0.2", "--json")  # the structure, which is wrapped too
+    expected = fmm.potential_map(whole[:1], solver, 0.3, charge_width=0.2, progress=False)
+    assert alone["profile"] == pytest.approx(expected.profile("z")[1], abs=1e-3 * np.ptp(means))
+    assert "--margin must lie between 0 and 1000 (nm), got -1.0" in fail(*argv, "--margin", "-1")
+    across = ("--boundary", "ac", "--grid", "0.5", "--json")
+    assert "needs vacuum along box vector b" in fail(*argv, *across)
 
 
 # maps

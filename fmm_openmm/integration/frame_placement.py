@@ -1,0 +1,59 @@
+"""Where a slab or wire lies in the frames of a trajectory, which programs wrap at all box
+vectors."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fmm_openmm.arrays import to_host
+from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import check_box_vectors, unwrap
+from fmm_openmm.checks import check_positions
+
+
+@dataclass(frozen=True)
+class FramePlacement:
+    """Translations by the box vectors without images, after which the particles of a frame lie
+    together, as near as possible to those of the first frame.
+
+    Attributes:
+        boundary: along which vectors there are images.
+        centre: mean position in the first frame of a slab or wire, shape (3,), nm.
+    """
+
+    boundary: Boundary
+    centre: np.ndarray
+
+    @classmethod
+    def from_first(cls, boundary: Boundary, positions: Any, box_vectors: Any) -> "FramePlacement":
+        """The placement for a first frame, most of whose particles stay where they are.
+
+        Args:
+            boundary: along which vectors there are images.
+            positions: shape (n, 3), nm.
+            box_vectors: shape (3, 3), nm; None if no particle has been wrapped.
+        """
+        if not boundary.is_partial:
+            return cls(boundary, np.zeros(3))
+        positions = check_positions(to_host(positions), len(positions))
+        if box_vectors is None:
+            return cls(boundary, positions.mean(0))
+        box = check_box_vectors(box_vectors)
+        moved = unwrap(positions, box, boundary)
+        periods = np.rint((moved - positions) @ np.linalg.inv(box))
+        return cls(boundary, moved.mean(0) - np.rint(np.median(periods, axis=0)) @ box)
+
+    def place(self, positions: Any, box_vectors: Any) -> Any:
+        """Positions, shape (n, 3), nm; as they are without box vectors or if :attr:`boundary` is
+        not that of a slab or wire.
+
+        Raises:
+            ValueError: as :func:`fmm_openmm.box.unwrap`.
+        """
+        if not self.boundary.is_partial or box_vectors is None:
+            return positions
+        box = check_box_vectors(box_vectors)
+        moved = unwrap(to_host(positions), box, self.boundary)
+        periods = np.rint((self.centre - moved.mean(0)) @ np.linalg.inv(box))
+        return moved + (periods * self.boundary.free) @ box
