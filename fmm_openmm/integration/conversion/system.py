@@ -213,9 +213,9 @@ def _check_nonbonded(
     if method in _REACTION_FIELD and not allow_reaction_field:
         full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
-            f"{name} uses {METHODS[method]}, whose reaction field is another physics than the full "
-            f"Coulomb interaction: set its method to {full}, or pass "
-            "allow_reaction_field=True to replace it"
+            f"{name} uses {METHODS[method]}, whose reaction field is a different physical model "
+            f"from the full Coulomb interaction: set its method to {full}, or pass "
+            "allow_reaction_field=True to replace the reaction field"
         )
     if not force.getIncludeDirectSpace():
         raise UnsupportedError(
