@@ -27,6 +27,7 @@ from fmm_openmm.bench.systems import (
     TEMPERATURE,
     Sample,
     Size,
+    between_vacuum,
     equilibrated,
     exact_forces,
     nonbonded,
@@ -78,6 +79,10 @@ MINIMIZATION, RELAXATION = 200, 4.0
 """Largest number of minimisation steps, and length of a run with PME, ps, before the timing of a
 System."""
 
+SLAB_HEIGHT = 3.0
+"""Height of the box of a slab over that of the water in it, which PME needs: its images along the
+third vector act on each other (I.-C. Yeh and M. L. Berkowitz, J. Chem. Phys. 111, 3155 (1999))."""
+
 SEED = 1
 
 NONBONDED_GROUP, FMM_GROUP = 30, 31
@@ -127,12 +132,14 @@ class Case:
         timestep: ps.
         exact: converged Coulomb forces of the sample or, if it consists of copies, of one copy,
             shape (n, 3), kJ/mol/nm; None to measure no force errors.
+        boundary: of the FMM.
     """
 
     name: str
     sample: Sample
     timestep: float
     exact: np.ndarray | None
+    boundary: str = "periodic"
 
     @classmethod
     def from_size(
@@ -143,6 +150,13 @@ class Case:
         base = water(size.edge)
         sample = with_every_atom_a_site(base.sample) if every_atom else base.sample
         return cls("water", tiled(sample, size.copies), timestep, base.exact if errors else None)
+
+    def as_slab(self) -> "Case":
+        """The same water between vacuum, relaxed, with ``boundary="slab"``; without force
+        errors."""
+        cut = between_vacuum(self.sample, SLAB_HEIGHT)
+        sample = equilibrated(cut.system, cut.positions, RELAXATION, SEED)
+        return replace(self, name="slab", sample=sample, exact=None, boundary="slab")
 
     @classmethod
     def from_system(
@@ -265,7 +279,7 @@ class Comparison:
         return None if best is usual else best | {"cutoffs_seconds_and_errors": tried}
 
     def _fmm(self, precision: str | None, **options) -> dict:
-        force = use_fmm(self._system, **options)
+        force = use_fmm(self._system, boundary=self._case.boundary, **options)
         force.setForceGroup(FMM_GROUP)
 
         def describe(context: openmm.Context) -> dict:
@@ -304,7 +318,8 @@ class Comparison:
                 self._platform,
                 {"Precision": precision} if precision else {},
             )
-            seconds, steps = timed_steps(context, self._case.sample)
+            evaporates = self._case.boundary == "slab"
+            seconds, steps = timed_steps(context, self._case.sample, evaporates)
             left = _free_bytes(self._platform)
             return first | {
                 "step_seconds": seconds,
@@ -355,16 +370,19 @@ def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) ->
     }
 
 
-def timed_steps(context: openmm.Context, sample: Sample) -> tuple[float, int]:
+def timed_steps(
+    context: openmm.Context, sample: Sample, evaporates: bool = False
+) -> tuple[float, int]:
     """Mean wall time of a step, s, in a run from the sample's state, and the number of steps
-    averaged over."""
+    averaged over. What evaporates has as many steps before, in which the first molecules reach the
+    walls: until then they need new boxes."""
     gpu = on_gpu(context.getPlatform())
     fewest = (STEPS if len(sample.positions) < LARGE else STEPS_OF_LARGE) if gpu else STEPS_OF_SLOW
     context.setPositions(sample.positions)
     context.setVelocities(sample.velocities)
     _seconds(context, 1)
     steps = max(fewest, int(BUDGET * TRIAL / _seconds(context, TRIAL)))
-    _seconds(context, max(steps // 10, WARM_UP if gpu else 1))
+    _seconds(context, steps if evaporates else max(steps // 10, WARM_UP if gpu else 1))
     return _seconds(context, steps) / steps, steps
 
 

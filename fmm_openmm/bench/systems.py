@@ -98,6 +98,10 @@ class Size:
         return f"{self.edge:g}:{'x'.join(map(str, self.copies))}"
 
 
+WALL = 1.5
+"""Distance of walls from a slab, nm."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """An equilibrated system.
@@ -267,6 +271,25 @@ def tiled(sample: Sample, copies) -> Sample:
     return Sample(
         system, _shifted(sample.positions, box, copies), np.tile(sample.velocities, (count, 1))
     )
+
+
+def between_vacuum(sample: Sample, height: float) -> Sample:
+    """Water as a slab: whole molecules in a new System whose third box vector is so many times as
+    long, without long-range corrections, and with walls :data:`WALL` from the slab that molecules
+    which evaporate do not pass."""
+    copy = tiled(sample, (1, 1, 1))
+    box, oxygens = _box(sample.system), np.repeat(np.arange(0, len(sample.positions), 3), 3)
+    images = np.floor(sample.positions[oxygens] @ np.linalg.inv(box))
+    nonbonded(copy.system).setUseDispersionCorrection(False)
+    copy.system.setDefaultPeriodicBoxVectors(*(box * [[1.0], [1.0], [height]]))
+    distance = "periodicdistance(x, y, z, x, y, middle)"
+    walls = openmm.CustomExternalForce(f"1000*max(0, {distance} - farthest)^2")
+    walls.addGlobalParameter("middle", box[2, 2] / 2)
+    walls.addGlobalParameter("farthest", box[2, 2] / 2 + WALL)
+    for particle in oxygens[::3]:
+        walls.addParticle(int(particle))
+    copy.system.addForce(walls)
+    return replace(copy, positions=sample.positions - images @ box)
 
 
 def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:

@@ -37,6 +37,10 @@ GROWTH = 0.2
 """Margin of new boxes, relative to the extent of the particles, along axes on which the previous
 boxes were too few. Without it a particle that escapes would require new boxes all the time."""
 
+FARTHER = 2.0
+"""Extent of the particles over that which the previous boxes can cover, up to which their
+parameters may be kept."""
+
 COARSENESS = 3e-6
 """Relative RMS force error of float32 coordinates for each nm of box width above 1 nm, at molecular
 distances: ten times the error of water, twice that of ions at random positions."""
@@ -59,9 +63,10 @@ def cover(
 ) -> Region | None:
     """The cheapest region, with its parameters, whose estimated error satisfies the request.
 
-    If particles between periodic images along some axes still fit into the boxes used before, only
-    the shape of the cell has changed. Order, near radius and smoothing are then kept as long as the
-    estimate allows.
+    Between periodic images along some axes, order, near radius and smoothing of the boxes used
+    before are kept as long as the estimate allows, where the shape of the cell has changed or
+    particles have moved apart by less than :data:`FARTHER`: to search for all of them takes a
+    second.
 
     Args:
         positions: shape (n, 3), nm.
@@ -73,7 +78,7 @@ def cover(
     """
     low, high = positions.min(0), positions.max(0)
     extent = high - low
-    if kept and Boundary.from_cell(cell).is_partial and not kept.outgrown(extent).any():
+    if kept and Boundary.from_cell(cell).is_partial and (extent < FARTHER * kept.capacity).all():
         found = _adapted(request, load, cost, positions, cell, kept)
         if found:
             return found
@@ -132,15 +137,14 @@ def _adapted(
     cell: np.ndarray | None,
     kept: Region,
 ) -> Region | None:
-    """A region for another shape of the cell with the parameters used before; None if its estimated
-    error would be too large."""
+    """A region with the parameters used before; None if its estimated error would be too large."""
     names = ("order", "near_radius", "smoothing")
     before = {name: getattr(kept.parameters, name) for name in names}
     if before == {name: getattr(request, name) for name in names}:
         return None  # there is nothing to keep
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning would name parameters that nobody has given
-        found = cover(replace(request, **before), load, cost, positions, cell)
+        found = cover(replace(request, **before), load, cost, positions, cell, kept)
     allowed = max(request.tolerance, request.expected(kept.parameters))
     return found if found and request.expected(found.parameters) <= allowed else None
 

@@ -435,6 +435,22 @@ def test_md_of_water_whose_every_atom_is_a_site(bench):
     )
 
 
+def test_md_of_a_slab(bench):
+    """Whole molecules within walls, in a box three times as high."""
+    chosen = "--sizes", str(EDGE), "--tolerance", "5e-4", "--platform", "CPU", "--slab"
+    _, result = bench("md", *chosen, "--no-marginal")
+    assert [row["method"] for row in result["rows"]] == ["PME", "FMM"]
+    assert result["system"] == "rigid TIP3P water, between vacuum"
+    case = md.Case.from_size(Size(EDGE)).as_slab()
+    x, box = case.sample.positions, case.sample.system.getDefaultPeriodicBoxVectors()
+    assert [vector[k]._value for k, vector in enumerate(box)] == [EDGE, EDGE, 3 * EDGE]
+    assert np.ptp(x.reshape(-1, 3, 3), axis=1).max() < 0.2
+    assert -1.5 < x[:, 2].min() < x[:, 2].max() < EDGE + 1.5
+    assert (
+        case.boundary == "slab" and not nonbonded(case.sample.system).getUseDispersionCorrection()
+    )
+
+
 def test_md_of_files(bench, tmp_path):
     """Systems from files, one of them with bonded forces and with exceptions that are no
     exclusions. Marginal costs are left out.
@@ -951,11 +967,15 @@ def test_json_alone(capsys):
         ),
         (
             ["md", "--platform", "CPU", "--system", "x.pdb", "--every-atom"],
-            "--sizes and --every-atom are for water",
+            "--sizes, --every-atom and --slab are for water",
         ),
         (
             ["md", "--platform", "CPU", "--preset", "popc", "--sizes", "3"],
-            "--sizes and --every-atom are for water",
+            "--sizes, --every-atom and --slab are for water",
+        ),
+        (
+            ["md", "--platform", "CPU", "--slab", "--ensemble", "npt"],
+            "--slab is for NVT",
         ),
         (
             ["md", "--platform", "CPU", "--preset", "popc", "--system", "x.pdb"],

@@ -90,6 +90,12 @@ def add_arguments(parser) -> None:
         help="hydrogens are Lennard-Jones sites as in CHARMM's TIP3P",
     )
     parser.add_argument(
+        "--slab",
+        action="store_true",
+        help="water between vacuum, twice as high as the water: FMM with boundary 'slab', PME "
+        "without its correction",
+    )
+    parser.add_argument(
         "--timestep",
         type=float,
         help="ps (default: 0.002, of a --system 0.004); above 0.002 with hydrogens of 1.5 amu",
@@ -183,11 +189,11 @@ def chosen_cases(args, on_gpu: bool) -> tuple[str, float, dict[str, Callable]]:
         def water(size):
             case = Case.from_size(size, every_atom=args.every_atom, **options)
             set_ensemble(case.sample.system, args)
-            return case
+            return case.as_slab() if args.slab else case
 
-        system = "rigid TIP3P water" + (
-            ", every atom a Lennard-Jones site" if args.every_atom else ""
-        )
+        system = "rigid TIP3P water"
+        system += ", every atom a Lennard-Jones site" if args.every_atom else ""
+        system += ", between vacuum" if args.slab else ""
         return (
             system,
             timestep,
@@ -231,10 +237,13 @@ def check_options(args) -> None:
     """
     if args.files and args.preset:
         raise ValueError("--preset and --system: give one of them")
-    if (args.files or args.preset) and (args.sizes or args.every_atom):
+    if (args.files or args.preset) and (args.sizes or args.every_atom or args.slab):
         raise ValueError(
-            "--sizes and --every-atom are for water: leave them out with --system and --preset"
+            "--sizes, --every-atom and --slab are for water: leave them out with --system and "
+            "--preset"
         )
+    if args.slab and args.ensemble == "npt":
+        raise ValueError("--slab is for NVT: leave out --ensemble npt")
     for name in (*USED_BY, "box", "tile"):
         others, where = (
             (args.preset, "--system or --preset") if name in OF_PRESETS else (None, "--system")

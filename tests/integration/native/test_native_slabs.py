@@ -64,6 +64,13 @@ def test_boxes_follow_a_slab(slab):
         assert data.layer.middle == pytest.approx(start + drift, abs=1e-9)
         assert data.layer.farthest == pytest.approx(cell[2, 2] / 2 - 0.1)
         assert list(data.layer.c) == list(cell[2])
+    before, top = session.parameters_for(cell), int(x[:, 2].argmax()) // 3 * 3
+    x[top : top + 3, 2] += 0.8
+    assert set(session.program(cell, {}, x)) == A_PROGRAM
+    after = session.parameters_for(cell)
+    for name in ("order", "near_radius", "smoothing"):
+        assert getattr(after, name) == getattr(before, name)
+    assert after.counts[2, 2] > before.counts[2, 2] and after.expected_error <= 5e-4
     assert set(session.program(1.01 * cell, {}, 1.01 * x)) == BOXES
     assert set(session.program(cell * [[1.0], [1.02], [1.0]], {}, x)) == A_PROGRAM
 
