@@ -1,9 +1,10 @@
 """Energy, forces and potentials through PyTorch: ``fmm_openmm.torch`` and the particle mesh Ewald
-method of torch-pme.
+methods of torch-pme and of nvalchemi-toolkit-ops.
 
 A molten salt at random, whose ions have no exclusions. Times are of the energy and its gradients
-with respect to positions and charges. For torch-pme the list of neighbours is given, and its
-parameters are those that its own tuning finds for the tolerance; the cutoff is fixed.
+with respect to positions and charges. Particle mesh Ewald is given the list of neighbours. The
+parameters are those that the tuning of torch-pme, at a fixed cutoff, and the estimate of
+nvalchemi-toolkit-ops find for the tolerance.
 """
 
 from collections.abc import Callable, Iterator
@@ -134,5 +135,44 @@ def by_torch_pme(x, q, box, tolerance: float, exact) -> tuple[Energy, str]:
     return energy, f"cutoff {cutoff:.3g}, smearing {smearing:.3g}, {described}"
 
 
-CODES: dict[str, Callable] = {"fmm_openmm": by_fmm, "torchpme": by_torch_pme}
+def by_nvalchemi(x, q, box, tolerance: float, exact) -> tuple[Energy, str]:
+    """The energy by nvalchemi-toolkit-ops at the parameters that it estimates, in Å, which its
+    lists of neighbours expect."""
+    from nvalchemiops.torch.interactions.electrostatics import (
+        estimate_pme_parameters,
+        generate_k_vectors_pme,
+        particle_mesh_ewald,
+    )
+    from nvalchemiops.torch.neighbors import neighbor_list
+
+    x, cell = 10.0 * x, 10.0 * torch.tensor(box).to(x)[None]
+    found = estimate_pme_parameters(x, cell, accuracy=tolerance)
+    cutoff, mesh = float(found.real_space_cutoff[0]), found.mesh_dimensions
+    periodic = torch.ones((1, 3), dtype=torch.bool, device=x.device)
+    neighbours, _, images = neighbor_list(x, cutoff, cell, periodic)
+    waves, squares = generate_k_vectors_pme(cell, mesh)
+
+    def energy(x, q):
+        energies = particle_mesh_ewald(
+            10.0 * x,
+            q,
+            cell,
+            found.alpha,
+            mesh_dimensions=mesh,
+            k_vectors=waves,
+            k_squared=squares,
+            neighbor_matrix=neighbours,
+            neighbor_matrix_shifts=images,
+            energy_reduction="system",
+        )
+        return 10.0 * COULOMB_CONSTANT * energies[0]
+
+    return energy, f"cutoff {cutoff / 10.0:.3g}, mesh {mesh[0]}"
+
+
+CODES: dict[str, Callable] = {
+    "fmm_openmm": by_fmm,
+    "torchpme": by_torch_pme,
+    "nvalchemiops": by_nvalchemi,
+}
 """What makes the energy of each code, by the name of its package."""

@@ -14,7 +14,7 @@ from fmm_openmm.bench.torch import measure, salt
 
 def test_errors_meet_the_tolerance():
     rows = list(measure([8], 1e-4, "cpu", torch.float64))
-    assert [row["code"] for row in rows] == ["fmm_openmm", "torchpme"]
+    assert [row["code"] for row in rows][:2] == ["fmm_openmm", "torchpme"]
     assert rows[0]["force_error"] < 1e-4
     assert rows[1]["force_error"] < 1e-3
     assert all(row["seconds"] > 0 for row in rows)
@@ -28,5 +28,5 @@ def test_the_salt_is_neutral():
 def test_command(capsys):
     assert main(["bench", "torch", "--max-atoms", "1e3", "--device", "cpu", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert [row["atoms"] for row in result["rows"]] == [1000, 1000]
+    assert {row["atoms"] for row in result["rows"]} == {1000}
     assert result["rows"][0]["force_error"] < 5e-4

@@ -4,7 +4,7 @@ copies within a device."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import cupy
 
@@ -48,8 +48,10 @@ class _Foreign:
         return 0, self.pointer
 
 
-@lru_cache(maxsize=16)
+@cache
 def _stream(device: int, pointer: int) -> cupy.cuda.Stream:
+    """CuPy's stream for one of another package, which has few. Kept: some versions of CuPy destroy
+    the stream itself together with what ``from_external`` returns."""
     if not pointer:
         return cupy.cuda.Stream.null
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14
