@@ -70,7 +70,7 @@ class Session:
         self.planner: Planner | None = None
         self._seen = False  # whether the filled fraction is known
         self._made: Specification | None = None  # of the last program
-        self._layer = np.zeros(5)  # the place of a slab, as in BoxesData
+        self._layer = np.zeros(5)  # the place of a slab that was last delivered
 
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
@@ -110,6 +110,8 @@ class Session:
             if positions is None:
                 return {}
             positions = self._placed(positions, given)
+            if self._boundary.is_partial:
+                self._layer = np.array([_middle(positions), given[2, 2] / 2 - FROM_CUT, *given[2]])
         plan = self.planner.plan(positions, cell, left=True)
         wanted, found = plan.specification(charges), {}
         if self._made is None or not serves(self._made, wanted):
@@ -140,7 +142,7 @@ class Session:
             self._seen = True
         with openmm_callback():
             fits = self.planner.accepts(charges, positions, self._checked(cell))
-        if fits and self._made:
+        if fits and self._made and self._in_layer(positions):
             found = {Delivery.CHARGES: charges.astype(self._dtype).tobytes()}
             return found | self._limits(charges)
         self.forget()
@@ -226,7 +228,7 @@ class Session:
 
     def _placed(self, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Checked positions, shape (n, 3), nm; those of a slab in the images that lie together, as
-        near as possible to where they lay at the last call.
+        near as possible to the place of the slab that was last delivered.
 
         Args:
             cell: box vectors, shape (3, 3), nm.
@@ -235,11 +237,15 @@ class Session:
         if not self._boundary.is_partial:
             return positions
         positions = self.bridge.fix_structure().unwrapped(positions, cell)
-        height, (low, high) = cell[2, 2], (positions[:, 2].min(), positions[:, 2].max())
-        images = np.rint((self._layer[0] - (low + high) / 2) / height)
-        middle = (low + high) / 2 + images * height
-        self._layer = np.array([middle, height / 2 - FROM_CUT, *cell[2]])
-        return positions + images * cell[2]
+        return positions + np.rint((self._layer[0] - _middle(positions)) / cell[2, 2]) * cell[2]
+
+    def _in_layer(self, positions: np.ndarray | None) -> bool:
+        """Whether the device moves particles to the images in which :meth:`_placed` has put them,
+        shape (n, 3), nm. A slab that has parted in two may have its widest gap inside."""
+        if positions is None or not self._boundary.is_partial:
+            return True
+        middle, farthest = self._layer[:2]
+        return bool(np.abs(positions[:, 2] - middle).max() <= farthest)
 
     def _checked(self, cell: np.ndarray) -> np.ndarray | None:
         """The periodic cell; None in free space."""
@@ -252,6 +258,11 @@ class Session:
                 f"the FMMForce has {len(charges)} particles, but the System has {self.particles}"
             )
         return check_charges(charges), structure
+
+
+def _middle(positions: np.ndarray) -> float:
+    """Height of the middle of particles at positions, shape (n, 3), nm."""
+    return (positions[:, 2].min() + positions[:, 2].max()) / 2
 
 
 def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray, layer=(0.0,) * 5) -> np.ndarray:

@@ -1,6 +1,7 @@
 // The strain between two periodic cells, and the pipeline's parameter block in a strained cell.
 // Depends on neither OpenMM nor CUDA.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "abi.h"
@@ -14,7 +15,8 @@ typedef double Matrix[9];
 // limits.
 class Strain {
 public:
-    Strain(const double* cell, const double* other);
+    // Of two vectors that have images the third row of 1 + e scales as they do on average.
+    Strain(const double* cell, const double* other, int vectors = 3);
 
     // Whether the diagonal components of e are at most `stretch` and those below the diagonal at
     // most `shear`.
@@ -32,18 +34,34 @@ private:
 
 // The boxes of a program, from Python.
 struct Boxes : BoxesData {
-    bool serve(const double* other) const { return Strain(cell, other).within(stretch, shear); }
+    // The place of a slab is known for one vector c only.
+    bool serve(const double* other) const {
+        return (!isSlab() || std::equal(layer.c, layer.c + 3, other + 6)) &&
+               strain(cell, other).within(stretch, shear);
+    }
+
+    // False if one of them is unknown.
+    bool haveSameShape(const double* box, const double* other) const {
+        return strain(other, box).within(SAME_SHAPE, SAME_SHAPE);
+    }
+
     Parameters parametersIn(const double* other) const;
-    Layer layerIn(const double* other) const;
+
+private:
+    bool isSlab() const { return layer.c[2] > 0; }
+    Strain strain(const double* from, const double* to) const {
+        return Strain(from, to, isSlab() ? 2 : 3);
+    }
 };
 
-inline Strain::Strain(const double* cell, const double* other) {
-    for (int i = 0; i < 3; i++)
+inline Strain::Strain(const double* cell, const double* other, int vectors) : deformation() {
+    for (int i = 0; i < vectors; i++)
         for (int j = 0; j < 3; j++) {
             double remainder = other[3 * i + j];
             for (int k = 0; k < i; k++) remainder -= cell[3 * i + k] * deformation[3 * k + j];
             deformation[3 * i + j] = remainder / cell[4 * i];
         }
+    if (vectors == 2) deformation[8] = std::sqrt(deformation[0] * deformation[4]);
     scale = std::cbrt(deformation[0] * deformation[4] * deformation[8]);
     for (double& component : deformation) component /= scale;
 }
@@ -76,7 +94,7 @@ inline void Strain::undo(Matrix& matrix) const {
 }
 
 inline Parameters Boxes::parametersIn(const double* other) const {
-    const Strain strain(cell, other);
+    const Strain strain = this->strain(cell, other);
     Parameters strained = parameters;
     strain.apply(strained.boxes);
     strain.apply(strained.cell);
@@ -86,15 +104,8 @@ inline Parameters Boxes::parametersIn(const double* other) const {
     strained.potential /= strain.scale;
     strained.field /= strain.scale * strain.scale;
     for (double& component : strained.origin) component *= strain.scale;
+    strained.origin[2] += layer.middle * (1 - strain.scale);  // a slab stays where it is
     return strained;
-}
-
-// In a cell of the same shape.
-inline Layer Boxes::layerIn(const double* other) const {
-    const double scale = Strain(cell, other).scale;
-    return {layer.middle * scale,
-            layer.farthest * scale,
-            {layer.c[0] * scale, layer.c[1] * scale, layer.c[2] * scale}};
 }
 
 }  // namespace fmm

@@ -19,11 +19,6 @@ static bool isKnown(const Matrix& box) {
     return box[0] > 0;
 }
 
-// False if one of them is unknown.
-static bool haveSameShape(const double* box, const double* other) {
-    return Strain(other, box).within(SAME_SHAPE, SAME_SHAPE);
-}
-
 CoulombProgram::CoulombProgram(CudaContext& cuda, const std::string& program)
     : host(cuda),
       executor(host, program),
@@ -66,22 +61,19 @@ void CoulombProgram::setBox(const double* box, CUstream stream) {
     clear(current);
     const Parameters parameters = boxes.parametersIn(box);
     executor.upload("parameters", &parameters, sizeof(parameters), stream);
-    if (executor.has("layer")) {
-        const Layer layer = boxes.layerIn(box);
-        executor.upload("layer", &layer, sizeof(layer), stream);
-    }
-    if (!haveSameShape(box, shaped)) setUpShape(box, stream);
+    if (executor.has("layer")) executor.upload("layer", &boxes.layer, sizeof(boxes.layer), stream);
+    if (!boxes.haveSameShape(box, shaped)) setUpShape(box, stream);
     copyBox(box, current);
 }
 
 // Sets up the lattice operator of a shape: restores the saved one, as after a rejected trial move,
 // or computes a new one.
 void CoulombProgram::setUpShape(const double* box, CUstream stream) {
-    if (haveSameShape(box, saved)) {
+    if (boxes.haveSameShape(box, saved)) {
         clear(shaped);
         executor.restore(stream);
     } else {
-        if (isKnown(shaped) && !haveSameShape(shaped, saved)) {
+        if (isKnown(shaped) && !boxes.haveSameShape(shaped, saved)) {
             clear(saved);
             executor.save(stream);
             copyBox(shaped, saved);

@@ -30,6 +30,7 @@ from tests.integration.native_contexts import (
     on_gpu,
     session_of,
 )
+from tests.integration.vacuum import in_vacuum
 from tests.support.cells import DODECAHEDRON
 from tests.support.strains import CORNERS, SKEWED, deformation, lattice_of
 
@@ -278,3 +279,29 @@ def test_energies_of_trial_scalings_of_a_membrane(tolerance, asked):
     assert len(asked) == before
     for error in (np.max, lambda x: np.sqrt(np.mean(x * x))):
         assert error(np.abs(fmm_energy - exact)) <= error(np.abs(pme_energy - exact))
+
+
+def test_boxes_of_a_slab_serve_its_area(library, water):
+    """Of one shape and any size, with one third vector; they stay about the slab's middle."""
+    box = in_vacuum(water, "slab")
+    cell, (scale, farthest) = box.cell, (1.03, 2.2)
+    cell[2, :2] = 0.3, -0.2
+    session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, boundary="slab"), 555)
+    session.program(cell, {}, box.positions)
+    region, middle = session.planner.latest, np.ptp(box.positions[:, 2]) / 2
+    middle += box.positions[:, 2].min()
+    boxes = Compiled(library, region.lattice, region, cell, [middle, farthest, *cell[2]])
+    expected = parameter_block(region.lattice, region.width, region.origin)
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(boxes.parameters_in(cell), expected)
+    larger = cell * [[scale], [scale], [1.0]]
+    origin = scale * (region.origin - [0.0, 0.0, middle]) + [0.0, 0.0, middle]
+    expected = parameter_block(region.lattice, scale * region.width, origin)
+    np.testing.assert_allclose(boxes.parameters_in(larger), expected, rtol=1e-13, atol=1e-13)
+    assert boxes.serve(cell) and boxes.serve(larger)
+    tilted = cell + np.outer([0, 0, 1], [1e-9, 0, 0])
+    sheared = cell + np.outer([0, 1, 0], [1e-9, 0, 0])
+    for other in (scale * cell, cell * [[1.0], [scale], [1.0]], tilted, sheared):
+        assert not boxes.serve(other)
+    for bad in (np.nan * cell, 0 * cell, cell * [[-1.0], [1.0], [1.0]], cell * [[-1], [-1], [1]]):
+        assert not boxes.serve(bad)

@@ -75,6 +75,29 @@ def test_boxes_follow_a_slab(slab):
     assert set(session.program(cell * [[1.0], [1.02], [1.0]], {}, x)) == A_PROGRAM
 
 
+def test_a_slab_that_has_parted(slab):
+    """Once the gap in its middle is the widest, its place is sent again."""
+    session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary="slab"), 555)
+    cell, x = slab.cell.copy(), slab.positions
+    oxygens = x[first_of_molecules(slab), 2]
+    upper = oxygens > np.median(oxygens)
+    between = x[upper, 2].min() - x[~upper, 2].max()
+
+    def parted(gap):
+        return x + np.outer(upper * (gap - between), [0.0, 0.0, 1.0])
+
+    cell[2, 2] = np.ptp(parted(1.0)[:, 2]) + 1.2
+    session.program(cell, {}, parted(1.0))
+    assert set(session.charges(cell, {}, parted(1.0))) == CHARGES
+    found = session.charges(cell, {}, parted(1.2))
+    assert set(found) == A_PROGRAM
+    layer = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).layer
+    heights = parted(1.2)[:, 2]
+    heights -= np.rint((heights - layer.middle) / cell[2, 2]) * cell[2, 2]
+    assert np.ptp(heights) == pytest.approx(cell[2, 2] - 1.2)
+    assert set(session.charges(cell, {}, parted(1.2))) == CHARGES
+
+
 @pytest.mark.parametrize("boundary", ["wire", "ac"])
 def test_other_boundaries_are_left_to_the_host_bridge(slab, boundary):
     session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary=boundary), 555)
@@ -112,6 +135,22 @@ def test_agrees_with_the_exact_sum(slab, precision, tolerance):
             assert relative_difference(forces, expected.forces) <= tolerance
     found = force.getPotentialsInContext(context)
     assert relative_difference(found, expected.potentials) <= 3 * tolerance
+
+
+@on_gpu
+def test_molecules_across_the_faces(slab):
+    """Excluded pairs are nearest images along a and b, and lie together along c, where every atom
+    has been wrapped."""
+    slab.nonbonded.setExceptionsUsePeriodicBoundaryConditions(True)
+    x, cell = slab.positions, slab.cell
+    expected = exact_sum(charges_and_pairs(slab.nonbonded), x, cell)
+    force = converted(slab, boundary="slab", bridge="native", tolerance=TOLERANCE)
+    slab.positions = x - np.floor(x @ np.linalg.inv(cell)) @ cell
+    apart = slab.positions - slab.positions[first_of_molecules(slab)]
+    assert (np.abs(apart).max(0) > 1.0).all()
+    energy, forces = coulomb(context_of(slab), force)
+    assert energy == pytest.approx(expected.energy, rel=TOLERANCE)
+    assert relative_difference(forces, expected.forces) <= TOLERANCE
 
 
 @on_gpu

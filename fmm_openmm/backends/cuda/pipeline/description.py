@@ -144,7 +144,7 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
             lattice.boxes.ravel(),
             inverse.ravel(),
             scales,
-            lattice.cell.ravel(),
+            np.nan_to_num(lattice.cell).ravel(),  # inf, times zeros of a strain, would be nan
             origin,
         ]
     )
