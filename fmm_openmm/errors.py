@@ -20,19 +20,20 @@ _in_callback: ContextVar[bool] = ContextVar("in_callback", default=False)
 class UnsupportedError(Exception):
     """A valid request, or a valid ``openmm.System``, that fmm_openmm does not support.
 
-    The message names the force or option and says what to do instead. Raised before anything has
+    The message names the force or option and the alternative. It is raised before anything is
     changed.
     """
 
 
 class AnalysisError(Exception):
-    """The analysis of a trajectory that has ended early; the results so far are in it.
+    """A trajectory analysis that ended early. The exception holds the results so far.
 
-    Its ``__cause__`` is the error that ended it: of a frame, of the file, or of the executor.
+    Its ``__cause__`` is the original error, which concerned a frame, the file, or the executor.
 
     Attributes:
-        frames: numbers of the frames that are done, ascending, from 0, shape (k,), int64.
-        arrays: what :func:`fmm_openmm.analyse` returns, with a row for each of these frames.
+        frames: indices of the completed frames, ascending, from 0, shape (k,), int64.
+        arrays: the return value of :func:`fmm_openmm.analyse` for the completed frames, with one
+            row per frame.
     """
 
     def __init__(self, message: str, frames: "np.ndarray", arrays: "dict[str, np.ndarray]"):

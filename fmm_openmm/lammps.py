@@ -62,10 +62,10 @@ def attach(
                   - k_e \sum_{(i,j)\ special} (1 - f_{ij}) \frac{q_i q_j}{r_{ij}}
 
     with the Coulomb constant of LAMMPS, dielectric constant included, the factors f of
-    ``special_bonds coul``, and images n along the periodic directions of the box. It is a
-    ``fix external``, whose energy, virial and energies per atom count as those of a pair style with
-    a ``kspace_style`` do; ``unfix`` removes it. Call it when atoms are there and pair styles are
-    chosen.
+    ``special_bonds coul``, and images n along the periodic directions of the box. The interaction
+    is a ``fix external``, whose energy, virial and energies per atom are counted as those of a pair
+    style with a ``kspace_style``; ``unfix`` removes it. Call this function after the atoms have
+    been created and the pair styles chosen.
 
     Args:
         lmp: a ``lammps.lammps`` on one MPI rank.

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class CoulombAnalysis(AnalysisBase):
     """Coulomb energies, forces, potentials or fields of the frames of a trajectory.
 
-    The results of :func:`fmm_openmm.analyse` for the same frames, to the last bit, whatever the
-    backend of MDAnalysis: "serial", "multiprocessing" or "dask". Needs MDAnalysis 2.8 or newer.
+    The results are bitwise identical to those of :func:`fmm_openmm.analyse` for the same frames,
+    with each of MDAnalysis' backends "serial", "multiprocessing" and "dask". The class requires
+    MDAnalysis 2.8 or newer.
 
     Args:
         atoms: a Universe, or an AtomGroup, with the particles of the solver in their order.

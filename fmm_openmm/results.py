@@ -1,4 +1,4 @@
-"""``CoulombResult``: what an evaluation gives, in kJ/mol and nm."""
+"""``CoulombResult``: the result of an evaluation, in kJ/mol and nm."""
 
 import sys
 from dataclasses import dataclass, fields, replace
@@ -21,16 +21,16 @@ class CoulombResult:
     Attributes:
         energy: kJ/mol.
         forces: shape (n, 3), kJ/mol/nm.
-        potentials: at each particle, of all others and, with a periodic boundary, of every image
-            and of the background; shape (n,), kJ/mol/e. The derivative of the energy with respect
-            to the particle's charge.
+        potentials: potential at each particle due to all other particles and, with a periodic
+            boundary, to all images and the background; shape (n,), kJ/mol/e. It is the derivative
+            of the energy with respect to the particle's charge.
         fields: shape (n, 3), kJ/mol/nm/e, with ``forces = charges * fields``.
-
-        virial: if asked for, -dE/dstrain, the strain taking positions and box vectors x to
-            ``x @ (1 + strain)``; symmetric, shape (3, 3), kJ/mol. Its trace is the energy.
-        volume: of the cell, nm^3; None unless it is periodic along all directions.
-        point_potentials: if asked for, potentials at the points, shape (m,), kJ/mol/e.
-        point_fields: and fields, shape (m, 3), kJ/mol/nm/e.
+        virial: -dE/dstrain, where the strain takes positions and box vectors x to
+            ``x @ (1 + strain)``; symmetric, shape (3, 3), kJ/mol. Its trace is the energy. None
+            unless requested.
+        volume: volume of the cell, nm^3; None unless it is periodic along all directions.
+        point_potentials: potentials at the points, shape (m,), kJ/mol/e; None unless requested.
+        point_fields: fields at the points, shape (m, 3), kJ/mol/nm/e; None unless requested.
 
     At an uncharged particle, or a point, that lies on a charge from which it is not excluded,
     potential and field are NaN and the force is zero.
@@ -73,7 +73,7 @@ class CoulombResult:
         """dE/dstrain over the volume, shape (3, 3), kJ/mol/nm^3.
 
         Raises:
-            ValueError: the virial was not asked for, or there is no cell and hence no volume.
+            ValueError: the virial was not requested, or the cell has no volume.
         """
         if self.virial is None:
             raise ValueError("`stress` needs the virial: call `compute(..., virial=True)`")
@@ -169,11 +169,11 @@ class ChargeSetsResult:
     """Result of one evaluation of K sets of charges at the same positions, float64.
 
     Attributes:
-        potentials: of each set at all particles, shape (K, n), kJ/mol/e.
+        potentials: potentials of each set at all particles, shape (K, n), kJ/mol/e.
         matrix: ``G[s, t] = sum_i q_s,i phi_t,i``, shape (K, K), kJ/mol, symmetric. The energy of
             charges ``sum_s c_s q_s`` is ``c @ G @ c / 2``.
-        forces: shape (K, n, 3), kJ/mol/nm; None unless fields were asked for.
-        fields: shape (K, n, 3), kJ/mol/nm/e; likewise.
+        forces: shape (K, n, 3), kJ/mol/nm; None unless fields were requested.
+        fields: shape (K, n, 3), kJ/mol/nm/e; None unless fields were requested.
     """
 
     potentials: np.ndarray

@@ -25,8 +25,9 @@ class SumParameters:
     Attributes:
         method: "direct" or "treecode".
         order: order of the treecode's moments; None for the direct sum.
-        theta: a cell's moments are used where its corners are at most ``theta`` times as far from
-            its centre as any particle they are used for; None for the direct sum.
+        theta: opening ratio. The moments of a cell act on a particle if the corners of the cell are
+            at most ``theta`` times as far from its centre as the particle is; None for the direct
+            sum.
         precision: "single" or "double".
         expected_error: estimated relative RMS force error.
     """

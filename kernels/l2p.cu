@@ -8,7 +8,7 @@
 //
 // A block owns L2P_BOXES boxes, whose expansions are in shared memory. A thread owns a part and
 // uses each term for potential and gradient at once. In small systems L2P_WARPS warps share the
-// orders m of the same parts. Fields are left out where sets of charges need potentials alone.
+// orders m of the same parts. Fields are omitted if sets of charges need only potentials.
 // Bound by instruction issue; in small systems by latency.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"

@@ -1,9 +1,9 @@
-// lattice_work: the work of the lattice operator under five strains, of which the virial consists
-// in part (fmm_openmm/expansions/operators/derivatives.py). For each generator g,
+// lattice_work: the work of the lattice operator under five strains, its contribution to the virial
+// (fmm_openmm/expansions/operators/derivatives.py). For each generator g of a strain,
 //
 //     sum_k sum_t dT_g,t(k) P_t(k),      P_t = sum_ab C_abt conj(z_a) z_b,   z_a = i^l M_a
 //
-// over the wave vectors of the half grid, those that stand for their opposites twice. With the
+// over the wave vectors of the half grid, with weight 2 if the opposite one is omitted. With the
 // matrix of lattice.cu and moments y = z for order 0, 2 z for others, in real (c) and imaginary
 // (s) parts of harmonics, where products are scalar products of complex numbers,
 //
@@ -13,8 +13,8 @@
 // over all (l, k) and (j, n) with l + j the degree of the term and m its order; for m = 0 the
 // second sum counts half.
 //
-// In rectangular cells dT is stored for one octant of wave vectors, of which each serves its four
-// mirror images, with signs as in mirrored.cu; a shear turns the signs along its two axes.
+// In rectangular cells dT is stored for one octant of wave vectors. Each of them also represents
+// its mirror images, with signs as in mirrored.cu; a shear reverses the signs along its two axes.
 //
 // A block owns WORK_WAVES wave vectors, one per lane, whose moments are in shared memory. Groups of
 // WORK_WAVES threads take WORK_ORDERS orders of a degree in turn. Sums over terms are real, over

@@ -1,5 +1,5 @@
-// p2p at points that are not particles: potentials and fields of the parts in the near stencil of
-// each box, without exclusions. A point on a charge gets values that are not finite.
+// p2p_points: potentials and fields of the parts in the near stencil of each box, at points that
+// are not particles, without exclusions. At a point on a charge the results are not finite.
 //
 // A block owns a box. Its warps load the sources, WINDOW at a time, to shared memory; then a thread
 // owns POINTS_EACH points at a time, and all threads read the same source. Bound by instruction

@@ -49,14 +49,14 @@ class ChargeSystem:
             scaled interaction of an exception remains in the force that defines it.
         exclusions_periodic: whether exclusions apply to the nearest periodic image of a pair (True)
             or to the displacement that the positions give (False), OpenMM's default.
-        boundary: along which box vectors there are images, a name as of
+        boundary: box vectors along which there are images, a name as in
             :class:`fmm_openmm.CoulombSolver`; by default "periodic" with a box, "open" without.
 
     Raises:
         ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a
             ``Quantity`` of another dimension, exclusions out of range, of a particle with itself,
-            or twice, a boundary that does not go with the box. The message names the argument and
-            the entry.
+            or twice, a boundary that contradicts the box. The message names the argument and the
+            entry.
 
     Example:
         >>> positions = [[0, 0, 0], [0.3, 0, 0]]
@@ -139,11 +139,11 @@ class ChargeSystem:
         return CoulombSolver(self.charges, box_vectors, exclusions=self.exclusions, **options)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to ``path``, an ``.npz`` file with a checksum; any file there is
+        """Write all attributes to ``path``, an ``.npz`` file with a checksum. An existing file is
         replaced.
 
         Raises:
-            OSError: it cannot be written; a file that was there is as it was.
+            OSError: the file cannot be written; an existing file is unchanged.
         """
         arrays = {
             "charges": self.charges,
@@ -162,7 +162,7 @@ class ChargeSystem:
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: the file is damaged, is something else, or was written by a newer version.
+            ValueError: the file is damaged, has another format, or was written by a newer version.
         """
         arrays = storage.read(path, KIND, VERSION)
         try:
@@ -174,8 +174,8 @@ class ChargeSystem:
 
     @classmethod
     def from_openmm(cls, system, positions: "ArrayLike | None" = None) -> "ChargeSystem":
-        """Charges, exclusions and boundary that the :class:`FMMForce` of an ``openmm.System``
-        holds, or else its ``NonbondedForce``.
+        """Read the charges, exclusions and boundary of the :class:`FMMForce` of an
+        ``openmm.System``, or of its ``NonbondedForce`` if it has no FMMForce.
 
         A charge is its base value plus its parameter offsets at the parameters' defaults. Every
         exception of a NonbondedForce becomes an exclusion. The box is the System's default one
@@ -188,8 +188,8 @@ class ChargeSystem:
             positions: shape (n, 3), plain numbers in nm or a ``Quantity``; optional.
 
         Raises:
-            UnsupportedError: without an FMMForce, not exactly one NonbondedForce; with several
-                forces that have charges, other exclusions or another boundary in one of them.
+            UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce, or
+                several forces with charges whose exclusions or boundaries differ.
             ValueError: no particles, positions of another number or dimension, values that are not
                 finite.
         """
@@ -199,7 +199,7 @@ class ChargeSystem:
     def from_topology(
         cls, topology, forcefield, positions: "ArrayLike | None" = None
     ) -> "ChargeSystem":
-        """Charges that a force field gives a topology: ``forcefield.createSystem``, then as
+        """Assign charges to a topology by a force field: ``forcefield.createSystem``, then
         :meth:`from_openmm`.
 
         Args:
@@ -210,9 +210,9 @@ class ChargeSystem:
             positions: as in :meth:`from_openmm`.
 
         Raises:
-            TypeError: no Topology, or no force field.
-            ValueError: a file that OpenMM cannot read, residues without a template; anything
-                :meth:`from_openmm` raises.
+            TypeError: an argument is not a Topology or not a force field.
+            ValueError: OpenMM cannot read a file, or a residue has no template; also as
+                :meth:`from_openmm`.
         """
         return cls(**openmm_system.charges_of_topology(topology, forcefield, positions))
 
@@ -220,68 +220,69 @@ class ChargeSystem:
     def from_mdtraj(
         cls, trajectory, charges_or_forcefield, frame: int = 0, bonds=None
     ) -> "ChargeSystem":
-        """One frame of an ``mdtraj.Trajectory``, which is in nm and holds no charges.
+        """Convert one frame of an ``mdtraj.Trajectory``, which is in nm and holds no charges.
 
         Args:
             trajectory: positions, box and topology.
             charges_or_forcefield: charges, shape (n,), in e; or a force field as in
                 :meth:`from_topology`. With charges, particles within three bonds of each other are
                 excluded, at their nearest image.
-            frame: which frame, counted from 0; negative from the end.
-            bonds: with charges, pairs of indices to use in place of the topology's bonds, shape (m,
-                2); ``[]`` for none. MDTraj knows the bonds of common residues only.
+            frame: index of the frame; negative indices count from the end.
+            bonds: with charges, pairs of indices that replace the bonds of the topology, shape (m,
+                2); ``[]`` for none. MDTraj knows only the bonds of common residues.
 
         Raises:
             ImportError: mdtraj is not installed (extra ``mdtraj``).
-            TypeError, ValueError: no such frame, charges of another shape, with charges and no
-                ``bonds`` an atom without a bond that is not alone in its residue, a cell without
-                volume; anything :meth:`from_topology` raises.
+            TypeError, ValueError: the frame does not exist, the charges have another shape, the
+                cell has no volume, or charges were given without ``bonds`` and an atom that is not
+                alone in its residue has no bond; also as :meth:`from_topology`.
         """
         return cls(**packages.from_mdtraj(trajectory, charges_or_forcefield, frame, bonds))
 
     @classmethod
     def from_parmed(cls, structure) -> "ChargeSystem":
-        """A parametrised ``parmed.Structure``: its own NonbondedForce, then as :meth:`from_openmm`;
-        Angstrom to nm.
+        """Convert a parametrised ``parmed.Structure``, in Angstrom. Its NonbondedForce is read as
+        by :meth:`from_openmm`.
 
         Raises:
             ImportError: ParmEd is not installed (extra ``parmed``).
             ValueError: the structure has no parameters, an extra point without a bond, Drude
-                particles, a cell without volume.
+                particles, or a cell without volume.
         """
         return cls(**packages.from_parmed(structure))
 
     @classmethod
     def from_mdanalysis(cls, universe, bonds=None) -> "ChargeSystem":
-        """The present frame of an ``MDAnalysis.Universe`` or ``AtomGroup``; Angstrom to nm.
+        """Convert the present frame of an ``MDAnalysis.Universe`` or ``AtomGroup``, in Angstrom.
 
         Particles within three bonds of each other are excluded, at their nearest image, since a
         trajectory may break molecules across the box. A virtual site needs a bond to its molecule,
-        by which its pairs are excluded. A Drude particle does not get the exclusions of its parent
-        so: make a System of it and use :meth:`from_openmm`.
+        from which its exclusions follow. The exclusions of a Drude particle cannot be derived from
+        bonds: for Drude models create a System and use :meth:`from_openmm`.
 
         Args:
-            universe: with charges, and with bonds unless ``bonds`` is given. Of an AtomGroup only
-                its own atoms count.
-            bonds: pairs of indices to use in place of the universe's bonds, shape (m, 2), counted
+            universe: atoms with charges, and with bonds unless ``bonds`` is given. Only the atoms
+                of an AtomGroup are used.
+            bonds: pairs of indices that replace the bonds of the universe, shape (m, 2), counted
                 in the AtomGroup; ``[]`` for none.
 
         Raises:
             ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
-            ValueError: no charges, no bonds and none given, a charged atom without mass and without
-                a bond in a residue of several, bonds that are not pairs of particles, a cell
-                without volume.
+            ValueError: there are no charges or no bonds, ``bonds`` are not pairs of particles, the
+                cell has no volume, or a charged atom without mass that is not alone in its residue
+                has no bond.
         """
         return cls(**packages.from_mdanalysis(universe, bonds))
 
     @classmethod
     def from_ase(cls, atoms, bonds=()) -> "ChargeSystem":
-        """An ``ase.Atoms`` with initial charges; Angstrom to nm.
+        """Convert an ``ase.Atoms`` with initial charges, in Angstrom.
 
-        ASE knows no bonds, so give them where there are any.
+        ASE has no bonds: pass those of molecules as ``bonds``.
 
-        OpenMM wants a along x and b in the x-y plane. A cell that lies otherwise is turned, **with
-        its positions**: energies and potentials stay, forces are those in the turned frame.
+        OpenMM requires a along x and b in the x-y plane. A cell of another orientation is rotated
+        **together with its positions**: energies and potentials do not change, but forces refer to
+        the rotated frame.
 
         Args:
             atoms: ``atoms.pbc`` becomes the boundary. Vectors without images are replaced by

@@ -34,16 +34,16 @@ def analyse(
 ) -> dict[str, np.ndarray]:
     """Coulomb energies, forces, potentials, fields or virials of every frame of a trajectory.
 
-    Exceptions and Lennard-Jones interactions are not part of them.
+    The results do not include exceptions and Lennard-Jones interactions.
 
-    Programs wrap particles at all box vectors. In a slab or wire, particles are moved by the box
-    vectors of their frame that have no images until they lie together, as by
-    :class:`fmm_openmm.FMMForce`, and all of them together next to where the first frame has them.
-    Frames without box vectors are taken as they are, or wrapped at those of a System.
+    Many programs wrap particles at all box vectors. In a slab or wire, particles are therefore
+    translated by the box vectors without images until they are contiguous, as by
+    :class:`fmm_openmm.FMMForce`, and then translated together to the image next to the particles of
+    the first frame. Frames without box vectors are used as given, or wrapped at those of a System.
 
-    Boxes, parameters and precision of a frame depend on it and on the first frame only. Any
-    executor therefore gives the same results as none, to the last bit, on processors and GPUs of
-    one model.
+    Boxes, parameters and precision of a frame depend only on that frame and on the first one. The
+    results are therefore bitwise identical with any executor and without one, on processors and
+    GPUs of one model.
 
     Args:
         frames: the path of a file (DCD, XTC, NetCDF, ...; PDB or mmCIF), an

@@ -85,7 +85,7 @@ class PotentialMap:
         return self.origin + grid_fractions(self.values.shape) @ self.vectors
 
     def profile(self, axis: str = "z") -> tuple[np.ndarray, np.ndarray]:
-        """Averages over the planes of the grid across an axis.
+        """Average over the planes of the grid perpendicular to an axis.
 
         Args:
             axis: "x", "y" or "z", for the planes of points with the same first, second or third
@@ -110,16 +110,16 @@ class PotentialMap:
         temperature: float = 300.0,
         atoms: "tuple[Sequence[int], ArrayLike] | None" = None,
     ) -> None:
-        """Write a file, whose kind its ending tells.
+        """Write the map to a file. The suffix determines the format.
 
         ``.dx``: OpenDX, lengths in Angstrom. ``.cube`` or ``.cub``: Gaussian cube, lengths in Bohr
         and values in Hartree/e, which the format prescribes. ``.npz``: the arrays ``values``,
         ``origin`` and ``vectors``, and ``frames``, as they are here.
 
         Args:
-            path: of the file, which is replaced.
-            units: of the values in an OpenDX file: "kJ/mol/e", "kT/e", as APBS writes them, or "V".
-            temperature: of kT, K.
+            path: file to write; an existing file is replaced.
+            units: unit of the values in an OpenDX file: "kJ/mol/e", "kT/e" (as in APBS) or "V".
+            temperature: temperature for "kT/e", K.
             atoms: atomic numbers, shape (n,), and positions, shape (n, 3), nm, for a cube file,
                 which is written without atoms otherwise.
 
@@ -189,12 +189,12 @@ def potential_map(
 
     .. math:: \phi(x) = k_e \sum_i \sum_{n} \frac{q_i}{|x - x_i - n|}
 
-    as :class:`fmm_openmm.CoulombSolver` sums it, exclusions disregarded: with periodic boundary
-    conditions its mean over the cell is zero. It diverges at the charges, near which single points
-    of the map are large, unless ``charge_width`` spreads each charge over a Gaussian, with
-    :math:`\operatorname{erf}(r / \sqrt 2 w) / r` in place of :math:`1 / r`.
+    The sum is that of :class:`fmm_openmm.CoulombSolver` without exclusions: with periodic boundary
+    conditions its mean over the cell is zero. The potential diverges at point charges. If
+    ``charge_width`` replaces each charge by a Gaussian, :math:`1 / r` becomes
+    :math:`\operatorname{erf}(r / \sqrt 2 w) / r`.
 
-    The grid covers the periodic cell. Where the cell changes from frame to frame its points move
+    The grid covers the periodic cell. If the cell changes between frames, its points move
     with it, and values at the same fractional coordinates are averaged. In free space, and across
     the periodic vectors of a slab or wire, the grid covers the particles of the first frame and a
     margin around them. The particles of a slab or wire are placed as by
@@ -205,8 +205,8 @@ def potential_map(
         spacing: largest distance of neighbouring points along the axes, nm.
         origin: of the grid, shape (3,), nm; by default that of coordinates, and along directions
             without images a margin below the particles.
-        vectors: of a region to cover in place of the cell, shape (3, 3), nm; it stays the same in
-            all frames.
+        vectors: edges of a region to cover in place of the cell, shape (3, 3), nm. The region is
+            the same in all frames.
         margin: distance of the faces of the grid from the particles of the first frame along
             directions without images, nm.
         charge_width: standard deviation w of the Gaussian charges, nm; 0 for point charges. With

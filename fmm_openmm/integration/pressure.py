@@ -36,11 +36,11 @@ def pressure_tensor(
     The sum runs over molecules or atoms with momenta p and masses M. The strain e moves molecules
     as a whole, or atoms, and the box vectors: :math:`x_i \to x_i + e_{ij} x_j`. Its elements on and
     above the diagonal are minus those of OpenMM's
-    ``MonteCarloFlexibleBarostat.computeStressTensor``, for which no barostat is needed here. (On
-    GPUs, OpenMM 8.6.1 displaces molecules outside of the cell in the course of that method, and is
-    off by some hundred bar; here they may be anywhere.) The tensor of molecules is symmetric on
-    average, not at an instant; take ``(P + P.T) / 2`` for a symmetric one with the same average.
-    The trace over three is the pressure.
+    ``MonteCarloFlexibleBarostat.computeStressTensor``, but no barostat is needed. (On GPUs that
+    method of OpenMM 8.6.1 displaces molecules outside of the cell and is wrong by some hundred bar;
+    this function accepts molecules anywhere.) The instantaneous molecular tensor is symmetric only
+    on average; ``(P + P.T) / 2`` is symmetric and has the same average. One third of the trace is
+    the pressure.
 
     Each virial is computed in the cheapest exact way:
 
@@ -55,11 +55,11 @@ def pressure_tensor(
     ``force.setForceGroup(1)``, or another unused group, before the Context is made.
 
     Args:
-        context: with positions and, if ``kinetic``, velocities. It is the same afterwards.
+        context: Context with positions and, if ``kinetic``, velocities. It is not changed.
         scale: "molecules", those of ``context.getMolecules()``, or "atoms". The averages of both
             are the same. Molecules must be whole, as for OpenMM's barostats. Constraints contribute
-            to the pressure of atoms only, and OpenMM does not report their forces.
-        kinetic: include the first sum, else only the virial.
+            only to the pressure of atoms, and OpenMM does not report their forces.
+        kinetic: include the kinetic term, else only the virial.
 
     Returns:
         shape (3, 3), bar. For forces that do not change under rotation of the whole system, which

@@ -27,7 +27,7 @@ class Comparison:
     """One method compared with the reference.
 
     Attributes:
-        method: its name and tolerance.
+        method: name and tolerance of the method.
         energy: kJ/mol.
         relative_energy_error: ``|U - U_ref| / |U_ref|``.
         relative_rms_force_error: ``|F - F_ref| / |F_ref|`` over all particles; where forces cancel
@@ -69,7 +69,7 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class ValidationReport:
-    """What :func:`validate` found. Coulomb interaction alone, without exceptions and Lennard-Jones.
+    """Result of :func:`validate`, for the Coulomb interaction without exceptions and Lennard-Jones.
 
     Attributes:
         particles: number of particles.

@@ -1,4 +1,5 @@
-"""``FMMReporter``: what the FMM does during a simulation, in the style of ``openmm.app``."""
+"""``FMMReporter``: energy, parameters and potentials of the FMM during a simulation, in the style
+of ``openmm.app``."""
 
 import os
 from collections.abc import Sequence
@@ -26,8 +27,8 @@ class FMMReporter:
     """Writes energy, parameters and potentials of an FMMForce to a CSV file, as
     ``openmm.app.StateDataReporter`` does for a State.
 
-    Append it to ``simulation.reporters``. The System must hold one FMMForce. A report evaluates the
-    potentials of all particles, about as long as a step.
+    Append the reporter to ``simulation.reporters``. The System must hold exactly one FMMForce. Each
+    report evaluates the potentials of all particles, which takes about as long as a step.
 
     Args:
         file: a path, or an object with ``write()``.
@@ -36,10 +37,10 @@ class FMMReporter:
         time: write the time, ps.
         coulombEnergy: write the energy of the FMMForce, kJ/mol: half the sum of charge times
             potential, without the exceptions of a NonbondedForce.
-        parameters: write the parameters in use and the error they are expected to have, which
-            changes where they are chosen anew.
-        particles: write the potentials at these particles, kJ/mol/e.
-        append: append to the file of that name, without a heading.
+        parameters: write the parameters in use and their expected error. They change when the box
+            requires other parameters.
+        particles: indices of particles whose potentials are written, kJ/mol/e.
+        append: append to an existing file, without a heading.
 
     Raises:
         ValueError, TypeError: bad arguments; at the first report, not exactly one FMMForce, or a

@@ -36,7 +36,8 @@ def state_energies(context: openmm.Context, states: Sequence[Mapping[str, float]
     ``force.setForceGroup(1)``, or another unused group, before the Context is made.
 
     Args:
-        context: with positions. Its parameters are restored afterwards, also after an error.
+        context: Context with positions. Its parameters are restored afterwards, also after an
+            error.
         states: for each state ``{name: value}``. Parameters that are not named keep the values of
             the Context.
 

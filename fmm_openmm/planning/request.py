@@ -150,7 +150,7 @@ class SolverKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """The options that solver and force share; None for what is to be chosen. Checked on creation.
+    """The options that solver and force share; None for values to be chosen. Checked on creation.
 
     Raises:
         ValueError, TypeError: a value is out of range; the message names option and value.
@@ -200,8 +200,8 @@ class SolverOptions:
     error_norm: str = option(
         "rms",
         "norm of the force error that meets the tolerance",
-        ": over all particles, relative to their RMS force, or the largest of a particle, relative "
-        "to the same",
+        ': "rms" for the RMS error over all particles, "max" for the largest error of a particle, '
+        "both relative to the RMS force",
         choices=ERROR_NORMS,
     )
 

@@ -1,5 +1,5 @@
-// The work of the near field in p2p under a strain, of which the virial consists in part: the sum
-// over targets i and sources j
+// The work of the near field in p2p under a strain, its contribution to the virial: the sum over
+// targets i and sources j
 //
 //     W_ab = sum q_i Q_j d_a d_b / r^3,   d = x_i - x_j      for ab = xx, yy, zz, yx, zx, zy
 //          = sum_i x_i,a F_i,b - sum_j x_j,a G_j,b

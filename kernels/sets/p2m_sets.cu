@@ -1,14 +1,14 @@
-// p2m for several sets of charges, of parts that p2m has sorted:
+// p2m_sets: p2m for several sets of charges of the same parts, which p2m has sorted:
 //
-//   share_charges  charges of the parts, the particles' times the parts' weights. A thread per part
+//   share_charges  charges of the parts: charge of the particle times weight. A thread per part
 //   p2m_sets       moments of the boxes,
 //
 //     M_a = sum_j Q_j R_a(x_j)
 //
-// A block of eight warps owns SETS_BOXES boxes. Four threads a part compute its harmonics, to
-// shared memory, of SETS_CHUNK parts at a time. Then a warp sums the terms of a box, a term a lane,
-// over these parts for all sets at once. The moments are stored box by box, so that writes are
-// coalesced. Bound by latency and by reads of shared memory.
+// A block of eight warps owns SETS_BOXES boxes. For SETS_CHUNK parts at a time, four threads per
+// part compute its harmonics in shared memory. Then a warp owns a box and a lane owns a term, which
+// it sums over these parts for all sets at once. The moments are stored box by box, so that writes
+// are coalesced. Bound by latency and by reads of shared memory.
 #include "common/charge_sets.cuh"
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"

@@ -1,5 +1,5 @@
-// Charges of several sets on their way in, and products of charges and potentials, summed over
-// particles in float64 and in a fixed order:
+// set_sums: charges of several sets, and sums over particles of charges times potentials, in
+// float64 and in a fixed order.
 //
 //   set_charges    charges of SETS sets. A thread per particle and set
 //   set_groups     charges of SETS groups of particles: in each set those of the others are 0. A

@@ -44,21 +44,21 @@ def use_fmm(
     PME and Ewald become CutoffPeriodic; LJPME is kept for its dispersion, NoCutoff for its
     Lennard-Jones interaction. Existing Contexts change after ``context.reinitialize()``.
 
-    Convert last. Whatever edits the NonbondedForce afterwards, such as an alchemical factory, a
-    machine-learning potential or a script, finds zero charges in it. Such a System is refused when
-    a Context is created from it (:func:`fmm_openmm.check_system`). To edit a converted System, call
-    :func:`restore_pme` before and this function after the edit.
+    Call this function last. Code that reads the NonbondedForce afterwards, such as an alchemical
+    factory, a machine-learning potential or a script, finds zero charges in it. If such code has
+    edited the System, no Context can be created from it (:func:`fmm_openmm.check_system`). To edit
+    a converted System, call :func:`restore_pme` before and this function after the edit.
 
     Args:
         system: System with one NonbondedForce that uses PME, LJPME, Ewald or NoCutoff. Further
             NonbondedForces may have only Lennard-Jones interactions.
         tolerance: largest relative RMS force error.
-        boundary: along which box vectors the charges have images, as of :class:`FMMForce`: "slab"
-            or "wire", for instance. Lennard-Jones keeps its images along all three. None for the
-            boundary of the NonbondedForce.
+        boundary: box vectors along which the charges have images, as in :class:`FMMForce`, for
+            instance "slab" or "wire". Lennard-Jones interactions keep their images along all three
+            vectors. None for the boundary of the NonbondedForce.
         allow_reaction_field: also accept CutoffPeriodic and CutoffNonPeriodic. Their reaction field
-            is replaced by the full Coulomb interaction, periodic or in free space, which is another
-            physics. Lennard-Jones remains cut off.
+            is replaced by the full Coulomb interaction, periodic or in free space, which is a
+            different physical model. Lennard-Jones interactions remain cut off.
         options: other keywords of :class:`FMMForce`.
 
     Returns:

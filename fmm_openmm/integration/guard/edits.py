@@ -155,7 +155,7 @@ def _check_without_fmm(system: openmm.System) -> None:
     if found and all(first_charge(force) is None for force in found):
         raise UnsupportedError(
             f"the FMMForce was removed from the System, and {_named(found[0], 'NonbondedForce')} "
-            "has no charges since fmm.use_fmm(system). Make the System anew, and call "
+            "has no charges since fmm.use_fmm(system). Create the System again, and call "
             "fmm.restore_pme(system) in place of system.removeForce()."
         )
 
