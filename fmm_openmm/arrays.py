@@ -1,5 +1,8 @@
 """Arrays on the host and on a device; the only place that distinguishes them."""
 
+import sys
+from typing import Any
+
 import numpy as np
 
 
@@ -11,3 +14,8 @@ def is_on_device(array) -> bool:
 def to_host(array) -> np.ndarray:
     """The array as a NumPy array."""
     return array.get() if is_on_device(array) else array
+
+
+def namespace(array) -> Any:
+    """The module with the functions for an array: NumPy, or CuPy for one on a device."""
+    return sys.modules["cupy"] if is_on_device(array) else np

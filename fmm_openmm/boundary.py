@@ -38,7 +38,7 @@ EMPTY_SPACE = np.diag(np.full(3, np.inf))
 
 
 NEUTRAL = 1e-3
-"""Largest net charge of a slab or wire that counts as rounding, e; relative to the sum of all
+"""Largest net charge that counts as rounding, e; relative to the sum of all
 magnitudes where that is less than 1 e."""
 
 SAME_PLACE = 1e-7
@@ -142,6 +142,13 @@ class Boundary:
         return 1.0 / float(np.prod(np.diag(cell)))
 
 
+def net_charge(charges: np.ndarray) -> float:
+    """The net charge of charges, shape (n,), e; 0 where it counts as rounding, see
+    :data:`NEUTRAL`."""
+    total = float(charges.sum())
+    return total if abs(total) > NEUTRAL * min(1.0, float(abs(charges).sum())) else 0.0
+
+
 def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
     """Refuse a net charge of charges, shape (n,), e, in a slab or wire, where there is no
     background and the potential of its images diverges.
@@ -151,8 +158,8 @@ def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
     """
     if not boundary.is_partial:
         return
-    total = float(charges.sum())
-    if abs(total) > NEUTRAL * min(1.0, np.abs(charges).sum()):
+    total = net_charge(charges)
+    if total:
         raise UnsupportedError(
             f"`charges` must be neutral in total with `boundary={boundary.name!r}`, "
             f"got a net charge of {total:.6g} e: add counterions"

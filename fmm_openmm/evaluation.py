@@ -138,6 +138,11 @@ class Evaluation:
             self._device_charges = None
         return self._host_charges
 
+    @property
+    def newest_charges(self) -> Any:
+        """The charges, shape (n,), e, on the device if they were set there."""
+        return self.charges if self._device_charges is None else self._device_charges
+
     def set_charges(self, charges: Any) -> None:
         """Replace the charges, shape (n,), e, checked on the host or float64 on a device."""
         with EVALUATION:

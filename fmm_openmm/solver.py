@@ -11,7 +11,9 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, turn
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
+from fmm_openmm.charge_sets import DeviceCoulombMatrix
 from fmm_openmm.checks import (
+    check_charge_sets,
     check_charges,
     check_choice,
     check_exclusions,
@@ -19,6 +21,7 @@ from fmm_openmm.checks import (
     check_points,
     check_positions,
 )
+from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm, PlacedDipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import Evaluation
 from fmm_openmm.implementations import (
@@ -89,12 +92,22 @@ class CoulombSolver:
         method: "fmm"; with an open boundary also "direct", the sum over all pairs, or (deprecated)
             "treecode", an octree whose distant cells act through their moments. ``order`` then is
             the order of the moments; other explicit parameters apply only to the FMM.
+        slab_correction: with a periodic boundary, correct the interaction of the slabs of a stack
+            along c, as Yeh and Berkowitz (1999) do and Ballenegger, Arnold and Cerda (2009) with a
+            net charge. The normal of the slab is that of a and b, in reduced box vectors the axis
+            z. The cell must hold vacuum; ``boundary="slab"`` needs neither.
+        surface_dielectric: dielectric constant of the surroundings of an infinite crystal, from 1
+            (vacuum) to infinity (tin foil, the default), after de Leeuw, Perram and Smith (1980).
+            The charges must be neutral in total. For this term and for ``slab_correction`` the
+            dipole moment is that of the positions as they are given: ions must not be wrapped, and
+            molecules must be whole.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names argument and value.
         UnsupportedError: backend "cuda" without CuPy or a GPU, a method, backend or ``m2l`` that
-            is not available with the other arguments, or a net charge in a slab or wire.
+            is not available with the other arguments, or a net charge in a slab, in a wire or with
+            ``surface_dielectric``.
 
     Warns:
         DeprecationWarning: a method or ``m2l`` of the literature, which is there for comparison.
@@ -114,6 +127,8 @@ class CoulombSolver:
         exclusions_periodic: bool = False,
         positions: "ArrayLike | None" = None,
         method: str = "fmm",
+        slab_correction: bool = False,
+        surface_dielectric: float = TIN_FOIL,
         **options: "Unpack[RequestKeywords]",
     ):
         self._boundary = Boundary.from_name(boundary)
@@ -122,6 +137,11 @@ class CoulombSolver:
         checked = check_charges(charges)
         self._count = len(checked)
         check_neutral(checked, self._boundary)
+        self._dipole_term = DipoleTerm.from_options(
+            slab_correction, surface_dielectric, self._boundary
+        )
+        if self._dipole_term is not None:
+            self._dipole_term.check_charges(checked)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
         if box_vectors is None and not self._boundary.is_open:
@@ -217,6 +237,8 @@ class CoulombSolver:
                 f"`charges` must have shape {(self._count,)} as at creation, got {replaced.shape}"
             )
         check_neutral(replaced, self._boundary)
+        if self._dipole_term is not None:
+            self._dipole_term.check_charges(replaced)
         self.evaluation.set_charges(replaced)
 
     @overload
@@ -289,11 +311,18 @@ class CoulombSolver:
 
         Warns:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
-                to each other; once.
+                to each other; with ``slab_correction``, positions on the host span more than the
+                height of the cell; each once.
         """
         frame = self._frame(box_vectors)
         if frame.is_users:
-            return self._computed_for(positions, frame.cell, charges, points, virial, fields)
+            return self._with_dipole_term(
+                self._computed_for(positions, frame.cell, charges, points, virial, fields),
+                positions,
+                frame.cell,
+                charges,
+                points,
+            )
         x = self._turned(positions, frame)
         if points is not None:
             points = check_points(to_host(points)) @ frame.axes
@@ -318,6 +347,30 @@ class CoulombSolver:
         if points is None:
             return self.evaluation.with_virial(positions, cell)
         return self.evaluation.at_points(positions, cell, points, virial)
+
+    def _with_dipole_term(
+        self, result, positions, cell: np.ndarray | None, charges, points
+    ) -> CoulombResult | ChargeSetsResult:
+        """A result with the dipole term, if there is one; arguments as of :meth:`compute`."""
+        if self._dipole_term is None:
+            return result
+        placed = self._place_dipole_term(positions, cell, is_on_device(result.potentials))
+        if charges is not None:
+            if not is_on_device(charges):
+                charges = check_charge_sets(charges, self._count)
+            return placed.add_to_sets(result, charges)
+        if points is not None and not is_on_device(points):
+            points = check_points(points)
+        return placed.add(result, self.evaluation.newest_charges, points)
+
+    def _place_dipole_term(self, positions, cell, on_device: bool) -> PlacedDipoleTerm:
+        """The dipole term at positions, on the host or the device."""
+        term: Any = self._dipole_term
+        if on_device and is_on_device(positions):
+            return term.at(positions, cell)
+        x = check_positions(to_host(positions), self._count)
+        term.check_span(x, self.evaluation.charges, cell)
+        return term.at(x, cell)
 
     def interaction_energies(
         self,
@@ -359,7 +412,11 @@ class CoulombSolver:
         frame = self._frame(box_vectors)
         x, group = self._turned(positions, frame), check_groups(to_host(groups), self._count)
         matrix = self.evaluation.matrix(x, frame.cell)
-        return matrix.among_groups(self.evaluation.charges, group)
+        energies = matrix.among_groups(self.evaluation.charges, group)
+        if self._dipole_term is None:
+            return energies
+        placed = self._place_dipole_term(x, frame.cell, is_on_device(energies))
+        return energies + placed.among_groups(self.evaluation.charges, group)
 
     def coulomb_operator(
         self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
@@ -379,7 +436,12 @@ class CoulombSolver:
         """
         self._require_fmm("coulomb_operator")
         frame = self._frame(box_vectors)
-        return self.evaluation.matrix(self._turned(positions, frame), frame.cell).operator()
+        x = self._turned(positions, frame)
+        matrix = self.evaluation.matrix(x, frame.cell)
+        if self._dipole_term is None:
+            return matrix.operator()
+        on_device = isinstance(matrix, DeviceCoulombMatrix)
+        return self._place_dipole_term(x, frame.cell, on_device).operator(matrix.operator())
 
     def _require_fmm(self, name: str) -> None:
         if self._method != "fmm":

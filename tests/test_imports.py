@@ -27,7 +27,7 @@ BASE = [
     "display",
     "progress",
 ]
-SHAPE = [*BASE, "checks", "options", "boundary", "box", "octree", "specification"]
+SHAPE = [*BASE, "checks", "options", "boundary", "dipole_term", "box", "octree", "specification"]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
 SOLVER = [*PIPELINE, "planning", "sums", "results", "charge_sets", "evaluation", "solver"]
@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "checks": BASE,
     "options": [*BASE, "checks"],
     "boundary": ["checks", "errors"],
+    "dipole_term": [*BASE, "checks", "boundary"],
     "box": [*BASE, "checks", "boundary"],
     "octree": ["box"],
     "specification": ["box"],

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         exclusions_periodic: bool
         positions: "ArrayLike | None"
         method: str
+        slab_correction: bool
+        surface_dielectric: float
 
 
 KIND = "fmm_openmm ChargeSystem"

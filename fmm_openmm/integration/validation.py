@@ -13,13 +13,14 @@ import openmm
 from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.openmm_system import defaults_in, system_of_charges
+from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.report import Comparison, ValidationReport
-from fmm_openmm.integration.slab_pme import slab_term, vacuum_cell
+from fmm_openmm.integration.slab_pme import vacuum_cell
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES
 from fmm_openmm.planning.request import SolverKeywords, SolverOptions
@@ -267,7 +268,7 @@ def _by_openmm(
     pme_parameters=(0, 0, 0, 0),
 ) -> tuple[float, np.ndarray]:
     """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference
-    platform, in float64: by PME, for a slab with :func:`slab_term`, or by NoCutoff without a cell.
+    platform, in float64: by PME, for a slab with its dipole term, or by NoCutoff without a cell.
 
     Virtual sites are treated as ordinary particles, which keep their forces.
     """
@@ -283,5 +284,5 @@ def _by_openmm(
     energy, forces = state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
     if structure.boundary != SLAB:
         return energy, forces
-    energy_term, force_terms = slab_term(positions, charges, cell)
-    return energy + energy_term, forces + force_terms
+    added, _, fields = DipoleTerm(slab_correction=True).at(positions, cell).evaluate(charges)  # type: ignore[arg-type]
+    return energy + float(added), forces + charges[:, None] * fields

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erf, gammainc
 
+from fmm_openmm.dipole_term import TIN_FOIL, add_dipole_term
 from fmm_openmm.openmp import njit, prange
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -63,6 +64,8 @@ def ewald_sum(
     exclusions_periodic=False,
     accuracy=1e-12,
     alpha=None,
+    slab_correction=False,
+    surface_dielectric=TIN_FOIL,
 ) -> EwaldResult:
     """Energy, forces, potentials and fields of point charges in a periodic cell.
 
@@ -80,6 +83,7 @@ def ewald_sum(
     accuracy : both sums are truncated where their terms have decayed to this fraction.
     alpha : splitting parameter, 1/nm; chosen for speed by default. The result does not
         depend on it.
+    slab_correction, surface_dielectric : the dipole term, as of :class:`fmm_openmm.CoulombSolver`.
 
     Raises
     ------
@@ -116,7 +120,8 @@ def ewald_sum(
         potentials += sums[0]
         fields += sums[1]
     potentials -= 2 * alpha / math.sqrt(math.pi) * q + math.pi / (volume * alpha**2) * q.sum()
-    return EwaldResult.from_potentials(q, potentials, fields)
+    result = EwaldResult.from_potentials(q, potentials, fields)
+    return add_dipole_term(result, x, q, cell, slab_correction, surface_dielectric)
 
 
 def as_pairs(exclusions):
