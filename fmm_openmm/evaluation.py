@@ -254,14 +254,15 @@ class Evaluation:
             check_points_shape(points.shape)
         else:
             points = check_points(points)
-        result = self.compute(positions, cell)
+        result = (self.with_virial if virial else self.compute)(positions, cell)
+        if self.backend != "cuda":  # the memory of the GPU did not suffice
+            return self.at_points(positions, cell, points, virial)
         with EVALUATION:
             evaluator: Any = self._evaluator_for(self.planner.plan(positions, cell))
+            evaluator = evaluator.with_virial if virial else evaluator
             potentials, fields = evaluator.compute_at(points)
         undefined = ~(abs(potentials) < np.inf)
         potentials[undefined] = fields[undefined] = np.nan
-        if virial:
-            result = self.with_virial(positions, cell)
         return replace(result, point_potentials=potentials, point_fields=fields)
 
     def matrix(self, positions, cell: np.ndarray | None) -> CoulombMatrix | DeviceCoulombMatrix:

@@ -104,6 +104,8 @@ def test_arrays_stay_on_the_device(backend, virial, monkeypatch):
             assert np.array_equal(np.isnan(array), np.isnan(wanted))
             assert relative(np.nan_to_num(array), np.nan_to_num(wanted)) < 1e-6
         assert (found.virial is not None) == virial
+        if virial:
+            assert relative(found.virial.get(), expected.virial) < 1e-6
     with pytest.raises(ValueError, match="`points` must have shape"):
         solver.compute(place, cell, points=place[0])
 

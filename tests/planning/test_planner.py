@@ -67,6 +67,20 @@ def test_boxes_over_a_cell():
     assert plans.choices == (other.choice, first.choice)
 
 
+def test_the_same_cell_again():
+    """Is not compared with the boxes anew, unless the problem has become another."""
+    plans, cell = planner(CELL, memory=2), 1.5 * CELL
+    first = plans.plan(X, CELL)
+    assert plans.plan(X, cell).change is Change.MOVE
+    again = plans.plan(X, cell)
+    assert (again.change, again.choice) == (Change.KEEP, first.choice)
+    assert again.boxes.width == pytest.approx(1.5 * first.boxes.width)
+    plans.revise(replace(plans.problem, request=Request(1e-6)))
+    renewed = plans.plan(X, cell)
+    assert renewed.change is Change.REPLACE and renewed.choice != first.choice
+    assert renewed.problem is plans.problem
+
+
 def test_trust_ends():
     plans = planner()
     assert plans.reuse(None) is None

@@ -142,11 +142,16 @@ def test_sets_of_charges_agree_with_single_ones(
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "smoothing"),
-    [("cube", np.float32, 0.0), ("skewed", np.float64, 0.1), ("one box", np.float64, 0.0)],
+    ("cell", "dtype", "smoothing", "virial"),
+    [
+        ("cube", np.float32, 0.0, False),
+        ("skewed", np.float64, 0.1, True),
+        ("one box", np.float64, 0.0, False),
+    ],
 )
-def test_points(cell, dtype, smoothing, folder):
-    """Two programs, of which the second takes buffers of the first."""
+def test_points(cell, dtype, smoothing, virial, folder):
+    """Two programs, of which the second takes buffers of the first, which may compute the virial
+    too."""
     vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     x, q, pairs = charges_in(-2, 3)
@@ -155,7 +160,9 @@ def test_points(cell, dtype, smoothing, folder):
     points[3] = x[15]
     wanted = Specification(lattice, 4, smoothing, q, pairs, False, dtype)
     expected = ReferenceStages(wanted).evaluate_at(x, points, width)
-    stages = EmulatedStages(wanted, folder)
+    stages = EmulatedStages(wanted, folder, with_virial=virial)
+    if virial:
+        stages.buffers["operator_derivatives"][...] = 0.0  # of which points take nothing
     stages.evaluate(x, width)
     emulator = Emulator(build_points(wanted, DEVICE, len(points)), folder)
     for name, source in SOURCES.items():
