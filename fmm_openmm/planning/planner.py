@@ -206,6 +206,10 @@ class Planner:
             self._cell = cell
         return plan
 
+    def fits(self, positions: np.ndarray, cell: np.ndarray | None) -> bool:
+        """Whether :meth:`plan` would return boxes that have been used."""
+        return any(self._fitted(known.boxes, positions, cell) for known in self._used)
+
     def reuse(self, cell: np.ndarray | None) -> Plan | None:
         """The last region, without examining the particles; the caller notices if they have left
         it. None if there is no region, or if it is time to examine the particles again."""

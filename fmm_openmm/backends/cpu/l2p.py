@@ -71,14 +71,21 @@ def slopes(order: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def l2p(
-    parts: Parts, moments: Moments, local: np.ndarray, lattice: BoxLattice, order: int
+    parts: Parts,
+    moments: Moments,
+    local: np.ndarray,
+    lattice: BoxLattice,
+    order: int,
+    slots: np.ndarray | None = None,
 ) -> Accumulator:
-    """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order."""
+    """See :meth:`fmm_openmm.stages.Stages.l2p`; ``local`` has shape (terms, boxes) in FFT order, or
+    in that of ``slots``, one for each box of ``parts.start``. Results in other boxes are 0."""
+    slots = lattice.slots if slots is None else slots
     trace = polynomial(lattice, moments.charge, moments.dipole, moments.square)
     m = len(parts.x)
-    out = Accumulator(np.empty(m), np.empty((m, 3)))
+    out = Accumulator(np.zeros(m), np.zeros((m, 3)))
     _l2p(
-        parts.x, parts.start, lattice.slots, local, order, *slopes(order, local.dtype),
-        trace.astype(local.dtype), chunk_count(lattice.size), out.potentials, out.fields,
+        parts.x, parts.start, slots, local, order, *slopes(order, local.dtype),
+        trace.astype(local.dtype), chunk_count(len(slots)), out.potentials, out.fields,
     )  # fmt: skip
     return out

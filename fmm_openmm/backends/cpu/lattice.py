@@ -71,19 +71,47 @@ def _convolve(spectrum, operator, index, weight, degree):
                     spectrum[a, begin + w, 0], spectrum[a, begin + w, 1] = -i, r
 
 
+AXES = (1, 2, 3)
+
+
+def transform(boxes: np.ndarray, lattice: BoxLattice) -> np.ndarray:
+    """Fourier transform of expansions (terms, boxes) in FFT order: real and imaginary parts at the
+    wave vectors of half of the space, shape (terms, wave vectors, 2)."""
+    spectrum = scipy.fft.rfftn(
+        boxes.reshape(len(boxes), *lattice.fft_shape), axes=AXES, workers=get_num_threads()
+    )
+    return np.ascontiguousarray(spectrum).view(boxes.dtype).reshape(len(boxes), -1, 2)
+
+
+def convolve(spectrum: np.ndarray, operator: np.ndarray, order: int) -> None:
+    """Replace the spectrum of the moments, shape (terms, wave vectors, 2), by that of the local
+    expansions.
+
+    Args:
+        operator: the operator's terms at the same wave vectors, shape (rows, wave vectors).
+    """
+    index, weight = coupling(order)
+    _convolve(spectrum, operator, index, weight.astype(spectrum.dtype), degrees(order))
+
+
+def transform_back(spectrum: np.ndarray, lattice: BoxLattice) -> np.ndarray:
+    """The inverse of :func:`transform`; overwrites the spectrum."""
+    *lengths, last = lattice.fft_shape
+    waves = spectrum.reshape(len(spectrum), *lengths, last // 2 + 1, 2)
+    return scipy.fft.irfftn(
+        waves.view(np.result_type(spectrum.dtype, np.complex64))[..., 0],
+        lattice.fft_shape,
+        axes=AXES,
+        workers=get_num_threads(),
+        overwrite_x=True,
+    ).reshape(len(spectrum), -1)
+
+
 def lattice_m2l(
     moments: np.ndarray, operator: np.ndarray, lattice: BoxLattice, order: int
 ) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.Stages.lattice_m2l`; moments and result have shape (terms,
     boxes) in FFT order."""
-    index, weight = coupling(order)
-    axes, dtype = (1, 2, 3), moments.dtype
-    spectrum = scipy.fft.rfftn(
-        moments.reshape(-1, *lattice.fft_shape), axes=axes, workers=get_num_threads()
-    )
-    pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
-    _convolve(pairs, operator, index, weight.astype(dtype), degrees(order))
-    spectrum = pairs.reshape(*spectrum.shape, 2).view(spectrum.dtype)[..., 0]
-    return scipy.fft.irfftn(
-        spectrum, lattice.fft_shape, axes=axes, workers=get_num_threads(), overwrite_x=True
-    ).reshape(len(moments), -1)
+    spectrum = transform(moments, lattice)
+    convolve(spectrum, operator, order)
+    return transform_back(spectrum, lattice)

@@ -33,8 +33,11 @@ def _p2m(x, charge, start, slots, order, chunks, moments):
 
 
 def p2m(parts: Parts, slots: np.ndarray, order: int) -> Moments:
-    """See :meth:`fmm_openmm.stages.Stages.p2m`; ``boxes`` has shape (terms, boxes) in FFT order."""
+    """See :meth:`fmm_openmm.stages.Stages.p2m`; ``boxes`` has shape (terms, boxes) in FFT order.
+
+    The boxes are those of ``parts.start``, which may be a range of the boxes that hold parts."""
     moments = np.empty(((order + 1) ** 2, len(slots)), parts.x.dtype)
     _p2m(parts.x, parts.charge, parts.start, slots, order, chunk_count(len(slots)), moments)
-    charge, x = parts.charge.astype(np.float64), parts.x.astype(np.float64)
+    within = slice(parts.start[0], parts.start[-1])
+    charge, x = parts.charge[within].astype(np.float64), parts.x[within].astype(np.float64)
     return Moments(moments, charge.sum(), charge @ x, charge @ (x * x))

@@ -98,7 +98,7 @@ def copy_sources(x, charge, start, boxes, near, source, begin, buffer):
 
 @kernel(
     "real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], "
-    "i8[::1], i8, f8[::1], f8[:,::1]"
+    "i8[::1], i8, i8, i8, f8[::1], f8[:,::1]"
 )
 def _p2p(
     x,
@@ -110,6 +110,8 @@ def _p2p(
     excluded_start,
     excluded_part,
     excluded_row,
+    first,
+    last,
     chunks,
     phi,
     field,
@@ -119,7 +121,7 @@ def _p2p(
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
-        for box in range(chunk, len(start) - 1, chunks):
+        for box in range(first + chunk, last, chunks):
             if start[box] == start[box + 1]:
                 continue
             length = find_sources(box, near, start, counts, source, begin)
@@ -156,9 +158,17 @@ def _p2p(
                         buffer[0, j], buffer[3, j] = saved[0, e], saved[1, e]
 
 
-def p2p(parts: Parts, near: NearExclusions, lattice: BoxLattice, out: Accumulator) -> None:
-    """See :meth:`fmm_openmm.stages.Stages.p2p`."""
+def p2p(
+    parts: Parts,
+    near: NearExclusions,
+    lattice: BoxLattice,
+    out: Accumulator,
+    boxes: range | None = None,
+) -> None:
+    """See :meth:`fmm_openmm.stages.Stages.p2p`; only for the parts in ``boxes`` if given."""
+    boxes = range(lattice.size) if boxes is None else boxes
     _p2p(
         parts.x, parts.charge, parts.start, lattice.counts, lattice.boxes, lattice.near, near.start,
-        near.part, near.offset, chunk_count(lattice.size), out.potentials, out.fields,
+        near.part, near.offset, boxes.start, boxes.stop, chunk_count(len(boxes)), out.potentials,
+        out.fields,
     )  # fmt: skip

@@ -1,0 +1,82 @@
+"""What the ranks do together: exchange arrays, agree on faults, and end together.
+
+``comm`` is a communicator of mpi4py everywhere.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+
+from fmm_openmm.errors import UnsupportedError
+
+Value = TypeVar("Value")
+
+
+class AgreedError(Exception):
+    """An error that every rank raises."""
+
+    def __init__(self, error: Exception):
+        super().__init__(str(error))
+        self.error = error
+
+
+def agree(comm, compute: Callable[[], Value]) -> Value:
+    """What ``compute`` returns on this rank, once it has succeeded on all of them.
+
+    Raises:
+        AgreedError: with the error of the first rank that has refused its arguments.
+    """
+    value, fault = None, None
+    try:
+        value = compute()
+    except (ValueError, TypeError, UnsupportedError) as error:
+        fault = type(error), str(error)
+    for rank, found in enumerate(comm.allgather(fault)):
+        if found:
+            kind, message = found
+            raise AgreedError(kind(message if comm.size == 1 else f"rank {rank}: {message}"))
+    return value  # type: ignore[return-value]
+
+
+@contextmanager
+def shared_fate(comm) -> Iterator[None]:
+    """End all ranks if this one fails with an error that the others do not have: they would wait
+    for it forever."""
+    try:
+        yield
+    except AgreedError as agreed:
+        raise agreed.error from None
+    except BaseException as error:
+        if comm.size == 1:
+            raise
+        traceback.print_exc()
+        name = type(error).__name__
+        print(
+            f"fmm_openmm: rank {comm.rank} of {comm.size} failed with {name}: {error}. "
+            "All ranks end.",
+            file=sys.stderr,
+            flush=True,
+        )
+        comm.Abort(1)
+
+
+def exchange(comm, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Send ``blocks[r]`` to rank r, and return what each rank has sent, one-dimensional; all blocks
+    have the same type."""
+    sent = np.array([block.size for block in blocks])
+    received = np.empty_like(sent)
+    comm.Alltoall(sent, received)
+    outgoing = np.concatenate([block.reshape(-1) for block in blocks])
+    incoming = np.empty(received.sum(), outgoing.dtype)
+    comm.Alltoallv([outgoing, sent], [incoming, received])
+    return np.split(incoming, np.cumsum(received)[:-1])
+
+
+def exchange_rows(comm, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """:func:`exchange` of arrays (k, columns), with the same columns on all ranks."""
+    columns = rows[0].shape[1]
+    return [block.reshape(-1, columns) for block in exchange(comm, rows)]

@@ -1,0 +1,335 @@
+"""``DistributedSolver``: the Coulomb interaction of charges that many ranks share."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmm_openmm.boundary import Boundary, check_neutral
+from fmm_openmm.box import Frame, check_box_vectors
+from fmm_openmm.checks import check_charges, check_positions
+from fmm_openmm.distributed.communication import AgreedError, agree, shared_fate
+from fmm_openmm.distributed.stages import DistributedStages, Links
+from fmm_openmm.evaluation import volume
+from fmm_openmm.options import suggests_keywords
+from fmm_openmm.planning.boxes import Boxes, Region
+from fmm_openmm.planning.load import Load
+from fmm_openmm.planning.planner import Change, Plan, Planner
+from fmm_openmm.planning.problem import Problem
+from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
+from fmm_openmm.results import (
+    MAX_POTENTIAL,
+    CoulombResult,
+    in_units,
+    largest_potential,
+    turned,
+)
+from fmm_openmm.specification import Specification
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
+
+
+class DistributedSolver:
+    """:class:`fmm_openmm.CoulombSolver` for particles that the ranks of MPI share, on their CPUs.
+
+    Each rank gives the particles that it has, wherever they are, and gets their results. The ranks
+    share the boxes, whatever particles they have given. All methods are collective: every rank
+    calls them, a rank without particles too. The results are those of ``CoulombSolver`` up to
+    rounding, within the same tolerance.
+
+    Arguments that a rank refuses are refused on all of them, with the number of that rank in the
+    message. Any other failure of a rank within a call ends all of them.
+
+    Args:
+        comm: communicator of mpi4py, which the solver duplicates.
+        charges: of the particles of this rank, shape (n,), e; n may be 0.
+        box_vectors, tolerance, boundary, precision, exclusions_periodic: as for ``CoulombSolver``,
+            the same on every rank.
+        exclusions: excluded pairs, shape (m, 2), of numbers in ``ids``, of particles on any ranks.
+            Each pair is given by one rank or several.
+        ids: numbers that identify the particles of this rank among all, shape (n,), integer; by
+            default they are numbered from 0 through all ranks.
+        options: explicit parameters, see :class:`FMMParameters`, without ``levels``.
+
+    Raises:
+        ValueError, TypeError, UnsupportedError: see ``CoulombSolver``.
+
+    At creation rank 0 holds the charges, ids and exclusions of all particles. With a boundary that
+    is not periodic along all three directions it holds their positions, too, whenever boxes are
+    chosen for them.
+    """
+
+    @suggests_keywords(like=Request)
+    def __init__(
+        self,
+        comm,
+        charges: "ArrayLike",
+        box_vectors: "ArrayLike | None",
+        exclusions: "ArrayLike | None" = None,
+        tolerance: float = TOLERANCE,
+        boundary: str = "periodic",
+        precision: str = "auto",
+        *,
+        exclusions_periodic: bool = False,
+        ids: "ArrayLike | None" = None,
+        **options: "Unpack[RequestKeywords]",
+    ):
+        with shared_fate(comm):
+            self._comm = comm.Dup()
+
+            def check():
+                self._boundary = Boundary.from_name(boundary)
+                self._vectors = self._checked_vectors(box_vectors)
+                request = Request(tolerance, precision=precision, **options)
+                if request.levels:
+                    raise ValueError(
+                        "`levels` must be None or 0 with ranks that share one level of boxes, got "
+                        f"{request.levels!r}"
+                    )
+                if request.grid is not None and not self._boundary.fills_space:
+                    raise ValueError(
+                        f"`grid` must be None with `boundary={boundary!r}`, where it is chosen for "
+                        f"the particles, got {request.grid!r}"
+                    )
+                return request, _charges(charges), _ids(ids, np.size(charges)), _pairs(exclusions)
+
+            request, self._charges, numbers, pairs = agree(self._comm, check)
+            self._require_same(repr((request, boundary, exclusions_periodic)), "options")
+            self._require_same(self._bytes(self._vectors), "box_vectors")
+            self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
+            everything = self._comm.gather((self._charges, numbers, pairs))
+            self._planner: Any = None
+            self._offset, self._links = self._comm.scatter(
+                agree(self._comm, lambda: everything and self._arrange(request, everything))
+            )
+            self._largest = self._highest(np.abs(self._charges).max(initial=0.0))
+            self._choice = -1
+            self._stages: Any = None
+            self._parameters: FMMParameters | None = None
+
+    def _arrange(self, request: Request, everything: list) -> list[tuple[int, Links]]:
+        """On rank 0: make the planner, and return the number of the first particle and the links of
+        each rank."""
+        charges, numbers, pairs = zip(*everything, strict=True)
+        offsets = np.cumsum([0, *map(len, charges)])
+        merged = check_charges(np.concatenate(charges))
+        check_neutral(merged, self._boundary)
+        given = [ids for ids, mine in zip(numbers, charges, strict=True) if len(mine)]
+        if any(ids is None for ids in given) and not all(ids is None for ids in given):
+            raise ValueError("`ids` must be given by all ranks with particles or by none")
+        ids = np.arange(len(merged)) if given[0] is None else np.concatenate(given)
+        excluded = _numbered(np.concatenate(pairs), ids)
+        load = Load.from_charges(merged, excluded)
+        cell = self._frame(self._vectors)[1]
+        problem = Problem(request, load, excluded, self._periodic, cell)
+        self._all_charges = merged
+        self._planner = Planner(problem, memory=2, fixed_cell=True)
+        return list(zip(offsets[:-1].tolist(), Links.by_rank(excluded, offsets), strict=True))
+
+    @property
+    def parameters(self) -> FMMParameters | None:
+        """The parameters of the last evaluation; None before the first."""
+        return self._parameters
+
+    def compute(
+        self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
+    ) -> CoulombResult:
+        """Energy of all particles, and forces, potentials and fields of those of this rank.
+
+        Args:
+            positions: of the particles of this rank, in the order of their charges, shape (n, 3),
+                nm.
+            box_vectors: shape (3, 3), nm, the same on every rank, if they differ from those given
+                at creation.
+
+        Raises:
+            ValueError: wrong shapes, coordinates that are not finite or far out of range, or
+                coincident charged particles that are not excluded.
+        """
+        comm, charges = self._comm, self._charges
+        with shared_fate(comm):
+
+            def check():
+                vectors = self._vectors
+                if box_vectors is not None:
+                    vectors = self._checked_vectors(box_vectors)
+                if not len(charges) and not np.size(positions):
+                    return np.empty((0, 3)), vectors
+                return check_positions(positions, len(charges)), vectors
+
+            x, vectors = agree(comm, check)
+            self._require_same(self._bytes(vectors), "box_vectors")
+            axes, cell = self._frame(vectors)
+            x = np.ascontiguousarray(x @ axes)
+            while True:
+                boxes, examine = self._planned(x, cell)
+                stages, width = self._stages, boxes.width
+                limit, relative = MAX_POTENTIAL, x
+                if isinstance(boxes, Region):
+                    limit, relative = largest_potential(width), x - boxes.origin
+                potentials, fields = stages.evaluate(relative, width)
+                if self._suffices(fields, examine):
+                    break
+            self._parameters = boxes.parameters
+            undefined = in_units(potentials, fields, width, self._largest, limit)
+            agree(comm, lambda: self._refuse_coincidence(undefined & (charges != 0.0)))
+            energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
+            potentials[undefined] = fields[undefined] = np.nan
+            result = CoulombResult(
+                comm.allreduce(energy), forces, potentials, fields, volume=volume(cell)
+            )
+            return turned(result, axes)
+
+    def _planned(self, x: np.ndarray, cell: np.ndarray | None) -> tuple[Boxes, bool]:
+        """The boxes, with the stages made for them, and whether forces must show that their
+        precision suffices."""
+        comm, planner = self._comm, self._planner
+        low, high = x.min(0, initial=np.inf), x.max(0, initial=-np.inf)
+        ends = comm.gather((low, high))
+        bounds, chooses = None, False
+        if planner:
+            lows, highs = zip(*ends, strict=True)
+            bounds = np.array([np.min(lows, 0), np.max(highs, 0)])
+            chooses = planner.problem.uses_region and not planner.fits(bounds, cell)
+        if comm.bcast(chooses):
+            everywhere = comm.gather(x)
+            bounds = everywhere and np.concatenate(everywhere)
+
+        def plan() -> tuple[int, Boxes, bool] | None:
+            if not planner:
+                return None
+            found: Plan = planner.plan(bounds, cell)
+            examine = found.change is Change.REPLACE or not planner.is_examined
+            return found.choice, found.boxes, examine
+
+        choice, boxes, examine = comm.bcast(agree(comm, plan))
+        if choice != self._choice:
+            p, none = boxes.parameters, np.empty((0, 2), np.int64)
+            specification = Specification(
+                boxes.lattice,
+                p.order,
+                p.smoothing,
+                np.empty(0),
+                none,
+                self._periodic,
+                np.dtype(p.precision),
+            )
+            self._stages = None  # whose memory the new ones may need
+            self._stages = DistributedStages(
+                comm, specification, self._offset, self._charges, self._links
+            )
+            self._choice = choice
+        return boxes, examine
+
+    def _suffices(self, fields: np.ndarray, examine: bool) -> bool:
+        """Whether the precision suffices for the fields; if not, the next plan has other boxes."""
+        comm, planner = self._comm, self._planner
+        if examine:
+            everywhere = comm.gather(fields)
+        charged = self._charges != 0.0
+        weights, vectors = self._charges[charged] ** 2, fields[charged]
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        sums = comm.gather((float(weights @ squares), float(weights @ squares**1.5)))
+
+        def decide() -> bool:
+            if not planner:
+                return True
+            if not examine:
+                return planner.accepts_forces(self._all_charges, *np.sum(sums, 0).tolist(), None)
+            problem = planner.check_precision(self._all_charges, np.concatenate(everywhere))
+            suffices = problem is planner.problem
+            if not suffices:
+                planner.revise(problem)
+            return suffices
+
+        return comm.bcast(agree(comm, decide))
+
+    def _refuse_coincidence(self, undefined: np.ndarray) -> None:
+        bad = np.flatnonzero(undefined)
+        if len(bad):
+            raise ValueError(
+                f"`positions` place particle {bad[0]} of this rank on another charge that is not "
+                "excluded"
+            )
+
+    def _checked_vectors(self, box_vectors) -> np.ndarray | None:
+        if self._boundary.is_open:
+            if box_vectors is not None:
+                raise ValueError("`box_vectors` must be None with `boundary='open'`")
+            return None
+        if box_vectors is None:
+            raise ValueError(
+                f"`box_vectors` must be given with `boundary={self._boundary.name!r}`: "
+                "use `boundary='open'` for free space"
+            )
+        return check_box_vectors(box_vectors)
+
+    def _frame(self, vectors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Axes and cell that the solver computes with, see :class:`Frame`."""
+        cell = self._boundary.cell(vectors)
+        if cell is None or not self._boundary.is_partial:
+            return np.eye(3), cell
+        frame = Frame.from_cell(cell)
+        return frame.axes, frame.cell
+
+    @staticmethod
+    def _bytes(vectors: np.ndarray | None) -> bytes | None:
+        return None if vectors is None else vectors.tobytes()
+
+    def _require_same(self, value, name: str) -> None:
+        """Refuse a value that ranks do not have in common."""
+        values = self._comm.allgather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise AgreedError(
+                    ValueError(f"`{name}` of rank {rank} must be the same as those of rank 0")
+                )
+
+    def _highest(self, value: float) -> float:
+        return max(self._comm.allgather(float(value)))
+
+
+def _charges(charges) -> np.ndarray:
+    return check_charges(charges) if np.size(charges) else np.empty(0)
+
+
+def _ids(ids, particles: int) -> np.ndarray | None:
+    if ids is None:
+        return None
+    array = np.asarray(ids)
+    if array.shape != (particles,) or (particles and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"`ids` must be integers of shape ({particles},), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    return array.astype(np.int64)
+
+
+def _pairs(exclusions) -> np.ndarray:
+    array = np.asarray(() if exclusions is None else exclusions)
+    if not array.size:
+        return np.empty((0, 2), np.int64)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"`exclusions` must be integers of shape (m, 2), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    return array.astype(np.int64)
+
+
+def _numbered(pairs: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Excluded pairs of ids, shape (m, 2), as pairs of places in ``ids``, each once."""
+    order = np.argsort(ids, kind="stable")
+    known = ids[order]
+    if (known[1:] == known[:-1]).any():
+        twice = known[1:][known[1:] == known[:-1]][0]
+        raise ValueError(f"`ids` must be unique, got {twice} twice")
+    place = np.searchsorted(known, pairs)
+    found = known[np.minimum(place, len(known) - 1)] == pairs
+    if not found.all():
+        raise ValueError(f"`exclusions` name particle {pairs[~found][0]}, which no rank has")
+    if (pairs[:, 0] == pairs[:, 1]).any():
+        itself = pairs[pairs[:, 0] == pairs[:, 1]][0, 0]
+        raise ValueError(f"`exclusions` pair particle {itself} with itself")
+    return np.unique(np.sort(order[place], 1), axis=0)

@@ -1,0 +1,241 @@
+"""The stages on many ranks.
+
+Each rank owns a range of boxes, with about as many parts as any other, and computes what happens in
+them: their moments, and potentials and fields at their parts. It holds copies of all particles with
+a part in a box that is near one of its own, and of the excluded partners of the particles with a
+part in one of its own. The results of a particle with parts in the boxes of several ranks are sums
+over these ranks.
+
+The convolution has the ranks share the terms for the Fourier transforms, which so need no
+communication themselves, and the wave vectors for the product between them. The arrays are
+transposed by all-to-all exchanges.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from fmm_openmm.backends.cpu import CpuStages
+from fmm_openmm.backends.cpu.l2p import l2p
+from fmm_openmm.backends.cpu.lattice import convolve, transform, transform_back
+from fmm_openmm.backends.cpu.p2m import p2m
+from fmm_openmm.backends.cpu.p2p import p2p
+from fmm_openmm.backends.cpu.sort import sort
+from fmm_openmm.backends.pairs import partners
+from fmm_openmm.distributed.communication import exchange, exchange_rows
+from fmm_openmm.driver import evaluate
+from fmm_openmm.specification import Specification
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Excluded partners of the particles of a rank.
+
+    Attributes, for k partners:
+        particle: index of the particle on this rank, shape (k,).
+        partner: number of the partner among the particles of all ranks, shape (k,).
+        rank: rank of the partner, shape (k,).
+    """
+
+    particle: np.ndarray
+    partner: np.ndarray
+    rank: np.ndarray
+
+    @classmethod
+    def by_rank(cls, pairs: np.ndarray, offsets: np.ndarray) -> "list[Links]":
+        """The links of every rank.
+
+        Args:
+            pairs: excluded pairs of particle numbers, shape (m, 2).
+            offsets: number of the first particle of each rank and, last, of all particles.
+        """
+        both = np.concatenate([pairs, pairs[:, ::-1]])
+        first, second = np.searchsorted(offsets, both.T, side="right") - 1
+        order = np.argsort(first, kind="stable")
+        cuts = np.searchsorted(first[order], np.arange(1, len(offsets) - 1))
+        return [
+            cls(both[rows, 0] - offset, both[rows, 1], second[rows])
+            for rows, offset in zip(np.split(order, cuts), offsets[:-1], strict=True)
+        ]
+
+
+class DistributedStages(CpuStages):
+    """The stages on the CPUs of many ranks; what they compute is that of
+    :class:`fmm_openmm.backends.cpu.CpuStages`.
+
+    Args:
+        comm: the communicator.
+        specification: what is computed. Its charges and exclusions are ignored.
+        offset: number of the first particle of this rank.
+        charges: of the particles of this rank, shape (n,), e.
+        links: their excluded partners.
+    """
+
+    def __init__(
+        self, comm, specification: Specification, offset: int, charges: np.ndarray, links: Links
+    ):
+        super().__init__(specification)
+        self._comm, self._offset, self._links = comm, offset, links
+        self.given_charges = charges
+        self._terms = _ranges((self.order + 1) ** 2, comm.size)
+        self._waves = _ranges(self.operator.shape[1], comm.size)
+        self.operator = np.ascontiguousarray(self.operator[:, self._waves[comm.rank]])
+        self._boxes: list[slice] = []
+
+    def evaluate(self, positions, width):
+        """Potentials (n,) and fields (n, 3) at the particles of this rank, see
+        :func:`fmm_openmm.driver.evaluate`."""
+        owned, copies = self._distribute(positions, width)
+        potentials, fields = evaluate(self, copies, width)
+        results = np.column_stack([potentials, fields])[: self._returned[-1]]
+        total = np.zeros((len(positions), 4))
+        blocks = np.split(results, self._returned[:-1])
+        for mine, part in zip(owned, exchange_rows(self._comm, blocks), strict=True):
+            total[mine] += part
+        return total[:, 0].copy(), total[:, 1:].copy()
+
+    def _distribute(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+        """Send particles to the ranks that need them.
+
+        Returns:
+            which particles of this rank have parts in the boxes of each rank, shape (ranks, n);
+            and the positions of the particles that this rank has received, those with parts in its
+            own boxes first.
+        """
+        comm, links, charges = self._comm, self._links, self.given_charges
+        parts = sort(positions, charges, self.lattice, width, self.smoothing, self.dtype)
+        numbers = np.diff(parts.start)
+        if not self._boxes:
+            self._share_boxes(numbers)
+        self._sent = len(parts.x)
+        box = np.repeat(np.arange(len(numbers)), numbers)
+        owned, wanted = np.zeros((2, comm.size, len(positions)), bool)
+        for rank, own in enumerate(self._boxes):
+            owned[rank, parts.particle[parts.start[own.start] : parts.start[own.stop]]] = True
+            wanted[rank, parts.particle[self._near[rank, box]]] = True
+        owner, link = np.nonzero(owned[:, links.particle])
+        asked = np.column_stack([owner, links.partner[link]])
+        for requests in exchange_rows(
+            comm, [asked[links.rank[link] == other] for other in range(comm.size)]
+        ):
+            wanted[requests[:, 0], requests[:, 1] - self._offset] = True
+        number = self._offset + np.arange(len(positions))
+        rows = np.column_stack([positions, charges, number])
+        first = exchange_rows(comm, [rows[mine] for mine in owned])
+        rest = exchange_rows(comm, [rows[mine] for mine in wanted & ~owned])
+        self._returned = np.cumsum([len(block) for block in first])
+        received = np.concatenate([*first, *rest])
+        pairs = np.column_stack([number[links.particle], links.partner])
+        excluded = np.concatenate(
+            exchange_rows(comm, [pairs[mine[links.particle]] for mine in owned])
+        )
+        self.charges = np.ascontiguousarray(received[:, 3])
+        self._exclude(excluded, received[:, 4].astype(np.int64))
+        return owned, np.ascontiguousarray(received[:, :3])
+
+    def _exclude(self, pairs: np.ndarray, number: np.ndarray) -> None:
+        """Exclude pairs of particle numbers, shape (k, 2), among the particles with the given
+        numbers."""
+        order = np.argsort(number)
+        local = order[np.searchsorted(number, pairs, sorter=order)]
+        n = len(number)
+        key = np.unique(local.min(1) * n + local.max(1))
+        self.partner_start, self.partner = partners(np.column_stack([key // n, key % n]), n)
+
+    def _share_boxes(self, numbers: np.ndarray) -> None:
+        """Share the boxes among the ranks, given the number of this rank's parts in each."""
+        comm, size = self._comm, self.lattice.size
+        total = np.empty_like(numbers)
+        comm.Allreduce(numbers, total)
+        below = np.cumsum(total)
+        cuts = np.searchsorted(below, below[-1] * np.arange(1, comm.size) / comm.size)
+        bounds = [0, *cuts.tolist(), size]
+        self._boxes = [slice(*pair) for pair in pairwise(bounds)]
+        mine = np.packbits(self._near_boxes(self._boxes[comm.rank]))
+        packed = np.empty((comm.size, len(mine)), np.uint8)
+        comm.Allgather(mine, packed)
+        self._near = np.unpackbits(packed, axis=1, count=size).astype(bool)
+
+    def _near_boxes(self, own: slice) -> np.ndarray:
+        """Whether each box is near one of a range of boxes, shape (boxes,)."""
+        lattice, near = self.lattice, np.zeros(self.lattice.size, bool)
+        index = np.column_stack(
+            np.unravel_index(np.arange(own.start, own.stop), np.diag(lattice.counts), order="F")
+        )
+        index = index[(index < lattice.span).all(1)]
+        for offset in lattice.near:
+            near[lattice.linear(index + offset)] = True
+        return near
+
+    @property
+    def _own(self) -> slice:
+        """The boxes of this rank."""
+        return self._boxes[self._comm.rank]
+
+    def _within(self, parts):
+        """The parts in the boxes of this rank."""
+        return replace(parts, start=parts.start[self._own.start : self._own.stop + 1])
+
+    @property
+    def _own_slots(self) -> np.ndarray:
+        """Places of the boxes of this rank in its expansions, which have shape (terms, boxes)."""
+        return np.arange(self._own.stop - self._own.start)
+
+    def p2m(self, parts):
+        own = self._within(parts)
+        moments = p2m(own, self._own_slots, self.order)
+        lost = self._sent - (own.start[-1] - own.start[0])
+        sums = np.array([moments.charge, *moments.dipole, *moments.square, lost])
+        total = np.empty_like(sums)
+        self._comm.Allreduce(sums, total)
+        if total[7] != 0.0:
+            raise RuntimeError("the ranks disagree about the boxes of particles")
+        return replace(moments, charge=float(total[0]), dipole=total[1:4], square=total[4:7])
+
+    def lattice_m2l(self, moments):
+        comm, lattice, slots = self._comm, self.lattice, self.lattice.slots
+        terms, waves = self._terms[comm.rank], self._waves[comm.rank]
+        count, width = terms.stop - terms.start, waves.stop - waves.start
+        boxes = np.empty((count, lattice.size), moments.boxes.dtype)
+        for own, part in zip(
+            self._boxes, exchange(comm, [moments.boxes[rows] for rows in self._terms]), strict=True
+        ):
+            boxes[:, slots[own]] = part.reshape(count, own.stop - own.start)
+        spectrum = (
+            transform(boxes, lattice)
+            if count
+            else np.empty((0, self._waves[-1].stop, 2), boxes.dtype)
+        )
+        blocks = exchange(comm, [spectrum[:, columns] for columns in self._waves])
+        spectrum = np.concatenate(blocks).reshape(len(moments.boxes), width, 2)
+        convolve(spectrum, self.operator, self.order)
+        blocks = exchange(comm, [spectrum[rows] for rows in self._terms])
+        local = boxes
+        if count:
+            shares = zip(blocks, self._waves, strict=True)
+            spectrum = np.concatenate(
+                [part.reshape(count, share.stop - share.start, 2) for part, share in shares], 1
+            )
+            local = transform_back(spectrum, lattice)
+        blocks = exchange(comm, [local[:, slots[own]] for own in self._boxes])
+        return np.concatenate(blocks).reshape(len(moments.boxes), len(self._own_slots))
+
+    def l2p(self, parts, moments, local):
+        own = self._within(parts)
+        return l2p(own, moments, local, self.lattice, self.order, self._own_slots)
+
+    def p2p(self, parts, near, out, second=None, sources=None):
+        p2p(parts, near, self.lattice, out, range(self._own.start, self._own.stop))
+
+    def gather(self, parts, out):
+        start, stop = parts.start[self._own.start], parts.start[self._own.stop]
+        for values in (out.potentials, out.fields):
+            values[:start] = values[stop:] = 0.0
+        return super().gather(parts, out)
+
+
+def _ranges(count: int, ranks: int) -> list[slice]:
+    """``count`` items in a range for each rank, as even as possible."""
+    bounds = [count * rank // ranks for rank in range(ranks + 1)]
+    return [slice(*pair) for pair in pairwise(bounds)]

@@ -1,0 +1,42 @@
+"""Rank 1 fails as ``python -m tests.distributed.faults KIND`` says; the others wait for it, unless
+something ends them."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from fmm_openmm.distributed import DistributedSolver
+from fmm_openmm.distributed.stages import DistributedStages
+
+
+def fail(*arguments):
+    raise MemoryError("no memory left")
+
+
+def main() -> None:
+    comm, kind = MPI.COMM_WORLD, sys.argv[1]
+    x = np.random.default_rng(comm.rank).random((50, 3))
+    charges = np.where(np.arange(50) % 2, 1.0, -1.0)
+    solver = DistributedSolver(comm, charges, np.eye(3), order=3, tolerance=0.05)
+    solver.compute(x)
+    if kind == "refused":
+        try:
+            solver.compute(x[comm.rank :])
+        except ValueError as error:
+            print(error, flush=True)
+        solver.compute(x)
+        return
+    if comm.rank == 1:
+        if kind == "raised":
+            DistributedStages.l2p = fail
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    solver.compute(x)
+    solver.compute(x)
+
+
+if __name__ == "__main__":
+    main()
