@@ -119,7 +119,7 @@ def test_a_rank_that_raises_ends_all():
 def test_a_rank_that_dies_ends_all():
     ended = run(3, "-m", "tests.distributed.faults", "died")
     assert ended.returncode != 0
-    assert "KILLED BY SIGNAL: 9" in ended.stdout + ended.stderr
+    assert "signal 9" in ended.stdout + ended.stderr
 
 
 def test_links_of_every_rank():
