@@ -21,7 +21,6 @@ from fmm_openmm.results import (
     CoulombResult,
     in_units,
     largest_potential,
-    turned,
 )
 from fmm_openmm.specification import Specification
 
@@ -174,12 +173,11 @@ class DistributedSolver:
             self._parameters = boxes.parameters
             undefined = in_units(potentials, fields, width, self._largest, limit)
             agree(comm, lambda: self._refuse_coincidence(undefined & (charges != 0.0)))
-            energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
+            energy = comm.allreduce(0.5 * float(charges @ potentials))
+            fields = fields @ axes.T
+            forces = charges[:, None] * fields
             potentials[undefined] = fields[undefined] = np.nan
-            result = CoulombResult(
-                comm.allreduce(energy), forces, potentials, fields, volume=volume(cell)
-            )
-            return turned(result, axes)
+            return CoulombResult(energy, forces, potentials, fields, volume=volume(cell))
 
     def _planned(self, x: np.ndarray, cell: np.ndarray | None) -> tuple[Boxes, bool]:
         """The boxes, with the stages made for them, and whether forces must show that their
