@@ -5,7 +5,7 @@ OpenMM with PME and with FMM, of water, of membranes or of a system from files. 
 evaluation against the number of atoms. open: direct sum, treecode and FMM in free space; with
 --cell, the FMM in a nearly empty periodic cube. nve: drift and residual of the total
 energy, PME and FMM. tune: the fastest parameters on this GPU, for later runs to use. torch: energy
-and gradients through PyTorch, beside torch-pme. operators: M2L
+and gradients through PyTorch, beside torch-pme and nvalchemi-toolkit-ops. operators: M2L
 of one level by each operator against order and depth, on a GPU. layouts: P2P with indexed and with
 replicated sources against density, on a GPU.
 
