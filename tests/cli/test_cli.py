@@ -1098,6 +1098,34 @@ GARBAGE = {
 """Endings of files of arbitrary bytes, and what goes with them."""
 
 
+@pytest.fixture(scope="module")
+def bad_files(folder):
+    """Files that are empty, garbage or of another kind, in the folder of the inputs."""
+    for ending in GARBAGE:
+        (folder / f"garbage{ending}").write_bytes(bytes(range(256)) * 8)
+    (folder / "field.xml").write_text("<ForceField/>")
+    (folder / "run.dcd").write_bytes(b"CORD")
+    (folder / "saved.xml").write_text(openmm.XmlSerializer.serialize(state_of_water()))
+    (folder / "empty_state.xml").write_text(
+        openmm.XmlSerializer.serialize(state_of_water(positions=False, velocities=False))
+    )
+    (folder / "notes.txt").write_text("no molecules here")
+    (folder / "bad.pdb").write_text("ATOM  this is not a PDB file\n")
+    (folder / "bad.xml").write_text("<System>")
+    for name in ("empty.pdb", "empty.xml"):
+        (folder / name).write_text("")
+    for name in ("remark.pdb", "remark.cif", "remark.gro"):
+        (folder / name).write_text("REMARK no atoms\n")
+    (folder / "remark.pdb.gz").write_bytes(gzip.compress(b"REMARK no atoms\n"))
+    (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
+    (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
+    (folder / "state.xml").write_text(
+        openmm.XmlSerializer.serialize(openmm.VerletIntegrator(0.001))
+    )
+    atom = "HETATM{0:5d}  O   HOH A{0:4d}       0.000   0.000{0:8.3f}  1.00  0.00           O\n"
+    (folder / "pair.pdb").write_text(atom.format(1) + atom.format(2) + "END\n")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -1182,30 +1210,7 @@ GARBAGE = {
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_bad_input(argv, message, fail, folder, tmp_path):
-    for ending in GARBAGE:
-        (folder / f"garbage{ending}").write_bytes(bytes(range(256)) * 8)
-    (folder / "field.xml").write_text("<ForceField/>")
-    (folder / "run.dcd").write_bytes(b"CORD")
-    (folder / "saved.xml").write_text(openmm.XmlSerializer.serialize(state_of_water()))
-    (folder / "empty_state.xml").write_text(
-        openmm.XmlSerializer.serialize(state_of_water(positions=False, velocities=False))
-    )
-    (folder / "notes.txt").write_text("no molecules here")
-    (folder / "bad.pdb").write_text("ATOM  this is not a PDB file\n")
-    (folder / "bad.xml").write_text("<System>")
-    for name in ("empty.pdb", "empty.xml"):
-        (folder / name).write_text("")
-    for name in ("remark.pdb", "remark.cif", "remark.gro"):
-        (folder / name).write_text("REMARK no atoms\n")
-    (folder / "remark.pdb.gz").write_bytes(gzip.compress(b"REMARK no atoms\n"))
-    (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
-    (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
-    (folder / "state.xml").write_text(
-        openmm.XmlSerializer.serialize(openmm.VerletIntegrator(0.001))
-    )
-    atom = "HETATM{0:5d}  O   HOH A{0:4d}       0.000   0.000{0:8.3f}  1.00  0.00           O\n"
-    (folder / "pair.pdb").write_text(atom.format(1) + atom.format(2) + "END\n")
+def test_bad_input(argv, message, fail, bad_files, tmp_path):
     if any(name.endswith((".psf", ".prmtop", ".gro", ".rst7", ".crd", ".top")) for name in argv):
         pytest.importorskip("parmed")
     assert message in fail("convert", *argv, "-o", str(tmp_path / "out.npz"))

@@ -53,7 +53,8 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
     entries = "".join(f"LAUNCHER({name})\n" for name in kernels)
     text = f'#include "cuda.h"\nnamespace {{\n{source}\n}}\n{entries}'
     runner = machine(folder)
-    options = *OPTIONS, f"-I{runner.parent}", "-x", "c++", "-", "-x", "none", runner
+    # first where the header is in its fast form
+    options = f"-I{runner.parent}", *OPTIONS, "-x", "c++", "-", "-x", "none", runner
     path = built(runner.with_name(f"{file}_{digest(text)}.so"), *options, text=text)
     return ctypes.CDLL(str(path))
 
