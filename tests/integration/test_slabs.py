@@ -8,6 +8,8 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
+from fmm_openmm.bench import nve
+from fmm_openmm.bench.systems import equilibrated
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
 from fmm_openmm.oracle import partial_ewald_sum
@@ -101,6 +103,29 @@ def test_lennard_jones_and_exceptions_are_those_of_pme(box):
     converted(box, "slab")
     rest = box.energy_and_forces(groups=~(1 << COULOMB))[0]
     assert rest == pytest.approx(plain.energy_and_forces()[0], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_energy_is_conserved_as_in_the_bulk(water):
+    """At constant energy, with the same steps and tolerance, the total energy of a slab changes by
+    no more than that of the bulk scatters about its drift. Without a switching function it would
+    change as pairs of the relaxing layer cross the cutoff."""
+    water.nonbonded.setUseSwitchingFunction(True)
+    water.nonbonded.setSwitchingDistance(0.8 * water.nonbonded.getCutoffDistance())
+    slab = in_vacuum(copy.deepcopy(water), "slab")
+    changes, residuals = {}, {}
+    for name, box in {"periodic": water, "slab": slab}.items():
+        start = equilibrated(box.system, box.positions, 2.0)
+        converted(box, name, tolerance=1e-4)
+        length, platform = 1.0, openmm.Platform.getPlatform("CPU")  # ps
+        energies = nve.total_energies(start, box.system, length, platform)
+        energies = energies[len(energies) // 5 :]
+        slope, offset = np.polyfit(np.arange(len(energies)), energies, 1)
+        changes[name] = slope * len(energies)
+        residuals[name] = np.std(energies - slope * np.arange(len(energies)) - offset)
+    limit = abs(changes["periodic"]) + 3 * residuals["periodic"]
+    assert abs(changes["slab"]) < limit, (changes, residuals)
+    assert residuals["slab"] < 1.5 * residuals["periodic"], (changes, residuals)
 
 
 def test_restart_from_wrapped_output(water):
