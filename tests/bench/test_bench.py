@@ -859,6 +859,17 @@ def test_open_in_a_cell(bench, monkeypatch):
         assert row["force_error"] <= 1e-3
 
 
+def test_slab(bench):
+    table, result = bench("slab", "--edge", "2.2", "--tolerance", "1e-3", "--backend", "cpu")
+    names = [row["system"] for row in result["rows"]]
+    assert names[:2] == ["periodic cube", "slab"] and names[2].startswith("PME, ")
+    assert len(table) == 3 and len({row["atoms"] for row in result["rows"]}) == 1
+    for row in result["rows"]:
+        assert row["seconds"] > 0 and 0 < row["force_error"] <= 1e-3
+    seconds = [row["seconds"] for row in result["rows"]]
+    assert result["ratio"] == seconds[1] / seconds[0]
+
+
 def test_where_one_method_overtakes_another():
     def rows(method, *times):
         return [

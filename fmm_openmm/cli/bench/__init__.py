@@ -3,8 +3,9 @@
 solver: an evaluation and its stages, compared with the limits of the device. md: whole MD steps in
 OpenMM with PME and with FMM, of water, of membranes or of a system from files. scaling: time of an
 evaluation against the number of atoms. open: direct sum, treecode and FMM in free space; with
---cell, the FMM in a nearly empty periodic cube. nve: drift and residual of the total
-energy, PME and FMM. tune: the fastest parameters on this GPU, for later runs to use. torch: energy
+--cell, the FMM in a nearly empty periodic cube. slab: a layer of water as a slab, as a
+periodic cube, and by PME with vacuum. nve: drift and residual of the total energy, PME and
+FMM. tune: the fastest parameters on this GPU, for later runs to use. torch: energy
 and gradients through PyTorch, beside torch-pme and nvalchemi-toolkit-ops. operators: M2L
 of one level by each operator against order and depth, on a GPU. layouts: P2P with indexed and with
 replicated sources against density, on a GPU.
@@ -19,13 +20,13 @@ import argparse
 import numpy as np
 
 from fmm_openmm.checks import check_number
-from fmm_openmm.cli.bench import layouts, md, nve, operators, scaling, solver, torch, tune
+from fmm_openmm.cli.bench import layouts, md, nve, operators, scaling, slab, solver, torch, tune
 from fmm_openmm.cli.bench import open as free_space
 from fmm_openmm.cli.info import versions
 from fmm_openmm.cli.parser import add_command, add_common_arguments
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 
-MODULES = solver, md, scaling, free_space, nve, tune, torch, operators, layouts
+MODULES = solver, md, scaling, free_space, slab, nve, tune, torch, operators, layouts
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 """Modules of the benchmarks by name. The docstring and ``EXAMPLE`` of a module are its help;
 ``add_arguments(parser)`` adds its arguments; ``run(args, terminal, drawing)`` measures, prints,

@@ -1,0 +1,84 @@
+"""A layer of water as a slab, the same atoms as a dense periodic cube, and the slab by PME in a box
+with vacuum, as accurate as asked for."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import openmm
+from openmm import unit
+
+from fmm_openmm.bench import timing
+from fmm_openmm.bench.open import describe
+from fmm_openmm.bench.solver import Evaluation, relative_error
+from fmm_openmm.bench.systems import CUTOFF, fastest_platform, water
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.convert.openmm_system import system_of_charges
+from fmm_openmm.dipole_term import DipoleTerm
+from fmm_openmm.integration.slab_pme import vacuum_cell
+
+REFERENCE = 1e-2
+"""Tolerance of the slab that errors refer to, over the tolerance that is measured."""
+
+SMALLEST_TOLERANCE = 1e-7
+"""Tolerance of PME below which it is given up."""
+
+
+def measure(edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
+    """Rows of a periodic cube of water of the given edge, nm, of the same as a slab, and of PME:
+    system, atoms, seconds of an evaluation, force error and parameters."""
+    base = water(edge)
+    charges = base.charges
+    slab = ChargeSystem(
+        charges.charges,
+        charges.positions,
+        charges.box_vectors,
+        charges.exclusions,
+        boundary="slab",
+    )
+    options = {"backend": backend, "positions": charges.positions}
+    exact = Evaluation(slab, tolerance=REFERENCE * tolerance, **options).forces
+    for name, system, forces in (("periodic cube", charges, base.exact), ("slab", slab, exact)):
+        evaluation = Evaluation(system, tolerance=tolerance, **options)
+        yield {
+            "system": name,
+            "atoms": len(system),
+            "seconds": evaluation.seconds(),
+            "force_error": relative_error(evaluation.forces, forces),
+            "parameters": describe(evaluation.solver.parameters),
+        }
+    yield pme_with_vacuum(slab, exact, tolerance)
+
+
+def pme_with_vacuum(slab: ChargeSystem, exact: np.ndarray, tolerance: float) -> dict:
+    """The row of PME on the fastest platform of OpenMM, in a box with vacuum and with the
+    correction of Yeh and Berkowitz, at the largest of its tolerances that is accurate enough."""
+    assert slab.positions is not None and slab.box_vectors is not None
+    cell = vacuum_cell(slab.positions, slab.box_vectors)
+    term = DipoleTerm(slab_correction=True).at(slab.positions, cell)
+    correction = slab.charges[:, None] * term.evaluate(slab.charges)[2]
+    asked = 10 * tolerance
+    while True:
+        system, force = system_of_charges(slab.charges, slab.exclusions, False, cell)
+        force.setCutoffDistance(CUTOFF)
+        force.setEwaldErrorTolerance(asked)
+        context = openmm.Context(system, openmm.VerletIntegrator(0.001), fastest_platform())
+        context.setPositions(slab.positions)
+
+        def evaluate(context=context):
+            state = context.getState(forces=True, energy=True)
+            return state.getForces(asNumpy=True).value_in_unit(
+                unit.kilojoules_per_mole / unit.nanometer
+            )
+
+        error = relative_error(evaluate() + correction, exact)
+        if error <= tolerance or asked < SMALLEST_TOLERANCE:
+            break
+        asked /= np.sqrt(10)
+    grid = force.getPMEParametersInContext(context)[1:]
+    return {
+        "system": f"PME, {cell[2, 2]:.1f} nm high",
+        "atoms": len(slab),
+        "seconds": timing.median_seconds(evaluate),
+        "force_error": error,
+        "parameters": f"tolerance {asked:.1g}, cutoff {CUTOFF:g} nm, {list(grid)}",
+    }
