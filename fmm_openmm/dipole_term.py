@@ -88,6 +88,12 @@ class DipoleTerm:
             )
         return cls(bool(slab_correction), dielectric)
 
+    def __str__(self) -> str:
+        """The option as it is written."""
+        if self.slab_correction:
+            return "slab_correction=True"
+        return f"surface_dielectric={self.surface_dielectric:g}"
+
     def check_charges(self, charges: Any) -> None:
         """Refuse a net charge of charges, shape (n,), e, in a dielectric.
 
@@ -97,9 +103,8 @@ class DipoleTerm:
         total = 0.0 if self.slab_correction else net_charge(charges)
         if total:
             raise UnsupportedError(
-                "`charges` must be neutral in total with `surface_dielectric="
-                f"{self.surface_dielectric:g}`, as the dipole moment depends on the origin, "
-                f"got a net charge of {total:.6g} e: add counterions"
+                f"`charges` must be neutral in total with `{self}`, as the dipole moment depends "
+                f"on the origin, got a net charge of {total:.6g} e: add counterions"
             )
 
     def at(self, positions: Any, cell: np.ndarray) -> "PlacedDipoleTerm":

@@ -6,6 +6,7 @@ and docstring, and the command line its arguments. Type checkers read no table, 
 next to the dataclass repeats names and types; a test compares the two.
 """
 
+import argparse
 import difflib
 import functools
 import inspect
@@ -45,7 +46,7 @@ def option(
         default: default value. If it is None, None is a valid value.
         text: description in docstrings and in the help of the command line.
         details: continuation of the description in docstrings.
-        kind: float, int or str.
+        kind: float, int, str or bool.
         limits: smallest and largest valid number.
         choices: valid strings.
         check: raises an error for an invalid value, in addition to limits and choices.
@@ -58,10 +59,16 @@ def option(
             check_choice(value, choices, name)
         if limits:
             (check_integer if kind is int else check_number)(value, name, *limits)  # type: ignore[arg-type]
+        if kind is bool and not isinstance(value, bool):
+            raise TypeError(f"`{name}` must be True or False, got {value!r}")
         if check:
             check(value)
 
-    keywords = {"help": text if default is None else f"{text} (default: {default})", "type": kind}
+    keywords: dict[str, Any] = {"help": text if default is None else f"{text} (default: {default})"}
+    if kind is bool:  # None unless it is given
+        keywords |= {"action": argparse.BooleanOptionalAction, "default": None}
+    else:
+        keywords |= {"type": kind}
     keywords |= {"choices": choices} if choices else {}
     names = " or ".join(", ".join(f'"{each}"' for each in choices).rsplit(", ", 1))
     metadata = {

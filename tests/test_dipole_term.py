@@ -173,3 +173,38 @@ def test_what_is_refused(layer):
     solver = fmm.CoulombSolver(q, SHEARED, surface_dielectric=1)
     with pytest.raises(fmm.UnsupportedError, match="got a net charge of 24 e"):
         solver.set_charges(q + 1)
+
+
+def test_trajectories(layer):
+    x, q, _ = layer
+    solver = fmm.CoulombSolver(q, SHEARED, tolerance=1e-8, slab_correction=True)
+    frames = [x, x + np.outer(q, [0.0, 0.0, 0.01])]
+    found = fmm.analyse(frames, solver, progress=False)["energy"]
+    np.testing.assert_allclose(found, [solver.compute(f).energy for f in frames], rtol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("term", TERMS[:2])
+def test_positions_on_a_gpu(layer, term):
+    """Results stay there, and are those of the CPU."""
+    cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")
+    x, q, pairs = layer
+    try:
+        solver = fmm.CoulombSolver(q, SHEARED, pairs, 1e-6, backend="cuda", **term)
+    except fmm.UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    host = fmm.CoulombSolver(q, SHEARED, pairs, 1e-6, backend="cpu", **term)
+    points, sets, group = x[:3] + 0.05, np.stack([q, q[::-1]]), np.arange(len(q)) % 3
+    there = cupy.asarray(x)
+    found = solver.compute(there, points=cupy.asarray(points), virial=True)
+    expected = host.compute(x, points=points, virial=True)
+    for name in ("energy", "forces", "potentials", "virial", "point_potentials", "point_fields"):
+        value, known = getattr(found, name), np.asarray(getattr(expected, name))
+        assert isinstance(value, cupy.ndarray)
+        assert np.linalg.norm(value.get() - known) < 1e-4 * np.linalg.norm(known)
+    for value, known in (
+        (solver.compute(there, charges=sets).matrix, host.compute(x, charges=sets).matrix),
+        (solver.interaction_energies(there, group), host.interaction_energies(x, group)),
+        (solver.coulomb_operator(there) @ cupy.asarray(q), host.coulomb_operator(x) @ q),
+    ):
+        assert np.linalg.norm(value.get() - known) < 1e-4 * np.linalg.norm(known)

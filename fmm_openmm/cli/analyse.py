@@ -18,7 +18,6 @@ from fmm_openmm.cli.workers import add_workers_argument, check_workers, workers
 from fmm_openmm.convert.frames import read_frames
 from fmm_openmm.errors import AnalysisError
 from fmm_openmm.integration.analysis import analyse
-from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.validation import charges_and_cell, electrostatics
 from fmm_openmm.solver import CoulombSolver
 
@@ -143,7 +142,7 @@ def make_solver(args, molecules) -> tuple[CoulombSolver, np.ndarray | None]:
     definition, _ = electrostatics(molecules.system)
     given = options.fmm_options(args)
     structure = definition.structure.with_boundary(given.pop("boundary", None))
-    chosen = Options(**given) if given else definition.options
+    chosen = definition.options.replaced_by(given)
     charges, cell = charges_and_cell(molecules.system, definition)
     # where boxes follow the particles, those of the first frame decide
     typical = None if structure.boundary.is_partial else molecules.positions

@@ -171,12 +171,14 @@ def run(args, terminal) -> Outcome:
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
     """Return the FMMForce of the System; if there is none, or if options are given, convert the
-    System. Without a boundary among them it keeps its own."""
+    System. Without a boundary or dipole term among them it keeps its own."""
     forces = find_fmm(system)
     if forces and not options:
         return forces[0]
     if forces:
-        options = {"boundary": forces[0]._definition.boundary.name, **options}
+        definition = forces[0]._definition
+        kept = {"boundary": definition.boundary.name, **definition.options.of_dipole_term}
+        options = {**kept, **options}
         restore_pme(system)
     return use_fmm(system, **options)
 

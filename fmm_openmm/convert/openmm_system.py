@@ -16,7 +16,7 @@ from fmm_openmm.box import check_box_vectors, unwrap
 from fmm_openmm.checks import check_pairs, check_positions
 from fmm_openmm.convert.cells import is_no_cell, reduced
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.errors import UnsupportedError, warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,12 @@ class Source:
     def from_fmm(cls, force, defaults: dict[str, float]) -> "Source":
         """The source of an ``FMMForce``, with the given defaults of global parameters."""
         definition = force._definition
+        term = definition.options.dipole_term(definition.boundary)
+        if term is not None:
+            warn(
+                f"{_name(force)} has a dipole term, which charges alone do not have: give `{term}` "
+                "to the solver"
+            )
         charges, structure = definition.parameters.charges(defaults), definition.structure
         return cls(
             _name(force),

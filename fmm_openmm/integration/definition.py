@@ -294,6 +294,7 @@ class Definition:
                 f"`grid` must be None {where}, where the boxes follow the particles, "
                 f"got {self.options.grid}"
             )
+        self.options.dipole_term(boundary)
         if boundary != self.boundary:
             self.boundary = boundary
             self._restructure()

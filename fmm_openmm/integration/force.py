@@ -718,7 +718,11 @@ class FMMForce(_PythonForce):
                     definition.add_global_parameter(name, defaults[name])
                     known.add(name)
                 definition.add_offset(name, particle, scale)
-        check_neutral(definition.parameters.charges(defaults), definition.boundary)
+        charges = definition.parameters.charges(defaults)
+        check_neutral(charges, definition.boundary)
+        term = definition.options.dipole_term(definition.boundary)
+        if term is not None:
+            term.check_charges(charges)
         self._group = nonbonded_force.getForceGroup()
 
     def __copy__(self) -> "FMMForce":

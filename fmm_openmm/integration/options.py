@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 
 from fmm_openmm.backends import BACKENDS, backend_class
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.checks import check_choice
+from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.native import plugin
 from fmm_openmm.options import option
@@ -25,6 +27,8 @@ class ForceKeywords(SolverKeywords, total=False):
     backend: str
     bridge: str
     lennard_jones: str
+    slab_correction: bool
+    surface_dielectric: float
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,24 @@ class Options(SolverOptions):
         choices=LENNARD_JONES,
         only_in_context=True,
     )
+    slab_correction: bool = option(
+        False,
+        "correction of a slab with images along three box vectors, after Yeh and Berkowitz",
+        ". The box must hold vacuum along the normal of a and b; ``boundary='slab'`` needs neither",
+        kind=bool,
+    )
+    surface_dielectric: float = option(
+        TIN_FOIL,
+        "dielectric constant around an infinite crystal",
+        ", from 1, vacuum, to infinity, tin foil. For this and for ``slab_correction`` the dipole "
+        "moment is that of positions that are not wrapped; both are computed on the host bridge",
+        kind=float,
+        limits=(1.0, TIN_FOIL),
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        self.dipole_term(Boundary())  # refuses both together
         if self.grid is not None:
             object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
         if self.bridge == "native" and not self.on_gpu:
@@ -94,6 +113,27 @@ class Options(SolverOptions):
     def on_gpu(self) -> bool:
         """Whether the GPU may compute."""
         return self.backend in ("auto", "cuda")
+
+    def dipole_term(self, boundary: Boundary) -> DipoleTerm | None:
+        """The dipole term with a boundary; None if it is zero.
+
+        Raises:
+            ValueError: the boundary has none.
+        """
+        return DipoleTerm.from_options(self.slab_correction, self.surface_dielectric, boundary)
+
+    @property
+    def of_dipole_term(self) -> dict:
+        """The options of the dipole term, which change the energy, by name."""
+        return {
+            "slab_correction": self.slab_correction,
+            "surface_dielectric": self.surface_dielectric,
+        }
+
+    def replaced_by(self, given: dict) -> "Options":
+        """The options that are given, by name, and defaults for the others but the dipole term,
+        which is kept; these options if none is given."""
+        return Options(**{**self.of_dipole_term, **given}) if given else self
 
     def request(self, precision: str | None = None) -> Request:
         """The request from which parameters are chosen, in the precision asked for or another."""

@@ -18,7 +18,6 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
-from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.report import Comparison, ValidationReport
 from fmm_openmm.integration.slab_pme import vacuum_cell
 from fmm_openmm.options import suggests_keywords
@@ -81,6 +80,8 @@ def validate(
     boundary: str | None = None,
     precision: str | None = None,
     backend: str | None = None,
+    slab_correction: bool | None = None,
+    surface_dielectric: float | None = None,
     progress: bool = False,
     **options: "Unpack[SolverKeywords]",
 ) -> ValidationReport:
@@ -106,6 +107,8 @@ def validate(
             :class:`fmm_openmm.FMMForce`; None for that of the System.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
+        slab_correction, surface_dielectric: the dipole term of FMM, PME and the converged sum, as
+            of :class:`fmm_openmm.FMMForce`; None for that of the System.
         progress: show on stderr, in a terminal or a notebook, what is computed now.
         options: options of the expansion.
 
@@ -127,16 +130,19 @@ def validate(
             f"`reference` must be {' or '.join(map(repr, references))} with the "
             f"{structure.boundary.name} boundary of this System, got {reference!r}"
         )
-    named = {"tolerance": tolerance, "precision": precision, "backend": backend}
+    named: dict[str, Any] = {"tolerance": tolerance, "precision": precision, "backend": backend}
+    named |= {"slab_correction": slab_correction, "surface_dielectric": surface_dielectric}
     given: dict[str, Any] = {**named, **options}
     given = {name: value for name, value in given.items() if value is not None}
-    chosen = Options(**given) if given else definition.options
+    chosen = definition.options.replaced_by(given)
+    slab = structure.boundary == SLAB
+    term = DipoleTerm(slab_correction=True) if slab else chosen.dipole_term(structure.boundary)
     charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
     if cell is not None:
         positions = structure.unwrapped(positions, cell)
     pme_cell: Any = cell
-    if structure.boundary == SLAB:
+    if slab:
         pme_cell = vacuum_cell(positions, cell)  # type: ignore[arg-type]
     if reference == "pme" and reference_cutoff(pme_cell) is None:
         widths = " x ".join(f"{width:g}" for width in np.diag(pme_cell))
@@ -150,10 +156,10 @@ def validate(
         fmm = solver.compute(positions)
         advance(description=f"reference, {reference}")
         used = pme_cell if reference == "pme" else cell
-        name, exact = _reference(reference, charges, structure, positions, used)
+        name, exact = _reference(reference, charges, structure, positions, used, term)
         if "pme" in references:
             advance(description="PME")
-            pme = _pme(charges, structure, positions, pme_cell, nonbonded)
+            pme = _pme(charges, structure, positions, pme_cell, nonbonded, term)
             distance = np.cbrt(np.prod(np.diag(pme_cell)) / len(charges))
             least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
@@ -170,12 +176,15 @@ def validate(
     )
 
 
-def _reference(reference: str, charges, structure, positions, cell) -> tuple[str, tuple]:
-    """Name of the converged sum, and its energy and forces."""
+def _reference(reference: str, charges, structure, positions, cell, term) -> tuple[str, tuple]:
+    """Name of the converged sum, and its energy and forces, with the dipole term of a periodic
+    cell."""
     oracle = ORACLES[structure.boundary]
     if reference == oracle.name:
         cell = structure.boundary.cell(cell)
         result = oracle.sum(positions, charges, cell, structure.exclusions, structure.periodic)
+        if term is not None and structure.boundary.fills_space:
+            result = term.at(positions, cell).add(result, charges)
         return oracle.title, (result.energy, result.forces)
     if reference == "pme":
         vacuum = ", with vacuum" if structure.boundary == SLAB else ""
@@ -186,11 +195,12 @@ def _reference(reference: str, charges, structure, positions, cell) -> tuple[str
             cell,
             reference_cutoff(cell),  # type: ignore[arg-type]
             CONVERGED,
+            term=term,
         )
     return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
 
 
-def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
+def _pme(charges, structure, positions, cell, nonbonded, term) -> tuple | str:
     """Name of PME, and its energy and forces; or the reason why it is omitted."""
     tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
     if structure.boundary == SLAB:  # in another box than these are set for
@@ -204,7 +214,7 @@ def _pme(charges, structure, positions, cell, nonbonded) -> tuple | str:
         return (
             f"left out, as it would need a grid of {points:.2g} points, more than {LARGEST_GRID:,}"
         )
-    found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters)
+    found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters, term)
     vacuum = ", vacuum" if structure.boundary == SLAB else ""
     return "PME as set" if as_set else f"PME {tolerance:g}{vacuum}", found
 
@@ -266,9 +276,10 @@ def _by_openmm(
     cutoff: float = 1.0,
     tolerance: float = CONVERGED,
     pme_parameters=(0, 0, 0, 0),
+    term: DipoleTerm | None = None,
 ) -> tuple[float, np.ndarray]:
     """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference
-    platform, in float64: by PME, for a slab with its dipole term, or by NoCutoff without a cell.
+    platform, in float64: by PME, with the dipole term, or by NoCutoff without a cell.
 
     Virtual sites are treated as ordinary particles, which keep their forces.
     """
@@ -282,7 +293,7 @@ def _by_openmm(
     context.setPositions(positions)
     state = context.getState(energy=True, forces=True)
     energy, forces = state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
-    if structure.boundary != SLAB:
+    if term is None:
         return energy, forces
-    added, _, fields = DipoleTerm(slab_correction=True).at(positions, cell).evaluate(charges)  # type: ignore[arg-type]
+    added, _, fields = term.at(positions, cell).evaluate(charges)  # type: ignore[arg-type]
     return energy + float(added), forces + charges[:, None] * fields
