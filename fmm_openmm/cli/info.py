@@ -81,8 +81,8 @@ def _describe_files(files, terminal) -> Outcome:
             terminal.pairs([(name, str(value)) for name, value in force.items()])
         if own < len(forces):
             terminal.say(
-                f"{file} holds a PythonForce that is not of fmm_openmm: whoever deserialises the "
-                "file runs its code"
+                f"{file} holds a PythonForce that is not of fmm_openmm: deserialising the file "
+                "runs its code"
             )
     return Outcome(result)
 

@@ -85,20 +85,20 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
     group.add_argument(
         "--parameters", nargs="+", action="extend", metavar="FILE", help="CHARMM parameter files"
     )
-    group.add_argument("--include", metavar="DIR", help="where GROMACS force field files are")
+    group.add_argument("--include", metavar="DIR", help="folder of GROMACS force field files")
     group.add_argument(
         "--box",
         nargs="+",
         type=_length,
         metavar="LENGTH",
-        help="periodic box in place of the files' own: three lengths in nm, or these and "
-        "three angles in degrees",
+        help="periodic box, which replaces that of the files: three lengths in nm, optionally "
+        "followed by three angles in degrees",
     )
     group.add_argument("--cutoff", type=float, help="nm (default: 0.9, or less in a small box)")
     group.add_argument(
         "--switch",
         type=float,
-        help="nm, where the Lennard-Jones interaction begins to be switched off",
+        help="switching distance of the Lennard-Jones interaction, nm",
     )
     group.add_argument(
         "--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water"

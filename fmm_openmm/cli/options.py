@@ -41,7 +41,9 @@ def add_boundary_argument(parser) -> None:
     parser.add_argument(
         "--boundary",
         choices=tuple(NAMES),
-        help="box vectors along which the charges have images (default: those of the files)",
+        metavar="NAME",
+        help="box vectors along which the charges have images: "
+        f"{', '.join(NAMES)} (default: those of the files)",
     )
 
 

@@ -69,14 +69,14 @@ def add_common_arguments(parser, **options) -> None:
         const=True,
         type=lambda text: text or True,
         metavar="FILE",
-        help="print the results as JSON, and nothing else; with =FILE write them there as well as "
-        "printing what people read",
+        help="print only the results, as JSON; with =FILE, write them to FILE in addition to the "
+        "usual output",
         **{"default": False} | options,
     )
     parser.add_argument(
         "--no-progress",
         action="store_true",
-        help="show no progress of long work",
+        help="do not show the progress of long computations",
         **options,
     )
     parser.add_argument(

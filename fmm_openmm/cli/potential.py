@@ -44,7 +44,7 @@ def add_arguments(parser) -> None:
         default=[],
         dest="trajectories",
         metavar="FILE",
-        help="the trajectory, which may also stand among the other files",
+        help="the trajectory, which may also be given among the other files",
     )
     group.add_argument(
         "--stride", type=options.count, default=1, metavar="N", help="every Nth frame (default 1)"
@@ -62,7 +62,7 @@ def add_arguments(parser) -> None:
         type=float,
         default=0.0,
         metavar="LENGTH",
-        help="spread each charge over a Gaussian of this standard deviation, nm, which makes "
+        help="replace each charge by a Gaussian of this standard deviation, nm, which makes "
         "averages smooth (default 0: point charges)",
     )
     group.add_argument(
@@ -76,15 +76,18 @@ def add_arguments(parser) -> None:
     add_workers_argument(group)
     group.add_argument("-o", "--output", metavar="FILE", help=".dx, .cube or .npz")
     group.add_argument(
-        "--units", choices=tuple(UNITS), default="kJ/mol/e", help="of .dx files (default kJ/mol/e)"
+        "--units",
+        choices=tuple(UNITS),
+        default="kJ/mol/e",
+        help="unit of the potential in .dx files (default kJ/mol/e)",
     )
     group.add_argument(
-        "--temperature", type=float, default=300.0, help="of kT/e, in K (default 300)"
+        "--temperature", type=float, default=300.0, help="temperature for kT/e, K (default 300)"
     )
     group.add_argument(
         "--axis",
         choices=AXES,
-        help="axis along which --plot and --json show averages over the planes across it "
+        help="axis of the profile in --plot and --json, which averages over planes across it "
         "(default z, or the direction of a slab without images)",
     )
     add_plot_argument(group)

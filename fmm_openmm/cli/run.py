@@ -66,38 +66,38 @@ def add_arguments(parser) -> None:
         "--ensemble",
         choices=("nve", "nvt", "npt"),
         default="nvt",
-        help="in place of barostats and thermostats that the System has (default %(default)s)",
+        help="replaces barostats and thermostats of the System (default %(default)s)",
     )
     group.add_argument("--temperature", type=float, default=300.0, help="K (default %(default)s)")
     group.add_argument(
-        "--friction", type=float, default=1.0, help="1/ps, of nvt and npt (default %(default)s)"
+        "--friction", type=float, default=1.0, help="1/ps, for nvt and npt (default %(default)s)"
     )
     group.add_argument(
-        "--pressure", type=float, default=1.0, help="bar, of npt (default %(default)s)"
+        "--pressure", type=float, default=1.0, help="bar, for npt (default %(default)s)"
     )
     group.add_argument(
         "--minimize",
         type=count,
         default=0,
         metavar="N",
-        help="first at most N steps of minimisation",
+        help="first minimise the energy, in at most N steps",
     )
     group.add_argument(
         "--equilibrate",
         type=count,
         default=0,
         metavar="N",
-        help="then N steps before the run, of npt with --ensemble npt, else of nvt",
+        help="then equilibrate for N steps, in npt with --ensemble npt, else in nvt",
     )
     group.add_argument(
-        "--seed", type=int, default=0, help="of velocities and thermostat; 0 for another each time"
+        "--seed", type=int, default=0, help="of velocities and thermostat; 0: a new one each time"
     )
     add_platform_argument(group)
     group.add_argument(
         "--restart",
         metavar="FILE",
-        help="go on from what --checkpoint wrote, to --steps in all; rows of --log and frames of "
-        "--trajectory after that are replaced",
+        help="continue from a file of --checkpoint, to --steps in total; later rows of --log and "
+        "frames of --trajectory are replaced",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))
@@ -111,8 +111,8 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--checkpoint",
         metavar="FILE",
-        help="keep it up to date, with every sample: .xml an openmm.State for any machine, else "
-        "OpenMM's binary checkpoint, which goes on exactly but on the same machine only",
+        help="update this file with every sample: .xml for an openmm.State, for any machine, else "
+        "OpenMM's binary checkpoint, which continues exactly but only on the same machine",
     )
     add_plot_argument(group)
     add_fmm_arguments(parser)

@@ -17,8 +17,8 @@ def add_workers_argument(group) -> None:
         "--workers",
         type=options.count,
         metavar="N",
-        help="processes that share the frames and the cores, each with a frame of its own: faster "
-        "than one frame after the other on all cores, for small systems most of all",
+        help="processes, each of which evaluates one frame at a time: faster than one frame after "
+        "the other on all cores, especially for small systems",
     )
 
 

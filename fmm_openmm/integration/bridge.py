@@ -139,12 +139,13 @@ class HostBridge:
                 particles = len(self.definition.charges)
                 if len(positions) == particles:
                     raise ValueError(
-                        "the FMMForce was given other particles after a Context had used it: make "
-                        "a Context of copy.deepcopy(system) for them"
+                        "the particles of the FMMForce were changed after a Context had used it: "
+                        "create a Context of copy.deepcopy(system)"
                     )
                 raise ValueError(
                     f"the FMMForce has {particles} particles, but the System has {len(positions)}: "
-                    "add one particle to the force for each of the System before a Context is made"
+                    "add one particle to the force for each particle of the System before a "
+                    "Context is created"
                 )
             solver, positions, cell = self._loaded_solver(charges, positions, box_vectors)
             return solver.compute(positions, cell, **quantities)

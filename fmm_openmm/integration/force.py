@@ -637,9 +637,9 @@ class FMMForce(_PythonForce):
 
     @classmethod
     def from_force(cls, force: openmm.Force) -> "FMMForce":
-        """The FMMForce of a force obtained from ``system.getForce()``, from XML or from a copy.
+        """Return the FMMForce for a force obtained from ``system.getForce()``, XML or a copy.
 
-        Both are handles of the same C++ object and share its charges.
+        The argument and the result are handles of the same C++ object and share its charges.
 
         Raises:
             ValueError, TypeError: the force is not an FMMForce, or not a force.

@@ -88,7 +88,7 @@ class FMMParameters:
         return np.array(self.grid, dtype=np.int64) << self.levels
 
     def with_rounding(self, rounding: float) -> "FMMParameters":
-        """The parameters given a further relative RMS force error that rounding makes."""
+        """The parameters with a relative RMS force error due to rounding added in quadrature."""
         return replace(
             self,
             expected_error=float(np.hypot(self.expected_error, rounding)),

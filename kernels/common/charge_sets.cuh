@@ -1,4 +1,4 @@
-// Sets of charges of the same parts.
+// Types for several sets of charges of the same parts.
 #pragma once
 #include "types.cuh"
 

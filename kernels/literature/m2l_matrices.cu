@@ -1,5 +1,5 @@
-// matrices: the matrices of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms. A thread
-// per entry.
+// m2l_matrices: the matrices of m2l_p4_symmetric and m2l_p4_parity, in tiles of target terms. A
+// thread owns an entry.
 #include "tiles.cuh"
 
 extern "C" __global__ void matrices(

@@ -494,7 +494,7 @@ def test_info_on_files(succeed, tmp_path):
     assert none == [] and found["kind"] == "FMMForce"
     assert of_somebody_else == {"kind": "foreign PythonForce", "name": "x", "force_group": 3}
     text = succeed("info", hostile)
-    assert "no FMMForce\n" in text and "whoever deserialises the file runs its code" in text
+    assert "no FMMForce\n" in text and "deserialising the file runs its code" in text
     assert not (tmp_path / "ran").exists()
     assert (found["tolerance"], found["backend"], found["made_by_use_fmm"]) == (5e-4, "auto", True)
     assert found["particles"] == found["exclusions"] and abs(found["net_charge"]) < 1e-9

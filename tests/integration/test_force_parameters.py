@@ -258,7 +258,7 @@ def test_late_particles_need_a_copy(ions):
     force.addParticle(0.5)
     with pytest.raises(
         openmm.OpenMMException,
-        match=r"other particles after .* make a Context of copy.deepcopy\(system\)",
+        match=r"particles .* were changed after .* create a Context of copy.deepcopy\(system\)",
     ):
         energy_of(ions.context())
     expected = ewald(ions, [1.0, -1.0, 1.0, -1.0, 0.5]).energy

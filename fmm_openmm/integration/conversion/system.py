@@ -100,9 +100,9 @@ def use_fmm(
     remember(system)
     if nonbonded.getReciprocalSpaceForceGroup() not in (-1, force.getForceGroup()):
         warn(
-            "an FMM has no reciprocal space, which the NonbondedForce has in force group "
-            f"{nonbonded.getReciprocalSpaceForceGroup()}: all of the FMMForce is in group "
-            f"{force.getForceGroup()}; force.setForceGroup() sets another"
+            "an FMM has no reciprocal space, but that of the NonbondedForce is in force group "
+            f"{nonbonded.getReciprocalSpaceForceGroup()}: the whole FMMForce is in group "
+            f"{force.getForceGroup()}; force.setForceGroup() sets another group"
         )
     return force
 

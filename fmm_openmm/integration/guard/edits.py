@@ -144,8 +144,8 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
             if isinstance(other, openmm.CustomBondForce):
                 which = f"{zeros} of {total} bonds between charges"
             raise UnsupportedError(
-                f"{_named(other, type(other).__name__)} has the charge of {which} at 0, as they "
-                f"read in the converted {name}: it was made after fmm.use_fmm(system). {REMEDY}"
+                f"{_named(other, type(other).__name__)} has the charge of {which} at 0, as in the "
+                f"converted {name}: it was made after fmm.use_fmm(system). {REMEDY}"
             )
         known[key] -= 1
 
@@ -167,7 +167,7 @@ def _check_settings(nonbonded, name: str, definition, method: int) -> None:
     sums_nothing = now != method and now in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
     if sums_nothing or (now in PERIODIC) != (method in PERIODIC):
         raise UnsupportedError(
-            f"{name} uses {METHODS[now]}, and fmm.use_fmm(system) left {METHODS[method]} to it. "
+            f"{name} uses {METHODS[now]}, but fmm.use_fmm(system) had set {METHODS[method]}. "
             f"{REMEDY}"
         )
     names = global_defaults(nonbonded)

@@ -30,9 +30,8 @@ def _warn_about(force: openmm.Force, boundary: Boundary) -> None:
     if scaled.any():
         vectors = " and ".join("abc"[axis] for axis in np.flatnonzero(scaled))
         warn(
-            f"{name} scales box vector {vectors}, along which there is vacuum {where}: take a "
-            "barostat that leaves it alone, as MonteCarloMembraneBarostat does for a slab with "
-            "ZFixed"
+            f"{name} scales box vector {vectors}, along which there is vacuum {where}: use a "
+            "barostat that does not, for a slab MonteCarloMembraneBarostat with ZFixed"
         )
     setter = _long_range_correction(force)
     if setter:

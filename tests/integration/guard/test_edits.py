@@ -178,7 +178,7 @@ SHIFTED = (
 )
 LIGAND = [(range(3), range(3, 176))]
 
-PAIRS = "^CustomNonbondedForce 'CustomNonbondedForce' has the charge of {} at 0, as they .*: it was"
+PAIRS = "^CustomNonbondedForce 'CustomNonbondedForce' has the charge of {} at 0, as in .*: it was"
 EVERY = PAIRS.format("every particle")
 BONDS = (
     "^CustomBondForce 'CustomBondForce' has the charge of {} of 20 bonds between charges at 0, as"
@@ -247,7 +247,7 @@ EDITS = [
     (
         soft_charges,
         r"^CustomNonbondedForce 'CustomNonbondedForce' has the charge of every particle at 0, "
-        r"as they read in .*: it was",
+        r"as in .*: it was",
     ),
     (implicit_solvent, r"^GBSAOBCForce 'GBSAOBCForce' has the charge of every particle at 0"),
     (generalized_born, r"^CustomGBForce 'CustomGBForce' has the charge of every particle at 0"),
@@ -256,10 +256,10 @@ EDITS = [
         r"^CustomExternalForce 'CustomExternalForce' has the charge of every particle",
     ),
     (second_fmm, r"^the System holds 2 FMMForces made by fmm\.use_fmm\(system\) of one NonbondedF"),
-    (method, r"^NonbondedForce 'NonbondedForce' uses PME, and .* left CutoffPeriodic to it\. "),
+    (method, r"^NonbondedForce 'NonbondedForce' uses PME, but .* had set CutoffPeriodic\. "),
     (
         functools.partial(method, name="NoCutoff"),
-        r"^NonbondedForce 'NonbondedForce' uses NoCutoff, and .* left CutoffPeriodic to it\. ",
+        r"^NonbondedForce 'NonbondedForce' uses NoCutoff, but .* had set CutoffPeriodic\. ",
     ),
     *((pairs_of(name), EVERY) for name in ("qq", "q_i", "chg", "partial_charge")),
     (pairs_of("qq", SOFT), EVERY),
