@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "ipi": [*SOLVER, "convert", "oriented"],
     "lammps": [*SOLVER, "convert", "oriented"],
     "kernels": [],
-    "bench": [*OPENMM, "oriented", "torch"],
+    "bench": [*OPENMM, "oriented", "torch", "distributed"],
     "literature": [*OPENMM, "bench"],
     "cli": [*OPENMM, "bench", "literature", "__init__"],
     "__main__": ["cli"],
@@ -98,7 +98,7 @@ OUTSIDE = {
     "metatomic": ["metatomic"],
     "metatensor": ["metatomic"],
     "lammps": [],
-    "mpi4py": [],
+    "mpi4py": ["cli/bench/distributed"],
     "rich": ["cli", "bench", "progress"],
     "matplotlib": ["cli", "bench", "integration/report"],
 }

@@ -43,6 +43,11 @@ class Terminal:
         self._columns: list[str] = []
         self._console = Console(quiet=json is True, highlight=False, markup=False)
 
+    def silence(self) -> None:
+        """Print and write nothing from now on."""
+        self._json = self._progress = False
+        self._console.quiet = True
+
     def say(self, text: str = "") -> None:
         """Print a line of text unchanged."""
         self._console.print(text, soft_wrap=True)

@@ -3,6 +3,7 @@
 ``comm`` is a communicator of mpi4py everywhere.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,7 @@ def shared_fate(comm) -> Iterator[None]:
             flush=True,
         )
         comm.Abort(1)
+        os._exit(1)  # Abort may return before the process ends
 
 
 def exchange(comm, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -830,6 +830,16 @@ def test_scaling(bench, monkeypatch):
     assert all(row["force_error"] < 1e-3 for row in result["rows"])
 
 
+def test_distributed(bench):
+    """On one rank."""
+    pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
+    table, result = bench("distributed", *SIZES, "--tolerance", "1e-3")
+    assert [row["atoms"] for row in table] == [str(row["atoms"]) for row in result["rows"]]
+    for row in result["rows"]:
+        assert row["ranks"] == 1 and row["force_error"] < 1e-3
+        assert 0.1 < row["efficiency"] < 2 and row["memory"] > 0
+
+
 def test_open(bench, monkeypatch):
     monkeypatch.setattr("fmm_openmm.bench.open.EDGE", EDGE)
     monkeypatch.setattr("fmm_openmm.bench.open.PATIENCE", 0.0)

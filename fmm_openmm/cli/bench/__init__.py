@@ -6,7 +6,8 @@ evaluation against the number of atoms. open: direct sum, treecode and FMM in fr
 --cell, the FMM in a nearly empty periodic cube. slab: a layer of water as a slab, as a
 periodic cube, and by PME with vacuum. nve: drift and residual of the total energy, PME and
 FMM. tune: the fastest parameters on this GPU, for later runs to use. torch: energy
-and gradients through PyTorch, beside torch-pme and nvalchemi-toolkit-ops. operators: M2L
+and gradients through PyTorch, beside torch-pme and nvalchemi-toolkit-ops. distributed: an
+evaluation shared by the ranks of MPI, for each of which mpirun starts the command. operators: M2L
 of one level by each operator against order and depth, on a GPU. layouts: P2P with indexed and with
 replicated sources against density, on a GPU.
 
@@ -20,17 +21,29 @@ import argparse
 import numpy as np
 
 from fmm_openmm.checks import check_number
-from fmm_openmm.cli.bench import layouts, md, nve, operators, scaling, slab, solver, torch, tune
+from fmm_openmm.cli.bench import (
+    distributed,
+    layouts,
+    md,
+    nve,
+    operators,
+    scaling,
+    slab,
+    solver,
+    torch,
+    tune,
+)
 from fmm_openmm.cli.bench import open as free_space
 from fmm_openmm.cli.info import versions
 from fmm_openmm.cli.parser import add_command, add_common_arguments
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 
-MODULES = solver, md, scaling, free_space, slab, nve, tune, torch, operators, layouts
+MODULES = solver, md, scaling, free_space, slab, nve, tune, torch, distributed, operators, layouts
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 """Modules of the benchmarks by name. The docstring and ``EXAMPLE`` of a module are its help;
 ``add_arguments(parser)`` adds its arguments; ``run(args, terminal, drawing)`` measures, prints,
-draws if there is a figure, and returns the data for JSON."""
+draws if there is a figure, and returns the data for JSON. ``prepare(args, terminal)``, if there is
+one, comes before anything is printed."""
 
 
 EXAMPLE = "fmm-openmm bench md --sizes 6 --tolerance 5e-4"
@@ -49,12 +62,14 @@ def run(args, terminal) -> Outcome:
     """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.timing import hardware
 
+    module = BENCHMARKS[args.benchmark]
+    getattr(module, "prepare", lambda *_: None)(args, terminal)
     drawing = figure(args.plot)
     for tolerance in np.atleast_1d(getattr(args, "tolerance", None) or ()):
         check_number(float(tolerance), "tolerance", 1e-10, 0.1)
     machine = hardware()
     terminal.say(f"{machine}\n")
-    result = BENCHMARKS[args.benchmark].run(args, terminal, drawing)
+    result = module.run(args, terminal, drawing)
     if drawing:
         drawing.savefig(args.plot)
     return Outcome(

@@ -1,0 +1,119 @@
+"""Time, efficiency, error and memory of an evaluation that the ranks of MPI share."""
+
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from fmm_openmm.bench.systems import Size, tiled_charges, water
+from fmm_openmm.convert import ChargeSystem
+from fmm_openmm.distributed import DistributedSolver
+from fmm_openmm.distributed.communication import shared_fate
+from fmm_openmm.solver import CoulombSolver
+
+REPEATS = 5
+"""Evaluations that are timed."""
+
+Value = TypeVar("Value")
+
+
+def measure(comm, size: Size, tolerance: float) -> dict:
+    """One row for water of a size, which the ranks share by its copies: atoms, ranks, seconds of an
+    evaluation, also by ``CoulombSolver`` on rank 0 while the others are idle, the ratio of the
+    latter to the product of ranks and seconds, the relative RMS force error, and the memory of the
+    solver and its first evaluation, the largest of a rank, bytes.
+    """
+    with shared_fate(comm):
+        base, exact = comm.bcast(_base(size) if comm.rank == 0 else None)
+        charges, x, exclusions = _copies_of(comm, base, size)
+        cell = base.box_vectors * np.array(size.copies)[:, None]
+
+        def first() -> tuple[DistributedSolver, np.ndarray]:
+            solver = DistributedSolver(comm, charges, cell, exclusions, tolerance)
+            return solver, solver.compute(x).forces.reshape(-1, *exact.shape)
+
+        (solver, forces), peak = _peak_memory(first)
+        seconds = _median_seconds(partial(solver.compute, x), comm.Barrier)
+        squares = comm.allreduce(float(((forces - exact) ** 2).sum()))
+        copies = int(np.prod(size.copies))
+        alone = None
+        if comm.rank == 0:
+            alone = _one_rank(tiled_charges(base, size.copies), tolerance)
+        _wait_idle(comm)
+        alone_seconds, alone_memory = comm.bcast(alone)
+        return {
+            "atoms": copies * len(base),
+            "ranks": comm.size,
+            "tolerance": tolerance,
+            "seconds": seconds,
+            "one_rank_seconds": alone_seconds,
+            "efficiency": alone_seconds / (comm.size * seconds),
+            "force_error": float(np.sqrt(squares / copies) / np.linalg.norm(exact)),
+            "memory": max(comm.allgather(peak)),
+            "one_rank_memory": alone_memory,
+        }
+
+
+def _base(size: Size) -> tuple[ChargeSystem, np.ndarray]:
+    """Charges and exact forces of one copy."""
+    found = water(size.edge)
+    return found.charges, found.exact
+
+
+def _copies_of(comm, base: ChargeSystem, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Charges, positions and exclusions of the copies of this rank, with particles numbered through
+    all ranks."""
+    shifts = np.array(list(np.ndindex(*size.copies))) @ base.box_vectors
+    first, last = (len(shifts) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    numbers = len(base) * np.arange(first, last)
+    return (
+        np.tile(base.charges, last - first),
+        (np.asarray(base.positions) + shifts[first:last, None]).reshape(-1, 3),
+        (base.exclusions + numbers[:, None, None]).reshape(-1, 2),
+    )
+
+
+def _one_rank(charges: ChargeSystem, tolerance: float) -> tuple[float, int]:
+    """Seconds and memory of an evaluation by ``CoulombSolver``."""
+    x = np.asarray(charges.positions)
+
+    def first() -> CoulombSolver:
+        solver = charges.solver(positions=None, tolerance=tolerance, backend="cpu")
+        solver.compute(x)
+        return solver
+
+    solver, peak = _peak_memory(first)
+    return _median_seconds(partial(solver.compute, x)), peak
+
+
+def _median_seconds(evaluate: Callable, barrier: Callable = lambda: None) -> float:
+    """Median wall time of an evaluation, after one to warm up, seconds."""
+    evaluate()
+    times = []
+    for _ in range(REPEATS):
+        barrier()
+        begin = time.perf_counter()
+        evaluate()
+        barrier()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _wait_idle(comm) -> None:
+    """Wait for all ranks without using a core for it, as a barrier of MPI does."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.01)
+
+
+def _peak_memory(evaluate: Callable[[], Value]) -> tuple[Value, int]:
+    """What ``evaluate`` returns, and the largest memory of its arrays and other objects, bytes."""
+    tracemalloc.start()
+    try:
+        return evaluate(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,70 @@
+"""Time of an evaluation that the ranks of MPI share, beside that of one rank."""
+
+import itertools
+
+from fmm_openmm.cli.bench.common import add_cases, lines
+
+EXAMPLE = "fmm-openmm bench distributed --sizes 6:2x2x3 --tolerance 5e-4"
+
+COLUMNS = (
+    "atoms",
+    "ranks",
+    "tolerance",
+    "evaluation, ms",
+    "one rank, ms",
+    "efficiency",
+    "force error",
+    "memory, MB",
+    "one rank, MB",
+)
+
+
+def add_arguments(parser) -> None:
+    """Add the arguments: sizes and tolerances."""
+    add_cases(parser)
+
+
+def communicator():
+    """MPI's communicator of all ranks."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError("bench distributed needs MPI: pip install 'fmm_openmm[mpi]'") from error
+    return MPI.COMM_WORLD
+
+
+def prepare(args, terminal) -> None:
+    """Leave output to rank 0."""
+    if communicator().rank:
+        terminal.silence()
+        args.plot = None
+
+
+def run(args, terminal, drawing) -> dict:
+    """Run the benchmark: measure, print and draw."""
+    from fmm_openmm.bench.distributed import measure
+    from fmm_openmm.bench.systems import Size
+
+    comm, rows = communicator(), []
+    sizes = args.sizes or [Size(6.0), Size(6.0, (2, 2, 3))]
+    terminal.say("Cubes of water; start with mpirun -n RANKS and a thread for each rank\n")
+    terminal.heading(COLUMNS)
+    for size, tolerance in itertools.product(sizes, args.tolerance or (5e-4,)):
+        row = measure(comm, size, tolerance)
+        rows.append(row)
+        terminal.row(
+            [
+                str(row["atoms"]),
+                str(row["ranks"]),
+                f"{tolerance:g}",
+                f"{1e3 * row['seconds']:.0f}",
+                f"{1e3 * row['one_rank_seconds']:.0f}",
+                f"{row['efficiency']:.2f}",
+                f"{row['force_error']:.1e}",
+                f"{1e-6 * row['memory']:.0f}",
+                f"{1e-6 * row['one_rank_memory']:.0f}",
+            ]
+        )
+    if drawing:
+        lines(drawing, rows, ("tolerance",), lambda row: 1e3 * row["seconds"], "evaluation, ms")
+    return {"rows": rows}
