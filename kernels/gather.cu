@@ -9,12 +9,14 @@
 //                  streams may add to them at the same time. With the energy come the sums of
 //                  q^2 E^2 and q^2 |E|^3, in charges over squares of box widths, from which the
 //                  host tells whether single precision of coordinates suffices; zeros in double
-//                  precision. A thread per atom
+//                  precision. These two are sums over particles whose parts are all in the
+//                  device's share of boxes. A thread per atom
 //
 // Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
 #include "common/grid_sums.cuh"
 #include "common/parts.cuh"
+#include "common/share.cuh"
 
 #define BLOCK 256
 
@@ -27,14 +29,39 @@ struct PartResults {
     const real4* __restrict__ far;
     const real4* __restrict__ near;
     const Parameters* __restrict__ parameters;
+    int first, end;  // parts that have results, of a share of the boxes
+
+    __device__ bool hold(int k) const { return !HAS_SHARE || (k >= first && k < end); }
 };
 
-// Potential and field at particle i.
-__device__ __forceinline__ real4 result_of(int i, const PartResults& parts) {
+__device__ __forceinline__ PartResults
+results_of_parts(int n, const Located* __restrict__ located, const real4* __restrict__ fraction,
+                 const int* __restrict__ place, const real4* __restrict__ far,
+                 const real4* __restrict__ near, const Parameters* __restrict__ parameters,
+                 const int* __restrict__ start, const BoxRange* __restrict__ share) {
+    const BoxRange boxes = target_boxes(share);
+    const int first = HAS_SHARE ? start[boxes.first] : 0, end = HAS_SHARE ? start[boxes.end] : 0;
+    return {n, located, fraction, place, far, near, parameters, first, end};
+}
+
+// Potential and field at particle i, of those of its parts that have results; and whether any and
+// all of them do.
+struct Result {
+    real4 sum;
+    bool any, whole;
+};
+
+__device__ __forceinline__ Result result_of(int i, const PartResults& parts) {
     const Located at = parts.located[i];
     real phi = 0, ex = 0, ey = 0, ez = 0;
+    bool any = !HAS_SHARE, whole = true;
     for_each_corner(at, [&](int corner) {
         const int k = parts.place[entry_of(8 * i + corner, parts.n)];
+        if (!parts.hold(k)) {
+            whole = false;
+            return;
+        }
+        any = true;
         const real4 a = parts.far[k], b = parts.near[k];
         const real p = a.x + b.x, fx = a.y + b.y, fy = a.z + b.z, fz = a.w + b.w;
 #if SMOOTHED
@@ -48,7 +75,8 @@ __device__ __forceinline__ real4 result_of(int i, const PartResults& parts) {
 #endif
     });
     const real scale = real(parts.parameters->field);
-    return {phi * real(parts.parameters->potential), ex * scale, ey * scale, ez * scale};
+    return {
+        {phi * real(parts.parameters->potential), ex * scale, ey * scale, ez * scale}, any, whole};
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -58,11 +86,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
            const real* __restrict__ charges, real* __restrict__ potentials /* (n) */,
            double* partial /* (blocks) */, int* ticket /* zeroed */,
            double* __restrict__ energy /* (1) */, real* __restrict__ fields /* (n, 3) */,
-           real* __restrict__ forces /* (n, 3) */) {
+           real* __restrict__ forces /* (n, 3) */, const int* __restrict__ start,
+           const BoxRange* __restrict__ share) {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     double own[1] = {0};
     if (i < n) {
-        const real4 result = result_of(i, {n, located, fraction, place, far, near, parameters});
+        const real4 result = result_of(i, results_of_parts(n, located, fraction, place, far, near,
+                                                           parameters, start, share))
+                                 .sum;
         const real q = charges[i];
         potentials[i] = result.x;
         fields[3 * i] = result.y;
@@ -85,22 +116,26 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                  double* __restrict__ sums /* (3): energy, of q^2 E^2, of q^2 |E|^3 */,
                  const int* __restrict__ atom_index /* (padded) */,
                  uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
-                 const int* __restrict__ potentials_wanted /* (1): not only forces */) {
+                 const int* __restrict__ potentials_wanted /* (1): not only forces */,
+                 const int* __restrict__ start /* (BOXES + 1) */,
+                 const BoxRange* __restrict__ share /* (1) */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
     const bool with_potentials = *potentials_wanted;
     double own[3] = {0, 0, 0};
     if (k < n) {
         const int i = atom_index[k];
-        const real4 result = result_of(i, {n, located, fraction, place, far, near, parameters});
+        const Result found = result_of(
+            i, results_of_parts(n, located, fraction, place, far, near, parameters, start, share));
+        const real4 result = found.sum;
         const real q = charges[i];
         if (with_potentials) potentials[i] = result.x;
-        if (forces) {
+        if (forces && found.any) {
             atomicAdd(&force_buffer[k], fixed_point(q * result.y));
             atomicAdd(&force_buffer[k + padded], fixed_point(q * result.z));
             atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * result.w));
         }
         own[0] = 0.5 * double(q) * double(result.x);
-        if (sizeof(real) == 4 && with_potentials) {
+        if (sizeof(real) == 4 && with_potentials && found.whole) {
             const real scale = 1 / real(parameters->field), x = scale * result.y,
                        y = scale * result.z, z = scale * result.w, square = x * x + y * y + z * z;
             own[1] = double(q) * double(q) * double(square);

@@ -12,6 +12,7 @@
 // Bound by instruction issue; in small systems by latency.
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
+#include "common/share.cuh"
 
 #define PARTS 128  // parts that a block handles at once
 #define THREADS (PARTS * L2P_WARPS)
@@ -112,10 +113,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int* __restrict__ slot /* (BOXES) */,
         const real* __restrict__ local /* (SETS), at slot[box] + STRIDE * term */,
         const double* __restrict__ trace /* (SETS, 7): of x^2, y^2, z^2, x, y, z, 1 */,
-        real4* __restrict__ far /* (SETS, start[BOXES]): potential, field */) {
+        real4* __restrict__ far /* (SETS, start[BOXES]): potential, field */,
+        const BoxRange* __restrict__ share /* (1) */) {
     __shared__ Shared s;
-    const int first = blockIdx.x * L2P_BOXES, used = min(L2P_BOXES, BOXES - first),
-              lane = threadIdx.x % PARTS;
+    const BoxRange boxes = target_boxes(share);
+    const int first = boxes.first + blockIdx.x * L2P_BOXES,
+              used = min(L2P_BOXES, boxes.end - first), lane = threadIdx.x % PARTS;
+    if (HAS_SHARE && used <= 0) return;
     const int begin = start[first], last = start[first + used], column = threadIdx.x % L2P_BOXES;
     if (begin == last) return;
     if (SETS > 1) {
@@ -145,12 +149,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             b += b + half < used && s.begin[b + half] <= k ? half : 0;
         real4 sum = own_share(part, &s.expansion[0][b]);
 #if L2P_WARPS > 1
-        const int share = threadIdx.x / PARTS;
+        const int warp = threadIdx.x / PARTS;
         // wait until the shares of the previous parts have been summed
         if (from > begin) __syncthreads();
-        if (share > 0) s.share[share - 1][lane] = sum;
+        if (warp > 0) s.share[warp - 1][lane] = sum;
         __syncthreads();
-        if (share > 0) continue;
+        if (warp > 0) continue;
 #pragma unroll
         for (int w = 0; w < L2P_WARPS - 1; w++) {
             const real4 other = s.share[w][lane];

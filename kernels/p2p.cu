@@ -21,6 +21,7 @@
 // both cases at run time is slower. So is VIRIAL, with which each warp also sums the work of its
 // pairs (p2p_work.cuh).
 #include "common/p2p_exclusions.cuh"
+#include "common/share.cuh"
 
 // Named barrier of a block: one warp arrives without waiting for the other, which waits.
 template <int BARRIER>
@@ -65,9 +66,12 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 1
 #if VIRIAL
         real* __restrict__ near_work /* (BOXES, 2, WORK_SUMS), of boxes with parts */,
 #endif
-        real4* __restrict__ near /* (parts): potential, field */) {
+        real4* __restrict__ near /* (parts): potential, field */,
+        const BoxRange* __restrict__ share /* (1) */) {
     __shared__ Shared s;
-    const int lane = threadIdx.x % 32, box = blockIdx.x;
+    const BoxRange boxes = target_boxes(share);
+    const int lane = threadIdx.x % 32, box = boxes.first + blockIdx.x;
+    if (HAS_SHARE && box >= boxes.end) return;
     const bool fetches_sources = (threadIdx.x < 32) == (box % 2 == 0);
     const int first_target = start[box], last_target = start[box + 1];
     if (first_target == last_target) return;

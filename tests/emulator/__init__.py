@@ -16,7 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
-from fmm_openmm.backends.cuda.program import SETUP, At, Device, Interface, Launch, Memset, Program
+from fmm_openmm.backends.cuda.program import (
+    SETUP,
+    At,
+    Device,
+    Interface,
+    Launch,
+    Memset,
+    Program,
+    Share,
+)
 from fmm_openmm.backends.cuda.source import source_of
 from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -135,8 +144,8 @@ class Emulator:
 
 
 class EmulatedStages:
-    """The program of a specification, for a device, on OpenMM's arrays if these are given; the
-    folder is for compiled kernels."""
+    """The program of a specification, for a device, on OpenMM's arrays if these are given, with the
+    virial, or for a share of the boxes; the folder is for compiled kernels."""
 
     def __init__(
         self,
@@ -145,9 +154,11 @@ class EmulatedStages:
         interface: Interface | None = None,
         device: Device = DEVICE,
         with_virial: bool = False,
+        share: Share | None = None,
     ):
         self.lattice = specification.lattice
-        self.emulator = Emulator(build(specification, device, interface, with_virial), folder)
+        program = build(specification, device, interface, with_virial, share)
+        self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 
     def evaluate(

@@ -183,6 +183,14 @@ def test_near_field_with_virial(cuda, architecture, variant, folder, monkeypatch
     check(cuda, architecture, "p2p", macros, SPILL_BUDGET, folder, monkeypatch)
 
 
+@pytest.mark.parametrize("stage", ["l2p", "p2p", "gather"])
+@pytest.mark.parametrize("variant", SOME)
+@pytest.mark.parametrize(("cuda", "architecture"), [(12, 70), (13, 90), (13, 120)])
+def test_results_of_a_share_of_the_boxes(cuda, architecture, variant, stage, folder, monkeypatch):
+    macros = macros_of(variant, stage) | {"HAS_SHARE": 1}
+    check(cuda, architecture, stage, macros, SPILL_BUDGET, folder, monkeypatch)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_lennard_jones_of_other_functions(variant, folder, monkeypatch):
     macros = macros_of(variant, "lennard_jones_pairs") | {

@@ -92,6 +92,21 @@ class Interface:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Boxes whose parts get results: the share of a device among several, each of which computes
+    the far field of all boxes. What a particle gets from all shares adds up to its results.
+
+    Attributes:
+        first, end: the boxes first to end - 1, until the executor writes others to "share".
+        most: the largest number of boxes that it may write.
+    """
+
+    first: int
+    end: int
+    most: int
+
+
+@dataclass(frozen=True)
 class Kernel:
     """An entry point of a kernel file; ``shared`` bytes of dynamic shared memory a block."""
 

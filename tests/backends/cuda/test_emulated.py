@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda.abi import Sums
-from fmm_openmm.backends.cuda.pipeline.description import parameter_block
+from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.points import SOURCES, build_points
 from fmm_openmm.backends.cuda.pipeline.sets import SORTING, SUMMING, build_sets
 from fmm_openmm.backends.cuda.program import (
@@ -19,11 +19,13 @@ from fmm_openmm.backends.cuda.program import (
     Kernel,
     Launch,
     Program,
+    Share,
 )
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import RepeatedEvaluation
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -404,6 +406,66 @@ def test_the_sums_of_several_blocks(folder):
         assert sums.energy == pytest.approx(energy, rel=1e-4)
         for power, found in ((2, sums.squares), (3, sums.cubes)):
             assert found == pytest.approx((charges**2 * strengths**power).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "smoothing", "levels", "cut"),
+    [
+        ("cube", np.float32, 0.1, 0, 101),
+        ("skewed", np.float64, 0.0, 0, 64),
+        ("skewed", np.float64, 0.1, 1, 7),
+        ("open", np.float64, 0.1, 0, 50),
+    ],
+)
+def test_shares_add_up(cell, dtype, smoothing, levels, cut, folder):
+    """Forces, potentials and energy of two shares, and of two others that the same program takes
+    without being made anew. Neither reads what only the other computes."""
+    if cell == "open":
+        lattice, width = PaddedLattice(np.array(SPANS[cell]), 2.0), 1.0
+        positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
+    else:
+        vectors, grid = CELLS[cell]
+        counts = counts_matrix([[6, 0, 0], [2, 4, 0], [-2, 2, 6]] if levels else grid)
+        lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+        positions, charges, pairs = charges_in(-2, 3)
+    boxes = int(lattice.span.prod())
+    wanted = Specification(
+        lattice, 4, smoothing, charges, pairs, cell == "skewed" and not levels, dtype, levels
+    )
+    interface, small = Interface("mixed", 160), 1e-13 if dtype == np.float64 else 1e-6
+
+    def results(stages):
+        index = between_openmm(stages, positions)
+        if "outside" in stages.buffers:
+            stages.buffers["outside"][...] = 0
+        stages.run(width)
+        sums = Sums.from_buffer(stages.buffers["sums"])
+        forces, potentials = forces_in_openmm(stages, index), stages.buffers["potentials"]
+        return forces, potentials.astype(float), np.array(sums.energy), np.array(sums.squares)
+
+    whole = results(EmulatedStages(wanted, folder, interface))
+    for first_end in (cut, boxes - cut):
+        shares = []
+        for share in ((0, first_end), (first_end, boxes)):
+            stages = EmulatedStages(wanted, folder, interface, share=Share(0, 1, boxes))
+            stages.buffers["share"][...] = share
+            shares.append(results(stages))
+        for all_of_it, *parts in zip(whole[:3], *(each[:3] for each in shares), strict=True):
+            assert all(np.linalg.norm(part) > 0 for part in parts)
+            assert np.linalg.norm(sum(parts) - all_of_it) <= small * np.linalg.norm(all_of_it)
+        in_both = (shares[0][1] != 0) & (shares[1][1] != 0)
+        assert in_both.any() == (smoothing > 0)
+        if dtype is np.float32:  # without the particles whose parts are in both
+            assert 0.5 * whole[3] < shares[0][3] + shares[1][3] < whole[3]
+
+
+def test_a_share_has_no_virial():
+    wanted = Specification(
+        BoxLattice(np.diag((4, 4, 4)), np.eye(3), 1.87), 3, 0.0, np.ones(2), np.zeros((0, 2), int),
+        False,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="not for a share"):
+        build(wanted, DEVICE, with_virial=True, share=Share(0, 32, 64))
 
 
 def forces_in_openmm(stages, index) -> np.ndarray:

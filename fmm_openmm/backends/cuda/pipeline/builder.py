@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.program import Device, ProgramBuilder
+from fmm_openmm.backends.cuda.program import Device, ProgramBuilder, Share
 from fmm_openmm.box import BoxLattice
 
 TRACE_SIDE = 2
@@ -22,17 +22,20 @@ class Builder(ProgramBuilder):
         sets: sets of charges that are evaluated together.
         real, complex: types of the far and near field.
         virial: whether the stages also compute what the virial needs.
+        share: the boxes whose parts get results, or None: all.
+        targets: number of these boxes at most.
     """
 
     def __init__(
         self, lattice: BoxLattice, order: int, smoothing: float, n: int, dtype, device: Device,
-        levels: int = 0, sets: int = 1, virial: bool = False
+        levels: int = 0, sets: int = 1, virial: bool = False, share: Share | None = None
     ):  # fmt: skip
         super().__init__()
         self.lattice, self.order, self.smoothing, self.device = lattice, order, smoothing, device
         self.sets, self.virial = sets, virial
         self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
         self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
+        self.share, self.targets = share, share.most if share else self.boxes
         self.corners = 8 if smoothing > 0 else 1
         self.parts = n * self.corners
         self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)

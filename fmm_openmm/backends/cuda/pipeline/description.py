@@ -15,7 +15,7 @@ from fmm_openmm.backends.cuda.pipeline.p2p import exclusions, p2p
 from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
 from fmm_openmm.backends.cuda.pipeline.sort import clear_counts, clears_counts_late, sort
 from fmm_openmm.backends.cuda.pipeline.virial import virial
-from fmm_openmm.backends.cuda.program import Device, Interface, Program
+from fmm_openmm.backends.cuda.program import Device, Interface, Program, Share
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.driver import evaluate
@@ -79,16 +79,20 @@ class Description(Stages):
 
 def build(
     specification: Specification, device: Device, interface: Interface | None = None,
-    with_virial: bool = False
+    with_virial: bool = False, share: Share | None = None
 ) -> Program:  # fmt: skip
     """The program of one evaluation on a device, on OpenMM's arrays if these are given; or one that
-    leaves the virial, (3, 3) kJ/mol, in "virial", without levels.
+    leaves the virial, (3, 3) kJ/mol, in "virial", without levels; or one that
+    gives results to the parts of a share of the boxes.
 
     Raises:
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
-            harmonics the type or whose expansions the device's shared memory do not hold.
+            harmonics the type or whose expansions the device's shared memory do not hold; or the
+            virial of a share.
     """
-    b = builder(specification, device, virial=with_virial)
+    if share and with_virial:
+        raise UnsupportedError("the virial is computed for all boxes, not for a share")
+    b = builder(specification, device, virial=with_virial, share=share)
     return described(b, Description(b, specification, interface))
 
 
@@ -99,10 +103,11 @@ def described(b: Builder, stages: Description) -> Program:
 
 
 def builder(
-    specification: Specification, device: Device, sets: int = 1, virial: bool = False
-) -> Builder:
+    specification: Specification, device: Device, sets: int = 1, virial: bool = False,
+    share: Share | None = None
+) -> Builder:  # fmt: skip
     """What the stages of a program need before they are described: of one for so many sets of
-    charges, or with the virial.
+    charges, with the virial, or for a share of the boxes.
 
     Raises:
         UnsupportedError: see :func:`build`.
@@ -123,6 +128,7 @@ def builder(
         spec.levels,
         sets,
         virial,
+        share,
     )
     _shared(b, spec)
     return b
@@ -166,6 +172,7 @@ def _shared(b: Builder, specification: Specification) -> None:
         SETS=b.sets,
         FIELDS=1,
         VIRIAL=int(b.virial),
+        HAS_SHARE=int(b.share is not None),
         IMAGES=int(any(b.lattice.has_images)),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},
@@ -174,6 +181,7 @@ def _shared(b: Builder, specification: Specification) -> None:
     )
     b.buffer("parameters", 41, np.float64)
     b.table("background", coefficients(b.lattice), np.float64)
+    b.table("share", [b.share.first, b.share.end] if b.share else [0, b.boxes], np.int32)
     b.table("charges", specification.charges, b.real)
     b.table("slots", places, np.int32)
     b.buffer("moments", (b.sets, b.terms, *b.root.fft_shape), b.real)

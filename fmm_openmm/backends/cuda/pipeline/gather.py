@@ -30,11 +30,12 @@ def gather(
     )  # fmt: skip
     if interface:
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), "potentials_wanted")
+        last = "potentials_wanted", parts.start, "share"
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), *last)
         b.stage("export", phase=Phase.EXPORT)
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), "potentials_wanted")
+        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), *last)
     else:
         b.buffer("fields", (b.n, 3), b.real)
         b.buffer("forces", (b.n, 3), b.real)
-        b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces")
+        b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces", parts.start, "share")
     return "potentials", "fields"

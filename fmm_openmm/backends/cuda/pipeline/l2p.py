@@ -18,7 +18,7 @@ def l2p(b: Builder, parts: Parts, local: str) -> list[str]:
         boxes //= 2
     b.macros(L2P_WARPS=warps, L2P_BOXES=boxes)
     b.launch(
-        "l2p", (-(-b.boxes // boxes), b.sets), 128 * warps, parts.start, parts.x, "slots", local,
-        "trace", "far",
+        "l2p", (-(-b.targets // boxes), b.sets), 128 * warps, parts.start, parts.x, "slots", local,
+        "trace", "far", "share",
     )  # fmt: skip
     return ["far"]

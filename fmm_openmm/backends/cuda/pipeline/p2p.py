@@ -59,9 +59,10 @@ def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
         b.buffer("near_work", (b.boxes, 2, WORK_SUMS), b.real)
     b.wait("sorted", BACKGROUND)
     b.launch(
-        "p2p", b.boxes, P2P_BLOCK, np.int32(b.n), parts.start, parts.x, parts.particle, "place",
+        "p2p", b.targets, P2P_BLOCK, np.int32(b.n), parts.start, parts.x, parts.particle, "place",
         parts.box, parts.weight, "offsets", "shifts", near.offset, near.start, near.part,
-        "parameters", "potentials_wanted", *["near_work"] * b.virial, "near", stream=BACKGROUND,
+        "parameters", "potentials_wanted", *["near_work"] * b.virial, "near", "share",
+        stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)
     b.wait("near")
