@@ -41,13 +41,15 @@ class HostBridge:
     Attributes:
         handles: the :class:`FMMForce` objects that edit the definition.
         is_unpickled: whether OpenMM has unpickled the bridge, in which case it never frees it.
+        keeps_images: whether a Context has been checked to hand over positions that are not
+            wrapped, without which a force with a dipole term does not compute.
     """
 
     def __init__(self, definition: Definition | str | dict):
         self.uid = IDENTITY + uuid.uuid4().hex
         self.snapshots = Snapshots()
         self.handles: weakref.WeakSet = weakref.WeakSet()
-        self.is_unpickled = False
+        self.is_unpickled = self.keeps_images = False
         # Contexts in several threads share the solver and the charges it holds
         self._lock = threading.Lock()
         self._definition = definition
@@ -147,8 +149,18 @@ class HostBridge:
                     "add one particle to the force for each particle of the System before a "
                     "Context is created"
                 )
+            self._check_images()
             solver, positions, cell = self._loaded_solver(charges, positions, box_vectors)
             return solver.compute(positions, cell, **quantities)
+
+    def _check_images(self) -> None:
+        """Refuse a dipole term of positions that OpenMM may have wrapped."""
+        term = self.definition.options.dipole_term(self.fix_structure().boundary)
+        if term is not None and not self.keeps_images:
+            raise UnsupportedError(
+                f"`{term}` needs a Context that Python has made of the System with the force, not "
+                "one inside another force, whose positions may be wrapped"
+            )
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
         """Charges, shape (n,), e, and structure for a Context with the given global parameters."""

@@ -9,6 +9,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
+from fmm_openmm.integration.guard import images
 from fmm_openmm.oracle import ewald_sum
 from tests.integration.boxes import charges_and_pairs
 
@@ -112,6 +113,30 @@ def test_what_drops_the_term(ions):
         charges = fmm.ChargeSystem.from_openmm(ions.system, ions.positions)
     energy = charges.solver(tolerance=1e-7, slab_correction=True).compute(ions.positions).energy
     assert energy == pytest.approx(expected, rel=1e-6)
+
+
+def test_platforms_that_wrap_positions(ions, monkeypatch):
+    converted(ions, surface_dielectric=1.0)
+    cpu = openmm.Platform.getPlatformByName("CPU")
+    monkeypatch.setattr(images, "PLATFORMS", ("Reference",))
+    with pytest.raises(fmm.UnsupportedError, match="on the CPU platform it receives wrapped"):
+        openmm.Context(ions.system, openmm.VerletIntegrator(0.001), cpu)
+    context = openmm.Context(
+        ions.system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference")
+    )
+    context.setPositions(ions.positions)
+    assert np.isfinite(context.getState(energy=True).getPotentialEnergy()._value)
+
+
+def test_inside_another_force(ions):
+    """Where nothing can be checked nothing is computed."""
+    inner = fmm.FMMForce.from_nonbonded(ions.nonbonded, backend="cpu", slab_correction=True)
+    outer = openmm.CustomCVForce("coulomb")
+    outer.addCollectiveVariable("coulomb", inner)
+    ions.system.removeForce(0)
+    ions.system.addForce(outer)
+    with pytest.raises(openmm.OpenMMException, match="not one inside another force"):
+        ions.context().getState(energy=True)
 
 
 @pytest.mark.filterwarnings("ignore:`positions`. charges span")

@@ -6,13 +6,15 @@ Context, in ``openmm.Context(...)``, hence also in ``openmm.app.Simulation``, an
 ``force.updateParametersInContext(context)``. It is installed by the import of
 ``fmm_openmm.integration``, which every FMMForce causes, even one read from XML. Contexts that
 OpenMM creates itself, inside a ``CustomCVForce`` or an ``ATMForce``, are not checked. The same
-places warn about forces that a slab or wire does not suit."""
+places warn about forces that a slab or wire does not suit, and refuse platforms that a dipole term
+does not suit."""
 
 import functools
 
 import openmm
 
 from fmm_openmm.integration.guard.edits import check_sent, check_system, may_be_converted
+from fmm_openmm.integration.guard.images import check_images
 from fmm_openmm.integration.guard.vacuum import warn_about_vacuum
 from fmm_openmm.integration.guard.wrapping import wrap
 
@@ -22,22 +24,25 @@ _MARK = "_fmm_openmm_plain"
 
 def install() -> None:
     """Check the System of every new Context from now on. Further calls have no effect."""
-    for owner, name, check in _CHECKS:
-        wrap(owner, name, functools.partial(_checked, check), _MARK)
+    for owner, name, check, check_after in _CHECKS:
+        wrap(owner, name, functools.partial(_checked, check, check_after), _MARK)
 
 
 def remove() -> None:
     """Undo :func:`install`."""
-    for owner, name, _ in _CHECKS:
+    for owner, name, *_ in _CHECKS:
         setattr(owner, name, getattr(getattr(owner, name), _MARK, getattr(owner, name)))
 
 
-def _checked(check, method):
-    """``method`` preceded by a check with the same arguments, valid or not."""
+def _checked(check, check_after, method):
+    """``method`` preceded by a check with the same arguments, valid or not, and followed by one of
+    the object."""
 
     def checked(self, *args, **keywords):
         check(self, *args, **keywords)
-        return method(self, *args, **keywords)
+        result = method(self, *args, **keywords)
+        check_after(self)
+        return result
 
     return checked
 
@@ -62,9 +67,14 @@ def _check(system) -> None:
         warn_about_vacuum(system)
 
 
+def _check_context(context) -> None:
+    if may_be_converted(context.getSystem()):
+        check_images(context)
+
+
 _CHECKS = (
-    (openmm.Context, "__init__", _check_made),
-    (openmm.Context, "reinitialize", _check_reinitialized),
-    (openmm.NonbondedForce, "updateParametersInContext", _check_sent),
+    (openmm.Context, "__init__", _check_made, _check_context),
+    (openmm.Context, "reinitialize", _check_reinitialized, _check_context),
+    (openmm.NonbondedForce, "updateParametersInContext", _check_sent, lambda _: None),
 )
-"""Class, method, and check that precedes it."""
+"""Class, method, and the checks that precede and follow it."""
