@@ -35,7 +35,7 @@ def children(array: np.ndarray, counts: np.ndarray, parity: np.ndarray) -> np.nd
     Args:
         array: values at the boxes of a level, shape (boxes, ...); box numbers run fastest along the
             first axis.
-        counts: of the level, shape (3, 3).
+        counts: counts matrix of the level, shape (3, 3).
         parity: shape (3,).
     """
     n0, n1, n2 = np.diag(counts)

@@ -73,8 +73,8 @@ def _read(force: openmm.NonbondedForce, name: str, number: int, width: int) -> n
 
 
 def calls(force: openmm.Force, name: str, number: int, *columns: list):
-    """Call the method ``name`` of any force for each index below ``number`` and its entries of
-    ``columns``; an iterator over the results."""
+    """Iterate over the results of a force's method ``name``, called with each index below
+    ``number`` and the entries of ``columns`` at that index."""
     module = getattr(openmm, "_openmm", None)
     names = (f"{kind.__name__}_{name}" for kind in type(force).__mro__)
     function = next((getattr(module, each) for each in names if hasattr(module, each)), None)
