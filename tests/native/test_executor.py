@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
-from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase
+from fmm_openmm.backends.cuda.program import At, Interface, Launch, Phase, Share
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.box import BoxLattice, PaddedLattice
 from fmm_openmm.integration.native import plugin
@@ -156,6 +156,42 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
         assert executor.take_flag("outside")
         assert not executor.take_flag("outside")
     executor.end()
+
+
+def test_a_graph_takes_another_share_of_the_boxes(driver, folder):
+    """Whatever two shares a graph that was captured once computes, they add up to the forces and
+    the energy of all boxes."""
+    rng, n, width, span = np.random.default_rng(3), 60, 0.9, np.array([4, 5, 3])
+    lattice = BoxLattice.from_cell(np.diag(span).astype(float), np.diag(span), 1.87)
+    charges, none = rng.choice([-1.0, 1.0], n), np.zeros((0, 2), np.int64)
+    positions = width * rng.uniform(0, span, (n, 3))
+    wanted = Specification(lattice, 4, 0.05, charges, none, False, np.float64)
+
+    def made(share):
+        stages = EmulatedStages(wanted, folder, Interface("double", 64), share=share)
+        between_openmm(stages, positions)
+        return stages
+
+    whole, stages = made(None), made(Share(0, 60, 60))
+    whole.run(width)
+    executor, found = Executor(driver, stages), []
+    assert executor.upload("parameters", parameter_block(lattice, width)) == b""
+    executor.run(Phase.SETUP)
+    for share in ((0, 60), (0, 60), (0, 23), (23, 60), (0, 41), (41, 60)):
+        stages.buffers["force_buffer"][...] = 0
+        assert executor.upload("share", np.array(share, np.int32)) == b""
+        executor.evaluate()
+        forces = stages.buffers["force_buffer"].astype(np.int64) / 2**32
+        found.append((forces, executor.download("sums")[0]))
+    executor.end()
+    expected = whole.buffers["force_buffer"].astype(np.int64) / 2**32
+    for first, second in ((0, None), (1, None), (2, 3), (4, 5)):
+        forces, energy = found[first]
+        if second:
+            forces, energy = forces + found[second][0], energy + found[second][1]
+            assert np.linalg.norm(found[second][0]) > 0.1 * np.linalg.norm(expected)
+        np.testing.assert_allclose(forces, expected, rtol=0.0, atol=1e-8)
+        assert energy == pytest.approx(whole.buffers["sums"][0], rel=1e-12)
 
 
 def test_what_is_no_program_is_refused(driver):
