@@ -228,7 +228,9 @@ class DistributedSolver:
         charged = self._charges != 0.0
         weights, vectors = self._charges[charged] ** 2, fields[charged]
         squares = np.einsum("ij,ij->i", vectors, vectors)
-        sums = comm.gather((float(weights @ squares), float(weights @ squares**1.5)))
+        sums = comm.gather(
+            (float(weights @ squares), float(weights @ (squares * np.sqrt(squares))))
+        )
 
         def decide() -> bool:
             if not planner:

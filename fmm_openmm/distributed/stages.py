@@ -21,8 +21,7 @@ from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import convolve, transform, transform_back
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
-from fmm_openmm.backends.cpu.sort import sort
-from fmm_openmm.backends.pairs import partners
+from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.distributed.communication import exchange, exchange_rows
 from fmm_openmm.driver import evaluate
 from fmm_openmm.specification import Specification
@@ -33,7 +32,7 @@ class Links:
     """Excluded partners of the particles of a rank.
 
     Attributes, for k partners:
-        particle: index of the particle on this rank, shape (k,).
+        particle: index of the particle on this rank, shape (k,), ascending.
         partner: number of the partner among the particles of all ranks, shape (k,).
         rank: rank of the partner, shape (k,).
     """
@@ -51,12 +50,13 @@ class Links:
             offsets: number of the first particle of each rank and, last, of all particles.
         """
         both = np.concatenate([pairs, pairs[:, ::-1]])
-        first, second = np.searchsorted(offsets, both.T, side="right") - 1
-        order = np.argsort(first, kind="stable")
-        cuts = np.searchsorted(first[order], np.arange(1, len(offsets) - 1))
+        first, second = both[np.lexsort((both[:, 1], both[:, 0]))].T
+        rank = np.searchsorted(offsets, second, side="right") - 1
+        cuts = np.searchsorted(first, offsets[1:-1])
+        shares = (np.split(values, cuts) for values in (first, second, rank))
         return [
-            cls(both[rows, 0] - offset, both[rows, 1], second[rows])
-            for rows, offset in zip(np.split(order, cuts), offsets[:-1], strict=True)
+            cls(particle - offset, partner, other)
+            for offset, particle, partner, other in zip(offsets[:-1], *shares, strict=True)
         ]
 
 
@@ -104,44 +104,54 @@ class DistributedStages(CpuStages):
             own boxes first.
         """
         comm, links, charges = self._comm, self._links, self.given_charges
-        parts = sort(positions, charges, self.lattice, width, self.smoothing, self.dtype)
-        numbers = np.diff(parts.start)
+        first, box = number_boxes(positions, self.lattice, width, self.smoothing)[2:]
         if not self._boxes:
-            self._share_boxes(numbers)
-        self._sent = len(parts.x)
-        box = np.repeat(np.arange(len(numbers)), numbers)
+            self._share_boxes(np.bincount(box, minlength=self.lattice.size))
+        self._sent = len(box)
+        particle = np.repeat(np.arange(len(positions)), np.diff(first))
         owned, wanted = np.zeros((2, comm.size, len(positions)), bool)
-        for rank, own in enumerate(self._boxes):
-            owned[rank, parts.particle[parts.start[own.start] : parts.start[own.stop]]] = True
-            wanted[rank, parts.particle[self._near[rank, box]]] = True
+        owned[self._owner[box], particle] = True
+        for needed, near in zip(wanted, self._near, strict=True):
+            needed[particle[near[box]]] = True
         owner, link = np.nonzero(owned[:, links.particle])
-        asked = np.column_stack([owner, links.partner[link]])
-        for requests in exchange_rows(
-            comm, [asked[links.rank[link] == other] for other in range(comm.size)]
-        ):
+        asked, rank = np.column_stack([owner, links.partner[link]]), links.rank[link]
+        for requests in exchange_rows(comm, [asked[rank == other] for other in range(comm.size)]):
             wanted[requests[:, 0], requests[:, 1] - self._offset] = True
-        number = self._offset + np.arange(len(positions))
-        rows = np.column_stack([positions, charges, number])
-        first = exchange_rows(comm, [rows[mine] for mine in owned])
-        rest = exchange_rows(comm, [rows[mine] for mine in wanted & ~owned])
-        self._returned = np.cumsum([len(block) for block in first])
-        received = np.concatenate([*first, *rest])
-        pairs = np.column_stack([number[links.particle], links.partner])
-        excluded = np.concatenate(
-            exchange_rows(comm, [pairs[mine[links.particle]] for mine in owned])
-        )
+        rows = np.column_stack([positions, charges, self._offset + np.arange(len(positions))])
+        theirs = exchange_rows(comm, [rows[mine] for mine in owned])
+        near = exchange_rows(comm, [rows[mine] for mine in wanted & ~owned])
+        partners = exchange_rows(comm, [self._partners_of(mine) for mine in owned])
+        self._returned = np.cumsum([len(block) for block in theirs])
+        received = np.concatenate([*theirs, *near])
+        for block, place in zip(partners[1:], self._returned[:-1], strict=True):
+            block[:, 0] += place
+        self._exclude(np.concatenate(partners), received[:, 4].astype(np.int64))
         self.charges = np.ascontiguousarray(received[:, 3])
-        self._exclude(excluded, received[:, 4].astype(np.int64))
         return owned, np.ascontiguousarray(received[:, :3])
 
-    def _exclude(self, pairs: np.ndarray, number: np.ndarray) -> None:
-        """Exclude pairs of particle numbers, shape (k, 2), among the particles with the given
-        numbers."""
+    def _partners_of(self, mine: np.ndarray) -> np.ndarray:
+        """Partners of some particles of this rank: place among these, ascending, and number of the
+        partner, shape (k, 2)."""
+        kept = mine[self._links.particle]
+        places = np.cumsum(mine)[self._links.particle[kept]] - 1
+        return np.column_stack([places, self._links.partner[kept]])
+
+    def _exclude(self, partners: np.ndarray, number: np.ndarray) -> None:
+        """Make the lists of partners, each of which begins with the particle itself.
+
+        Args:
+            partners: place of the particle, ascending, and number of the partner, shape (k, 2).
+            number: of the particle in each place, shape (n,).
+        """
         order = np.argsort(number)
-        local = order[np.searchsorted(number, pairs, sorter=order)]
-        n = len(number)
-        key = np.unique(local.min(1) * n + local.max(1))
-        self.partner_start, self.partner = partners(np.column_stack([key // n, key % n]), n)
+        place = partners[:, 0]
+        everyone = np.arange(len(number) + 1)
+        self.partner_start = everyone + np.searchsorted(place, everyone)
+        self.partner = np.empty(self.partner_start[-1], np.int64)
+        self.partner[self.partner_start[:-1]] = everyone[:-1]
+        self.partner[np.arange(1, len(place) + 1) + place] = order[
+            np.searchsorted(number, partners[:, 1], sorter=order)
+        ]
 
     def _share_boxes(self, numbers: np.ndarray) -> None:
         """Share the boxes among the ranks, given the number of this rank's parts in each."""
@@ -152,6 +162,7 @@ class DistributedStages(CpuStages):
         cuts = np.searchsorted(below, below[-1] * np.arange(1, comm.size) / comm.size)
         bounds = [0, *cuts.tolist(), size]
         self._boxes = [slice(*pair) for pair in pairwise(bounds)]
+        self._owner = np.repeat(np.arange(comm.size), np.diff(bounds))
         mine = np.packbits(self._near_boxes(self._boxes[comm.rank]))
         packed = np.empty((comm.size, len(mine)), np.uint8)
         comm.Allgather(mine, packed)

@@ -16,7 +16,7 @@ pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
-LIMIT = 150
+LIMIT = 300
 """Seconds that the ranks may take."""
 
 

@@ -133,21 +133,28 @@ def _fill(
                 )
 
 
-def sort(
-    positions, charges, lattice: BoxLattice, width: float, smoothing: float, dtype
-) -> CpuParts:
-    """See :meth:`fmm_openmm.stages.Stages.sort`."""
+def number_boxes(
+    positions, lattice: BoxLattice, width: float, smoothing: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The boxes of the parts of particles: positions in box vectors, shape (n, 3); the faces that
+    they are near, shape (n, 3); the parts of particle i, ``first[i]:first[i + 1]``; and the number
+    of the box of each part."""
     n, inverse = len(positions), np.linalg.inv(lattice.boxes)
     scaled, side, first = np.empty((n, 3)), np.empty((n, 3), np.int8), np.zeros(n + 1, np.int64)
     _locate(positions, ORIGIN, inverse / width, smoothing, scaled, side, first[1:])
     np.cumsum(first, out=first)
-    m = int(first[-1])
-    number, place, start = (
-        np.empty(m, np.int64),
-        np.empty(m, np.int64),
-        np.zeros(lattice.size + 1, np.int64),
-    )
+    number = np.empty(first[-1], np.int64)
     _number(scaled, side, first, lattice.counts, number)
+    return scaled, side, first, number
+
+
+def sort(
+    positions, charges, lattice: BoxLattice, width: float, smoothing: float, dtype
+) -> CpuParts:
+    """See :meth:`fmm_openmm.stages.Stages.sort`."""
+    scaled, side, first, number = number_boxes(positions, lattice, width, smoothing)
+    m, inverse = len(number), np.linalg.inv(lattice.boxes)
+    place, start = np.empty(m, np.int64), np.zeros(lattice.size + 1, np.int64)
     _counting_sort(number, start, place)
     parts = CpuParts(
         particle=np.empty(m, np.int64),
