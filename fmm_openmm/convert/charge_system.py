@@ -96,7 +96,7 @@ class ChargeSystem:
         if self.positions is not None:
             set_field(self, "positions", check_positions(self.positions, len(charges)))
         if self.box_vectors is not None:
-            set_field(self, "box_vectors", _reduced_box(self.box_vectors))
+            set_field(self, "box_vectors", _reduced_box(self.box_vectors, str(self.boundary)))
         set_field(self, "boundary", self._checked_boundary())
 
     def _checked_boundary(self) -> str:
@@ -300,8 +300,22 @@ class ChargeSystem:
         return cls(**packages.from_ase(atoms, bonds))
 
 
-def _reduced_box(box_vectors) -> np.ndarray:
+def _reduced_box(box_vectors, boundary: str) -> np.ndarray:
     box = check_numbers(box_vectors, "nanometer", "box_vectors")
     if box.shape == (3, 3) and not np.triu(box, 1).any() and np.diag(box).min() > 0:
-        box = cells.reduced(box)
+        given, box = box, cells.reduced(box)
+        if boundary:
+            _check_images(given, box, Boundary.from_name(boundary))
     return check_box_vectors(box)
+
+
+def _check_images(given: np.ndarray, box: np.ndarray, boundary: Boundary) -> None:
+    """Refuse vectors of images that could be reduced only by vectors without images, which changes
+    the lattice."""
+    added = np.rint((box - given) @ np.linalg.inv(given))
+    if boundary.is_partial and added[np.ix_(boundary.periodic, boundary.free)].any():
+        raise ValueError(
+            f"`box_vectors` cannot be reduced with `boundary={boundary.name!r}`: a vector of the "
+            f"images would change by one without images, got {given.tolist()}: make the latter "
+            "perpendicular to the former"
+        )

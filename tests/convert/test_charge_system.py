@@ -148,6 +148,28 @@ def test_a_boundary_that_does_not_go_with_the_box(box, name):
         fmm.ChargeSystem([1.0], box_vectors=box, boundary=name)
 
 
+@pytest.mark.parametrize(
+    ("boundary", "box"),
+    [
+        ("wire", [[1, 0, 0], [0, 1, 0], [0, 0.7, 2]]),
+        ("ac", [[1, 0, 0], [0, 1, 0], [0, 0.7, 2]]),
+        ("b", [[1, 0, 0], [0.8, 1, 0], [0, 0, 2]]),
+    ],
+)
+def test_vectors_of_images_are_not_reduced_by_vectors_without(boundary, box):
+    """The sum would be over another lattice."""
+    with pytest.raises(ValueError, match=f"cannot be reduced with `boundary='{boundary}'`: "):
+        fmm.ChargeSystem([1.0, -1.0], None, box, boundary=boundary)
+
+
+def test_vectors_of_images_are_reduced_by_each_other():
+    box = np.array([[1.0, 0, 0], [0.8, 1, 0], [0.9, 0.7, 2]])
+    found = fmm.ChargeSystem([1.0, -1.0], None, box, boundary="slab").box_vectors
+    assert found[:2] == pytest.approx(np.array([[1, 0, 0], [-0.2, 1, 0]]))
+    found = fmm.ChargeSystem([1.0, -1.0], None, [box[0], [0, 1, 0], [0.9, 0, 2]], boundary="ac")
+    assert found.box_vectors[2] == pytest.approx(np.array([-0.1, 0, 2]))
+
+
 def test_a_slab_of_openmm_is_unwrapped():
     system = openmm.System()
     system.setDefaultPeriodicBoxVectors(*np.diag([1.0, 1.0, 4.0]))
