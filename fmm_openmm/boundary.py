@@ -160,7 +160,12 @@ def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
         return
     total = net_charge(charges)
     if total:
+        sheets = (
+            ", or give a CoulombSolver sheets (`neutralization`)"
+            if boundary == Boundary.from_name("slab")
+            else ""
+        )
         raise UnsupportedError(
             f"`charges` must be neutral in total with `boundary={boundary.name!r}`, "
-            f"got a net charge of {total:.6g} e: add counterions"
+            f"got a net charge of {total:.6g} e: add counterions{sheets}"
         )

@@ -28,15 +28,15 @@ doi:10.1063/1.479595; with a net charge V. Ballenegger, A. Arnold and J. J. Cerd
 131, 094107 (2009), doi:10.1063/1.3216473.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fmm_openmm.arrays import namespace
 from fmm_openmm.boundary import Boundary, net_charge
 from fmm_openmm.checks import check_number
 from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.placed_term import PlacedTerm
 from fmm_openmm.units import COULOMB_CONSTANT
 
 NORMAL = 2
@@ -129,11 +129,8 @@ class DipoleTerm:
             )
 
 
-class PlacedDipoleTerm:
+class PlacedDipoleTerm(PlacedTerm):
     """A :class:`DipoleTerm` of particles at fixed positions.
-
-    Results are of the kind of the positions, NumPy's or CuPy's, float64. Sums are over elements:
-    no library of linear algebra is needed.
 
     Args:
         term: the term.
@@ -142,11 +139,7 @@ class PlacedDipoleTerm:
     """
 
     def __init__(self, term: DipoleTerm, positions: Any, cell: np.ndarray):
-        self._xp = namespace(positions)
-        x = self._xp.asarray(positions, dtype=np.float64)
-        # The term does not depend on the origin, but its rounding errors do.
-        self._origin = x.mean(0)
-        self._x = x - self._origin
+        super().__init__(positions)
         self._is_slab = term.slab_correction
         strength = 2.0 * np.pi * COULOMB_CONSTANT / float(np.prod(np.diag(cell)))
         if self._is_slab:
@@ -157,17 +150,15 @@ class PlacedDipoleTerm:
             self._strengths = dict.fromkeys(range(3), strength)
             self._constant = 0.0
 
-    def _moments(self, charges: Any):
+    def _moments(self, total: Any) -> Any:
         """Charge (K,), dipole moment (K, 3) and the weighted second moment
-        :math:`\\sum_a c_a T_{aa}` (K,) of sets of charges, shape (K, n)."""
-        xp, x = self._xp, self._x
-        dipole = xp.stack([(charges * x[:, axis]).sum(1) for axis in range(3)], 1)
-        weights = sum(c * x[:, axis] ** 2 for axis, c in self._strengths.items())
-        return charges.sum(1), dipole, (charges * weights).sum(1)
+        :math:`\\sum_a c_a T_{aa}` (K,)."""
+        x = self._x
+        dipole = self._xp.stack([total(x[:, axis]) for axis in range(3)], 1)
+        second = total(sum(c * x[:, axis] ** 2 for axis, c in self._strengths.items()))
+        return total(self._xp.ones(len(x))), dipole, second
 
-    def _evaluated(self, moments, x: Any, fields: bool = True):
-        """Potentials (K, m) and fields (K, m, 3), or None, at x, shape (m, 3), relative to the
-        origin."""
+    def _evaluated(self, moments: Any, x: Any, fields: bool = True) -> tuple[Any, Any]:
         charge, dipole, second = moments
         potentials = self._xp.zeros((len(charge), len(x)))
         potentials -= (charge * self._constant + second)[:, None]
@@ -179,8 +170,7 @@ class PlacedDipoleTerm:
                 field[:, :, axis] = 2.0 * c * (charge[:, None] * along - moment)
         return potentials, field
 
-    def _matrix(self, moments):
-        """``sum_i q_s,i phi_t,i`` of sets, shape (K, K)."""
+    def _matrix(self, moments: Any) -> Any:
         charge, dipole, second = moments
         matrix = -(charge[:, None] * second + second[:, None] * charge)
         matrix -= self._constant * charge[:, None] * charge
@@ -188,7 +178,7 @@ class PlacedDipoleTerm:
             matrix += 2.0 * c * dipole[:, None, axis] * dipole[:, axis]
         return matrix
 
-    def _virial(self, charges: Any, moments):
+    def _virial(self, charges: Any, moments: Any) -> Any:
         """-dE/dstrain of a set of charges, shape (n,); shape (3, 3). With the volume V and lengths
         along the normal, the energy of a slab scales as their square over V."""
         charge, dipole, _ = moments
@@ -200,85 +190,6 @@ class PlacedDipoleTerm:
         second = xp.stack([xp.stack(row) for row in products])
         stretched = dipole[0, :, None] * dipole[0] - charge[0] * second
         return energy * xp.eye(3) - 2.0 * self._strengths[0] * stretched
-
-    def evaluate(self, charges: Any) -> tuple[Any, Any, Any]:
-        """The energy, kJ/mol, potentials (n,), kJ/mol/e, and fields (n, 3), kJ/mol/nm/e, of
-        charges, shape (n,), e."""
-        moments = self._moments(self._xp.asarray(charges, dtype=np.float64)[None])
-        potentials, fields = self._evaluated(moments, self._x)
-        return 0.5 * self._matrix(moments)[0, 0], potentials[0], fields[0]
-
-    def add(self, result: Any, charges: Any, points: Any = None) -> Any:
-        """A :class:`fmm_openmm.results.CoulombResult`, or one of the oracle, with the term.
-
-        Args:
-            result: of these positions without the term; its arrays are left as they are.
-            charges: shape (n,), e.
-            points: shape (m, 3), nm, where the result has potentials and fields, too.
-        """
-        xp = self._xp
-        q = xp.asarray(charges, dtype=np.float64)
-        energy, potentials, fields = self.evaluate(q)
-        added = {
-            "energy": energy.reshape(1) if np.ndim(result.energy) else float(energy),
-            "forces": q[:, None] * fields,
-            "potentials": potentials,
-            "fields": fields,
-        }
-        moments = self._moments(q[None])
-        if getattr(result, "virial", None) is not None:
-            added["virial"] = self._virial(q, moments)
-        if points is not None:
-            x = xp.asarray(points, dtype=np.float64) - self._origin
-            potentials, fields = self._evaluated(moments, x)
-            added |= {"point_potentials": potentials[0], "point_fields": fields[0]}
-        return _with_added(result, added)
-
-    def add_to_sets(self, result: Any, charges: Any) -> Any:
-        """A :class:`fmm_openmm.results.ChargeSetsResult` with the term of its sets of charges,
-        shape (K, n), e."""
-        q = self._xp.asarray(charges, dtype=np.float64)
-        moments = self._moments(q)
-        potentials, fields = self._evaluated(moments, self._x, result.fields is not None)
-        added = {"potentials": potentials, "matrix": self._matrix(moments)}
-        if fields is not None:
-            added |= {"fields": fields, "forces": q[:, :, None] * fields}
-        return _with_added(result, added)
-
-    def among_groups(self, charges: Any, group: np.ndarray) -> Any:
-        """What the term adds to the energies among groups, shape (G, G), kJ/mol; arguments as of
-        :meth:`fmm_openmm.charge_sets.CoulombMatrix.among_groups`."""
-        xp = self._xp
-        q = xp.asarray(charges, dtype=np.float64)
-        groups, of = 1 + int(group.max()), xp.asarray(group)
-
-        def total(values):
-            return xp.bincount(of, weights=values, minlength=groups)
-
-        x, weights = self._x, sum(c * self._x[:, a] ** 2 for a, c in self._strengths.items())
-        dipole = xp.stack([total(q * x[:, axis]) for axis in range(3)], 1)
-        return 0.5 * self._matrix((total(q), dipole, total(q * weights)))
-
-    def operator(self, inner: Any) -> Any:
-        """A linear operator of charges, SciPy's or CuPy's, with the term."""
-
-        def product(columns):
-            sets = self._xp.asarray(columns, dtype=np.float64).reshape(len(self._x), -1).T
-            added, _ = self._evaluated(self._moments(sets), self._x, fields=False)
-            return inner.dot(columns) + added.T.reshape(columns.shape)
-
-        return type(inner)(
-            inner.shape, matvec=product, rmatvec=product, matmat=product, dtype=inner.dtype
-        )
-
-
-def _with_added(result: Any, added: dict[str, Any]) -> Any:
-    """A result with arrays added to its own, in the precision of these."""
-    changed: dict[str, Any] = {}
-    for name, term in added.items():
-        value = getattr(result, name)
-        changed[name] = value + (term if isinstance(value, float) else term.astype(value.dtype))
-    return replace(result, **changed)
 
 
 def add_dipole_term(

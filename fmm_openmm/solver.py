@@ -21,7 +21,7 @@ from fmm_openmm.checks import (
     check_points,
     check_positions,
 )
-from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm, PlacedDipoleTerm
+from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import Evaluation
 from fmm_openmm.implementations import (
@@ -31,12 +31,14 @@ from fmm_openmm.implementations import (
     warn_if_literature,
 )
 from fmm_openmm.options import lists_options, suggests_keywords
+from fmm_openmm.placed_term import PlacedTerm
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
 from fmm_openmm.results import (
     ChargeSetsResult,
     CoulombResult,
     like,
 )
+from fmm_openmm.sheets import Sheets
 from fmm_openmm.sums import SumParameters
 
 if TYPE_CHECKING:
@@ -101,6 +103,10 @@ class CoulombSolver:
             The charges must be neutral in total. For this term and for ``slab_correction`` the
             dipole moment is that of the positions as they are given: ions must not be wrapped, and
             molecules must be whole.
+        neutralization: heights along z, shape (k,), nm, of uniform sheets that carry the opposite
+            of a slab's net charge in equal parts: of one sheet, or of two walls. The energy is that
+            of charges and sheets, and forces are those of both. Without sheets a net charge is
+            refused.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
@@ -129,6 +135,7 @@ class CoulombSolver:
         method: str = "fmm",
         slab_correction: bool = False,
         surface_dielectric: float = TIN_FOIL,
+        neutralization: "ArrayLike | None" = None,
         **options: "Unpack[RequestKeywords]",
     ):
         self._boundary = Boundary.from_name(boundary)
@@ -136,12 +143,14 @@ class CoulombSolver:
         check_choice(backend, BACKENDS, "backend")
         checked = check_charges(charges)
         self._count = len(checked)
-        check_neutral(checked, self._boundary)
-        self._dipole_term = DipoleTerm.from_options(
-            slab_correction, surface_dielectric, self._boundary
-        )
-        if self._dipole_term is not None:
-            self._dipole_term.check_charges(checked)
+        self._term: DipoleTerm | Sheets | None = Sheets.from_option(neutralization, self._boundary)
+        if self._term is None:
+            self._term = DipoleTerm.from_options(
+                slab_correction, surface_dielectric, self._boundary
+            )
+        else:  # refuses both
+            DipoleTerm.from_options(slab_correction, surface_dielectric, self._boundary)
+        self._check_net_charge(checked)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
         if box_vectors is None and not self._boundary.is_open:
@@ -236,9 +245,7 @@ class CoulombSolver:
             raise ValueError(
                 f"`charges` must have shape {(self._count,)} as at creation, got {replaced.shape}"
             )
-        check_neutral(replaced, self._boundary)
-        if self._dipole_term is not None:
-            self._dipole_term.check_charges(replaced)
+        self._check_net_charge(replaced)
         self.evaluation.set_charges(replaced)
 
     @overload
@@ -316,7 +323,7 @@ class CoulombSolver:
         """
         frame = self._frame(box_vectors)
         if frame.is_users:
-            return self._with_dipole_term(
+            return self._with_term(
                 self._computed_for(positions, frame.cell, charges, points, virial, fields),
                 positions,
                 frame.cell,
@@ -327,6 +334,7 @@ class CoulombSolver:
         if points is not None:
             points = check_points(to_host(points)) @ frame.axes
         result = self._computed_for(x, frame.cell, charges, points, virial, fields)
+        result = self._with_term(result, x, frame.cell, charges, points)
         return like(_turned_back(result, frame.axes), positions)
 
     def _computed_for(
@@ -348,13 +356,20 @@ class CoulombSolver:
             return self.evaluation.with_virial(positions, cell)
         return self.evaluation.at_points(positions, cell, points, virial)
 
-    def _with_dipole_term(
+    def _check_net_charge(self, charges: Any) -> None:
+        """Refuse a net charge that nothing neutralises."""
+        if self._term is None:
+            check_neutral(charges, self._boundary)
+        else:
+            self._term.check_charges(charges)
+
+    def _with_term(
         self, result, positions, cell: np.ndarray | None, charges, points
     ) -> CoulombResult | ChargeSetsResult:
-        """A result with the dipole term, if there is one; arguments as of :meth:`compute`."""
-        if self._dipole_term is None:
+        """A result with the dipole term or sheets, if any; arguments as of :meth:`compute`."""
+        if self._term is None:
             return result
-        placed = self._place_dipole_term(positions, cell, is_on_device(result.potentials))
+        placed = self._place_term(positions, cell, is_on_device(result.potentials))
         if charges is not None:
             if not is_on_device(charges):
                 charges = check_charge_sets(charges, self._count)
@@ -363,9 +378,9 @@ class CoulombSolver:
             points = check_points(points)
         return placed.add(result, self.evaluation.newest_charges, points)
 
-    def _place_dipole_term(self, positions, cell, on_device: bool) -> PlacedDipoleTerm:
-        """The dipole term at positions, on the host or the device."""
-        term: Any = self._dipole_term
+    def _place_term(self, positions, cell, on_device: bool) -> PlacedTerm:
+        """The dipole term or the sheets at positions, on the host or the device."""
+        term: Any = self._term
         if on_device and is_on_device(positions):
             return term.at(positions, cell)
         x = check_positions(to_host(positions), self._count)
@@ -413,9 +428,9 @@ class CoulombSolver:
         x, group = self._turned(positions, frame), check_groups(to_host(groups), self._count)
         matrix = self.evaluation.matrix(x, frame.cell)
         energies = matrix.among_groups(self.evaluation.charges, group)
-        if self._dipole_term is None:
+        if self._term is None:
             return energies
-        placed = self._place_dipole_term(x, frame.cell, is_on_device(energies))
+        placed = self._place_term(x, frame.cell, is_on_device(energies))
         return energies + placed.among_groups(self.evaluation.charges, group)
 
     def coulomb_operator(
@@ -438,10 +453,10 @@ class CoulombSolver:
         frame = self._frame(box_vectors)
         x = self._turned(positions, frame)
         matrix = self.evaluation.matrix(x, frame.cell)
-        if self._dipole_term is None:
+        if self._term is None:
             return matrix.operator()
         on_device = isinstance(matrix, DeviceCoulombMatrix)
-        return self._place_dipole_term(x, frame.cell, on_device).operator(matrix.operator())
+        return self._place_term(x, frame.cell, on_device).operator(matrix.operator())
 
     def _require_fmm(self, name: str) -> None:
         if self._method != "fmm":

@@ -27,7 +27,18 @@ BASE = [
     "display",
     "progress",
 ]
-SHAPE = [*BASE, "checks", "options", "boundary", "dipole_term", "box", "octree", "specification"]
+SHAPE = [
+    *BASE,
+    "checks",
+    "options",
+    "boundary",
+    "placed_term",
+    "dipole_term",
+    "sheets",
+    "box",
+    "octree",
+    "specification",
+]
 DATA = [*SHAPE, "expansions"]
 PIPELINE = [*DATA, "stages", "driver", "backends"]
 SOLVER = [*PIPELINE, "planning", "sums", "results", "charge_sets", "evaluation", "solver"]
@@ -47,7 +58,9 @@ MAY_IMPORT = {
     "checks": BASE,
     "options": [*BASE, "checks"],
     "boundary": ["checks", "errors"],
-    "dipole_term": [*BASE, "checks", "boundary"],
+    "placed_term": ["arrays"],
+    "dipole_term": [*BASE, "checks", "boundary", "placed_term"],
+    "sheets": [*BASE, "checks", "boundary", "placed_term"],
     "box": [*BASE, "checks", "boundary"],
     "octree": ["box"],
     "specification": ["box"],

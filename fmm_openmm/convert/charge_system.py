@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         method: str
         slab_correction: bool
         surface_dielectric: float
+        neutralization: "ArrayLike | None"
 
 
 KIND = "fmm_openmm ChargeSystem"
