@@ -41,7 +41,7 @@ class DistributedSolver:
     message. Any other failure of a rank within a call ends all of them.
 
     Args:
-        comm: communicator of mpi4py, which the solver duplicates.
+        comm: communicator of mpi4py; only collective operations are called on it.
         charges: of the particles of this rank, shape (n,), e; n may be 0.
         box_vectors, tolerance, boundary, precision, exclusions_periodic: as for ``CoulombSolver``,
             the same on every rank.
@@ -75,7 +75,7 @@ class DistributedSolver:
         **options: "Unpack[RequestKeywords]",
     ):
         with shared_fate(comm):
-            self._comm = comm.Dup()
+            self._comm = comm
 
             def check():
                 self._boundary = Boundary.from_name(boundary)
