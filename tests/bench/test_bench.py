@@ -739,7 +739,7 @@ def test_precisions():
 def test_md_takes_the_best_cutoff_of_pme(accepted, slower, best, monkeypatch):
     """The fastest, or, if the force errors are too large, the most accurate."""
 
-    def timed(context, sample):
+    def timed(context, sample, evaporates):
         context.setPositions(sample.positions)
         return nonbonded(context.getSystem()).getCutoffDistance()._value ** slower, 10
 
@@ -793,7 +793,7 @@ def test_md_leaves_the_system_as_it_was():
 def test_md_reports_a_failure(broken, bench, monkeypatch):
     usual = md.timed_steps
 
-    def timed(context, sample):
+    def timed(context, sample, evaporates):
         system = context.getSystem()
         is_pme = nonbonded(system).getNonbondedMethod() == openmm.NonbondedForce.PME
         if (broken == "FMM" and find_fmm(system)) or (broken == "PME" and is_pme):
