@@ -5,6 +5,7 @@ Results are of the kind of the positions, NumPy's or CuPy's, float64. Sums are o
 library of linear algebra is needed.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from fmm_openmm.arrays import namespace
 
 
-class PlacedTerm:
+class PlacedTerm(ABC):
     """A term of particles at fixed positions; subclasses know its moments.
 
     Args:
@@ -28,23 +29,23 @@ class PlacedTerm:
         self._origin = x.mean(0) if origin is None else self._xp.asarray(origin)
         self._x = x - self._origin
 
+    @abstractmethod
     def _moments(self, total: Any) -> Any:
         """Moments of K sets of charges, each of shape (K, ...), where ``total`` takes values, shape
         (n,), to their sums weighted by the charges, shape (K,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _evaluated(self, moments: Any, x: Any, fields: bool = True) -> tuple[Any, Any]:
         """Potentials (K, m) and fields (K, m, 3), or None, at x, shape (m, 3), relative to the
         origin."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _matrix(self, moments: Any) -> Any:
         """``sum_i q_s,i phi_t,i`` of sets, shape (K, K)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _virial(self, charges: Any, moments: Any) -> Any:
         """-dE/dstrain of a set of charges, shape (n,); shape (3, 3)."""
-        raise NotImplementedError
 
     def _moments_of(self, charges: Any) -> Any:
         """Moments of sets of charges, shape (K, n)."""
@@ -53,7 +54,12 @@ class PlacedTerm:
     def evaluate(self, charges: Any) -> tuple[Any, Any, Any]:
         """The energy, kJ/mol, potentials (n,), kJ/mol/e, and fields (n, 3), kJ/mol/nm/e, of
         charges, shape (n,), e."""
-        moments = self._moments_of(self._xp.asarray(charges, dtype=np.float64)[None])
+        return self._from_moments(
+            self._moments_of(self._xp.asarray(charges, dtype=np.float64)[None])
+        )
+
+    def _from_moments(self, moments: Any) -> tuple[Any, Any, Any]:
+        """:meth:`evaluate` for the moments of one set of charges."""
         potentials, fields = self._evaluated(moments, self._x)
         return 0.5 * self._matrix(moments)[0, 0], potentials[0], fields[0]
 
@@ -67,14 +73,14 @@ class PlacedTerm:
         """
         xp = self._xp
         q = xp.asarray(charges, dtype=np.float64)
-        energy, potentials, fields = self.evaluate(q)
+        moments = self._moments_of(q[None])
+        energy, potentials, fields = self._from_moments(moments)
         added = {
             "energy": energy.reshape(1) if np.ndim(result.energy) else float(energy),
             "forces": q[:, None] * fields,
             "potentials": potentials,
             "fields": fields,
         }
-        moments = self._moments_of(q[None])
         if getattr(result, "virial", None) is not None:
             added["virial"] = self._virial(q, moments)
         if points is not None:

@@ -105,9 +105,9 @@ class PlacedSheets(PlacedTerm):
         return total(ones), self._strength * total(self._distances(self._x))
 
     def _evaluated(self, moments: Any, x: Any, fields: bool = True) -> tuple[Any, Any]:
-        charge, beside = moments
+        charge, with_sheets = moments
         potentials = charge[:, None] * (self._strength * self._distances(x) + self._constant)
-        potentials += beside[:, None]
+        potentials += with_sheets[:, None]
         if not fields:
             return potentials, None
         field = self._xp.zeros((*potentials.shape, 3))
@@ -116,8 +116,8 @@ class PlacedSheets(PlacedTerm):
         return potentials, field
 
     def _matrix(self, moments: Any) -> Any:
-        charge, beside = moments
-        crossed = charge[:, None] * beside
+        charge, with_sheets = moments
+        crossed = charge[:, None] * with_sheets
         return crossed + crossed.T + self._constant * charge[:, None] * charge
 
     def _virial(self, charges: Any, moments: Any) -> Any:

@@ -282,7 +282,8 @@ def test_energies_of_trial_scalings_of_a_membrane(tolerance, asked):
 
 
 def test_boxes_of_a_slab_serve_its_area(library, water):
-    """Of one shape and any size, with one third vector; they stay about the slab's middle."""
+    """The boxes of a slab serve every cell with an area of the same shape, of any size, and the
+    same third vector. They stay centred on the slab."""
     box = in_vacuum(water, "slab")
     cell, (scale, farthest) = box.cell, (1.03, 2.2)
     cell[2, :2] = 0.3, -0.2

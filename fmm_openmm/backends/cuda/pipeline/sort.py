@@ -84,10 +84,12 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:
     real = np.float64 if interface.precision == "double" else np.float32
-    kernel = "locate_atoms"
-    if b.lattice.is_padded:
-        kernel = "bring_layer" if b.lattice.boundary.is_partial else "bring_positions"
-    if kernel == "bring_layer":
+    if not b.lattice.is_padded:
+        kernel = "locate_atoms"
+    elif not b.lattice.boundary.is_partial:
+        kernel = "bring_positions"
+    else:
+        kernel = "bring_layer"
         b.buffer("layer", sizeof(Layer) // 8, np.float64)
     b.stage("sort", "openmm", **{kernel: 0})
     b.macros(
