@@ -483,7 +483,7 @@ def test_a_force_group_of_reciprocal_space_is_warned_of(chains, group, warns):
     texts = [str(each.message) for each in caught]
     assert len(texts) == warns
     assert all(
-        "in force group 1: all of the FMMForce is in group 2; force.setForceGroup()" in text
+        "in force group 1: the whole FMMForce is in group 2; force.setForceGroup()" in text
         for text in texts
     )
 
