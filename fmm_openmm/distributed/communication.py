@@ -72,7 +72,9 @@ def exchange(comm, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
     sent = np.array([block.size for block in blocks])
     received = np.empty_like(sent)
     comm.Alltoall(sent, received)
-    outgoing = np.concatenate([block.reshape(-1) for block in blocks])
+    outgoing = np.empty(sent.sum(), blocks[0].dtype)
+    for part, block in zip(np.split(outgoing, np.cumsum(sent)[:-1]), blocks, strict=True):
+        part.reshape(block.shape)[...] = block
     incoming = np.empty(received.sum(), outgoing.dtype)
     comm.Alltoallv([outgoing, sent], [incoming, received])
     return np.split(incoming, np.cumsum(received)[:-1])

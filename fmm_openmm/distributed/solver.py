@@ -99,7 +99,7 @@ class DistributedSolver:
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
             everything = self._comm.gather((self._charges, numbers, pairs))
             self._planner: Any = None
-            self._offset, self._links = self._comm.scatter(
+            self._links = self._comm.scatter(
                 agree(self._comm, lambda: everything and self._arrange(request, everything))
             )
             self._largest = self._highest(np.abs(self._charges).max(initial=0.0))
@@ -107,9 +107,8 @@ class DistributedSolver:
             self._stages: Any = None
             self._parameters: FMMParameters | None = None
 
-    def _arrange(self, request: Request, everything: list) -> list[tuple[int, Links]]:
-        """On rank 0: make the planner, and return the number of the first particle and the links of
-        each rank."""
+    def _arrange(self, request: Request, everything: list) -> list[Links]:
+        """On rank 0: make the planner, and return the links of each rank."""
         charges, numbers, pairs = zip(*everything, strict=True)
         offsets = np.cumsum([0, *map(len, charges)])
         merged = check_charges(np.concatenate(charges))
@@ -124,7 +123,7 @@ class DistributedSolver:
         problem = Problem(request, load, excluded, self._periodic, cell)
         self._all_charges = merged
         self._planner = Planner(problem, memory=2, fixed_cell=True)
-        return list(zip(offsets[:-1].tolist(), Links.by_rank(excluded, offsets), strict=True))
+        return Links.by_rank(excluded, offsets)
 
     @property
     def parameters(self) -> FMMParameters | None:
@@ -183,16 +182,17 @@ class DistributedSolver:
         """The boxes, with the stages made for them, and whether forces must show that their
         precision suffices."""
         comm, planner = self._comm, self._planner
-        low, high = x.min(0, initial=np.inf), x.max(0, initial=-np.inf)
-        ends = comm.gather((low, high))
-        bounds, chooses = None, False
-        if planner:
-            lows, highs = zip(*ends, strict=True)
-            bounds = np.array([np.min(lows, 0), np.max(highs, 0)])
-            chooses = planner.problem.uses_region and not planner.fits(bounds, cell)
-        if comm.bcast(chooses):
-            everywhere = comm.gather(x)
-            bounds = everywhere and np.concatenate(everywhere)
+        bounds = None
+        if not self._boundary.fills_space:  # else the boxes cover the cell
+            ends = comm.gather((x.min(0, initial=np.inf), x.max(0, initial=-np.inf)))
+            chooses = False
+            if planner:
+                lows, highs = zip(*ends, strict=True)
+                bounds = np.array([np.min(lows, 0), np.max(highs, 0)])
+                chooses = planner.problem.uses_region and not planner.fits(bounds, cell)
+            if comm.bcast(chooses):
+                everywhere = comm.gather(x)
+                bounds = everywhere and np.concatenate(everywhere)
 
         def plan() -> tuple[int, Boxes, bool] | None:
             if not planner:
@@ -214,9 +214,7 @@ class DistributedSolver:
                 np.dtype(p.precision),
             )
             self._stages = None  # whose memory the new ones may need
-            self._stages = DistributedStages(
-                comm, specification, self._offset, self._charges, self._links
-            )
+            self._stages = DistributedStages(comm, specification, self._charges, self._links)
             self._choice = choice
         return boxes, examine
 

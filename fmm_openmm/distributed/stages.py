@@ -33,7 +33,7 @@ class Links:
 
     Attributes, for k partners:
         particle: index of the particle on this rank, shape (k,), ascending.
-        partner: number of the partner among the particles of all ranks, shape (k,).
+        partner: index of the partner on its own rank, shape (k,).
         rank: rank of the partner, shape (k,).
     """
 
@@ -53,11 +53,15 @@ class Links:
         first, second = both[np.lexsort((both[:, 1], both[:, 0]))].T
         rank = np.searchsorted(offsets, second, side="right") - 1
         cuts = np.searchsorted(first, offsets[1:-1])
-        shares = (np.split(values, cuts) for values in (first, second, rank))
+        shares = (np.split(values, cuts) for values in (first, second - offsets[rank], rank))
         return [
             cls(particle - offset, partner, other)
             for offset, particle, partner, other in zip(offsets[:-1], *shares, strict=True)
         ]
+
+    def where(self, kept: np.ndarray) -> "Links":
+        """Some of the links."""
+        return Links(self.particle[kept], self.partner[kept], self.rank[kept])
 
 
 class DistributedStages(CpuStages):
@@ -67,17 +71,15 @@ class DistributedStages(CpuStages):
     Args:
         comm: the communicator.
         specification: what is computed. Its charges and exclusions are ignored.
-        offset: number of the first particle of this rank.
         charges: of the particles of this rank, shape (n,), e.
         links: their excluded partners.
     """
 
-    def __init__(
-        self, comm, specification: Specification, offset: int, charges: np.ndarray, links: Links
-    ):
+    def __init__(self, comm, specification: Specification, charges: np.ndarray, links: Links):
         super().__init__(specification)
-        self._comm, self._offset, self._links = comm, offset, links
-        self.given_charges = charges
+        self._comm, self.given_charges = comm, charges
+        here = links.rank == comm.rank
+        self._links_here, self._links_away = links.where(here), links.where(~here)
         self._terms = _ranges((self.order + 1) ** 2, comm.size)
         self._waves = _ranges(self.operator.shape[1], comm.size)
         self.operator = np.ascontiguousarray(self.operator[:, self._waves[comm.rank]])
@@ -87,23 +89,24 @@ class DistributedStages(CpuStages):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see
         :func:`fmm_openmm.driver.evaluate`."""
         owned, copies = self._distribute(positions, width)
-        potentials, fields = evaluate(self, copies, width)
-        results = np.column_stack([potentials, fields])[: self._returned[-1]]
+        self._is_own = np.zeros(len(copies), bool)
+        results = np.column_stack(evaluate(self, copies, width))
+        blocks = [results[block][self._is_own[block]] for block in self._blocks]
         total = np.zeros((len(positions), 4))
-        blocks = np.split(results, self._returned[:-1])
         for mine, part in zip(owned, exchange_rows(self._comm, blocks), strict=True):
             total[mine] += part
         return total[:, 0].copy(), total[:, 1:].copy()
 
-    def _distribute(self, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+    def _distribute(
+        self, positions: np.ndarray, width: float
+    ) -> tuple[list[np.ndarray], np.ndarray]:
         """Send particles to the ranks that need them.
 
         Returns:
-            which particles of this rank have parts in the boxes of each rank, shape (ranks, n);
-            and the positions of the particles that this rank has received, those with parts in its
-            own boxes first.
+            for each rank which particles of this one have parts in its boxes, and the positions of
+            the particles that this rank has received.
         """
-        comm, links, charges = self._comm, self._links, self.given_charges
+        comm = self._comm
         first, box = number_boxes(positions, self.lattice, width, self.smoothing)[2:]
         if not self._boxes:
             self._share_boxes(np.bincount(box, minlength=self.lattice.size))
@@ -113,45 +116,72 @@ class DistributedStages(CpuStages):
         owned[self._owner[box], particle] = True
         for needed, near in zip(wanted, self._near, strict=True):
             needed[particle[near[box]]] = True
+        for needed, mine in zip(wanted, owned, strict=True):
+            needed[self._links_here.partner[mine[self._links_here.particle]]] = True
+        owner, asked, requests = self._ask_for_partners(owned, wanted)
+        sent = owned | wanted
+        places = np.cumsum(sent, 1, np.int32) - np.int32(1)  # among those sent to each rank
+        answers = exchange(comm, [places[tuple(block.T)] for block in requests])
+        away = np.column_stack(
+            [places[owner, asked.particle], asked.rank, np.concatenate(answers)]
+        ).astype(np.int32)
+        partners = []
+        for rank, (mine, place) in enumerate(zip(owned, places, strict=True)):
+            kept = self._links_here.where(mine[self._links_here.particle])
+            here = np.column_stack([place[kept.particle], kept.rank, place[kept.partner]])
+            partners.append(np.concatenate([here, away[owner == rank]], dtype=np.int32))
+        rows = np.column_stack([positions, self.given_charges])
+        received = exchange_rows(comm, [rows[copied] for copied in sent])
+        offsets = np.cumsum([0, *map(len, received)])
+        self._blocks = [slice(*pair) for pair in pairwise(offsets.tolist())]
+        self._exclude(exchange_rows(comm, partners), offsets)
+        copies = np.concatenate(received)
+        self.charges = np.ascontiguousarray(copies[:, 3])
+        return [np.flatnonzero(mine) for mine in owned], np.ascontiguousarray(copies[:, :3])
+
+    def _ask_for_partners(
+        self, owned: np.ndarray, wanted: np.ndarray
+    ) -> tuple[np.ndarray, Links, list[np.ndarray]]:
+        """Ask the other ranks to send the partners that they have of the particles of this one.
+
+        Args:
+            owned: which particles of this rank have parts in the boxes of each, shape (ranks, n).
+            wanted: which are to be sent to each rank, shape (ranks, n). Those that the other ranks
+                ask for are added.
+
+        Returns:
+            for each request the rank that owns the particle, and its link, in the order of the
+            ranks that have the partners; and from each rank its requests: the rank that the partner
+            is to be sent to, and the index of the partner, shape (k, 2).
+        """
+        comm, links = self._comm, self._links_away
         owner, link = np.nonzero(owned[:, links.particle])
-        asked, rank = np.column_stack([owner, links.partner[link]]), links.rank[link]
-        for requests in exchange_rows(comm, [asked[rank == other] for other in range(comm.size)]):
-            wanted[requests[:, 0], requests[:, 1] - self._offset] = True
-        rows = np.column_stack([positions, charges, self._offset + np.arange(len(positions))])
-        theirs = exchange_rows(comm, [rows[mine] for mine in owned])
-        near = exchange_rows(comm, [rows[mine] for mine in wanted & ~owned])
-        partners = exchange_rows(comm, [self._partners_of(mine) for mine in owned])
-        self._returned = np.cumsum([len(block) for block in theirs])
-        received = np.concatenate([*theirs, *near])
-        for block, place in zip(partners[1:], self._returned[:-1], strict=True):
-            block[:, 0] += place
-        self._exclude(np.concatenate(partners), received[:, 4].astype(np.int64))
-        self.charges = np.ascontiguousarray(received[:, 3])
-        return owned, np.ascontiguousarray(received[:, :3])
+        by_rank = np.argsort(links.rank[link], kind="stable")
+        owner, asked = owner[by_rank], links.where(link[by_rank])
+        cuts = np.searchsorted(asked.rank, np.arange(1, comm.size))
+        requests = exchange_rows(comm, np.split(np.column_stack([owner, asked.partner]), cuts))
+        for rank, partner in (block.T for block in requests):
+            wanted[rank, partner] = True
+        return owner, asked, requests
 
-    def _partners_of(self, mine: np.ndarray) -> np.ndarray:
-        """Partners of some particles of this rank: place among these, ascending, and number of the
-        partner, shape (k, 2)."""
-        kept = mine[self._links.particle]
-        places = np.cumsum(mine)[self._links.particle[kept]] - 1
-        return np.column_stack([places, self._links.partner[kept]])
-
-    def _exclude(self, partners: np.ndarray, number: np.ndarray) -> None:
+    def _exclude(self, partners: list[np.ndarray], offsets: np.ndarray) -> None:
         """Make the lists of partners, each of which begins with the particle itself.
 
         Args:
-            partners: place of the particle, ascending, and number of the partner, shape (k, 2).
-            number: of the particle in each place, shape (n,).
+            partners: from each rank the place of a particle among those that it has sent, the rank
+                that has sent the partner, and the place of the partner, shape (k, 3).
+            offsets: number of the first copy from each rank and, last, of all copies.
         """
-        order = np.argsort(number)
-        place = partners[:, 0]
-        everyone = np.arange(len(number) + 1)
-        self.partner_start = everyone + np.searchsorted(place, everyone)
+        first, rank, second = np.concatenate(partners).T
+        particle = first + np.repeat(offsets[:-1], [len(block) for block in partners])
+        order = np.argsort(particle, kind="stable")
+        everyone = np.arange(offsets[-1] + 1)
+        self.partner_start = everyone.copy()
+        self.partner_start[1:] += np.cumsum(np.bincount(particle, minlength=offsets[-1]))
         self.partner = np.empty(self.partner_start[-1], np.int64)
         self.partner[self.partner_start[:-1]] = everyone[:-1]
-        self.partner[np.arange(1, len(place) + 1) + place] = order[
-            np.searchsorted(number, partners[:, 1], sorter=order)
-        ]
+        entry = np.arange(1, len(order) + 1) + particle[order]
+        self.partner[entry] = (second + offsets[rank])[order]
 
     def _share_boxes(self, numbers: np.ndarray) -> None:
         """Share the boxes among the ranks, given the number of this rank's parts in each."""
@@ -243,6 +273,7 @@ class DistributedStages(CpuStages):
         start, stop = parts.start[self._own.start], parts.start[self._own.stop]
         for values in (out.potentials, out.fields):
             values[:start] = values[stop:] = 0.0
+        self._is_own[parts.particle[start:stop]] = True
         return super().gather(parts, out)
 
 
