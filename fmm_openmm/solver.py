@@ -71,7 +71,8 @@ class CoulombSolver:
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
-            boundary. Those without images are ignored.
+            boundary. Those without images are ignored, also where the others could be reduced by
+            them.
         exclusions: excluded pairs, shape (m, 2).
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic", "open", or the box vectors along which there are images: any of "ab",
@@ -473,7 +474,7 @@ class CoulombSolver:
     def _checked_vectors(self, box_vectors) -> np.ndarray | None:
         """Box vectors as a new array; None with an open boundary."""
         if not self._boundary.is_open:
-            return check_box_vectors(box_vectors)
+            return check_box_vectors(box_vectors, boundary=self._boundary)
         if box_vectors is not None:
             raise ValueError("`box_vectors` must be None with `boundary='open'`")
         return None

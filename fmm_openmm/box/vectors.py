@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.checks import check_numbers
 
 MAX_STRAIN = 0.02
@@ -17,8 +18,13 @@ SAME_SHAPE = 1e-12
 """Components of box vectors, over their width, and of strains that are rounding."""
 
 
-def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
+def check_box_vectors(
+    box_vectors, name: str = "box_vectors", boundary: Boundary | None = None
+) -> np.ndarray:
     """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
+
+    With a boundary only the vectors of its images must be reduced, by each other: one reduced by a
+    vector without images would be that of another lattice.
 
     Raises:
         ValueError: wrong shape, not finite, zero or negative volume, not in reduced form, or a
@@ -38,9 +44,9 @@ def check_box_vectors(box_vectors, name: str = "box_vectors") -> np.ndarray:
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
     if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
         raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
-    if (
-        2 * np.abs([box[1, 0], box[2, 0], box[2, 1]]) > (1.0 + 1e-6) * box.diagonal()[[0, 0, 1]]
-    ).any():
+    periodic = (boundary or Boundary()).periodic
+    reducible = np.tril(np.outer(periodic, periodic), -1)
+    if (reducible & (2 * np.abs(box) > (1.0 + 1e-6) * box.diagonal())).any():
         raise ValueError(
             f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}"
         )

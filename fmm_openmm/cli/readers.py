@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import openmm
 from openmm import app, unit
-from openmm.app.internal.unitcell import computePeriodicBoxVectors
 
 from fmm_openmm import ChargeSystem, find_fmm, use_fmm
-from fmm_openmm.boundary import Boundary
+from fmm_openmm.boundary import OPEN, Boundary
 from fmm_openmm.box import check_box_vectors
-from fmm_openmm.convert.cells import is_no_cell
+from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, reduced
 from fmm_openmm.convert.frames import read_frames
 from fmm_openmm.convert.openmm_system import system_of_charges
 
@@ -56,13 +55,19 @@ def reading(*paths):
         raise ValueError(f"cannot read {names}: {kind}{error}") from error
 
 
-def _box(args, own):
-    """Return the box vectors, nm: those of ``--box``, else those of the file (``own``), else
-    None."""
+def _box(args, own, boundary: Boundary | None = None):
+    """Return the box vectors, nm, reduced: those of ``--box``, else those of the file (``own``),
+    else None.
+
+    Args:
+        boundary: of the System, where ``--boundary`` does not give another.
+    """
+    if named := getattr(args, "boundary", None):
+        boundary = Boundary.from_name(named)
     if args.box is None:
         box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
         if not is_no_cell(box):
-            return box
+            return _reduced(box, boundary)
         for name in ("cutoff", "switch"):
             if getattr(args, name) is not None:
                 raise ValueError(
@@ -75,13 +80,30 @@ def _box(args, own):
         )
     angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
     try:
-        return check_box_vectors(
-            computePeriodicBoxVectors(*args.box[:3], *angles).value_in_unit(unit.nanometer)
-        )
-    except (ArithmeticError, ValueError) as error:
+        box = check_box_vectors(cell_from_lengths(args.box[:3], angles), boundary=Boundary(OPEN))
+    except ValueError as error:
         raise ValueError(
             f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}"
         ) from error
+    return _reduced(box, boundary)
+
+
+def _reduced(box: np.ndarray, boundary: Boundary | None) -> np.ndarray:
+    """Return box vectors, nm, in the reduced form that OpenMM requires.
+
+    Raises:
+        ValueError: the images of a slab or wire would be others.
+    """
+    found = reduced(box)
+    if boundary and not np.allclose(
+        boundary.vectors(found), boundary.vectors(reduced(box, periodic=boundary.periodic))
+    ):
+        raise ValueError(
+            f"box vectors {box.round(4).tolist()} cannot be reduced, as OpenMM requires, with "
+            f"boundary {boundary.name!r}: a vector of the images would change by one without: make "
+            "the latter perpendicular to the former (--box)"
+        )
+    return found
 
 
 def usual_cutoff(box: np.ndarray) -> float:
@@ -191,7 +213,8 @@ def _read_system(found, args):
         positions, own, velocities = _read_state(found["state"], system)
     else:
         positions, own = _coordinates(found, topology)
-    box = _box(args, own)
+    boundaries = [force._definition.boundary for force in find_fmm(system)]
+    box = _box(args, own, *boundaries[:1])
     if box is None and system.usesPeriodicBoundaryConditions():
         box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
     molecules = _molecules(system, positions, topology, box)
@@ -305,7 +328,7 @@ def _read_charges(found, args):
     if charges.positions is None:
         raise ValueError(f"{path} holds no positions")
     own = None if charges.box_vectors is None else charges.box_vectors * unit.nanometer
-    box = _box(args, own)
+    box = _box(args, own, Boundary.from_name(charges.boundary))
     system, force = system_of_charges(
         charges.charges, charges.exclusions, charges.exclusions_periodic, box, mass=0.0
     )

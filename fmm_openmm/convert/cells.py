@@ -4,10 +4,20 @@ Rows a, b, c of a reduced cell satisfy ``a = (ax, 0, 0)``, ``b = (bx, by, 0)``, 
 ``2 |bx| <= ax``, ``2 |cx| <= ax``, ``2 |cy| <= by``.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from fmm_openmm.boundary import PERIODIC, Boundary
+from fmm_openmm.box import check_box_vectors
+from fmm_openmm.checks import check_numbers
 
 NO_CELL = 0.1 * np.eye(3)
 """Cell that CRYST1 holds in a PDB file of a system that is not a crystal, nm."""
+
+
+ROUNDING = 1e-6
+"""Components of unit vectors below which they are the rounding of angles."""
 
 
 def is_no_cell(box) -> bool:
@@ -16,9 +26,14 @@ def is_no_cell(box) -> bool:
     return box is None or not np.any(box) or np.allclose(box, NO_CELL)
 
 
-def reduced(cell: np.ndarray, slack: float = 0.0) -> np.ndarray:
+def reduced(
+    cell: np.ndarray, slack: float = 0.0, periodic: tuple[bool, bool, bool] = PERIODIC
+) -> np.ndarray:
     """The same lattice in reduced form; ``cell`` (3, 3) must be lower triangular with a positive
     diagonal.
+
+    Of a slab or wire, with images along the ``periodic`` vectors, these are reduced by each other
+    only: their lattice has no other vectors.
 
     Where a tilt is half a vector, as in hexagonal cells, two reduced forms are equally good. With a
     relative ``slack``, of which the solver allows 1e-6, a tiny strain does not take one to the
@@ -27,11 +42,41 @@ def reduced(cell: np.ndarray, slack: float = 0.0) -> np.ndarray:
     >>> reduced(np.array([[2.0, 0, 0], [1.5, 2, 0], [0, 0, 3]])).tolist()
     [[2.0, 0.0, 0.0], [-0.5, 2.0, 0.0], [0.0, 0.0, 3.0]]
     """
-    a, b, c = np.array(cell, dtype=np.float64)
-    c = c - b * np.round(c[1] / b[1] / (1.0 + slack))
-    c = c - a * np.round(c[0] / a[0] / (1.0 + slack))
-    b = b - a * np.round(b[0] / a[0] / (1.0 + slack))
-    return np.array([a, b, c])
+    found = np.array(cell, dtype=np.float64)
+    for row, axis in (2, 1), (2, 0), (1, 0):
+        if periodic[axis] or not periodic[row]:
+            tilt = found[row, axis] / found[axis, axis]
+            found[row] -= found[axis] * np.round(tilt / (1.0 + slack))
+    return found
+
+
+def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
+    """Box vectors as a (3, 3) float64 array in nm, reduced if they are lower triangular.
+
+    Raises:
+        ValueError: as :func:`fmm_openmm.box.check_box_vectors`.
+    """
+    box = check_numbers(box_vectors, "nanometer", "box_vectors")
+    if box.shape == (3, 3) and not np.triu(box, 1).any() and np.diag(box).min() > 0:
+        box = reduced(box, periodic=boundary.periodic)
+    return check_box_vectors(box, boundary=boundary)
+
+
+def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.ndarray:
+    """Rows a, b, c of given lengths, with the angles alpha, beta, gamma in radians between b and c,
+    a and c, and a and b, shape (3, 3): a along x, b in the x-y plane, reduced or not.
+
+    Raises:
+        ValueError: there is no such cell.
+    """
+    alpha, beta, gamma = np.cos(angles)
+    sine = np.sin(angles[2])
+    across = (alpha - beta * gamma) / sine
+    height = 1.0 - beta**2 - across**2
+    if not height > 0:
+        raise ValueError("there is no cell with these angles")
+    units = [[1.0, 0.0, 0.0], [gamma, sine, 0.0], [beta, across, np.sqrt(height)]]
+    return np.array(lengths)[:, None] * np.where(np.abs(units) < ROUNDING, 0.0, units)
 
 
 def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarray, np.ndarray]:

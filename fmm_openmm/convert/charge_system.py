@@ -1,15 +1,15 @@
 """``ChargeSystem``: the charges, positions, box and exclusions of a system."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
-from fmm_openmm.convert import cells, openmm_system, packages, storage
+from fmm_openmm.convert import openmm_system, packages, storage
+from fmm_openmm.convert.cells import reduce_box
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.request import RequestKeywords
 from fmm_openmm.solver import CoulombSolver
@@ -46,7 +46,8 @@ class ChargeSystem:
         positions: shape (n, 3) float64, in nm; None if the source has none.
         box_vectors: rows a, b, c of the periodic cell in OpenMM's reduced form, shape (3, 3)
             float64, in nm; None for a system in free space. A lower-triangular cell that is not
-            reduced is replaced by the reduced cell of the same lattice.
+            reduced is replaced by the reduced cell of the same lattice; in a slab or wire, and in
+            a solver with its boundary, only vectors with images reduce others.
         exclusions: pairs i < j whose bare q_i q_j / r is excluded from the sum, sorted, each once,
             shape (m, 2) int32. All exceptions of OpenMM, zero or scaled, are exclusions here; the
             scaled interaction of an exception remains in the force that defines it.
@@ -73,6 +74,7 @@ class ChargeSystem:
     exclusions: np.ndarray = ()  # type: ignore[assignment]
     exclusions_periodic: bool = False
     boundary: str = ""
+    _given_box: np.ndarray | None = field(default=None, init=False)
 
     if TYPE_CHECKING:  # a caller may give anything that makes an array
 
@@ -97,7 +99,10 @@ class ChargeSystem:
         if self.positions is not None:
             set_field(self, "positions", check_positions(self.positions, len(charges)))
         if self.box_vectors is not None:
-            set_field(self, "box_vectors", _reduced_box(self.box_vectors, str(self.boundary)))
+            given = check_numbers(self.box_vectors, "nanometer", "box_vectors")
+            set_field(self, "_given_box", given)
+            boundary = Boundary.from_name(str(self.boundary) or "periodic")
+            set_field(self, "box_vectors", reduce_box(given, boundary))
         set_field(self, "boundary", self._checked_boundary())
 
     def _checked_boundary(self) -> str:
@@ -137,8 +142,9 @@ class ChargeSystem:
         options.setdefault("boundary", self.boundary)
         options.setdefault("exclusions_periodic", self.exclusions_periodic)
         options.setdefault("positions", self.positions)
-        is_open = Boundary.from_name(options["boundary"]).is_open
-        box_vectors = None if is_open else self.box_vectors
+        box_vectors, boundary = self._given_box, Boundary.from_name(options["boundary"])
+        if box_vectors is not None:
+            box_vectors = None if boundary.is_open else reduce_box(box_vectors, boundary)
         return CoulombSolver(self.charges, box_vectors, exclusions=self.exclusions, **options)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -155,7 +161,7 @@ class ChargeSystem:
         }
         if Boundary.from_name(self.boundary).is_partial:
             arrays["boundary"] = np.array(self.boundary)
-        optional = {"positions": self.positions, "box_vectors": self.box_vectors}
+        optional = {"positions": self.positions, "box_vectors": self._given_box}
         arrays |= {name: array for name, array in optional.items() if array is not None}
         storage.write(path, KIND, VERSION, arrays)
 
@@ -299,24 +305,3 @@ class ChargeSystem:
                 volume.
         """
         return cls(**packages.from_ase(atoms, bonds))
-
-
-def _reduced_box(box_vectors, boundary: str) -> np.ndarray:
-    box = check_numbers(box_vectors, "nanometer", "box_vectors")
-    if box.shape == (3, 3) and not np.triu(box, 1).any() and np.diag(box).min() > 0:
-        given, box = box, cells.reduced(box)
-        if boundary:
-            _check_images(given, box, Boundary.from_name(boundary))
-    return check_box_vectors(box)
-
-
-def _check_images(given: np.ndarray, box: np.ndarray, boundary: Boundary) -> None:
-    """Refuse vectors of images that could be reduced only by vectors without images, which changes
-    the lattice."""
-    added = np.rint((box - given) @ np.linalg.inv(given))
-    if boundary.is_partial and added[np.ix_(boundary.periodic, boundary.free)].any():
-        raise ValueError(
-            f"`box_vectors` cannot be reduced with `boundary={boundary.name!r}`: a vector of the "
-            f"images would change by one without images, got {given.tolist()}: make the latter "
-            "perpendicular to the former"
-        )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from openmm import app, unit
 
-from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
+from fmm_openmm.convert.cells import is_no_cell, standard_orientation
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 
 CHUNK = 16
@@ -28,7 +28,8 @@ class Frame:
 
     Attributes:
         positions: shape (n, 3), nm; an array or a ``Quantity``.
-        box_vectors: shape (3, 3), nm; None if the source has no cell.
+        box_vectors: shape (3, 3), nm, in reduced form or not, as they are in the source; None if it
+            has no cell.
         time: ps; None if the source has none.
     """
 
@@ -40,7 +41,7 @@ class Frame:
     def from_cell(
         cls, positions: np.ndarray, cell: np.ndarray | None, time: float | None, name: str
     ) -> "Frame":
-        """A frame in OpenMM's orientation, with its cell in reduced form.
+        """A frame in OpenMM's orientation.
 
         Args:
             positions: shape (n, 3), nm.
@@ -51,7 +52,7 @@ class Frame:
         if cell is None or is_no_cell(cell):
             return cls(positions, None, time)
         box, rotation = standard_orientation(cell, name)
-        return cls(positions @ rotation, reduced(box), time)
+        return cls(positions @ rotation, box, time)
 
 
 def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> Iterator[Frame]:

@@ -229,4 +229,4 @@ def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
         force.setNonbondedMethod(force.PME)
         system.setDefaultPeriodicBoxVectors(*reduced(box_vectors))
     system.addForce(force)
-    return charges_of_system(system, positions)
+    return charges_of_system(system, positions) | {"box_vectors": box_vectors}

@@ -63,7 +63,8 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -
             )
         topology = trajectory.topology.to_openmm()
         topology.setPeriodicBoxVectors(None if box is None else reduced(box) * unit.nanometer)
-        return charges_of_topology(topology, charges_or_forcefield, positions)
+        found = charges_of_topology(topology, charges_or_forcefield, positions)
+        return found if found["box_vectors"] is None else found | {"box_vectors": box}
     charges = _charges(charges_or_forcefield, trajectory.n_atoms)
     return charges_of_bonds(
         charges, _bonds(trajectory.topology) if bonds is None else bonds, positions, box
@@ -133,6 +134,8 @@ def from_parmed(structure) -> dict:
     # the others hold Lennard-Jones by other rules
     system.addForce(forces[0] if isinstance(forces, tuple) else forces)
     found = charges_of_system(system, structure.positions)
+    if found["box_vectors"] is not None:
+        found["box_vectors"] = box
     pairs = found["exclusions"]
     # ParmEd pairs extra points with themselves, too
     return {**found, "exclusions": pairs[pairs[:, 0] != pairs[:, 1]]}

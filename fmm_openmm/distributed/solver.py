@@ -261,7 +261,7 @@ class DistributedSolver:
                 f"`box_vectors` must be given with `boundary={self._boundary.name!r}`: "
                 "use `boundary='open'` for free space"
             )
-        return check_box_vectors(box_vectors)
+        return check_box_vectors(box_vectors, boundary=self._boundary)
 
     def _frame(self, vectors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Axes and cell that the solver computes with, see :class:`Frame`."""

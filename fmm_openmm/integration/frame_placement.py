@@ -8,8 +8,9 @@ import numpy as np
 
 from fmm_openmm.arrays import to_host
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.box import check_box_vectors, unwrap
+from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_positions
+from fmm_openmm.convert.cells import reduce_box
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class FramePlacement:
         positions = check_positions(to_host(positions), len(positions))
         if box_vectors is None:
             return cls(boundary, positions.mean(0))
-        box = check_box_vectors(box_vectors)
+        box = reduce_box(box_vectors, boundary)
         moved = unwrap(positions, box, boundary)
         periods = np.rint((moved - positions) @ np.linalg.inv(box))
         return cls(boundary, moved.mean(0) - np.rint(np.median(periods, axis=0)) @ box)
@@ -53,7 +54,7 @@ class FramePlacement:
         """
         if not self.boundary.is_partial or box_vectors is None:
             return positions
-        box = check_box_vectors(box_vectors)
+        box = reduce_box(box_vectors, self.boundary)
         moved = unwrap(to_host(positions), box, self.boundary)
         periods = np.rint((self.centre - moved.mean(0)) @ np.linalg.inv(box))
         return moved + (periods * self.boundary.free) @ box

@@ -16,8 +16,9 @@ import numpy as np
 
 from fmm_openmm.arrays import to_host
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.box import Frame, check_box_vectors
+from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
+from fmm_openmm.convert.cells import reduce_box
 from fmm_openmm.evaluation import Evaluation
 from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.planning.boxes import Region
@@ -61,6 +62,7 @@ class FrameSolver:
 
     def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
         self._boundary, self._evaluate = Boundary.from_name(solver.boundary), evaluate
+        box_vectors = self._reduced(box_vectors)
         self._placement = FramePlacement.from_first(self._boundary, positions, box_vectors)
         self._first = self._placement.place(positions, box_vectors), box_vectors
         self._start(fresh_copy(solver))
@@ -80,7 +82,14 @@ class FrameSolver:
 
     def evaluate(self, positions, box_vectors):
         """What is wanted of a frame."""
+        box_vectors = self._reduced(box_vectors)
         return self._evaluate(self, self._placement.place(positions, box_vectors), box_vectors)
+
+    def _reduced(self, box_vectors) -> Any:
+        """Box vectors of a frame, those of images in reduced form; None for those of the solver."""
+        if box_vectors is None or self._boundary.is_open:
+            return box_vectors
+        return reduce_box(box_vectors, self._boundary)
 
     def compute(self, positions, box_vectors, **wanted) -> CoulombResult:
         """See :meth:`fmm_openmm.CoulombSolver.compute`."""
@@ -139,7 +148,7 @@ class FrameSolver:
         """The cell of a frame, shape (3, 3), nm; None with an open boundary."""
         if self._boundary.is_open:
             return None
-        given = self._solver.box_vectors if box_vectors is None else check_box_vectors(box_vectors)
+        given = self._solver.box_vectors if box_vectors is None else box_vectors
         return self._boundary.cell(given)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from fmm_openmm.arrays import to_host
 from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_number, check_numbers, check_positions
+from fmm_openmm.convert.cells import reduce_box
 from fmm_openmm.convert.frames import Frame
 from fmm_openmm.convert.orientation import free_directions
 from fmm_openmm.integration.frame_placement import FramePlacement
@@ -275,7 +276,7 @@ def _grid(solver, first, spacing: float, origin, vectors, margin: float) -> _Gri
         vectors, lowest = _covered(boundary, solver, first, margin)
         follows = boundary.periodic
     elif first.box_vectors is not None:
-        vectors = check_numbers(first.box_vectors, "nanometer", "box_vectors")
+        vectors = reduce_box(first.box_vectors, Boundary())
     else:
         raise ValueError("`vectors` must be given for frames without box vectors")
     origin = lowest if origin is None else check_numbers(origin, "nanometer", "origin")
@@ -294,7 +295,7 @@ def _covered(
     vectors, periodic = np.eye(3), np.array(boundary.periodic)
     if not boundary.is_open:
         box = solver.box_vectors if first.box_vectors is None else first.box_vectors
-        vectors = check_numbers(box, "nanometer", "box_vectors").copy()
+        vectors = reduce_box(box, boundary)
     if boundary.fills_space:
         return vectors, np.zeros(3)
     arrays = first.positions, first.box_vectors

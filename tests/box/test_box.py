@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openmm import Vec3, unit
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import (
     BoxLattice,
     box_width,
@@ -394,3 +395,17 @@ def test_box_vectors_may_carry_the_noise_of_a_file():
 def test_bad_box_vectors(box_vectors, message):
     with pytest.raises(ValueError, match=message):
         check_box_vectors(box_vectors)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "row", "column"), [("slab", 1, 0), ("ac", 2, 0), ("bc", 2, 1)]
+)
+def test_vectors_of_images_must_be_reduced_by_each_other(boundary, row, column):
+    box = np.array([[2.0, 0.0, 0.0], [1.5, 2.0, 0.0], [-1.6, 1.7, 2.0]])
+    only = Boundary.from_name(boundary)
+    with pytest.raises(ValueError, match="periodic box vectors must be in reduced form"):
+        check_box_vectors(box, boundary=only)
+    box[row, column] = 0.9
+    assert np.array_equal(check_box_vectors(box, boundary=only), box)
+    with pytest.raises(ValueError, match="periodic box vectors must be in reduced form"):
+        check_box_vectors(box)

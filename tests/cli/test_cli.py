@@ -1178,6 +1178,10 @@ def bad_files(folder):
         ),
         ([*WATER, "--box", "2", "2", "2", "90", "90", "180"], "--box 2 2 2 90 90 180 is no cell"),
         (
+            [*WATER, "--box", "2", "2", "3", "90", "60", "90", "--boundary", "wire"],
+            "cannot be reduced, as OpenMM requires, with boundary 'wire'",
+        ),
+        (
             [*WATER, "--cutoff", "-1"],
             "fmm-openmm: --cutoff must be finite and above 0 (nm), got -1",
         ),

@@ -5,9 +5,9 @@ import openmm
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openmm.app.internal.unitcell import reducePeriodicBoxVectors
+from openmm.app.internal.unitcell import computePeriodicBoxVectors, reducePeriodicBoxVectors
 
-from fmm_openmm.convert.cells import is_no_cell, reduced, standard_orientation
+from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, reduced, standard_orientation
 
 
 def cells():
@@ -40,6 +40,19 @@ def test_reduced_is_openmms_own_reduction(cell):
         ),
         abs=1e-12,
     )
+
+
+def test_a_cell_of_lengths_and_angles_is_openmms():
+    angles = np.radians([80.0, 105.0, 130.0])
+    expected = computePeriodicBoxVectors(1.0, 2.0, 3.0, *angles)
+    found = cell_from_lengths([1.0, 2.0, 3.0], angles)
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1.0, 2.0, 3.0])
+    assert reduced(found) == pytest.approx(
+        np.array(expected.value_in_unit_system(openmm.unit.md_unit_system))
+    )
+    assert np.array_equal(cell_from_lengths([1, 2, 3], 3 * [np.pi / 2]), np.diag([1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match="no cell with these angles"):
+        cell_from_lengths([1, 2, 3], np.radians([150.0, 150.0, 150.0]))
 
 
 def test_a_standard_cell_is_not_touched():

@@ -6,6 +6,7 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.oracle import partial_ewald_sum
 
 CUBE = 2.0 * np.eye(3)
@@ -156,10 +157,24 @@ def test_a_boundary_that_does_not_go_with_the_box(box, name):
         ("b", [[1, 0, 0], [0.8, 1, 0], [0, 0, 2]]),
     ],
 )
-def test_vectors_of_images_are_not_reduced_by_vectors_without(boundary, box):
-    """The sum would be over another lattice."""
-    with pytest.raises(ValueError, match=f"cannot be reduced with `boundary='{boundary}'`: "):
-        fmm.ChargeSystem([1.0, -1.0], None, box, boundary=boundary)
+def test_vectors_of_images_are_not_reduced_by_vectors_without(boundary, box, tmp_path):
+    """The sum would be over another lattice, also in a solver of another boundary."""
+    charges, x, box = (
+        [1.0, -1.0],
+        np.array([[0.1, 0.2, 0.3], [0.2, 0.4, 1.1]]),
+        np.array(box, float),
+    )
+    exact = partial_ewald_sum(x, charges, Boundary.from_name(boundary).cell(box)).energy
+    system = fmm.ChargeSystem(charges, x, box)
+    assert not np.array_equal(system.box_vectors, box)
+    assert system.solver(boundary=boundary).compute(x).energy == pytest.approx(exact, rel=1e-3)
+    system.save(tmp_path / "saved.npz")
+    loaded = fmm.ChargeSystem.load(tmp_path / "saved.npz")
+    assert np.array_equal(loaded.box_vectors, system.box_vectors)
+    assert loaded.solver(boundary=boundary).compute(x).energy == pytest.approx(exact, rel=1e-3)
+    named = fmm.ChargeSystem(charges, x, box, boundary=boundary)
+    assert np.array_equal(named.box_vectors, box)
+    assert named.solver().compute(x).energy == pytest.approx(exact, rel=1e-3)
 
 
 def test_vectors_of_images_are_reduced_by_each_other():

@@ -9,6 +9,7 @@ from openmm import unit
 
 import fmm_openmm as fmm
 from fmm_openmm.boundary import Boundary
+from fmm_openmm.convert.frames import Frame
 from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.integration.trajectories import Backwards
@@ -66,6 +67,39 @@ def test_wrapped_frames(boundary):
     assert np.abs(torn - found["energy"]).max() > 1.0
     again = fmm.analyse(frames, solver, ["energy", "forces"], Backwards(), progress=False)
     assert all(np.array_equal(found[name], again[name]) for name in found)
+
+
+UNREDUCED = {
+    "slab": np.array([[2.0, 0.0, 0.0], [1.4, 1.8, 0.0], [1.7, 1.2, 6.0]]),
+    "ac": np.array([[2.0, 0.0, 0.0], [1.4, 7.0, 0.0], [1.5, 4.2, 3.0]]),
+    "bc": np.array([[6.0, 0.0, 0.0], [3.4, 1.8, 0.0], [4.2, -1.3, 3.0]]),
+    "a": np.array([[2.0, 0.0, 0.0], [1.4, 7.0, 0.0], [1.3, 4.5, 6.0]]),
+    "b": np.array([[6.0, 0.0, 0.0], [3.5, 2.0, 0.0], [3.3, 1.5, 7.0]]),
+    "wire": np.array([[6.0, 0.0, 0.0], [0.4, 7.0, 0.0], [3.3, -4.5, 2.0]]),
+}
+"""Boxes whose reduction as cells with images along all vectors would change the images."""
+
+
+@pytest.mark.parametrize("boundary", UNREDUCED)
+def test_frames_of_cells_that_are_not_reduced(boundary):
+    """The images are those of the cell as it is, wherever a program has wrapped the particles at
+    it; the solver was made for other vectors."""
+    box, random = UNREDUCED[boundary], np.random.default_rng(4)
+    charges, periodic = np.resize([1.0, -1.0], COUNT), Boundary.from_name(boundary).periodic
+    layer = random.uniform(0, 1, (COUNT, 3)) * np.where(periodic, 1.0, 0.2) @ box
+    whole = [layer, layer - 0.1 * (np.array([1.0, 1.5, 2.0]) * ~np.array(periodic)) @ box]
+    axes = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    axes *= np.sign(np.linalg.det(axes))
+    solver = fmm.CoulombSolver(charges, np.diag(np.diag(box)), boundary=boundary, tolerance=1e-6)
+    frames = [Frame.from_cell(wrapped(x, box) @ axes, box @ axes, None, "cell") for x in whole]
+    found = fmm.analyse(frames, solver, progress=False)
+    exact = [partial_ewald_sum(x, charges, cell_of(boundary, box)).energy for x in whole]
+    assert found["energy"] == pytest.approx(exact, rel=1e-6)
+    mapped = fmm.potential_map(frames[:1], solver, 0.5, progress=False)
+    expected = cell_of(boundary, box)[list(periodic)]
+    moved = np.linalg.solve(expected @ expected.T, expected @ mapped.vectors[list(periodic)].T)
+    assert np.abs(moved - np.rint(moved)).max() < 1e-9  # combinations of the vectors of the images
+    assert abs(np.linalg.det(moved)) == pytest.approx(1)
 
 
 def test_frames_without_box_vectors_are_taken_as_they_are():
