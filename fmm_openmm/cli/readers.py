@@ -66,7 +66,7 @@ def _box(args, own, boundary: Boundary | None = None):
         boundary = Boundary.from_name(named)
     if args.box is None:
         box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
-        if not is_no_cell(box):
+        if box is not None and not is_no_cell(box):
             return _reduced(box, boundary)
         for name in ("cutoff", "switch"):
             if getattr(args, name) is not None:
