@@ -274,6 +274,7 @@ def test_growth_exponent():
     assert [int(np.prod(copies_near(k))) for k in (1, 10, 100, 1000)] == [1, 8, 100, 1000]
 
 
+@pytest.mark.slow
 def test_stage_clock_changes_nothing(base):
     solver = base.charges.solver(
         tolerance=1e-3, backend="reference", order=2, grid=(3, 3, 3), near_radius=1.8
@@ -326,6 +327,7 @@ def test_share_of_the_limits(monkeypatch, precision, tolerance, instructions):
 # the commands
 
 
+@pytest.mark.slow
 def test_solver(bench):
     table, result = bench(
         "solver", *SIZES, "--tolerance", "1e-3", "--smoothing", "0", "0.05", "--backend", "cpu"
@@ -378,6 +380,7 @@ def test_solver_with_given_parameters(bench):
     assert result["rows"][0]["force_error"] < 0.1
 
 
+@pytest.mark.slow
 def test_md(bench):
     """Rows, their order, and what follows from the time of a step."""
     options = "--tolerance", "5e-4", "5e-5", "--smoothing", "auto", "0", "0.03", "--platform", "CPU"
@@ -435,6 +438,7 @@ def test_md_of_water_whose_every_atom_is_a_site(bench):
     )
 
 
+@pytest.mark.slow
 def test_md_of_a_slab(bench):
     """Whole molecules within walls, in a box three times as high."""
     chosen = "--sizes", str(EDGE), "--tolerance", "5e-4", "--platform", "CPU", "--slab"
@@ -451,6 +455,7 @@ def test_md_of_a_slab(bench):
     )
 
 
+@pytest.mark.slow
 def test_md_of_files(bench, tmp_path):
     """Systems from files, one of them with bonded forces and with exceptions that are no
     exclusions. Marginal costs are left out.
@@ -472,6 +477,7 @@ def test_md_of_files(bench, tmp_path):
     assert fmm["force_error"] < 5e-4 < 2e-3 > pme["force_error"]
 
 
+@pytest.mark.slow
 def test_files_are_set_up_as_in_the_benchmark_of_openmm(monkeypatch):
     monkeypatch.setattr(md, "RELAXATION", 2.0)
     (case,) = cases_of("--system", str(PEPTIDE), *PEPTIDE_BOX)
@@ -488,6 +494,7 @@ def test_files_are_set_up_as_in_the_benchmark_of_openmm(monkeypatch):
     assert 250 < 2 * kinetic_energy(case) / degrees_of_freedom(system) / BOLTZMANN < 350
 
 
+@pytest.mark.slow
 def test_hydrogens_are_heavy_in_long_time_steps_only():
     (case,) = cases_of("--system", str(PEPTIDE), *PEPTIDE_BOX, "--timestep", "0.002")
     assert min(case.sample.system.getParticleMass(i)._value for i in range(113)) == pytest.approx(
@@ -509,6 +516,7 @@ def small_preset(monkeypatch, tmp_path):
     return positions
 
 
+@pytest.mark.slow
 def test_md_of_presets(bench, small_preset, monkeypatch):
     """Each relaxed once for all its tiles."""
     relaxed, usual = [], md.equilibrated
@@ -535,6 +543,7 @@ def test_md_of_presets(bench, small_preset, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_md_keeps_the_cutoff_of_a_force_field(small_preset, capsys):
     """PME is measured at one cutoff where Lennard-Jones is switched off."""
     options = (
@@ -632,6 +641,7 @@ def test_options_come_before_the_numbers_of_a_preset():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bilayer", BILAYERS)
 def test_force_fields_have_the_residues_of_every_preset(bilayer):
     """Tried on the first of each kind."""
@@ -766,6 +776,7 @@ def test_md_takes_the_best_cutoff_of_pme(accepted, slower, best, monkeypatch):
         assert rows[2]["over_best_pme"] == pytest.approx((0.9 / best) ** slower)
 
 
+@pytest.mark.slow
 def test_md_also_has_openmm_compute_lennard_jones(monkeypatch):
     """A row with Lennard-Jones by OpenMM is added where the plugin computes it otherwise."""
     usual = md.Comparison._fmm
@@ -830,6 +841,7 @@ def test_scaling(bench, monkeypatch):
     assert all(row["force_error"] < 1e-3 for row in result["rows"])
 
 
+@pytest.mark.slow
 def test_distributed(bench):
     """On one rank."""
     pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
@@ -840,6 +852,7 @@ def test_distributed(bench):
         assert 0.1 < row["efficiency"] < 2 and row["memory"] > 0
 
 
+@pytest.mark.slow
 def test_open(bench, monkeypatch):
     monkeypatch.setattr("fmm_openmm.bench.open.EDGE", EDGE)
     monkeypatch.setattr("fmm_openmm.bench.open.PATIENCE", 0.0)
@@ -854,6 +867,7 @@ def test_open(bench, monkeypatch):
     assert result["rows"][0]["force_error"] is not None
 
 
+@pytest.mark.slow
 def test_open_in_a_cell(bench, monkeypatch):
     monkeypatch.setattr("fmm_openmm.bench.open.EDGE", EDGE)
     _, result = bench(
@@ -869,6 +883,7 @@ def test_open_in_a_cell(bench, monkeypatch):
         assert row["force_error"] <= 1e-3
 
 
+@pytest.mark.slow
 def test_slab(bench):
     table, result = bench("slab", "--edge", "2.2", "--tolerance", "1e-3", "--backend", "cpu")
     names = [row["system"] for row in result["rows"]]
@@ -909,6 +924,7 @@ def test_scaling_stops_where_memory_ends(bench, monkeypatch):
     assert result["stopped"] == "out of memory: 32 GB"
 
 
+@pytest.mark.slow
 def test_open_stops_where_memory_ends(bench, monkeypatch):
     """Rows measured before the error are kept."""
 
@@ -926,6 +942,7 @@ def test_open_stops_where_memory_ends(bench, monkeypatch):
     assert result["stopped"] == "out of memory: 32 GB"
 
 
+@pytest.mark.slow
 def test_the_smallest_system_of_scaling():
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     modeller.addSolvent(
@@ -945,6 +962,7 @@ def test_an_evaluation_is_of_all_that_its_charges_are(base):
     )
 
 
+@pytest.mark.slow
 def test_json_alone(capsys):
     assert (
         main(

@@ -94,6 +94,7 @@ WATER = ("water.pdb", "--forcefield", FORCE_FIELD)
 # usage
 
 
+@pytest.mark.slow
 def test_module_and_exit_code():
     done = subprocess.run(
         [sys.executable, "-m", "fmm_openmm", "--version"], capture_output=True, text=True
@@ -240,6 +241,7 @@ def test_interrupt(monkeypatch):
     assert main(["check"]) == 130
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_tells_what_it_has(succeed, monkeypatch, tmp_path):
     """Ctrl-C during the second interval of a hundred; after it the signal acts as before."""
     step, plot, log = app.Simulation.step, tmp_path / "run.png", tmp_path / "run.csv"
@@ -314,6 +316,7 @@ def test_ctrl_c_at_any_stage(succeed, monkeypatch, argv, where, stage, times):
     assert signal.getsignal(signal.SIGINT) is usual
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_command_line_is_imported():
     """An interrupt prints no traceback, as fmm_openmm imports nothing before it is needed."""
     code = (
@@ -565,6 +568,7 @@ def test_info_refuses_xml_that_openmm_does_not_write(fail, tmp_path, start):
     assert "which OpenMM does not write" in line
 
 
+@pytest.mark.slow
 def test_info_bounds_its_memory(succeed, fail, tmp_path):
     """A table of a gigabyte in one block is damage; in blocks it is read one by one."""
     packed = json.loads(fmm.FMMForce()._definition.pack())
@@ -629,6 +633,7 @@ def test_a_damaged_fmm_force(fail, folder):
     assert "cannot read names.xml: " in fail("convert", "names.xml", "water.pdb", "-o", "out.npz")
 
 
+@pytest.mark.slow
 def test_check_passes(succeed, tmp_path):
     result = succeed("check", "--json", "--plot", str(tmp_path / "check.png"))
     assert result["passed"] is True
@@ -645,6 +650,7 @@ def test_check_passes(succeed, tmp_path):
     assert (tmp_path / "check.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_check_fails_when_an_answer_is_wrong(succeed, monkeypatch):
     monkeypatch.setattr(check, "MADELUNG_ROCK_SALT", 1.7476)
     monkeypatch.setattr(check, "WATER_TOLERANCES", ())
@@ -710,6 +716,7 @@ def test_every_input_gives_the_same_system(argv, succeed, tmp_path):
     assert np.array_equal(found.exclusions, expected.exclusions)
 
 
+@pytest.mark.slow
 def test_state_beside_its_system(succeed, folder, tmp_path):
     """Positions, box and global parameters are those of the State, also with a structure."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
@@ -754,6 +761,7 @@ def test_a_state_that_an_fmm_force_cannot_follow(fail, folder):
     )
 
 
+@pytest.mark.slow
 def test_charges_from_convert(succeed, fail, tmp_path):
     """Stored charges are validated like the files that they were made from, and are not
     simulated."""
@@ -771,6 +779,7 @@ def test_charges_from_convert(succeed, fail, tmp_path):
     assert "bare.npz holds no positions" in fail("validate", str(tmp_path / "bare.npz"))
 
 
+@pytest.mark.slow
 def test_slabs(succeed, fail, tmp_path):
     """The boundary is kept in files, and in a System that was converted with it."""
     argv = [*WATER, "--box", "1.9", "2.0", "4.5", "--cutoff", "0.9", "--boundary", "slab"]
@@ -860,12 +869,14 @@ def test_analyse_virial(succeed, trajectories, tmp_path):
     assert np.trace(found["virial"], axis1=1, axis2=2) == pytest.approx(found["energies"])
 
 
+@pytest.mark.slow
 def test_analyse_with_workers(succeed, trajectories):
     argv = ("analyse", "system.xml", "run.dcd", "--json", "--tolerance", "1e-5")
     expected = succeed(*argv)["energies"]
     assert succeed(*argv, "--workers", "2")["energies"] == expected
 
 
+@pytest.mark.slow
 def test_analyse_that_fails_keeps_what_it_has(fail, succeed, trajectories):
     mdtraj = pytest.importorskip("mdtraj")
     trajectory = mdtraj.load("run.dcd", top="water.pdb")
@@ -881,6 +892,7 @@ def test_analyse_that_fails_keeps_what_it_has(fail, succeed, trajectories):
         assert np.array_equal(found[name], expected[name][:2])
 
 
+@pytest.mark.slow
 def test_analyse_takes_the_box_of_the_system_where_there_is_none(succeed, trajectories):
     pytest.importorskip("mdtraj")
     argv = ("analyse", "system.xml", "nocell.dcd", "--json", "--tolerance", "1e-5")
@@ -910,6 +922,7 @@ def test_analyse_that_is_interrupted_keeps_what_it_has(succeed, trajectories, mo
     assert (found["frames"].tolist(), found["potentials"].shape) == ([0], (1, 768))
 
 
+@pytest.mark.slow
 def test_analyse_in_free_space(succeed, folder, trajectories):
     """Whatever cell the trajectory has."""
     charges = fmm.ChargeSystem.from_openmm(*small_water()[1:])
@@ -981,6 +994,7 @@ def test_analyse_a_slab(succeed, layer):
     assert found["energies"] == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_potential_of_a_slab(succeed, fail, layer, tmp_path):
     charges, whole, box = layer
     plot = str(tmp_path / "profile.png")
@@ -1006,6 +1020,7 @@ def test_potential_of_a_slab(succeed, fail, layer, tmp_path):
 # maps
 
 
+@pytest.mark.slow
 def test_potential(succeed, trajectories, tmp_path):
     griddata = pytest.importorskip("gridData")
     cube = pytest.importorskip("ase.io.cube")
@@ -1253,6 +1268,7 @@ def test_boxes_of_other_files(succeed, folder, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cell", ["", "CRYST1    1.000    1.000    1.000  90.00  90.00  90.00 P 1           1\n"]
 )
@@ -1437,6 +1453,7 @@ SIMULATION = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ensemble"), [("run.chk", "npt"), ("run.xml", "nve"), ("run.chk", "nve")]
 )
@@ -1472,6 +1489,7 @@ def test_a_restarted_run_goes_on_where_it_was(name, ensemble, succeed, tmp_path)
     assert not list(tmp_path.rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_the_pressure_of_a_run(succeed, fail, tmp_path):
     """Rows as ``pressure_tensor`` gives them, also of a run that was continued."""
     log, checkpoint = tmp_path / "pressure.csv", str(tmp_path / "run.xml")
@@ -1498,6 +1516,7 @@ def test_the_pressure_of_a_run(succeed, fail, tmp_path):
     assert "--pressure-log and --log are one file" in message
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_between_log_and_checkpoint(succeed, fail, tmp_path):
     """Rows after the checkpoint are written anew, whole ones and one that was cut short."""
     log, checkpoint = tmp_path / "run.csv", str(tmp_path / "run.chk")
@@ -1531,6 +1550,7 @@ def test_a_restart_that_is_refused(fail, succeed, tmp_path):
     assert "cannot read system.xml: " in fail(*SIMULATION, "--restart", "system.xml")
 
 
+@pytest.mark.slow
 def test_velocities_of_a_state(succeed, folder):
     """A simulation begins with them, unless it minimises."""
     state = state_of_water()
@@ -1572,6 +1592,7 @@ def test_validate(succeed, tmp_path):
     assert (tmp_path / "errors.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_validate_in_a_box_too_large_for_pme(succeed, fail):
     """An Ewald sum is the reference, and PME is left out by name."""
     argv = ("validate", "system.xml", "water.pdb", "--box", "200", "200", "200")
@@ -1581,6 +1602,7 @@ def test_validate_in_a_box_too_large_for_pme(succeed, fail):
     assert "take 'ewald'" in fail(*argv, "--reference", "pme")
 
 
+@pytest.mark.slow
 def test_validate_chooses_a_reference_that_fits(succeed, monkeypatch):
     """Above the limit of the Ewald sum PME, unless its grid is too large."""
     monkeypatch.setattr(validate, "EWALD_LIMIT", 100)
@@ -1589,6 +1611,7 @@ def test_validate_chooses_a_reference_that_fits(succeed, monkeypatch):
     assert succeed(*argv, "--box", "100", "100", "100")["reference"] == "an Ewald sum"
 
 
+@pytest.mark.slow
 def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
     argv = (
         "validate",
@@ -1613,6 +1636,7 @@ def test_validate_takes_its_numbers_from_the_system_and_the_options(succeed):
     assert by_ewald["reference_energy"] == pytest.approx(energy, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_validate_with_pme_parameters_of_the_system(succeed, folder):
     """PME's parameters in the System are used, unless a tolerance is given."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
@@ -1626,6 +1650,7 @@ def test_validate_with_pme_parameters_of_the_system(succeed, folder):
     assert named["relative_rms_force_error"] < 2e-4 < 2e-3 < as_set["relative_rms_force_error"]
 
 
+@pytest.mark.slow
 def test_a_system_with_an_fmm_force_alone(succeed, tmp_path):
     _, system, positions = small_water()
     exact = fmm.ChargeSystem.from_openmm(system, positions)
@@ -1643,6 +1668,7 @@ def test_a_system_with_an_fmm_force_alone(succeed, tmp_path):
     assert np.array_equal(fmm.ChargeSystem.load(output).charges, exact.charges)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("validate",), ("run", "--steps", "2", "--interval", "2", "--timestep", "0.0001")]
 )
@@ -1726,6 +1752,7 @@ def test_run_nve(succeed, tmp_path):
     assert frames.n_frames == 5
 
 
+@pytest.mark.slow
 def test_run_npt_and_nvt(succeed):
     argv = (
         "--steps",
@@ -1758,6 +1785,7 @@ def test_run_npt_and_nvt(succeed):
     assert "drift" not in text
 
 
+@pytest.mark.slow
 def test_run_replaces_barostats_and_thermostats(succeed):
     """The ensemble is what the command line says."""
     with open("system.xml") as file:

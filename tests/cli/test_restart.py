@@ -32,6 +32,7 @@ def ion_pair():
     return topology, system, np.array([[0.0, 0.0, 0.0], [0.3, 0.0, 0.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trajectory", ["run.dcd", "run.xtc"])
 @pytest.mark.parametrize("make", [small_water, ion_pair])
 def test_what_follows_the_checkpoint_is_written_anew(trajectory, make, tmp_path, monkeypatch):

@@ -419,6 +419,7 @@ def test_ase_keeps_a_slab_that_lies_as_openmm_has_it():
         assert np.array_equal(system.positions, 0.1 * atoms.positions)
 
 
+@pytest.mark.slow
 def test_ase_water_slab(water):
     """Molecules broken at the faces along which there are images have the same energy as whole
     ones."""

@@ -116,6 +116,7 @@ def test_a_rank_that_raises_ends_all():
     assert ended.stderr.count("All ranks end.") == ended.stderr.count(message) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_all():
     ended = run(3, "-m", "tests.distributed.faults", "died")
     assert ended.returncode != 0

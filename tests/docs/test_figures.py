@@ -20,6 +20,7 @@ def drawn(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE["FIGURES"])
 def test_figures_are_up_to_date(name, drawn):
     stored = (FIGURES / f"{name}.svg").read_text(encoding="utf-8")

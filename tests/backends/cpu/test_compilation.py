@@ -17,6 +17,7 @@ from tests.systems import SKEWED
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+@pytest.mark.slow
 def test_declared_signatures_are_all_there_are():
     """Whatever is computed: none is compiled for other types, during an evaluation."""
     rng = np.random.default_rng(3)
