@@ -12,6 +12,8 @@ OPTIONS = ("--std=c++17", "--ftz=true")
 """Compiler options of every kernel."""
 
 _HEADER = re.compile(r'^#include "([\w/]+\.cuh)"$', re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DEFINITION = re.compile(r"^ *#define (\w+)(.*)$", re.MULTILINE)
 
 
 @cache
@@ -34,18 +36,39 @@ def real_type(dtype) -> str:
 
 
 def source_of(stage: str, macros: dict) -> str:
-    """The complete source of a stage: macros, included headers, the file; numbered for the
-    compiler's messages.
+    """The complete source of a stage: the macros that it uses, included headers, the file; numbered
+    for the compiler's messages.
 
     With everything in the text, caches of compiled kernels that go by the text never return an
-    outdated one.
+    outdated one. Programs that differ in other macros share the kernels of the stage.
 
     Args:
         stage: name of the file, in whichever folder of ``kernels/``.
         macros: values by name; ``kernels/common/types.cuh`` lists them.
     """
-    defines = "".join(f"#define {name} {value}\n" for name, value in sorted(macros.items()))
-    return defines + _expanded(kernel_files()[stage], set())
+    text, names = _template(stage)
+    used = sorted(names & macros.keys())
+    return "".join(f"#define {name} {macros[name]}\n" for name in used) + text
+
+
+@cache
+def _template(stage: str) -> tuple[str, set[str]]:
+    """The source of a stage before its macros, and the names that the compiler meets in it; those
+    in the definition of a macro only if that macro is used."""
+    text = _expanded(kernel_files()[stage], set())
+    code = _COMMENT.sub("", text)
+    bodies: dict[str, set[str]] = {}
+    for name, body in _DEFINITION.findall(code):
+        bodies.setdefault(name, set()).update(_words(body))
+    names, new = set(), _words(_DEFINITION.sub("", code))
+    while new:
+        names |= new
+        new = set().union(*(bodies.get(name, set()) for name in new)) - names
+    return text, names
+
+
+def _words(code: str) -> set[str]:
+    return set(re.findall(r"\w+", code))
 
 
 def _expanded(path: Path, seen: set[Path]) -> str:

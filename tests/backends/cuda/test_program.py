@@ -13,7 +13,7 @@ from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.virial import operator_program
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.backends.cuda.source import kernel_folder, source_of
+from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.literature import layouts
@@ -35,15 +35,18 @@ ANY_BLOCK = {"dft_columns", "m2l_rotation", "m2l_p4_symmetric", "m2l_p4_parity"}
 
 
 @cache
-def signatures(file, macros):
-    """Parameters and launch bound of every kernel of a file."""
+def preprocessed(source):
     if COMPILER is None:
         pytest.skip("needs a C++ compiler")
     command = COMPILER, "-E", "-P", "-w", "-x", "c++", "-"
-    source = source_of(file, dict(macros))
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+
+
+@cache
+def signatures(source):
+    """Parameters and launch bound of every kernel of a source."""
     found = {}
-    for bounds, name, parameters in SIGNATURE.findall(done.stdout):
+    for bounds, name, parameters in SIGNATURE.findall(preprocessed(source)):
         # threads, and then perhaps blocks of a multiprocessor
         threads = eval(bounds.partition(",")[0].replace("/", "//")) if bounds else MAX_THREADS
         found[name] = [" ".join(each.split()) for each in parameters.split(",")], threads
@@ -53,7 +56,7 @@ def signatures(file, macros):
 def signature(built, step):
     """The parameters of a launch's kernel, and the bound of its blocks."""
     file = built.kernels[step.kernel].file
-    return signatures(file, tuple(sorted(built.macros.items())))[step.kernel]
+    return signatures(source_of(file, built.macros))[step.kernel]
 
 
 def accesses(built, step):
@@ -281,7 +284,7 @@ def test_the_parameter_block_has_the_order_of_the_struct():
 
 
 def test_a_source_is_complete():
-    text = source_of("p2m", {"ORDER": 5})
+    text = source_of("p2m", {"ORDER": 5, "UNKNOWN": 1})
     assert "#include" not in text
     assert text.startswith("#define ORDER 5\n")
     assert text.count("struct Parameters {") == 1
@@ -290,6 +293,24 @@ def test_a_source_is_complete():
     assert len(includes) == 3
     last = lines.index(f'#line {includes[-1] + 1} "p2m.cu"')
     assert lines[last + 1 :] == file[includes[-1] :]
+
+
+@pytest.mark.parametrize("file", sorted(kernel_files()))
+def test_a_source_has_every_macro_that_it_uses(file):
+    """The preprocessor reads the same with all macros of a program."""
+    macros = program(*CASES["levels"]).macros
+    assert source_of(file, macros).startswith("#define ")
+    everything = "".join(f"#define {name} {value}\n" for name, value in macros.items())
+    text = everything + source_of(file, {})
+    assert preprocessed(source_of(file, macros)) == preprocessed(text)
+
+
+def test_macros_that_a_stage_does_not_use_are_left_out():
+    """Programs of different orders and smoothing share the kernels without expansions."""
+    macros = program(*CASES["levels"]).macros
+    for file in ("gather", "dft"):
+        assert source_of(file, macros | {"ORDER": 9}) == source_of(file, macros)
+    assert source_of("p2m", macros | {"ORDER": 9}) != source_of("p2m", macros)
 
 
 def test_serialises(any_program):
