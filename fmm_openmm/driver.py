@@ -1,9 +1,12 @@
 """The algorithm: one line a stage."""
 
-import numpy as np
+from typing import TypeVar
+
+Array = TypeVar("Array")
+"""An array, or the name of a buffer that will hold it where stages describe a program."""
 
 
-def evaluate(stages, positions: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+def evaluate(stages, positions: Array, width: float | Array) -> tuple[Array, Array]:
     """Potentials (n,) in e per box width and fields (n, 3) in e per square box width at the
     particles.
 

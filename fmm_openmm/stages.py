@@ -1,4 +1,5 @@
-"""The stages of the FMM that every backend implements, and the data passed between them.
+"""The stages of the FMM that every backend implements, and the data passed between them: arrays, or
+on the GPU the names of buffers.
 
 Lengths are in units of the mean box width and charges in e, so that potentials are in e per box
 width; the Coulomb constant enters once, in :class:`fmm_openmm.solver.CoulombSolver`.
@@ -6,10 +7,11 @@ width; the Coulomb constant enters once, in :class:`fmm_openmm.solver.CoulombSol
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 
-from fmm_openmm.driver import evaluate, expand
+from fmm_openmm.driver import Array, evaluate, expand
 from fmm_openmm.expansions.operators.derivatives import GENERATORS, traceless
 from fmm_openmm.specification import Specification
 
@@ -21,7 +23,7 @@ LEVEL_STAGES = ("m2m", "m2l", "l2l")
 
 
 @dataclass
-class Parts:
+class Parts(Generic[Array]):
     """Split charges, sorted by box: with smoothing the parts of the particles, else the particles.
 
     A particle within ``smoothing`` box widths of a face belongs to the boxes on both sides, with
@@ -40,13 +42,13 @@ class Parts:
             ``start[i]:start[i + 1]``; shape (b + 1,).
     """
 
-    particle: np.ndarray
-    x: np.ndarray
-    charge: np.ndarray
-    weight: np.ndarray
-    slope: np.ndarray
-    box: np.ndarray
-    start: np.ndarray
+    particle: Array
+    x: Array
+    charge: Array
+    weight: Array
+    slope: Array
+    box: Array
+    start: Array
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Moments:
 
 
 @dataclass
-class NearExclusions:
+class NearExclusions(Generic[Array]):
     """The parts that p2p leaves out for each part: itself, other parts of the same particle, and
     parts of excluded partners.
 
@@ -85,9 +87,9 @@ class NearExclusions:
         offset: row of ``lattice.near``, the offset of its box from the box of part i, shape (k,).
     """
 
-    start: np.ndarray
-    part: np.ndarray
-    offset: np.ndarray
+    start: Array
+    part: Array
+    offset: Array
 
 
 class ChargeSets(ABC):

@@ -98,8 +98,11 @@ class Options(SolverOptions):
         """
         if self.backend == "cuda":
             backend_class("cuda")
-        if self.native_only and isinstance(plugin.load(), str):
-            raise UnsupportedError(f"`{self.native_only}` is not available: {plugin.load()}")
+        if self.native_only:
+            try:
+                plugin.load()
+            except UnsupportedError as reason:
+                raise UnsupportedError(f"`{self.native_only}` is not available: {reason}") from None
 
     @property
     def native_only(self) -> str | None:

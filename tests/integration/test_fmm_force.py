@@ -206,7 +206,7 @@ def test_a_bad_charge_of_a_nonbonded_force_is_named():
 
 
 def test_a_native_bridge_where_there_is_none(monkeypatch):
-    monkeypatch.setattr("fmm_openmm.integration.native.plugin.load", lambda: "no compiler")
+    monkeypatch.setattr("fmm_openmm.integration.native.plugin.find", lambda: "no compiler")
     with pytest.raises(
         fmm.UnsupportedError, match="`bridge='native'` is not available: no compiler"
     ):

@@ -240,7 +240,7 @@ def test_what_only_another_computer_has(ions, options, monkeypatch):
 
     pme = openmm.XmlSerializer.serialize(ions.system)
     fmm.use_fmm(ions.system)
-    monkeypatch.setattr(plugin, "load", lambda: "there is no GPU")
+    monkeypatch.setattr(plugin, "find", lambda: "there is no GPU")
     for module in ("fmm_openmm.integration.options", "fmm_openmm.evaluation"):
         monkeypatch.setattr(f"{module}.backend_class", refuse)
     with pytest.raises(fmm.UnsupportedError, match="there is no GPU"):

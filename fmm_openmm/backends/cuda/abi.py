@@ -5,6 +5,8 @@ compares the files, and the structs of the CUDA sources that must be the same.
 """
 
 import ctypes
+import inspect
+from _ctypes import CFuncPtr
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_uint, c_void_p
 from enum import IntEnum
 from importlib import resources
@@ -272,7 +274,7 @@ def declared(kind, name: str) -> str:
     """The C++ declaration of a ctypes type: a member, or a parameter if ``name`` is empty."""
     if issubclass(kind, ctypes.Array):
         return f"{declared(kind._type_, name)}[{kind._length_}]"
-    if issubclass(kind, ctypes._CFuncPtr):
+    if issubclass(kind, CFuncPtr):
         parameters = ", ".join(declared(each, "").strip() for each in kind._argtypes_)
         return f"void (*{name})({parameters})"
     if issubclass(kind, ctypes._Pointer):
@@ -282,10 +284,9 @@ def declared(kind, name: str) -> str:
 
 
 def _struct(kind: type[ctypes.Structure]) -> str:
-    about = "".join(
-        f"// {line.strip()}".rstrip() + "\n" for line in kind.__doc__.strip().splitlines()
-    )
-    members = "".join(f"    {declared(member, name)};\n" for name, member in kind._fields_)
+    lines = (inspect.getdoc(kind) or "").splitlines()
+    about = "".join(f"// {line.strip()}".rstrip() + "\n" for line in lines)
+    members = "".join(f"    {declared(member, name)};\n" for name, member, *_ in kind._fields_)
     return f"{about}struct {kind.__name__} {{\n{members}}};\n"
 
 

@@ -246,10 +246,16 @@ class ProgramBuilder:
         self._stage = ""
 
     def stage(
-        self, name: str, file: str | None = None, phase: str | None = None, **shared: int
+        self, name: str, file: str | None = None, phase: str | None = None, /, **shared: int
     ) -> None:
-        """Begin a stage: following steps belong to it, and its file has these kernels, with
-        their dynamic shared memory."""
+        """Begin a stage: following steps belong to it.
+
+        Args:
+            name: name of the stage.
+            file: file of its kernels, without ".cu"; that of the stage's name by default.
+            phase: when OpenMM's executor queues the stage (:class:`Phase`).
+            shared: kernels of the file, each with the bytes of its dynamic shared memory.
+        """
         self._stage = name
         if phase:
             self.program.phases[name] = phase

@@ -15,7 +15,7 @@ import numpy as np
 import openmm
 
 from fmm_openmm.backends.cuda.abi import Callbacks, Delivery, Inbox
-from fmm_openmm.errors import openmm_callback, warn
+from fmm_openmm.errors import UnsupportedError, openmm_callback, warn
 from fmm_openmm.integration.identity import Bridge, bridge_in
 from fmm_openmm.integration.native import pair_choice, plugin
 from fmm_openmm.integration.native.session import Session
@@ -34,9 +34,10 @@ _sessions: dict[int, Session] = {}
 @functools.cache
 def activate() -> str | None:
     """Load and register the plugin; returns the reason if that is impossible, else None."""
-    library = plugin.load()
-    if isinstance(library, str):
-        return library
+    try:
+        library = plugin.load()
+    except UnsupportedError as reason:
+        return str(reason)
     library.fmm_deliver.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64]
     library.fmm_potentials.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     library.fmm_register(ctypes.byref(_callbacks))

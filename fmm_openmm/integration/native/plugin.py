@@ -71,10 +71,16 @@ def find() -> Library | str:
         return str(reason)
 
 
-def load() -> ctypes.CDLL | str:
-    """The handle of the library, or why there is none."""
+def load() -> ctypes.CDLL:
+    """The handle of the library.
+
+    Raises:
+        UnsupportedError: there is none, and why.
+    """
     found = find()
-    return found if isinstance(found, str) else found.handle
+    if isinstance(found, str):
+        raise UnsupportedError(found)
+    return found.handle
 
 
 def _find() -> Library:

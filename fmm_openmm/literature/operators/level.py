@@ -94,7 +94,7 @@ def program(name: str, level: Level, device: Device) -> Program:
     b.buffer("level_moments", (slabs, b.terms, WARP), b.real)
     b.buffer("level_sums", (shares * slabs, b.terms, WARP), b.real)
     b.buffer("local", (b.terms, level.boxes), b.real)
-    b.stage("m2l", file="slabs", to_slabs=0, from_slabs=0)
+    b.stage("m2l", "slabs", to_slabs=0, from_slabs=0)
     b.launch("to_slabs", slabs, 8 * WARP, np.int32(half), "moments", "level_moments")
     operator.launch(b, half, "level_moments")
     b.launch(

@@ -46,11 +46,11 @@ class Mirrored:
         b.table("mirrored_groups", group, np.int32)
         b.table("mirrored_interactions", sources, np.int32)
         b.buffer("m2l_matrices", (len(vectors), b.terms, rows), b.real)
-        b.stage(SETUP, file="m2l_matrices", matrices=0)
+        b.stage(SETUP, "m2l_matrices", matrices=0)
         b.launch(
             "matrices", (-(-rows // 128), b.terms, len(vectors)), 128, "harmonics", "m2l_matrices"
         )
-        b.stage("m2l", file=self._kernel, **{self._kernel: 0})
+        b.stage("m2l", self._kernel, **{self._kernel: 0})
 
     def _blocks(self, b: Builder, half: int) -> tuple[int, int]:
         """Blocks per share and child position, and warps per block.

@@ -13,7 +13,7 @@ class P4:
 
     def __init__(self, b: Builder, interactions: Interactions):
         add_harmonics(b, interactions.translations)
-        b.stage("m2l", file="m2l_p4", m2l_p4=0)
+        b.stage("m2l", "m2l_p4", m2l_p4=0)
         self._count = np.int32(interactions.list.shape[1])
 
     def shares(self, b: Builder, half: int) -> int:
@@ -32,7 +32,7 @@ class P4Dynamic:
 
     def __init__(self, b: Builder, interactions: Interactions):
         add_harmonics(b, interactions.translations)
-        b.stage("m2l", file="m2l_p4_dynamic", m2l_p4_dynamic=0)
+        b.stage("m2l", "m2l_p4_dynamic", m2l_p4_dynamic=0)
         near = interactions.lattice.near
         self._near = np.int32(len(near))
         b.table("near_parents", np.pad(near, ((0, 0), (0, 1))), np.int32)

@@ -69,20 +69,20 @@ class Fourier:
             DFT_THREADS=self.threads,
         )
         if self.whole:
-            b.stage("lattice", file="dft", forward=self.whole_bytes, inverse=self.whole_bytes)
+            b.stage("lattice", "dft", forward=self.whole_bytes, inverse=self.whole_bytes)
             return self
         if self.rows:
             planes = self.pairs * self.row_bytes * self.rows
-            b.stage("lattice", file="dft_planes", forward_planes=planes, inverse_planes=planes)
+            b.stage("lattice", "dft_planes", forward_planes=planes, inverse_planes=planes)
         for axis in filter(self.columns, self.apart):
             columns = self.columns(axis) * self.shape[axis] * self.itemsize
             b.stage(
                 "lattice",
-                file="dft_columns",
+                "dft_columns",
                 **{f"forward{axis}": columns, f"inverse{axis}": columns},
             )
         if self.sums or not self.rows:
-            b.stage("lattice", file="dft_sums", sums=0, sums_forward=0, sums_inverse=0)
+            b.stage("lattice", "dft_sums", sums=0, sums_forward=0, sums_inverse=0)
         return self
 
     @property

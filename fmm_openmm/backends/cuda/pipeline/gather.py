@@ -13,13 +13,13 @@ GATHER_BLOCK = 256
 
 
 def gather(
-    b: Builder, parts: Parts, out: list[str], interface: Interface | None
+    b: Builder, parts: Parts[str], out: list[str], interface: Interface | None
 ) -> tuple[str, str]:
     """The results of the parts to those of the particles. Inside OpenMM, where forces are
     wanted, the stage "export" does it, which adds these to OpenMM's; with the energy come the
     other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
-    b.stage("gather", phase=Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
+    b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
     sums, number = ("sums", sizeof(Sums) // 8) if interface else ("energy", 1)
     b.buffer("partial", (blocks, number), np.float64)
@@ -32,7 +32,7 @@ def gather(
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
         last = "potentials_wanted", parts.start, "share"
         b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), *last)
-        b.stage("export", phase=Phase.EXPORT)
+        b.stage("export", "export", Phase.EXPORT)
         b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), *last)
     else:
         b.buffer("fields", (b.n, 3), b.real)

@@ -7,7 +7,7 @@ L2P_SHARED = 24 * 1024
 """Bytes of expansions a block of l2p may hold."""
 
 
-def l2p(b: Builder, parts: Parts, local: str) -> list[str]:
+def l2p(b: Builder, parts: Parts[str], local: str) -> list[str]:
     """The far field at the parts."""
     b.stage("l2p", l2p=0)
     b.buffer("far", (b.sets, b.parts, 4), b.real)

@@ -35,7 +35,7 @@ def lattice_m2l(b: Builder) -> str:
         b.table("trace", np.zeros((b.sets, TRACE_TERMS)), np.float64)
         b.record("traced")
     else:
-        b.stage("lattice", file="trace", trace=0)
+        b.stage("lattice", "trace", trace=0)
         b.buffer("trace", (b.sets, TRACE_TERMS), np.float64)
         b.record("transformed")
         b.wait("transformed", TRACE_SIDE)
@@ -88,7 +88,7 @@ def _convolve_mirrored(b: Builder) -> None:
         and stored >= n * b.device.multiprocessors
     ]
     per_block = max(fits, default=1)
-    b.stage("lattice", file="mirrored", convolve_mirrored=_held(b, per_block * each))
+    b.stage("lattice", "mirrored", convolve_mirrored=_held(b, per_block * each))
     b.macros(MIRRORED_WARPS=MIRRORED_WARPS, MIRRORED_WAVES=per_block)
     b.launch(
         "convolve_mirrored",

@@ -134,7 +134,7 @@ def _translations(b: Builder, rotated: bool) -> None:
     b.table("exchange", turns, np.float64)
     b.buffer("shifts_of_children", (8, b.terms), np.float64)
     b.buffer("child_tables", (8, entries), b.real)
-    b.stage(SETUP, file="children", shifts=0, child_tables=0)
+    b.stage(SETUP, "children", shifts=0, child_tables=0)
     b.launch("shifts", 1, 8, "parameters", "shifts_of_children")
     b.launch(
         "child_tables", (-(-entries // 128), 8), 128, "exchange", "shifts_of_children",
@@ -145,7 +145,7 @@ def _translations(b: Builder, rotated: bool) -> None:
 def made_of(b: Builder, kernel: str, vectors: np.ndarray, *more: str) -> None:
     """Have a kernel of ``kernels/setup/translations.cu`` make the table of its name from vectors
     (k, 3), box vectors, or (k, 4), and from more tables."""
-    b.stage(SETUP, file="translations", **{kernel: 0})
+    b.stage(SETUP, "translations", **{kernel: 0})
     b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 4 - vectors.shape[1]))), np.int32)
     b.launch(
         kernel,

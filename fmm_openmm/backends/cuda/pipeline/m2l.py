@@ -65,7 +65,7 @@ the square of the order."""
 def m2l(b: Builder, tables: LevelTables, moments: str, local: str, level: int) -> str:
     """Add to the local expansions of a level what its interactions contribute."""
     half, operator = half_of(level), tables.operator
-    b.stage(f"m2l{level}", file="m2l_add", m2l_add=0)
+    b.stage(f"m2l{level}", "m2l_add", m2l_add=0)
     b.macros(M2L_ADD_WARPS=M2L_ADD_WARPS)
     operator.launch(b, half, moments)
     if level == 1:
@@ -103,8 +103,8 @@ class ByRotation:
         )
         b.buffer("rotations", (len(turns), turn_length(b.order)), b.real)
         made_of(b, "rotations", turns, "planes_of_turns")
-        b.stage("m2l", file="m2l_planes", to_planes=0, from_planes=0)
-        b.stage("m2l", file="m2l_rotation", m2l_rotation=0)
+        b.stage("m2l", "m2l_planes", to_planes=0, from_planes=0)
+        b.stage("m2l", "m2l_rotation", m2l_rotation=0)
 
     def shares(self, b: Builder, half: int) -> int:
         """How many sums ``from_planes`` leaves: those of all shares are added up."""

@@ -43,7 +43,7 @@ def _trace(b: Builder) -> None:
         b.table("trace", np.zeros(TRACE_LEVEL_TERMS), np.float64)
         b.record("traced")
         return
-    b.stage("m2m", file="trace_levels", trace_leaves=0, trace_sums=0)
+    b.stage("m2m", "trace_levels", trace_leaves=0, trace_sums=0)
     half, squares = half_of(b.levels), np.int32(b.program.buffers["square"].shape[0])
     blocks = min(-(-8 * parents(b, half) // 256), 2 * b.device.multiprocessors)
     b.buffer("trace_partial", (blocks, TRACE_SUMS), np.float64)

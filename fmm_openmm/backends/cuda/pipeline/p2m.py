@@ -6,7 +6,7 @@ from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.stages import Parts
 
 
-def p2m(b: Builder, parts: Parts) -> str:
+def p2m(b: Builder, parts: Parts[str]) -> str:
     """Moments of the boxes, and the parts of each box in order."""
     moments = f"moments{b.levels}" if b.levels else "moments"
     b.stage("p2m", p2m=0)

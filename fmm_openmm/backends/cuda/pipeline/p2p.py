@@ -26,7 +26,7 @@ def nearest_first(lattice: BoxLattice) -> np.ndarray:
     ]
 
 
-def exclusions(b: Builder, pairs) -> NearExclusions:
+def exclusions(b: Builder, pairs) -> NearExclusions[str]:
     """The tables of excluded partners. p2p subtracts those that are not near: it has the segments
     at hand that say where a partner comes up."""
     start, partner = partners(pairs, b.n, itself_first=True)
@@ -49,7 +49,7 @@ def list_near(b: Builder, values: int) -> None:
     b.table("offsets", np.pad(stencil, ((0, 0), (0, 1))), np.int32)
 
 
-def p2p(b: Builder, parts: Parts, near: NearExclusions, out: list[str]) -> None:
+def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]) -> None:
     """The near field at the parts. It needs only these, so it runs along with the far field."""
     b.stage("p2p", p2p=0)
     list_near(b, 4)

@@ -27,7 +27,7 @@ def clear_counts(b: Builder) -> None:
     b.memset("count", TRACE_SIDE)
 
 
-def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> Parts:
+def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> Parts[str]:
     """Parts of particles, listed by box; p2m puts them in order.
 
     Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it
@@ -60,7 +60,7 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     if is_padded:
         b.table("leaders", leaders(b.n, pairs, minimum_image), np.int32)
         if interface:
-            b.stage("sort", phase=Phase.AHEAD)
+            b.stage("sort", "sort", Phase.AHEAD)
             b.flag("outside")
             if b.lattice.boundary.is_partial:
                 b.launch("bring_layer", particles, 128, n, *atoms, "layer", "positions", "outside")

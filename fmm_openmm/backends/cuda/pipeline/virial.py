@@ -36,7 +36,7 @@ def lattice_work(b: Builder) -> None:
     blocks = -(-int(np.prod(shape)) * images // at_once)
     tasks = (2 * b.order + 1) * (2 * b.order // WORK_ORDERS + 1)
     share = min(-(-tasks * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks)))
-    b.stage("lattice", file="lattice_work", lattice_work=at_once * pairs * size)
+    b.stage("lattice", "lattice_work", lattice_work=at_once * pairs * size)
     b.macros(WORK_WAVES=at_once, WORK_IMAGES=images, WORK_ORDERS=WORK_ORDERS)
     derivatives = len(GENERATORS), (2 * b.order + 1) ** 2, *shape
     b.buffer("operator_derivatives", derivatives, b.real)
@@ -50,12 +50,12 @@ def lattice_work(b: Builder) -> None:
     b.record("lattice worked", WORK_SIDE)
 
 
-def virial(b: Builder, parts: Parts) -> None:
+def virial(b: Builder, parts: Parts[str]) -> None:
     """The virial from the works of the lattice operator, of the far fields on the parts and of
     the near field, and the energy."""
     blocks = min(-(-b.parts // BLOCK), b.device.multiprocessors)
     works = b.program.buffers["lattice_work"].shape[0]
-    b.stage("gather", file="virial", virial=0)
+    b.stage("gather", "virial", virial=0)
     b.buffer("virial_partial", (blocks, len(GENERATORS)), np.float64)
     b.table("virial_ticket", [0], np.int32)
     b.buffer("virial", (3, 3), np.float64)
