@@ -8,7 +8,7 @@ import numpy as np
 
 from fmm_openmm.bench.scaling import EDGE
 from fmm_openmm.bench.solver import Evaluation, relative_error
-from fmm_openmm.bench.systems import DENSITY, SITES, tiled_charges, water
+from fmm_openmm.bench.systems import DENSITY, SITES, in_cell, tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.implementations import METHODS
 from fmm_openmm.oracle import direct_sum, ewald_sum
@@ -27,19 +27,16 @@ def droplet(atoms: float) -> ChargeSystem:
     base = water(EDGE)
     diameter = np.cbrt(6 * atoms / (np.pi * DENSITY)) + 0.5
     box = tiled_charges(base.charges, 3 * (int(np.ceil(diameter / EDGE)),))
-    assert box.positions is not None and box.box_vectors is not None
-    centre = box.box_vectors.sum(0) / 2
+    x, cell = in_cell(box)
     molecules = round(atoms / SITES)
     first = SITES * np.sort(
-        np.argsort(np.linalg.norm(box.positions[::SITES] - centre, axis=1))[:molecules]
+        np.argsort(np.linalg.norm(x[::SITES] - cell.sum(0) / 2, axis=1))[:molecules]
     )
     chosen = (first[:, None] + np.arange(SITES)).ravel()
     new = np.full(len(box), -1)
     new[chosen] = np.arange(len(chosen))
     exclusions = new[box.exclusions]
-    return ChargeSystem(
-        box.charges[chosen], box.positions[chosen], None, exclusions[(exclusions >= 0).all(1)]
-    )
+    return ChargeSystem(box.charges[chosen], x[chosen], None, exclusions[(exclusions >= 0).all(1)])
 
 
 def measure(most: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:

@@ -10,7 +10,7 @@ from openmm import unit
 from fmm_openmm.bench import timing
 from fmm_openmm.bench.open import describe
 from fmm_openmm.bench.solver import Evaluation, relative_error
-from fmm_openmm.bench.systems import CUTOFF, fastest_platform, water
+from fmm_openmm.bench.systems import CUTOFF, fastest_platform, in_cell, water
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.openmm_system import system_of_charges
 from fmm_openmm.dipole_term import DipoleTerm
@@ -52,9 +52,9 @@ def measure(edge: float, tolerance: float, backend: str = "auto") -> Iterator[di
 def pme_with_vacuum(slab: ChargeSystem, exact: np.ndarray, tolerance: float) -> dict:
     """The row of PME on the fastest platform of OpenMM, in a box with vacuum and with the
     correction of Yeh and Berkowitz, at the largest of its tolerances that is accurate enough."""
-    assert slab.positions is not None and slab.box_vectors is not None
-    cell = vacuum_cell(slab.positions, slab.box_vectors)
-    term = DipoleTerm(slab_correction=True).at(slab.positions, cell)
+    positions, box_vectors = in_cell(slab)
+    cell = vacuum_cell(positions, box_vectors)
+    term = DipoleTerm(slab_correction=True).at(positions, cell)
     correction = slab.charges[:, None] * term.evaluate(slab.charges)[2]
     asked = 10 * tolerance
     while True:
@@ -62,7 +62,7 @@ def pme_with_vacuum(slab: ChargeSystem, exact: np.ndarray, tolerance: float) -> 
         force.setCutoffDistance(CUTOFF)
         force.setEwaldErrorTolerance(asked)
         context = openmm.Context(system, openmm.VerletIntegrator(0.001), fastest_platform())
-        context.setPositions(slab.positions)
+        context.setPositions(positions)
 
         def evaluate(context=context):
             state = context.getState(forces=True, energy=True)

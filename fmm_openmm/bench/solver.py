@@ -9,12 +9,15 @@ field overlap and launches are hidden. On a CPU all times are wall times.
 import time
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from fmm_openmm.arrays import to_host
 from fmm_openmm.backends.cpu.sort import sort
 from fmm_openmm.bench import timing
-from fmm_openmm.bench.systems import Size, tiled_charges, water
+from fmm_openmm.bench.systems import Size, in_cell, tiled_charges, water
 from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.convert import ChargeSystem
 
@@ -34,16 +37,16 @@ class Evaluation:
     def __init__(self, charges: ChargeSystem, **options):
         # without positions the solver assumes a filled cell
         self.solver = charges.solver(**{"positions": None} | options)
-        self._positions, self._cell, self._device = charges.positions, charges.box_vectors, None
+        self._device: ModuleType | None = None
+        self._positions: Any = charges.positions
         if self.solver.backend == "cuda":
             from fmm_openmm.bench import device
 
-            self._device, self._positions = device, device.upload(charges.positions)
-        forces = self.solver.compute(self._positions).forces
-        self.forces = forces.get() if self._device else forces
+            self._device, self._positions = device, device.upload(self._positions)
+        self.forces = to_host(self.solver.compute(self._positions).forces)
 
     @cached_property
-    def evaluator(self):
+    def evaluator(self) -> Any:
         """Evaluator of the first evaluation."""
         return self.solver.evaluation.used[0]
 
@@ -53,7 +56,7 @@ class Evaluation:
         On a GPU in a periodic cell the time of the graph alone; in free space that of a call, which
         reads the energy.
         """
-        return self.call_seconds() if self._cell is None else self.graph_seconds()
+        return self.call_seconds() if self.solver.box_vectors is None else self.graph_seconds()
 
     def call_seconds(self) -> float:
         """Median time of a call."""
@@ -67,30 +70,32 @@ class Evaluation:
         return self._device.median_seconds(self.evaluator.run.replay)
 
     def stage_seconds(self) -> dict[str, float]:
-        """Median time of each stage alone. Stages that only levels need are included if there are
-        levels, summed over these."""
-        if self._device:
+        """Median time of each stage of the FMM alone. Stages that only levels need are included if
+        there are levels, summed over these."""
+        if device := self._device:
             queued = {name: [name] for name in timing.STAGES}
-            if levels := range(1, self.solver.parameters.levels + 1):
+            if levels := range(1, self.solver.parameters_for(None).levels + 1):
                 of_levels = {
                     name: [f"{name}{level}" for level in levels] for name in ("m2l", "l2l")
                 }
                 queued |= {"m2m": ["m2m"], **of_levels}
             return {
-                name: self._device.median_seconds(
-                    lambda parts=parts: self.evaluator.run.queue(*parts)
-                )
+                name: device.median_seconds(lambda parts=parts: self.evaluator.run.queue(*parts))
                 for name, parts in queued.items()
             }
-        width = box_width(self._cell, self.solver.parameters.counts)
+        width = self.solver.evaluation.planner.latest.width
         return timing.stage_seconds(self.evaluator, self._positions, width)
 
-    def new_shape_seconds(self) -> float:
+    def new_shape_seconds(self, cell: np.ndarray) -> float:
         """Time of an evaluation in a cell of a new shape. It is the third shape, since the second
-        one creates a second set of stages."""
+        one creates a second set of stages.
+
+        Args:
+            cell: the present one, shape (3, 3), nm.
+        """
         for shrink in (1e-6, 2e-6):
             begin = time.perf_counter()
-            self.solver.compute(self._positions, self._cell * [[1.0], [1.0], [1.0 - shrink]])
+            self.solver.compute(self._positions, cell * [[1.0], [1.0], [1.0 - shrink]])
             if self._device:
                 self._device.wait()
         return time.perf_counter() - begin
@@ -110,13 +115,16 @@ class Limits:
 
 
 @cache
-def limits(backend: str, precision: str) -> Limits | None:
-    """Measured limits of the device; None for the CPU backends."""
-    if backend != "cuda":
-        return None
+def gpu_limits(precision: str) -> Limits:
+    """Measured limits of the GPU."""
     from fmm_openmm.bench import device
 
     return Limits(device.fma_rate(precision), device.bandwidth())
+
+
+def limits(backend: str, precision: str) -> Limits | None:
+    """Measured limits of the device; None for the CPU backends."""
+    return gpu_limits(precision) if backend == "cuda" else None
 
 
 def measure(
@@ -136,15 +144,14 @@ def measure(
     """
     base = water(size.edge, shape)
     charges = tiled_charges(base.charges, size.copies)
+    positions, cell = in_cell(charges)
     evaluation = Evaluation(
         charges, tolerance=tolerance, smoothing=smoothing, backend=backend, **fixed
     )
-    chosen, name = evaluation.solver.parameters, evaluation.solver.backend
-    lattice = BoxLattice.from_cell(charges.box_vectors, chosen.counts, chosen.near_radius)
-    width = box_width(charges.box_vectors, chosen.counts)
-    start = sort(
-        charges.positions, charges.charges, lattice, width, chosen.smoothing, np.float32
-    ).start
+    chosen, name = evaluation.solver.parameters_for(None), evaluation.solver.backend
+    lattice = BoxLattice.from_cell(cell, chosen.counts, chosen.near_radius)
+    width = box_width(cell, chosen.counts)
+    start = sort(positions, charges.charges, lattice, width, chosen.smoothing, np.float32).start
     pairs = near_pairs(lattice, np.diff(start))
     far_bytes = compulsory_bytes(
         lattice, chosen.order, int(start[-1]), 4 if chosen.precision == "single" else 8
@@ -167,7 +174,7 @@ def measure(
         "force_error": relative_error(evaluation.forces, base.exact),
         "seconds": seconds,
         "stages": stages,
-        "new_shape_seconds": evaluation.new_shape_seconds(),
+        "new_shape_seconds": evaluation.new_shape_seconds(cell),
         "pairs": pairs,
         "pairs_per_second": pairs / stages["p2p"],
         "p2p_share": best

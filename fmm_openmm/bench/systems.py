@@ -292,14 +292,28 @@ def between_vacuum(sample: Sample, height: float) -> Sample:
     return replace(copy, positions=sample.positions - images @ box)
 
 
+def in_cell(charges: ChargeSystem) -> tuple[np.ndarray, np.ndarray]:
+    """Positions, shape (n, 3), nm, and box vectors, shape (3, 3), nm, of charges in a cell.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if charges.positions is None or charges.box_vectors is None:
+        raise ValueError(f"positions and box vectors are needed, got {charges!r}")
+    return charges.positions, charges.box_vectors
+
+
 def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
     """Repeat charges along their box vectors, in one periodic cell."""
-    assert charges.positions is not None and charges.box_vectors is not None
+    x, cell = in_cell(charges)
     n, count = len(charges), int(np.prod(copies))
     exclusions = charges.exclusions[None] + n * np.arange(count)[:, None, None]
-    box = charges.box_vectors * np.array(copies)[:, None]
-    positions = _shifted(charges.positions, charges.box_vectors, copies)
-    return ChargeSystem(np.tile(charges.charges, count), positions, box, exclusions.reshape(-1, 2))
+    return ChargeSystem(
+        np.tile(charges.charges, count),
+        _shifted(x, cell, copies),
+        cell * np.array(copies)[:, None],
+        exclusions.reshape(-1, 2),
+    )
 
 
 def nonbonded(system: openmm.System) -> openmm.NonbondedForce:

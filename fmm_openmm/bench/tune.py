@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from fmm_openmm.backends import backend_class
 from fmm_openmm.bench.solver import Evaluation
-from fmm_openmm.bench.systems import DENSITY, SITES, Size, cell_of
+from fmm_openmm.bench.systems import DENSITY, SITES, Size, cell_of, in_cell
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.planning import tuning
 from fmm_openmm.planning.cost import CUDA_COST
@@ -56,10 +55,12 @@ def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: floa
 
 def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDATES) -> dict:
     """One row: the candidates with their times, the winner, and the key to store it under."""
-    cell = cell_of(size, shape)
-    charges = water_like(cell)
+    from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
+
+    charges = water_like(cell_of(size, shape))
+    _, cell = in_cell(charges)
     load = Load.from_charges(charges.charges, charges.exclusions)
-    found = candidates(request, charges.box_vectors, load, CUDA_COST)
+    found = candidates(request, cell, load, CUDA_COST)
     if request.expected(found[0]) > request.tolerance:
         reachable = request.expected(found[0])
         raise ValueError(
@@ -75,7 +76,7 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
         "cell": shape,
         "tolerance": request.tolerance,
         "precision": found[0].precision,
-        "key": tuning.key(backend_class("cuda").device(), request, charges.box_vectors, load),
+        "key": tuning.key(device_name(), request, cell, load),
         "winner": tuning.Winner.from_parameters(found[best], len(charges), times[best]),
         "grid": found[best].grid,
         "model_seconds": times[0],

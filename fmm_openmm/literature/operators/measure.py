@@ -14,11 +14,11 @@ from functools import cache
 import cupy
 import numpy as np
 
-from fmm_openmm.backends import backend_class
+from fmm_openmm.backends.cuda.evaluator import CudaEvaluator
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device, set_up
 from fmm_openmm.bench import device
 from fmm_openmm.bench.device import DTYPES
-from fmm_openmm.bench.solver import limits
+from fmm_openmm.bench.solver import gpu_limits
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
@@ -146,7 +146,7 @@ def measure(name: str, order: int, depth: int, precision: str, separation: int =
         return row | {"failure": "order"}
     finally:
         cupy.get_default_memory_pool().free_all_blocks()
-    best = limits("cuda", precision)
+    best = gpu_limits(precision)
     work = None if name == "fft" else multiply_adds(name, order) * COUNT[separation] * level.boxes
     return row | {
         "seconds": seconds,
@@ -175,7 +175,7 @@ def _fft(level: Level) -> tuple[float, None]:
     rng = np.random.default_rng(0)
     positions = cupy.asarray(rng.uniform(0, level.side, (level.boxes, 3)))
     charges, no_pairs = rng.normal(size=level.boxes), np.empty((0, 2), np.int64)
-    evaluator = backend_class("cuda")(
+    evaluator = CudaEvaluator(
         Specification(lattice, level.order, 0.0, charges, no_pairs, False, level.dtype)
     )
     evaluator.compute(positions, 1.0)
