@@ -35,6 +35,8 @@ class Evaluation:
     """
 
     def __init__(self, charges: ChargeSystem, **options):
+        if charges.positions is None:
+            raise ValueError(f"positions are needed, got {charges!r}")
         # without positions the solver assumes a filled cell
         self.solver = charges.solver(**{"positions": None} | options)
         self._device: ModuleType | None = None
@@ -42,7 +44,7 @@ class Evaluation:
         if self.solver.backend == "cuda":
             from fmm_openmm.bench import device
 
-            self._device, self._positions = device, device.upload(self._positions)
+            self._device, self._positions = device, device.upload(charges.positions)
         self.forces = to_host(self.solver.compute(self._positions).forces)
 
     @cached_property
