@@ -5,7 +5,7 @@ where it can, and finds what serves one boundary only (lattice operators, refere
 registries by :attr:`Boundary.periodic`.
 
 Inside the package a cell is an array of vectors, rows a, b, c in reduced form, shape (3, 3), nm,
-infinite along axes without images; where no axis has any it may be None.
+infinite along axes without images: :data:`EMPTY_SPACE` where no axis has any.
 """
 
 from dataclasses import dataclass
@@ -65,9 +65,10 @@ class Boundary:
         return cls(NAMES[check_choice(name, tuple(NAMES), "boundary")])
 
     @classmethod
-    def from_cell(cls, cell: np.ndarray | None) -> "Boundary":
+    def from_cell(cls, cell: np.ndarray) -> "Boundary":
         """The boundary of a cell: periodic along its finite vectors."""
-        return cls(OPEN if cell is None else tuple(np.isfinite(np.diag(cell)).tolist()))
+        a, b, c = np.isfinite(np.diag(cell)).tolist()
+        return cls((a, b, c))
 
     @property
     def name(self) -> str:
@@ -95,19 +96,18 @@ class Boundary:
         a, b, c = self.periodic
         return not a, not b, not c
 
-    def cell(self, box_vectors: np.ndarray | None) -> np.ndarray | None:
-        """The cell that box vectors, shape (3, 3), nm, make with this boundary."""
+    def cell(self, box_vectors: np.ndarray | None) -> np.ndarray:
+        """The cell that box vectors, shape (3, 3), nm, make with this boundary; an open boundary
+        needs none."""
         if self.is_open or box_vectors is None:
-            return None
+            return EMPTY_SPACE
         return np.where(np.array(self.periodic)[:, None], box_vectors, EMPTY_SPACE)
 
-    def vectors(self, cell: np.ndarray | None) -> np.ndarray:
+    def vectors(self, cell: np.ndarray) -> np.ndarray:
         """The vectors of a cell, and unit vectors along axes without images, shape (3, 3), nm."""
-        if self.is_open or cell is None:
-            return np.eye(3)
         return np.where(np.array(self.periodic)[:, None], cell, np.eye(3))
 
-    def wrap(self, positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
+    def wrap(self, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Coordinates along :meth:`vectors`, those along periodic axes in [0, 1) as
         :meth:`tree` takes them; shape (n, 3)."""
         points = positions @ np.linalg.inv(self.vectors(cell))
@@ -125,21 +125,17 @@ class Boundary:
         """Neighbours among coordinates, shape (n, 3), that :meth:`wrap` has made."""
         return cKDTree(points, boxsize=None if self.is_open else np.array(self.periodic, float))
 
-    def coincide(
-        self, points: np.ndarray, positions: np.ndarray, cell: np.ndarray | None
-    ) -> np.ndarray:
+    def coincide(self, points: np.ndarray, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Whether each point, shape (m, 3), nm, is closer than :data:`SAME_PLACE` to a position,
         shape (n, 3), or an image of it, along every vector of the cell; shape (m,)."""
         tree = self.tree(self.wrap(positions, cell))
         found, _ = tree.query(self.wrap(points, cell), p=np.inf, distance_upper_bound=SAME_PLACE)
         return np.isfinite(found)
 
-    def background(self, cell: np.ndarray | None) -> float:
+    def background(self, cell: np.ndarray) -> float:
         """Density of the uniform background that neutralises a unit charge, over the volume of
         the cell; 0 unless cell and images fill space."""
-        if cell is None or not self.fills_space:
-            return 0.0
-        return 1.0 / float(np.prod(np.diag(cell)))
+        return 1.0 / float(np.prod(np.diag(cell))) if self.fills_space else 0.0
 
 
 def net_charge(charges: np.ndarray) -> float:

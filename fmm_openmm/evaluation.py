@@ -21,6 +21,7 @@ from fmm_openmm.checks import (
 )
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.implementations import M2L, check_m2l
+from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
@@ -49,7 +50,7 @@ class Evaluation:
     Args:
         charges: shape (n,), e.
         cell: cell vectors that parameters are chosen for, shape (3, 3), nm, infinite along axes
-            without images; None in free space.
+            without images.
         request: tolerance and fixed values.
         exclusions: excluded pairs, shape (m, 2).
         minimum_image: whether exclusions apply to nearest images.
@@ -76,7 +77,7 @@ class Evaluation:
     def __init__(
         self,
         charges: np.ndarray,
-        cell: np.ndarray | None,
+        cell: np.ndarray,
         request: Request,
         exclusions: np.ndarray,
         minimum_image: bool = False,
@@ -157,7 +158,7 @@ class Evaluation:
             for evaluator in self.evaluators.values():
                 evaluator.set_charges(charges)
 
-    def compute(self, positions, cell: np.ndarray | None) -> CoulombResult:
+    def compute(self, positions, cell: np.ndarray) -> CoulombResult:
         """The result for positions, shape (n, 3), nm, in a cell."""
         return self._retried(lambda: self._evaluated(positions, cell))
 
@@ -191,7 +192,7 @@ class Evaluation:
 
         return self._retried(queued)
 
-    def with_virial(self, positions, cell: np.ndarray | None) -> CoulombResult:
+    def with_virial(self, positions, cell: np.ndarray) -> CoulombResult:
         """The result with the virial; that of a variant where boxes have levels or do not fill the
         cell."""
         problem = self.planner.problem
@@ -204,7 +205,7 @@ class Evaluation:
         result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
         return replace(like(result, positions), volume=volume(cell))  # type: ignore[arg-type]
 
-    def at_points(self, positions, cell: np.ndarray | None, points, virial: bool) -> CoulombResult:
+    def at_points(self, positions, cell: np.ndarray, points, virial: bool) -> CoulombResult:
         """The result with potentials and fields at points, shape (m, 3), nm."""
         if self._stays_on_device(positions) and self._expands_at_points:
             return self._at_points_on_device(positions, cell, points, virial)
@@ -266,7 +267,7 @@ class Evaluation:
         potentials[undefined] = fields[undefined] = np.nan
         return replace(result, point_potentials=potentials, point_fields=fields)
 
-    def matrix(self, positions, cell: np.ndarray | None) -> CoulombMatrix | DeviceCoulombMatrix:
+    def matrix(self, positions, cell: np.ndarray) -> CoulombMatrix | DeviceCoulombMatrix:
         """What evaluates sets of charges at these positions. On the host the solver's own charges
         show first whether single precision suffices."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
@@ -324,7 +325,7 @@ class Evaluation:
                 if not (kept and isinstance(fault, MemoryError)):
                     self._fall_back(fault)
 
-    def _evaluated(self, positions, cell: np.ndarray | None, virial: bool = False) -> CoulombResult:
+    def _evaluated(self, positions, cell: np.ndarray, virial: bool = False) -> CoulombResult:
         if self._stays_on_device(positions):
             return self._evaluated_on_device(positions, cell, virial)
         positions = check_positions(to_host(positions), self._count)
@@ -358,20 +359,16 @@ class Evaluation:
         return True
 
     @staticmethod
-    def _in_boxes(
-        plan: Plan, positions: np.ndarray, cell: np.ndarray | None
-    ) -> tuple[np.ndarray, float]:
+    def _in_boxes(plan: Plan, positions: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, float]:
         """Positions relative to the boxes of a plan, and the potential of particles at the same
         place in units of the largest charge per box width."""
         boxes = plan.boxes
-        if not plan.problem.uses_region:
+        if not isinstance(boxes, Region):
             return positions, MAX_POTENTIAL
-        x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin  # type: ignore[union-attr]
+        x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin
         return x, largest_potential(boxes.width)
 
-    def _evaluated_on_device(
-        self, positions, cell: np.ndarray | None, virial: bool
-    ) -> CoulombResult:
+    def _evaluated_on_device(self, positions, cell: np.ndarray, virial: bool) -> CoulombResult:
         if self.method != "fmm":
             return self._summed_on_device(positions)
         plan = self.planner.reuse(cell)
@@ -392,7 +389,7 @@ class Evaluation:
         return CoulombResult(*found)
 
     def _replanned(
-        self, problem: Problem, positions, cell: np.ndarray | None, virial: bool
+        self, problem: Problem, positions, cell: np.ndarray, virial: bool
     ) -> CoulombResult:
         """Evaluate with plans for another problem and keep these unless the evaluation fails."""
         before = copy.copy(self.planner), self.evaluators
@@ -429,7 +426,7 @@ class Evaluation:
             self._refuse_coincidence(bad[0], positions, cell)
         return result
 
-    def _refuse_coincidence(self, particle: int, positions, cell: np.ndarray | None) -> None:
+    def _refuse_coincidence(self, particle: int, positions, cell: np.ndarray) -> None:
         pairs, nearest = self.planner.problem.exclusions, self.planner.problem.minimum_image
         raise ValueError(name_coincidence(particle, positions, cell, self.charges, pairs, nearest))
 
@@ -472,8 +469,7 @@ class Evaluation:
         return self.evaluators[plan.choice]
 
 
-def volume(cell: np.ndarray | None) -> float | None:
+def volume(cell: np.ndarray) -> float | None:
     """Volume of a cell, nm^3; None unless it is periodic along all directions."""
-    if cell is None or np.isinf(np.diag(cell)).any():
-        return None
-    return float(np.prod(np.diag(cell)))
+    found = float(np.prod(np.diag(cell)))
+    return found if np.isfinite(found) else None

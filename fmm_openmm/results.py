@@ -221,7 +221,7 @@ class ChargeSetsResult:
 def name_coincidence(
     particle: int,
     positions: np.ndarray,
-    cell: np.ndarray | None,
+    cell: np.ndarray,
     charges: np.ndarray,
     exclusions: np.ndarray,
     minimum_image: bool,

@@ -339,7 +339,7 @@ class CoulombSolver:
         return like(_turned_back(result, frame.axes), positions)
 
     def _computed_for(
-        self, positions, cell: np.ndarray | None, charges, points, virial: bool, fields: bool
+        self, positions, cell: np.ndarray, charges, points, virial: bool, fields: bool
     ) -> CoulombResult | ChargeSetsResult:
         """:meth:`compute` in the coordinates of :meth:`_frame`."""
         if charges is None and points is None and not virial:
@@ -365,7 +365,7 @@ class CoulombSolver:
             self._term.check_charges(charges)
 
     def _with_term(
-        self, result, positions, cell: np.ndarray | None, charges, points
+        self, result, positions, cell: np.ndarray, charges, points
     ) -> CoulombResult | ChargeSetsResult:
         """A result with the dipole term or sheets, if any; arguments as of :meth:`compute`."""
         if self._term is None:

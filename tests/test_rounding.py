@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import fmm_openmm as fmm
 from fmm_openmm.backends import backend_class
+from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import rounding_error, rounding_of_positions
 from fmm_openmm.oracle import ewald_sum
@@ -109,7 +110,8 @@ def test_the_estimate_from_positions(name, periodic):
         x += np.random.default_rng(3).integers(-2, 3, (len(x), 1)) @ cell[:1]
 
     def estimate(pairs):
-        return rounding_of_positions(x, q, cell if periodic else None, np.array(pairs), width, 5e-6)
+        within = cell if periodic else EMPTY_SPACE
+        return rounding_of_positions(x, q, within, np.array(pairs), width, 5e-6)
 
     assert error / 3 < estimate([[3, 4]]) < 10 * error
     if name == "pair":

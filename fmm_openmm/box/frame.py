@@ -18,18 +18,18 @@ class Frame:
     Attributes:
         axes: unit vectors along x, y and z in the coordinates of the user, in columns, shape
             (3, 3).
-        cell: cell vectors, infinite along the other axes, shape (3, 3), nm; None in free space.
+        cell: cell vectors, infinite along the other axes, shape (3, 3), nm.
     """
 
     axes: np.ndarray
-    cell: np.ndarray | None
+    cell: np.ndarray
 
     @classmethod
-    def from_cell(cls, cell: np.ndarray | None) -> "Frame":
-        """The frame of a cell, infinite along axes without images, shape (3, 3), nm; or None."""
-        if cell is None or np.isfinite(cell).all():
-            return cls(np.eye(3), cell)
+    def from_cell(cls, cell: np.ndarray) -> "Frame":
+        """The frame of a cell, infinite along axes without images, shape (3, 3), nm."""
         periodic = np.flatnonzero(np.isfinite(cell).all(1))
+        if len(periodic) in (0, 3):
+            return cls(np.eye(3), cell)
         first, *others = cell[periodic]
         x = first / np.linalg.norm(first)
         # without a second vector any direction will do: an axis, if the vector lies along one

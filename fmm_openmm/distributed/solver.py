@@ -178,7 +178,7 @@ class DistributedSolver:
             potentials[undefined] = fields[undefined] = np.nan
             return CoulombResult(energy, forces, potentials, fields, volume=volume(cell))
 
-    def _planned(self, x: np.ndarray, cell: np.ndarray | None) -> tuple[Boxes, bool]:
+    def _planned(self, x: np.ndarray, cell: np.ndarray) -> tuple[Boxes, bool]:
         """The boxes, with the stages made for them, and whether forces must show that their
         precision suffices."""
         comm, planner = self._comm, self._planner
@@ -263,10 +263,10 @@ class DistributedSolver:
             )
         return check_box_vectors(box_vectors, boundary=self._boundary)
 
-    def _frame(self, vectors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _frame(self, vectors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Axes and cell that the solver computes with, see :class:`Frame`."""
         cell = self._boundary.cell(vectors)
-        if cell is None or not self._boundary.is_partial:
+        if not self._boundary.is_partial:
             return np.eye(3), cell
         frame = Frame.from_cell(cell)
         return frame.axes, frame.cell

@@ -245,7 +245,7 @@ NEIGHBOURS = 8
 def rounding_of_positions(
     positions: np.ndarray,
     charges: np.ndarray,
-    cell: np.ndarray | None,
+    cell: np.ndarray,
     exclusions: np.ndarray,
     width: float,
     least: float,
@@ -259,7 +259,7 @@ def rounding_of_positions(
     Args:
         positions: shape (n, 3), nm.
         charges: shape (n,).
-        cell: vectors in reduced form, shape (3, 3), nm; None in free space.
+        cell: vectors in reduced form, shape (3, 3), nm.
         exclusions: shape (m, 2).
         width: box width, nm.
         least: smallest error of interest; neighbours too far apart for it are not examined.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fmm_openmm.arrays import to_host
-from fmm_openmm.boundary import Boundary
+from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
 from fmm_openmm.convert.cells import reduce_box
@@ -134,20 +134,20 @@ class FrameSolver:
             self._stretched[key] = made
         return self._stretched[key]
 
-    def _gathered(self, positions, box_vectors) -> tuple[np.ndarray, np.ndarray | None]:
+    def _gathered(self, positions, box_vectors) -> tuple[np.ndarray, np.ndarray]:
         """Checked positions, with the molecules of a nearly empty cell next to each other, and the
         cell, both in the coordinates that boxes are chosen in."""
         solver, cell = self._solver, self.cell(box_vectors)
         positions = check_positions(to_host(positions), len(solver.charges))
-        if cell is not None and self._boundary.is_partial:
+        if self._boundary.is_partial:
             frame = Frame.from_cell(cell)
             return positions @ frame.axes, frame.cell
         return solver.evaluation.planner.problem.gather(positions, cell), cell
 
-    def cell(self, box_vectors) -> np.ndarray | None:
-        """The cell of a frame, shape (3, 3), nm; None with an open boundary."""
+    def cell(self, box_vectors) -> np.ndarray:
+        """The cell of a frame, shape (3, 3), nm."""
         if self._boundary.is_open:
-            return None
+            return EMPTY_SPACE
         given = self._solver.box_vectors if box_vectors is None else box_vectors
         return self._boundary.cell(given)
 

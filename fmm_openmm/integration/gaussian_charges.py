@@ -23,7 +23,7 @@ def excess_of_points(
     points: np.ndarray,
     positions: np.ndarray,
     charges: np.ndarray,
-    cell: np.ndarray | None,
+    cell: np.ndarray,
     width: float,
 ) -> np.ndarray:
     """Potentials of point charges over those of Gaussian charges:
@@ -33,7 +33,7 @@ def excess_of_points(
         points: shape (m, 3), nm.
         positions: shape (n, 3), nm.
         charges: shape (n,), e.
-        cell: cell vectors, shape (3, 3), nm; None in free space.
+        cell: cell vectors, shape (3, 3), nm.
         width: standard deviation w, nm.
 
     Returns:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import ORIGIN, BoxLattice, PaddedLattice, box_width
 from fmm_openmm.planning.request import FMMParameters
 
@@ -75,10 +76,10 @@ class Region:
         edge = self.parameters.smoothing + ORIGIN
         return np.where(self.lattice.padded, (self.lattice.span - 2 * edge) * self.heights, np.inf)
 
-    def scaled(self, cell: np.ndarray | None) -> "Region | None":
-        """The boxes scaled to a periodic cell of the same shape, of any size; unchanged without a
-        cell; None if the shape differs."""
-        if cell is None:
+    def scaled(self, cell: np.ndarray) -> "Region | None":
+        """The boxes scaled to a periodic cell of the same shape, of any size; unchanged in free
+        space; None if the shape differs."""
+        if Boundary.from_cell(cell).is_open:
             return self
         vectors, finite = self.lattice.cell, np.isfinite(cell)
         width = float(np.cbrt(_volume(cell) / _volume(vectors)))

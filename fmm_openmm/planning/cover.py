@@ -58,7 +58,7 @@ def cover(
     load: Load,
     cost: CostModel,
     positions: np.ndarray,
-    cell: np.ndarray | None,
+    cell: np.ndarray,
     kept: Region | None = None,
 ) -> Region | None:
     """The cheapest region, with its parameters, whose estimated error satisfies the request.
@@ -70,7 +70,7 @@ def cover(
 
     Args:
         positions: shape (n, 3), nm.
-        cell: cell vectors, shape (3, 3), nm; None in free space.
+        cell: cell vectors, shape (3, 3), nm.
         kept: region used before.
 
     Returns:
@@ -78,13 +78,13 @@ def cover(
     """
     low, high = positions.min(0), positions.max(0)
     extent = high - low
-    if kept and Boundary.from_cell(cell).is_partial and (extent < FARTHER * kept.capacity).all():
-        found = _adapted(request, load, cost, positions, cell, kept)
-        if found:
-            return found
+    boundary = Boundary.from_cell(cell)
+    if kept and boundary.is_partial and (extent < FARTHER * kept.capacity).all():
+        adapted = _adapted(request, load, cost, positions, cell, kept)
+        if adapted:
+            return adapted
     if kept:
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
-    boundary = Boundary.from_cell(cell)
     padded = np.array((True, True, True) if boundary.fills_space else boundary.free)
     grids = list(_grids(positions, extent, request.levels or 0, padded, cell))
     if boundary.fills_space:
@@ -134,7 +134,7 @@ def _adapted(
     load: Load,
     cost: CostModel,
     positions: np.ndarray,
-    cell: np.ndarray | None,
+    cell: np.ndarray,
     kept: Region,
 ) -> Region | None:
     """A region with the parameters used before; None if its estimated error would be too large."""
@@ -193,12 +193,11 @@ def _grids(
     extent: np.ndarray,
     levels: int,
     padded: np.ndarray,
-    cell: np.ndarray | None,
+    cell: np.ndarray,
 ) -> Iterator[_RegionGrid]:
     """Candidates that cover ``extent``, shape (3,), nm, along the axes that are ``padded``, shape
     (3,), and the cell along the others: from small boxes to boxes so large that all are near, none
     with more than ``MAX_BOXES``."""
-    cell = EMPTY_SPACE if cell is None else cell
     extent = np.where(padded, extent, np.diag(cell))
     vectors = np.where(padded[:, None], np.eye(3), cell)
     along = positions @ np.linalg.inv(vectors) * np.diag(vectors)

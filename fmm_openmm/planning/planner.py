@@ -163,18 +163,18 @@ class Planner:
         load, cost = self.problem.load, self.problem.cost
         return cost.rounding * single_noise(load.ionic, parameters.smoothing)
 
-    def prepare(self, positions: np.ndarray, cell: np.ndarray | None) -> None:
+    def prepare(self, positions: np.ndarray, cell: np.ndarray) -> None:
         """Choose a region, if the problem calls for one, for typical positions before any plan."""
         if self.problem.uses_region:
             self._prepared = self._chosen(positions, cell)
             self._last = self._prepared.parameters
 
-    def plan(self, positions, cell: np.ndarray | None, left: bool = False) -> Plan:
+    def plan(self, positions, cell: np.ndarray, left: bool = False) -> Plan:
         """The most recently used boxes that are suitable, else new ones.
 
         Args:
             positions: shape (n, 3), nm, on the host or the device, finite; read only for a region.
-            cell: cell vectors, shape (3, 3), nm; None in free space. Kept; it must never change.
+            cell: cell vectors, shape (3, 3), nm. Kept; it must never change.
             left: whether particles are known to have left the boxes, by whatever margin.
         """
         self._reused = 0
@@ -192,39 +192,44 @@ class Planner:
             boxes = self._fitted(known.boxes, positions, cell, left)
             if boxes:
                 plan = known.place(boxes)
-                others = [each for each in self._used if each is not known]
+                rest = tuple(each for each in self._used if each is not known)
                 break
         else:
             boxes = self._chosen(positions, cell)
             self._choices += 1
             plan = Plan(self.problem, boxes, Change.REPLACE, self._choices)
-            others = self._used
-        self._used = (plan, *others)[: self._memory]
+            rest = self._used
+        self._used = (plan, *rest)[: self._memory]
         if self.problem.uses_region:
             self._last = plan.parameters
         else:
             self._cell = cell
         return plan
 
-    def fits(self, positions: np.ndarray, cell: np.ndarray | None) -> bool:
+    def fits(self, positions: np.ndarray, cell: np.ndarray) -> bool:
         """Whether :meth:`plan` would return boxes that have been used."""
         return any(self._fitted(known.boxes, positions, cell) for known in self._used)
 
-    def reuse(self, cell: np.ndarray | None) -> Plan | None:
+    def reuse(self, cell: np.ndarray) -> Plan | None:
         """The last region, without examining the particles; the caller notices if they have left
         it. None if there is no region, or if it is time to examine the particles again."""
         self._reused += 1
         if not (self.problem.uses_region and self._used and self._reused < RECHECK_INTERVAL):
             return None
         boxes = self._used[0].boxes.scaled(cell)
-        return boxes and self._used[0].place(boxes)
+        return self._used[0].place(boxes) if boxes else None
 
-    def preview(self, positions: np.ndarray | None, cell: np.ndarray | None) -> Boxes:
+    def preview(self, positions: np.ndarray | None, cell: np.ndarray) -> Boxes:
         """The boxes that a plan would have, without any change of state; a region as it was used
         last."""
-        latest = self.latest
-        region = self.problem.uses_region and (latest or self.problem.region(positions, cell))
-        return region or self.problem.filling(cell, latest)
+        problem, latest = self.problem, self.latest
+        if not problem.uses_region:
+            return problem.filling(cell, latest)
+        if latest:
+            return latest
+        if positions is None:
+            raise ValueError("a region needs positions")
+        return problem.region(positions, cell) or problem.filling(cell)
 
     def accepts(self, charges: np.ndarray, positions=None, cell: np.ndarray | None = None) -> bool:
         """Whether the boxes remain suitable for other charges; if not, the next plan has new ones.
@@ -233,14 +238,16 @@ class Planner:
             charges: shape (n,), e.
             positions: shape (n, 3), nm, on the host. If given, they are examined too: the filled
                 fraction of the cell, the fit of the region, and whether single precision suffices.
-            cell: cell of the positions, which new boxes are chosen for.
+            cell: cell of the positions, which new boxes are chosen for; by default that of the
+                problem.
         """
         problem, fits = self.problem.with_charges(charges), True
         if positions is not None:
+            cell = problem.cell if cell is None else cell
             if problem.uses_region:
                 region = self.latest and self.latest.scaled(cell)
                 extent = _bounds(problem.gather(positions, cell))
-                fits = region is not None and region.cover(*extent) is not None
+                fits = isinstance(region, Region) and region.cover(*extent) is not None
             else:
                 problem = problem.with_positions(positions, cell)
             boxes = (self if problem is self.problem else Planner(problem)).preview(positions, cell)
@@ -253,7 +260,7 @@ class Planner:
         return self._adopts(problem, cell, fits)
 
     def accepts_forces(
-        self, charges: np.ndarray, squares: float, cubes: float, cell: np.ndarray | None
+        self, charges: np.ndarray, squares: float, cubes: float, cell: np.ndarray | None = None
     ) -> bool:
         """Whether single precision remains suitable for the forces of the last plan; if not, the
         next plan has boxes in double precision.
@@ -262,7 +269,7 @@ class Planner:
             charges: shape (n,), e.
             squares, cubes: sums of q^2 E^2 and q^2 |E|^3 over the charges (:class:`Rounding`), with
                 fields in units of the boxes of the last plan.
-            cell: cell which new boxes are chosen for.
+            cell: cell which new boxes are chosen for; by default that of the problem.
         """
         if not self._used or self._precision == "double":
             return True
@@ -320,14 +327,13 @@ class Planner:
         plan = self._used[0]
         boxes = plan.boxes
         per_box = self._per_box(charges)
-        is_new = self._ratio is None or plan.change is Change.REPLACE
-        if is_new:
+        ratio = None  # of boxes whose fields have not been examined before
+        if self._ratio is None or plan.change is Change.REPLACE:
             charged = self.problem.load.charged * len(charges)
-            self._ratio = field_ratio(
-                charges, fields, charged / boxes.filled, self.problem.load.ionic
-            )
+            ratio = field_ratio(charges, fields, charged / boxes.filled, self.problem.load.ionic)
+            self._ratio = ratio
         if boxes.parameters.precision == "double":
-            if is_new:  # coordinates are rounded relative to the cell
+            if ratio is not None:  # coordinates are rounded relative to the cell
                 lengths = np.diag(boxes.lattice.cell)
                 across = lengths[np.isfinite(lengths)].max(initial=1.0)
                 self._rounding = DOUBLE * across * rounding_error(charges, fields, per_box)
@@ -336,21 +342,21 @@ class Planner:
             return self.problem
         self._rounding = rounding_error(charges, fields, per_box)
         problem = self._given_rounding(self.problem, self._rounding)
-        if is_new and problem is self.problem:
-            problem = problem.with_noise(self._ratio * self._noise(boxes.parameters))
+        if ratio is not None and problem is self.problem:
+            problem = problem.with_noise(ratio * self._noise(boxes.parameters))
         return problem
 
     def _fitted(
-        self, boxes: Boxes | None, positions, cell: np.ndarray | None, left: bool = False
+        self, boxes: Boxes | None, positions, cell: np.ndarray, left: bool = False
     ) -> Boxes | None:
         """The boxes adjusted to the cell and the positions; None if that is impossible."""
         boxes = boxes and boxes.scaled(cell)
-        if not (boxes and self.problem.uses_region):
+        if not isinstance(boxes, Region):
             return boxes
         x = self.problem.gather(positions, cell, None if left else boxes.centre)
         return (Region.centred_on if left else Region.cover)(boxes, *_bounds(x))
 
-    def _chosen(self, positions, cell: np.ndarray | None) -> Boxes:
+    def _chosen(self, positions, cell: np.ndarray) -> Boxes:
         """New boxes; over the whole periodic cell from the moment when these are cheaper."""
         if self.problem.uses_region:
             region = self._fitted(self._prepared, positions, cell) or self.problem.region(

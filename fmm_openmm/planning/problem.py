@@ -9,7 +9,7 @@ from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, box_width
 from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import leaders
-from fmm_openmm.planning.boxes import Filling, Region
+from fmm_openmm.planning.boxes import Boxes, Filling, Region
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.cover import cover
 from fmm_openmm.planning.load import Load, filled_fraction
@@ -42,7 +42,7 @@ class Problem:
         load: the properties of the system.
         exclusions: excluded pairs, shape (m, 2).
         minimum_image: whether exclusions apply to nearest images.
-        cell: cell vectors that ``parameters`` are chosen for, shape (3, 3), nm; None in free space.
+        cell: cell vectors that ``parameters`` are chosen for, shape (3, 3), nm.
         cost: cost model of the backend.
         device: model of the GPU; None on the host.
         prefers_cell: whether boxes over the whole cell have proved cheaper than a region.
@@ -52,7 +52,7 @@ class Problem:
     load: Load
     exclusions: np.ndarray
     minimum_image: bool
-    cell: np.ndarray | None
+    cell: np.ndarray
     cost: CostModel = CPU_COST
     device: str | None = None
     prefers_cell: bool = False
@@ -75,7 +75,7 @@ class Problem:
         """Parameters of boxes over the whole cell."""
         return choose_tuned(self.device, self.request, self.cell, self.load, self.cost)
 
-    def filling(self, cell: np.ndarray, kept: Filling | None = None) -> Filling:
+    def filling(self, cell: np.ndarray, kept: Boxes | None = None) -> Filling:
         """Boxes over the whole of a cell.
 
         The boxes in use or else those of :attr:`parameters` if they can be deformed to the cell;
@@ -83,11 +83,10 @@ class Problem:
 
         Args:
             cell: cell vectors, shape (3, 3), nm.
-            kept: boxes in use.
+            kept: boxes in use; a region is not kept.
         """
-        for boxes in filter(None, (kept, self._chosen)):
-            found = boxes.strained(cell)
-            if found:
+        for boxes in (kept, self._chosen):
+            if isinstance(boxes, Filling) and (found := boxes.strained(cell)):
                 return found
         return self._filling(
             adapt_parameters(self.parameters, self.request, cell, self.load, self.cost), cell
@@ -102,15 +101,16 @@ class Problem:
         return Filling(p, lattice, box_width(cell, p.counts))
 
     def region(
-        self, positions: np.ndarray, cell: np.ndarray | None, kept: Region | None = None
+        self, positions: np.ndarray, cell: np.ndarray, kept: Boxes | None = None
     ) -> Region | None:
         """:func:`fmm_openmm.planning.cover.cover` for positions, shape (n, 3), nm, after
         :meth:`gather`."""
-        positions = self.gather(positions, cell)
-        return cover(self.request, self.load, self.cost, positions, cell, kept)
+        x = self.gather(positions, cell)
+        known = kept if isinstance(kept, Region) else None
+        return cover(self.request, self.load, self.cost, x, cell, known)
 
     def gather(
-        self, positions: np.ndarray, cell: np.ndarray | None, centre: np.ndarray | None = None
+        self, positions: np.ndarray, cell: np.ndarray, centre: np.ndarray | None = None
     ) -> np.ndarray:
         """Positions after :func:`fmm_openmm.planning.molecules.gather` where :attr:`gathers`, else
         unchanged."""
@@ -146,7 +146,7 @@ class Problem:
         )
         return replace(self, load=replace(load, ionic=ionic, charged=charged, net=net))
 
-    def with_positions(self, positions: np.ndarray, cell: np.ndarray | None) -> "Problem":
+    def with_positions(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
         """The problem with the filled fraction of these positions; itself if that is the same, or
         if boxes follow the particles in any case."""
         if not self.boundary.fills_space:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.expansions.error import Rounding
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import RECHECK_INTERVAL, Change, Planner
@@ -19,7 +20,7 @@ NONE = np.zeros((0, 2), np.int64)
 CELL = 4.0 * np.eye(3)
 
 
-def planner(cell=None, precision="auto", **options):
+def planner(cell=EMPTY_SPACE, precision="auto", **options):
     request, load = Request(precision=precision), Load.from_charges(Q, NONE)
     return Planner(Problem(request, load, NONE, False, cell), **options)
 
@@ -30,13 +31,13 @@ def stretched(by):
 
 def test_boxes_that_cover_particles_follow_them():
     plans = planner()
-    first = plans.plan(X, None)
+    first = plans.plan(X, EMPTY_SPACE)
     assert first.change is Change.REPLACE
-    assert plans.plan(X, None).change is Change.KEEP
-    moved = plans.plan(X + 3.0, None)
+    assert plans.plan(X, EMPTY_SPACE).change is Change.KEEP
+    moved = plans.plan(X + 3.0, EMPTY_SPACE)
     assert (moved.change, moved.choice) == (Change.MOVE, first.choice)
     np.testing.assert_allclose(moved.boxes.corner - first.boxes.corner, 3.0, atol=0.2)
-    grown = plans.plan(2.0 * X, None)
+    grown = plans.plan(2.0 * X, EMPTY_SPACE)
     assert grown.change is Change.REPLACE
     assert plans.choices == (grown.choice,)
 
@@ -45,10 +46,10 @@ def test_particles_that_have_left_are_believed():
     """Even where float64 finds them inside: the boxes go to where the particles are in the
     middle."""
     plans = planner()
-    first = plans.plan(X, None).boxes
+    first = plans.plan(X, EMPTY_SPACE).boxes
     corner = first.corner + 0.1 * first.width
     assert first.cover(X.min(0), X.max(0)) is first
-    shifted = plans.plan(X + 0.1 * first.width, None, left=True)
+    shifted = plans.plan(X + 0.1 * first.width, EMPTY_SPACE, left=True)
     assert shifted.change is Change.MOVE
     np.testing.assert_allclose(shifted.boxes.corner, corner)
 
@@ -84,9 +85,9 @@ def test_the_same_cell_again():
 
 def test_trust_ends():
     plans = planner()
-    assert plans.reuse(None) is None
-    first = plans.plan(X, None)
-    reused = [plans.reuse(None) for _ in range(RECHECK_INTERVAL)]
+    assert plans.reuse(EMPTY_SPACE) is None
+    first = plans.plan(X, EMPTY_SPACE)
+    reused = [plans.reuse(EMPTY_SPACE) for _ in range(RECHECK_INTERVAL)]
     assert {plan.choice for plan in reused[:-1]} == {first.choice}
     assert reused[-1] is None
     assert planner(CELL).reuse(CELL) is None

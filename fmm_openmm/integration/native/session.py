@@ -54,7 +54,6 @@ class Session:
     Attributes:
         particles: number of particles of the System.
         reason: reason why the host bridge computes the force after all; None if it does not.
-        planner: planner of the boxes; None before the first program.
     """
 
     def __init__(self, bridge: Bridge, kernel: int, context: int, place: Place):
@@ -67,7 +66,7 @@ class Session:
         self._request = options.request("double" if double else None)
         self.reason: str | None = None
         self._boundary = bridge.fix_structure().boundary
-        self.planner: Planner | None = None
+        self._planner: Planner | None = None
         self._seen = False  # whether the filled fraction is known
         self._made: Specification | None = None  # of the last program
         self._layer = np.zeros(5)  # the place of a slab that was last delivered
@@ -95,10 +94,10 @@ class Session:
             )
         given, cell = cell, self._checked(cell)
         charges, structure = self._inputs(values)
-        if self.planner is None:
+        if self._planner is None:
             load = Load.from_charges(charges, structure.exclusions)
             minimum_image = structure.periodic and not self._boundary.is_open
-            self.planner = Planner(
+            self._planner = Planner(
                 Problem(
                     self._request,
                     load,
@@ -168,6 +167,17 @@ class Session:
         with openmm_callback():
             self.planner.accepts_forces(charges, sums.squares, sums.cubes, self._checked(cell))
         return self.program(cell, values, positions)
+
+    @property
+    def planner(self) -> Planner:
+        """Planner of the boxes.
+
+        Raises:
+            RuntimeError: before the first program, which it is made for.
+        """
+        if self._planner is None:
+            raise RuntimeError("there is no program yet")
+        return self._planner
 
     def _limits(self, charges: np.ndarray) -> dict[int, bytes]:
         """The delivery of the limits of rounding for charges, shape (n,), e."""
@@ -250,9 +260,9 @@ class Session:
         middle, farthest = self._layer[:2]
         return bool(np.abs(positions[:, 2] - middle).max() <= farthest)
 
-    def _checked(self, cell: np.ndarray) -> np.ndarray | None:
-        """The periodic cell; None in free space."""
-        return None if self._boundary.is_open else self._boundary.cell(check_box_vectors(cell))
+    def _checked(self, cell: np.ndarray) -> np.ndarray:
+        """The cell of box vectors, shape (3, 3), nm."""
+        return self._boundary.cell(None if self._boundary.is_open else check_box_vectors(cell))
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
