@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     try:
         from fmm_openmm.cli import main
     except KeyboardInterrupt:

@@ -268,8 +268,8 @@ class Evaluation:
         return replace(result, point_potentials=potentials, point_fields=fields)
 
     def matrix(self, positions, cell: np.ndarray) -> CoulombMatrix | DeviceCoulombMatrix:
-        """What evaluates sets of charges at these positions. On the host the solver's own charges
-        show first whether single precision suffices."""
+        """The matrix of interactions at these positions, which evaluates sets of charges. On the
+        host the solver's own charges show first whether single precision suffices."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
             with EVALUATION:
                 plan = self.planner.plan(positions, cell)

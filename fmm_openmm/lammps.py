@@ -137,7 +137,7 @@ def _pair_styles(lmp) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Particles:
-    """What a solver is made for, in the order of the atoms' IDs.
+    """The particles that a solver is made for, in the order of the atoms' IDs.
 
     Attributes:
         tags: IDs, ascending, shape (n,).
@@ -166,7 +166,7 @@ class _Particles:
 
 
 class _Coupling:
-    """What LAMMPS calls at each step."""
+    """The callbacks of LAMMPS in each step."""
 
     def __init__(self, lmp, fix_id: str, periodic: list[bool], settings: dict):
         self._lmp, self._id, self._periodic, self._settings = lmp, fix_id, periodic, settings

@@ -101,8 +101,8 @@ class PlacedTerm(ABC):
         return _with_added(result, added)
 
     def among_groups(self, charges: Any, group: np.ndarray) -> Any:
-        """What the term adds to the energies among groups, shape (G, G), kJ/mol; arguments as of
-        :meth:`fmm_openmm.charge_sets.CoulombMatrix.among_groups`."""
+        """Contributions of the term to the energies among groups, shape (G, G), kJ/mol; arguments
+        as of :meth:`fmm_openmm.charge_sets.CoulombMatrix.among_groups`."""
         xp = self._xp
         q, groups = xp.asarray(charges, dtype=np.float64), 1 + int(group.max())
         of = xp.asarray(group)

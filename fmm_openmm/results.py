@@ -226,7 +226,8 @@ def name_coincidence(
     exclusions: np.ndarray,
     minimum_image: bool,
 ) -> str:
-    """Which particle lies where a charged one does; arguments as of a solver."""
+    """Message that names the particle which coincides with a charged one; arguments as of a
+    solver."""
     delta = positions - positions[particle]
     boundary = Boundary.from_cell(cell)
     vectors = boundary.vectors(cell)

@@ -72,13 +72,13 @@ class Sheets:
         """Nothing: particles may be anywhere, beyond the sheets, too."""
 
     def at(self, positions: Any, cell: np.ndarray) -> "PlacedSheets":
-        """The sheets beside particles at positions, shape (n, 3), nm, on the host or a device, in
-        the reduced cell of a slab, shape (3, 3), nm."""
+        """The sheets for particles at positions, shape (n, 3), nm, on the host or a device, in the
+        reduced cell of a slab, shape (3, 3), nm."""
         return PlacedSheets(self, positions, cell)
 
 
 class PlacedSheets(PlacedTerm):
-    """:class:`Sheets` beside particles at fixed positions.
+    """The potential of :class:`Sheets` for particles at fixed positions.
 
     Args:
         sheets: the sheets.
@@ -121,6 +121,7 @@ class PlacedSheets(PlacedTerm):
         return crossed + crossed.T + self._constant * charge[:, None] * charge
 
     def _virial(self, charges: Any, moments: Any) -> Any:
-        """As of lengths along the normal over the area, the sheets moving with the particles."""
+        """The virial, with heights scaled along the normal and areas in the plane, the sheets
+        moving with the particles."""
         energy = 0.5 * self._matrix(moments)[0, 0]
         return energy * self._xp.asarray(np.diag([1.0, 1.0, -1.0]))

@@ -108,7 +108,7 @@ class ChargeSets(ABC):
 
 
 class Evaluator(ABC):
-    """What a backend computes with.
+    """Potentials and fields of a specification, as a backend computes them.
 
     Args:
         specification: what is computed.

@@ -6,8 +6,8 @@ import numpy as np
 def partners(
     pairs, particles: int, xp=np, itself_first: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For every particle i the list ``partner[start[i]:start[i + 1]]`` of itself and its excluded
-    partners, ascending.
+    """Lists of excluded partners. The list ``partner[start[i]:start[i + 1]]`` contains particle i
+    itself and its partners, in ascending order.
 
     Args:
         pairs: excluded pairs, shape (k, 2).

@@ -111,7 +111,7 @@ def _wait_idle(comm) -> None:
 
 
 def _peak_memory(evaluate: Callable[[], Value]) -> tuple[Value, int]:
-    """What ``evaluate`` returns, and the largest memory of its arrays and other objects, bytes."""
+    """The result of ``evaluate`` and the peak memory of its arrays and other objects, bytes."""
     tracemalloc.start()
     try:
         return evaluate(), tracemalloc.get_traced_memory()[1]

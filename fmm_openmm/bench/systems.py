@@ -80,7 +80,8 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> "Size":
-        """``EDGE`` or ``EDGE:NxNxN``, as ``6`` or ``6:3x3x5``.
+        """Parse a size: the edge of a cube in nm, with the number of copies along each axis, as in
+        ``6`` or ``6:3x3x5``.
 
         Raises:
             ValueError: anything else, or an edge below 2 nm.

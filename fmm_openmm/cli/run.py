@@ -394,7 +394,7 @@ def simulate(
 
 
 class Log:
-    """Samples in a CSV file, each written at once.
+    """A CSV file of samples, which are written immediately.
 
     Args:
         path: of the file.

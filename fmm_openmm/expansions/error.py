@@ -100,8 +100,8 @@ def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
 
 
 def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.ndarray:
-    """For each particle the particle whose periodic image it shares, shape (particles,). Molecules
-    stay whole, unless exclusions apply to nearest images."""
+    """The particle whose periodic image each particle shares, shape (particles,). Molecules stay
+    whole, unless exclusions apply to nearest images."""
     if minimum_image:
         return np.arange(particles)
     _, first, number = np.unique(

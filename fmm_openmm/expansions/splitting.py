@@ -58,8 +58,8 @@ def isolating_split(
 
 
 def spectral_weight(top: int, g: np.ndarray, alpha: float, reach: float) -> np.ndarray:
-    """What wave vectors of length g, shape (m,), add to the degrees up to ``top``, over S at
-    ``reach``; shape (top + 1, m)."""
+    """Contributions of wave vectors of length g, shape (m,), to the terms of degrees up to ``top``,
+    relative to S at ``reach``; shape (top + 1, m)."""
     l = np.arange(top + 1)[:, None]
     return np.exp(
         (l + 1) * np.log(g * reach)

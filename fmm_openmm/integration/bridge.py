@@ -186,7 +186,8 @@ class HostBridge:
         return self._parameters
 
     def fix_structure(self) -> Structure:
-        """The structure that Contexts use: that of the definition at the first call."""
+        """Return the structure that Contexts use, which is that of the definition at the first
+        call."""
         if self._structure is None:
             self._structure, self._structure_version = (
                 self.definition.structure,

@@ -81,7 +81,7 @@ class FrameSolver:
         return self._solver.charges
 
     def evaluate(self, positions, box_vectors):
-        """What is wanted of a frame."""
+        """The result for a frame, as the function given at creation computes it."""
         box_vectors = self._reduced(box_vectors)
         return self._evaluate(self, self._placement.place(positions, box_vectors), box_vectors)
 

@@ -186,7 +186,8 @@ def _count_particles(given) -> int | None:
 def make_recipe(
     solver: CoulombSolver | Callable[[], CoulombSolver], first: Frame, evaluate: Evaluate
 ) -> bytes:
-    """What :func:`fmm_openmm.integration.frame_solver.frame_solver` makes its solver of.
+    """Pickled arguments from which :func:`fmm_openmm.integration.frame_solver.frame_solver` makes
+    its solver.
 
     Args:
         solver: the result of :func:`make_solver`.

@@ -76,7 +76,7 @@ class FMMReporter:
             self._opened, self._out = False, file
 
     def describeNextReport(self, simulation: app.Simulation) -> dict:
-        """When the next report is due, and that it needs nothing of the State."""
+        """Number of steps until the next report. The report needs no data of the State."""
         steps = self._interval - simulation.currentStep % self._interval
         return {"steps": steps, "periodic": None, "include": []}
 

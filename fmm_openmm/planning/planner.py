@@ -39,7 +39,7 @@ evaluation fails; counted inside OpenMM's context."""
 
 
 class Change(Enum):
-    """What a plan does with the boxes used before."""
+    """The change that a plan makes to the boxes used before."""
 
     KEEP = "keep"
     MOVE = "move"
@@ -69,7 +69,7 @@ class Plan:
         return self.boxes.parameters
 
     def specification(self, charges: np.ndarray) -> Specification:
-        """What an evaluator for the plan computes with these charges, shape (n,), e."""
+        """The specification of an evaluator for the plan with these charges, shape (n,), e."""
         p, problem = self.parameters, self.problem
         return Specification(
             self.boxes.lattice,
@@ -277,15 +277,16 @@ class Planner:
         return self._adopts(self._given_rounding(self.problem, error), cell)
 
     def rounding_limits(self, charges: np.ndarray) -> Rounding:
-        """What :meth:`accepts_forces` is to be asked about for charges, shape (n,), e: sums for
-        which ``squares < cubes * sum q^2 |E|^3 + constant``. Zeros if it would change nothing."""
+        """Limits for charges, shape (n,), e, beyond which :meth:`accepts_forces` must be asked: it
+        returns True as long as ``squares < cubes * sum q^2 |E|^3 + constant``. Both are zero if it
+        need not be asked."""
         if self.has_warned or self._precision == "double":
             return Rounding(0.0, 0.0)
         return self._criterion(charges).relative_to(self.problem.rounding_limit)
 
     @property
     def _precision(self) -> str:
-        """That of the last plan."""
+        """The precision of the last plan."""
         return self._used[0].boxes.parameters.precision
 
     def _per_box(self, charges: np.ndarray) -> float:

@@ -31,7 +31,7 @@ error estimate grow by a third."""
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What boxes and parameters are chosen for, and the cheapest boxes for it.
+    """The data that boxes and parameters are chosen from, and the cheapest boxes for them.
 
     Where an axis has no images these are the boxes of a region. A cell that is periodic along all
     has boxes over the whole cell, unless it is nearly empty and the request leaves grid and levels

@@ -202,7 +202,7 @@ _tensors: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()
 
 
 def _tensors_of(run) -> dict[str, Tensor]:
-    """What :data:`_tensors` holds of a program on the current device."""
+    """The tensors in the memory of the buffers of a program on the current device."""
     if run not in _tensors:
         names = "positions", "charges", "energy", "forces", "potentials", "virial"
         with torch.inference_mode(False):

@@ -81,9 +81,9 @@ class CudaChargeSets(ChargeSets):
             self.positions = cupy.array(positions, np.float64)
 
     def compute(self, charges, fields: bool):
-        """What a :class:`fmm_openmm.results.ChargeSetsResult` holds, on the device, for charges,
-        shape (K, n), e: potentials, the matrix, forces and fields, the last two None unless
-        asked for."""
+        """Potentials, matrix, forces and fields of sets of charges, shape (K, n), e, on the device,
+        as in :class:`fmm_openmm.results.ChargeSetsResult`. Forces and fields are None unless
+        ``fields``."""
         with self._evaluator.on_device():
             charges = cupy.ascontiguousarray(cupy.asarray(charges, np.float64))
             sets, n = charges.shape

@@ -13,8 +13,8 @@ CHILDREN = np.array([(c & 1, c >> 1 & 1, c >> 2) for c in range(8)])
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Which boxes of a level interact by m2l: children of near parents that are not near
-    themselves, the same on all levels.
+    """The interaction lists of m2l on a level. A target interacts with the children of the boxes
+    near its parent that are not near itself; the lists are the same on all levels.
 
     Attributes:
         lattice: of any level, for its near stencil.
@@ -24,9 +24,9 @@ class Interactions:
 
     @cached_property
     def sources(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For every child position of the target: offsets of the sources' parents (k, 3), their
-        child positions (k,), and the offsets of the sources themselves (k, 3). Sorted so that
-        neighbouring sources follow each other."""
+        """The sources of a target for each of its eight child positions: offsets of the sources'
+        parents (k, 3), their child positions (k,), and the offsets of the sources themselves (k,
+        3). Neighbouring sources are next to each other."""
         found = []
         for target in CHILDREN:
             parents = np.tile(self.lattice.near, (8, 1))
@@ -43,8 +43,8 @@ class Interactions:
 
     @cached_property
     def list(self) -> np.ndarray:
-        """For every child position its sources: their parents' x, y, z, and child + 8 * (row of
-        :attr:`translations`).
+        """The sources of a target for each of its eight child positions as entries x, y, z of the
+        parent's offset, and child position + 8 * (row of :attr:`translations`).
 
         Shape (8, count, 4) int32.
         """

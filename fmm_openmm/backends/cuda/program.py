@@ -67,7 +67,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Device:
-    """What the launches depend on.
+    """The properties of a device that launches depend on.
 
     Attributes:
         multiprocessors: their number.
@@ -153,8 +153,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Launch(Step):
-    """A kernel; arguments are buffers (:class:`At`) and NumPy scalars. The blocks of a
-    ``cooperative`` one wait for each other, and so must all fit on the device at once."""
+    """A kernel and its arguments, buffers (:class:`At`) and NumPy scalars. The blocks of a
+    ``cooperative`` launch wait for each other, so all of them must be resident together."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -206,7 +206,7 @@ class Program:
         return [step for step in self.steps if step.stage == stage]
 
     def phase_of(self, step: Step) -> str:
-        """When the executor inside OpenMM queues a step."""
+        """Phase in which the executor inside OpenMM queues a step."""
         return self.phases.get(step.stage, Phase.EVALUATE)
 
     @property

@@ -100,8 +100,8 @@ def _on_lattice(operator: np.ndarray, stack: BoxLattice, lattice: PaddedLattice)
 def _images(
     stack: BoxLattice, span: int, top: int, accuracy: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What the images along z add to the operator: numbers of wave vectors, shape (k,), in the
-    order of the operator, and the terms there, shape (terms, k)."""
+    """Contributions of the images along z to the operator: numbers of wave vectors, shape (k,), in
+    the order of the operator, and terms at these, shape (terms, k)."""
     v, d = stack.cycles
     shape = (*stack.fft_shape[:2], stack.fft_shape[2] // 2 + 1)
     kappa = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 3)

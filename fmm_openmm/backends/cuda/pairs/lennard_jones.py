@@ -60,7 +60,7 @@ LIST_THREADS, PAIR_THREADS = 256, 128
 
 @dataclass(frozen=True)
 class Sites:
-    """What a program depends on.
+    """The sites of a System and their interaction, as far as a program depends on them.
 
     Attributes:
         number: of sites.
@@ -237,7 +237,8 @@ def _begin(b: ProgramBuilder, sites: Sites) -> None:
 
 
 def _list(b: ProgramBuilder, sites: Sites, blocks: int) -> None:
-    """Where sites are and, with a cutoff, their order where the list of pairs is outdated.
+    """Fetch the positions of the sites and, with a cutoff, sort the sites if the list of pairs is
+    outdated.
 
     Args:
         blocks: that sort sites together.

@@ -106,8 +106,8 @@ def builder(
     specification: Specification, device: Device, sets: int = 1, virial: bool = False,
     share: Share | None = None
 ) -> Builder:  # fmt: skip
-    """What the stages of a program need before they are described: of one for so many sets of
-    charges, with the virial, or for a share of the boxes.
+    """A builder with the macros and buffers that all stages share, for a program for ``sets`` sets
+    of charges, with the virial, or for a share of the boxes.
 
     Raises:
         UnsupportedError: see :func:`build`.

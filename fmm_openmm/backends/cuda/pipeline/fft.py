@@ -33,9 +33,10 @@ MOST_THREADS = 8192
 
 @dataclass(frozen=True)
 class Fourier:
-    """How the grids of a program are transformed: whole ones by a block each, or planes of the last
-    two axes and then columns of the first, or every axis apart where planes do not fit into shared
-    memory; by sums where a line does not.
+    """The division of the Fourier transform of a program's grids into kernels. A block transforms a
+    whole grid if it fits into shared memory. Otherwise planes of the last two axes are transformed,
+    then columns of the first; or each axis separately, if planes do not fit; or by plain sums, if a
+    line does not.
 
     Attributes:
         terms: number of grids.
@@ -114,8 +115,8 @@ class Fourier:
 
     @cached_property
     def rows(self) -> int:
-        """Rows of a plane transformed along the last two axes at once; 1: along the last alone;
-        0: that one by sums."""
+        """Number of rows of a plane that are transformed together along the last two axes; 1 if
+        only the last axis is transformed; 0 if that is done by sums."""
         for rows in (self.shape[1], 1):
             if composed(rows) and composed(self.shape[2]) and rows * self.row_bytes <= self.shared:
                 return rows

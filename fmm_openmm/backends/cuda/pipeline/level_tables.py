@@ -43,8 +43,8 @@ def groups(b: Builder, half: int) -> int:
 
 
 def slots(b: Builder) -> np.ndarray:
-    """Where the expansion of every leaf begins in slabs, first axis fastest,
-    shape (boxes,) int64."""
+    """Position in slabs of the first term of every leaf's expansion, first axis of the leaves
+    fastest, shape (boxes,) int64."""
     index = index_grid(0, b.lattice.span).reshape(-1, 3)
     n0, n1, _ = b.lattice.span // 2
     child, parent = index % 2 @ (1, 2, 4), index // 2 @ (1, n0, n0 * n1)

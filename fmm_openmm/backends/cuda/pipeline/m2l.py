@@ -63,7 +63,7 @@ the square of the order."""
 
 
 def m2l(b: Builder, tables: LevelTables, moments: str, local: str, level: int) -> str:
-    """Add to the local expansions of a level what its interactions contribute."""
+    """Add the contributions of the interaction lists of a level to its local expansions."""
     half, operator = half_of(level), tables.operator
     b.stage(f"m2l{level}", "m2l_add", m2l_add=0)
     b.macros(M2L_ADD_WARPS=M2L_ADD_WARPS)
@@ -107,7 +107,7 @@ class ByRotation:
         b.stage("m2l", "m2l_rotation", m2l_rotation=0)
 
     def shares(self, b: Builder, half: int) -> int:
-        """How many sums ``from_planes`` leaves: those of all shares are added up."""
+        """Number of partial sums that ``from_planes`` writes, to be added up."""
         return 1
 
     def launch(self, b: Builder, half: int, moments: str) -> None:
@@ -166,7 +166,7 @@ def at_least(b: Builder, name: str, slabs: int) -> None:
 
 
 def fewest_rounds(resident: int, blocks: int, sources: int, of_share: float) -> int:
-    """How many blocks share a list: as few as keep the device busy to the end.
+    """Number of blocks that share a list: the smallest that keeps the device busy to the end.
 
     Args:
         resident: blocks that run at once.

@@ -39,8 +39,8 @@ def exclusions(b: Builder, pairs) -> NearExclusions[str]:
 
 
 def list_near(b: Builder, values: int) -> None:
-    """The near stencil, and the sources that a box holds at a time, of so many values each: those
-    of nearly every box at once, or in equal shares."""
+    """Add the table of the near stencil, and choose the number of sources, of so many values each,
+    that a block holds in shared memory: those of nearly every box, or equal shares of them."""
     stencil = nearest_first(b.lattice)
     expected = len(stencil) * b.crowd
     many = expected + 2.5 * expected**0.5

@@ -15,9 +15,9 @@ REGIONS = 2048
 
 
 def clears_counts_late(b: Builder, interface: Interface | None) -> bool:
-    """Whether counts are zeroed at the end of their use, beside the far field, where it delays
-    nothing. Only in an evaluation that is queued as a whole: where its beginning may be repeated,
-    or stages are queued one by one, the counts are zeroed at the beginning."""
+    """Whether counts are zeroed at the end of their use, concurrently with the far field, which
+    takes no time. This requires that an evaluation is queued as a whole; if its beginning may be
+    repeated, or stages are queued one by one, the counts are zeroed at the beginning."""
     return interface is not None and not b.lattice.is_padded
 
 
