@@ -14,7 +14,7 @@ class Specification:
     Attributes:
         lattice: lattice of the boxes that hold the particles, the leaves.
         order: order of the expansions.
-        smoothing: width of the transition regions, box widths.
+        smoothing: half width of the transition regions, box widths.
         charges: shape (n,), e.
         exclusions: excluded pairs, shape (k, 2), each once.
         minimum_image: whether the nearest image of a pair is excluded, instead of the image given

@@ -32,8 +32,8 @@ ALWAYS_THERE = ("Reference", "CPU")
 
 @dataclass
 class Check:
-    """One check: passed where ``error <= limit``; skipped, with a reason, if it is
-    impossible on this machine; failed also after an exception, whose text is ``failure``. Where
+    """One check and its outcome. It has passed if ``error <= limit``, is skipped with a reason if
+    this machine cannot run it, and has failed with the text ``failure`` after an exception. Where
     forces are compared, ``error`` is the RMS error and ``largest`` that of a single particle, both
     relative to the RMS force."""
 

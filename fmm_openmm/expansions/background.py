@@ -47,8 +47,8 @@ def polynomial(
 
 
 def leaf_terms(octree: Octree, boxes: np.ndarray, charge: float, dipole: np.ndarray) -> np.ndarray:
-    """The contribution of the background to the terms of degree 0 and 1 of the leaves' local
-    expansions, which levels leave out; shape (leaves, 4).
+    """The terms of degree 0 and 1 that the trace term adds to the local expansions of the leaves if
+    there are levels, shape (leaves, 4).
 
     Args:
         boxes: moments of the leaves up to degree 1 at least, shape (leaves, terms).

@@ -23,7 +23,7 @@ TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
 SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
-"""Widths of the transition regions considered, in box widths; 0: no smoothing. All widths above
+"""Half widths of the transition regions considered, in box widths; 0: no smoothing. All widths above
 0.006 conserve energy equally well. Wide regions split more particles into parts, narrow ones make
 larger errors."""
 
@@ -61,7 +61,7 @@ class FMMParameters:
         grid: integer matrix of the box lattice, shape (3, 3), ``box_vectors = grid @ boxes``;
             diagonal for a rectangular cell. With an open boundary its diagonal holds the numbers
             of cubic boxes that cover the particles. With levels it describes the root grid.
-        smoothing: width of the transition regions, in box widths.
+        smoothing: half width of the transition regions, in box widths.
         levels: number of levels below the root grid, whose boxes are ``2^levels`` times wider than
             the leaves.
         precision: "single" or "double".
@@ -184,7 +184,7 @@ class SolverOptions:
     )
     smoothing: float | None = option(
         None,
-        "width of the transition from box to box, in box widths; 0 for none",
+        "half width of the transition from box to box, in box widths; 0 for none",
         kind=float,
         limits=(0.0, 0.2),
     )

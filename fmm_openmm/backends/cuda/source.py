@@ -36,8 +36,8 @@ def real_type(dtype) -> str:
 
 
 def source_of(stage: str, macros: dict) -> str:
-    """The complete source of a stage: the macros that it uses, included headers, the file; numbered
-    for the compiler's messages.
+    """The complete source of a stage: the macros that it uses, included headers and the file, with
+    the line numbers of the files for the compiler's messages.
 
     With everything in the text, caches of compiled kernels that go by the text never return an
     outdated one. Programs that differ in other macros share the kernels of the stage.

@@ -33,7 +33,7 @@ _sessions: dict[int, Session] = {}
 
 @functools.cache
 def activate() -> str | None:
-    """Load and register the plugin; returns the reason if that is impossible, else None."""
+    """Load and register the plugin. Return the reason if that is impossible, else None."""
     try:
         library = plugin.load()
     except UnsupportedError as reason:
@@ -46,7 +46,7 @@ def activate() -> str | None:
 
 
 def prepare(options: Options | None = None) -> None:
-    """:func:`activate` before a force is created. Warns once in a process if that is impossible
+    """Activate the plugin before a force is created. Warn once in a process if that is impossible
     although there is a CUDA device.
 
     Args:

@@ -158,7 +158,8 @@ class Fourier:
         return [axis for axis in self.apart if not self.columns(axis)]
 
     def forward(self, b: Builder) -> None:
-        """``moments`` to ``spectrum``; uses ``local_spectrum``."""
+        """Queue the transform of ``moments`` to ``spectrum``, with ``local_spectrum`` for
+        intermediate results."""
         if self.whole:
             b.launch("forward", self.terms, self.threads, "roots", "moments", "spectrum")
             return
@@ -168,7 +169,8 @@ class Fourier:
             here = self._columns(b, "forward", axis, here)
 
     def inverse(self, b: Builder) -> None:
-        """``local_spectrum`` to ``local``; uses ``spectrum``."""
+        """Queue the inverse transform of ``local_spectrum`` to ``local``, with ``spectrum`` for
+        intermediate results."""
         if self.whole:
             b.launch("inverse", self.terms, self.threads, "roots", "local_spectrum", "local")
             return
