@@ -23,9 +23,9 @@ TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
 SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
-"""Half widths of the transition regions considered, in box widths; 0: no smoothing. All widths above
-0.006 conserve energy equally well. Wide regions split more particles into parts, narrow ones make
-larger errors."""
+"""Half widths of the transition regions considered, in box widths; 0: no smoothing. All half widths
+above 0.006 conserve energy equally well. Wide regions split more particles into parts, narrow ones
+make larger errors."""
 
 LARGEST = 6.0
 """Largest error of a single force, relative to tolerance times RMS force, that parameters are
