@@ -207,21 +207,49 @@ class Definition:
     def parameters(self) -> Parameters:
         """The present charges and offsets; the same object until they change."""
         if self._parameters is None:
-            targets = self.offset_targets.rows.copy()
-            bad = np.flatnonzero(targets[:, 1] >= len(self.charges))
-            if len(bad):
-                raise ValueError(
-                    f"parameter offset {bad[0]} of the FMMForce names particle "
-                    f"{targets[bad[0], 1]}, but it has {len(self.charges)} particles"
-                )
+            self._check_parameters()
             self._parameters = Parameters(
                 self.charges.rows[:, 0].copy(),
                 tuple(name for name, _ in self.global_parameters),
                 tuple(default for _, default in self.global_parameters),
-                targets,
+                self.offset_targets.rows.copy(),
                 self.offset_scales.rows[:, 0].copy(),
             )
         return self._parameters
+
+    def _check_parameters(self) -> None:
+        """Refuse offsets of particles that do not exist and, in a definition read from a file, what
+        its methods would have refused."""
+        targets, scales = self.offset_targets.rows, self.offset_scales.rows
+        names = [name for name, _ in self.global_parameters]
+        defaults = np.array([default for _, default in self.global_parameters])
+        if len(targets) != len(scales):
+            raise ValueError(
+                f"the FMMForce has {len(targets)} parameter offsets "
+                f"and {len(scales)} scales of them"
+            )
+        if len(set(names)) < len(names):
+            raise ValueError(f"the FMMForce has a global parameter twice: {', '.join(names)}")
+        for what, column, most in (
+            ("global parameter", 0, len(names)),
+            ("particle", 1, len(self.charges)),
+        ):
+            bad = np.flatnonzero((targets[:, column] < 0) | (targets[:, column] >= most))
+            if len(bad):
+                raise ValueError(
+                    f"parameter offset {bad[0]} of the FMMForce names {what} "
+                    f"{targets[bad[0], column]}, but it has {most} {what}s"
+                )
+        for what, values in (
+            ("charge of particle", self.charges.rows[:, 0]),
+            ("scale of parameter offset", scales[:, 0]),
+            ("default value of global parameter", defaults),
+        ):
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise ValueError(
+                    f"the {what} {bad[0]} of the FMMForce must be finite, got {values[bad[0]]}"
+                )
 
     # editing
 
@@ -360,11 +388,11 @@ class Definition:
             ValueError: the text is damaged, or written by a newer version of fmm_openmm.
         """
         content = content_of(packed)
-        with _naming_damage():
+        with naming_damage():
             definition = cls(Options(**content["options"]))
             for name, kind in TABLES.items():
                 setattr(definition, name, Table.unpack(*kind, content[name]))
-            definition.exclusions_periodic = content["exclusions_periodic"]
+            definition.exclusions_periodic = _flag(content["exclusions_periodic"])
             definition.boundary = Boundary.from_name(content["boundary"])
             definition.global_parameters = [
                 (str(name), float(default)) for name, default in content["global_parameters"]
@@ -374,6 +402,12 @@ class Definition:
         return definition
 
 
+def _flag(value) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"a flag must be true or false, got {value!r}")
+    return value
+
+
 def size_of(content: dict, name: str) -> tuple[int, float]:
     """Number of rows of a table in the result of :func:`content_of`, and the sum of its elements.
     Blocks are expanded one at a time.
@@ -381,17 +415,28 @@ def size_of(content: dict, name: str) -> tuple[int, float]:
     Raises:
         ValueError: the table is damaged.
     """
-    with _naming_damage():
+    with naming_damage():
         sizes = [(len(rows), float(rows.sum())) for rows in unpacked(*TABLES[name], content[name])]
     return sum(rows for rows, _ in sizes), sum(total for _, total in sizes)
 
 
+_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    zlib.error,
+)
+
+
 @contextmanager
-def _naming_damage():
+def naming_damage():
     """Context manager that converts exceptions on reading a damaged FMMForce to a ValueError."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, zlib.error) as error:
+    except _DAMAGE as error:
         if isinstance(error, ValueError) and str(error).startswith("this FMMForce"):
             raise
         raise ValueError(f"this FMMForce is damaged: {type(error).__name__}: {error}") from error
@@ -403,7 +448,7 @@ def content_of(packed: str | dict) -> dict:
     Raises:
         ValueError: the text is damaged, or written by a newer version of fmm_openmm.
     """
-    with _naming_damage():
+    with naming_damage():
         content = json.loads(packed) if isinstance(packed, str) else _texts(packed)
         if content.get("format") not in range(1, FORMAT + 1):
             raise ValueError(

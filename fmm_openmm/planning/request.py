@@ -1,5 +1,6 @@
 """A user's request, and the parameters that satisfy it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -47,8 +48,12 @@ NOISE_MARGIN = 1.4
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance available in single precision; below it ``precision="auto"`` is double."""
 
-MAX_LEVELS = 10
-"""Largest number of levels: 2^30 leaves in each root box."""
+MAX_LEVELS = 8
+"""Largest number of levels: 2^24 leaves in each root box."""
+
+MAX_BOXES = 2**24
+"""Largest number of leaves that ``grid`` and ``levels`` may ask for, a hundred times those of ten
+million atoms."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,6 +212,13 @@ class SolverOptions:
 
     def __post_init__(self):
         check_options(self)
+        edges = [1] if self.grid is None else np.diag(counts_matrix(self.grid)).tolist()
+        boxes = math.prod(edges) << 3 * (self.levels or 0)
+        if boxes > MAX_BOXES:
+            raise ValueError(
+                f"`grid` and `levels` must make at most {MAX_BOXES} boxes, got {boxes} with "
+                f"grid={self.grid!r} and levels={self.levels!r}"
+            )
         if self.precision == "single" and self.tolerance < SINGLE_FLOOR:
             raise ValueError(
                 f"`tolerance` must be at least {SINGLE_FLOOR:g} in single precision, got "

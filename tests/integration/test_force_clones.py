@@ -20,9 +20,11 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.integration import bridge, identity
-from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.conversion.original import Original
+from fmm_openmm.integration.definition import TABLES, Definition
 from fmm_openmm.integration.native import callbacks, plugin
 from fmm_openmm.integration.pickled import replace_pickle
+from fmm_openmm.integration.table import Table
 from tests.endurance import resident_kilobytes
 from tests.integration.boxes import Box, energy_of
 
@@ -195,6 +197,45 @@ def test_damage_is_named(ions, damage):
     assert damage(text) != text
     with pytest.raises(ValueError, match=r"^this FMMForce is damaged: "):
         Definition.unpack(damage(text))
+
+
+ORIGINAL = {"method": 4, "charges": "", "charge_scales": ""}
+TARGETS, SCALES = "offset_targets", "offset_scales"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("charges", [1, np.nan], "the charge of particle 1 of the FMMForce must be finite, got n"),
+        (SCALES, [np.inf], "the scale of parameter offset 0 of .* must be finite, got inf"),
+        (TARGETS, [[0, -1]], "offset 0 of the FMMForce names particle -1, but it has 2 particles"),
+        (TARGETS, [[0, 2]], "offset 0 of the FMMForce names particle 2, but it has 2 particles"),
+        (TARGETS, [[-1, 1]], "offset 0 .* names global parameter -1, but it has 1 global"),
+        (TARGETS, [[1, 1]], "offset 0 .* names global parameter 1, but it has 1 global"),
+        (TARGETS, [[0, 1], [0, 0]], "has 2 parameter offsets and 1 scales of them"),
+        ("exclusions", [[-1, 1]], r"must hold indices from 0 to 1, got \[-1, 1\]"),
+        ("global_parameters", [["a", np.inf]], "default value of global parameter 0 of .* finite"),
+        ("global_parameters", [["a", 0.5]] * 2, "has a global parameter twice: a, a"),
+        ("exclusions_periodic", "no", "damaged: TypeError: a flag must be true or false, got 'no'"),
+        ("options", {"grid": [10**6] * 3}, "must make at most 16777216 boxes, got 10{18} with"),
+        ("original", ORIGINAL | {"method": 9}, "damaged: .*`method` must lie between 0 and 5"),
+        ("original", ORIGINAL | {"place": -1}, "damaged: .*`place` must lie between 0 and"),
+        ("original", [1], "this FMMForce is damaged: TypeError"),
+    ],
+)
+def test_hostile_values_are_refused_by_name(name, value, message):
+    """What the methods of an FMMForce refuse is refused in a file, too."""
+    force = fmm.FMMForce(tolerance=5e-4)
+    for charge in (1.0, -1.0):
+        force.addParticle(charge)
+    force.addGlobalParameter("a", 0.5)
+    force.addParticleParameterOffset("a", 1, 0.25)
+    content = json.loads(force._definition.pack())
+    content[name] = Table(*TABLES[name], value).pack() if name in TABLES else value
+    with pytest.raises(ValueError, match=message):
+        read = Definition.unpack(json.dumps(content))
+        assert read.parameters and read.structure
+        Original.unpack(read.original)
 
 
 def text_in(system) -> str:

@@ -212,7 +212,18 @@ def test_auto_precision(tolerance, ionic, cost, precision):
             ValueError,
             r"^`grid` must be lower triangular with a diagonal of at least 1, got ",
         ),
-        ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 10, got -1$"),
+        ({"levels": -1}, ValueError, r"^`levels` must lie between 0 and 8, got -1$"),
+        (
+            {"grid": (2000, 2000, 2000)},
+            ValueError,
+            r"^`grid` and `levels` must make at most 16777216 boxes, got 8000000000 with "
+            r"grid=\(2000, 2000, 2000\) and levels=None$",
+        ),
+        (
+            {"grid": (2**62, 1, 1), "levels": 8},
+            ValueError,
+            r"^`grid` and `levels` must make at most 16777216 boxes, got \d{26} with",
+        ),
         ({"levels": 1.5}, TypeError, r"^`levels` must be an integer, got 1.5$"),
         (
             {"levels": 2, "m2l": "fft"},

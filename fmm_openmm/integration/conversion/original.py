@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import openmm
 
+from fmm_openmm.checks import check_integer
 from fmm_openmm.convert.nonbonded import set_particle_parameters
+from fmm_openmm.integration.definition import LAST, naming_damage
 from fmm_openmm.integration.table import Table
 
 METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
@@ -109,13 +111,18 @@ class Original:
 
     @classmethod
     def unpack(cls, packed: dict) -> "Original":
-        """The inverse of :meth:`pack`."""
-        return cls(
-            packed["method"],
-            Table.unpack(np.float64, 1, packed["charges"]).rows[:, 0].copy(),
-            Table.unpack(np.float64, 1, packed["charge_scales"]).rows[:, 0].copy(),
-            # earlier formats store the number of these forces, or nothing
-            tuple(packed.get("zeroed", [ANY] * packed.get("charged_by_zeros", 0))),
-            packed.get("exceptions", 0),
-            packed.get("place", 0),
-        )
+        """The inverse of :meth:`pack`.
+
+        Raises:
+            ValueError: the properties are damaged.
+        """
+        with naming_damage():
+            return cls(
+                check_integer(packed["method"], "method", 0, len(METHODS) - 1),
+                Table.unpack(np.float64, 1, packed["charges"]).rows[:, 0].copy(),
+                Table.unpack(np.float64, 1, packed["charge_scales"]).rows[:, 0].copy(),
+                # earlier formats store the number of these forces, or nothing
+                tuple(packed.get("zeroed", [ANY] * packed.get("charged_by_zeros", 0))),
+                check_integer(packed.get("exceptions", 0), "exceptions", 0, LAST),
+                check_integer(packed.get("place", 0), "place", 0, LAST),
+            )
