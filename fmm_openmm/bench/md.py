@@ -22,12 +22,12 @@ import openmm
 from openmm import unit
 
 from fmm_openmm.backends import choose_backend
+from fmm_openmm.bench.slab import between_vacuum
 from fmm_openmm.bench.solver import relative_error
 from fmm_openmm.bench.systems import (
     TEMPERATURE,
     Sample,
     Size,
-    between_vacuum,
     equilibrated,
     exact_forces,
     nonbonded,
@@ -78,10 +78,6 @@ FRICTION, NEUTRAL_FRICTION = 1.0, 50.0
 MINIMIZATION, RELAXATION = 200, 4.0
 """Largest number of minimisation steps, and length of a run with PME, ps, before the timing of a
 System."""
-
-SLAB_HEIGHT = 3.0
-"""Height of the box of a slab over that of the water in it, which PME needs: its images along the
-third vector act on each other (I.-C. Yeh and M. L. Berkowitz, J. Chem. Phys. 111, 3155 (1999))."""
 
 SEED = 1
 
@@ -154,7 +150,7 @@ class Case:
     def as_slab(self) -> "Case":
         """The same water between vacuum, relaxed, with ``boundary="slab"``; without force
         errors."""
-        cut = between_vacuum(self.sample, SLAB_HEIGHT)
+        cut = between_vacuum(self.sample)
         sample = equilibrated(cut.system, cut.positions, RELAXATION, SEED)
         return replace(self, name="slab", sample=sample, exact=None, boundary="slab")
 

@@ -1,7 +1,8 @@
-"""A layer of water as a slab, the same atoms as a dense periodic cube, and the slab by PME in a box
-with vacuum, as accurate as asked for."""
+"""A layer of water. In simulations it lies between vacuum and walls. Single evaluations take it as
+a slab, as a dense periodic cube, and by PME in a box with vacuum, each as accurate as asked for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import openmm
@@ -10,17 +11,53 @@ from openmm import unit
 from fmm_openmm.bench import timing
 from fmm_openmm.bench.open import describe
 from fmm_openmm.bench.solver import Evaluation, relative_error
-from fmm_openmm.bench.systems import CUTOFF, fastest_platform, in_cell, water
+from fmm_openmm.bench.systems import (
+    CUTOFF,
+    Sample,
+    box_of,
+    fastest_platform,
+    in_cell,
+    nonbonded,
+    tiled,
+    water,
+)
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.openmm_system import system_of_charges
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.integration.slab_pme import vacuum_cell
+
+HEIGHT = 3.0
+"""Height of the box of a simulation over that of the water in it, which PME needs: its images along
+the third vector act on each other (I.-C. Yeh and M. L. Berkowitz, J. Chem. Phys. 111, 3155
+(1999))."""
+
+WALL = 1.5
+"""Distance of walls from a slab, nm."""
 
 REFERENCE = 1e-2
 """Tolerance of the slab that errors refer to, over the tolerance that is measured."""
 
 SMALLEST_TOLERANCE = 1e-7
 """Tolerance of PME below which it is given up."""
+
+
+def between_vacuum(sample: Sample) -> Sample:
+    """Water as a slab: whole molecules in a new System whose third box vector is :data:`HEIGHT`
+    times as long, without long-range corrections, and with walls at a distance :data:`WALL` from
+    the slab, which molecules that evaporate do not pass."""
+    copy = tiled(sample, (1, 1, 1))
+    box, oxygens = box_of(sample.system), np.repeat(np.arange(0, len(sample.positions), 3), 3)
+    images = np.floor(sample.positions[oxygens] @ np.linalg.inv(box))
+    nonbonded(copy.system).setUseDispersionCorrection(False)
+    copy.system.setDefaultPeriodicBoxVectors(*(box * [[1.0], [1.0], [HEIGHT]]))
+    distance = "periodicdistance(x, y, z, x, y, middle)"
+    walls = openmm.CustomExternalForce(f"1000*max(0, {distance} - farthest)^2")
+    walls.addGlobalParameter("middle", box[2, 2] / 2)
+    walls.addGlobalParameter("farthest", box[2, 2] / 2 + WALL)
+    for particle in oxygens[::3]:
+        walls.addParticle(int(particle))
+    copy.system.addForce(walls)
+    return replace(copy, positions=sample.positions - images @ box)
 
 
 def measure(edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:

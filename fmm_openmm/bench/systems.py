@@ -99,10 +99,6 @@ class Size:
         return f"{self.edge:g}:{'x'.join(map(str, self.copies))}"
 
 
-WALL = 1.5
-"""Distance of walls from a slab, nm."""
-
-
 @dataclass(frozen=True)
 class Sample:
     """An equilibrated system.
@@ -253,7 +249,7 @@ def tiled(sample: Sample, copies) -> Sample:
     if any(sample.system.isVirtualSite(i) for i in range(sample.system.getNumParticles())):
         raise ValueError("cannot repeat a System with virtual sites")
     count = int(np.prod(copies))
-    box = _box(sample.system)
+    box = box_of(sample.system)
     system = openmm.System()
     system.setDefaultPeriodicBoxVectors(*(box * np.array(copies)[:, None]))
     n = sample.system.getNumParticles()
@@ -272,25 +268,6 @@ def tiled(sample: Sample, copies) -> Sample:
     return Sample(
         system, _shifted(sample.positions, box, copies), np.tile(sample.velocities, (count, 1))
     )
-
-
-def between_vacuum(sample: Sample, height: float) -> Sample:
-    """Water as a slab: whole molecules in a new System whose third box vector is so many times as
-    long, without long-range corrections, and with walls :data:`WALL` from the slab that molecules
-    which evaporate do not pass."""
-    copy = tiled(sample, (1, 1, 1))
-    box, oxygens = _box(sample.system), np.repeat(np.arange(0, len(sample.positions), 3), 3)
-    images = np.floor(sample.positions[oxygens] @ np.linalg.inv(box))
-    nonbonded(copy.system).setUseDispersionCorrection(False)
-    copy.system.setDefaultPeriodicBoxVectors(*(box * [[1.0], [1.0], [height]]))
-    distance = "periodicdistance(x, y, z, x, y, middle)"
-    walls = openmm.CustomExternalForce(f"1000*max(0, {distance} - farthest)^2")
-    walls.addGlobalParameter("middle", box[2, 2] / 2)
-    walls.addGlobalParameter("farthest", box[2, 2] / 2 + WALL)
-    for particle in oxygens[::3]:
-        walls.addParticle(int(particle))
-    copy.system.addForce(walls)
-    return replace(copy, positions=sample.positions - images @ box)
 
 
 def in_cell(charges: ChargeSystem) -> tuple[np.ndarray, np.ndarray]:
@@ -402,7 +379,8 @@ def _shifted(positions: np.ndarray, box: np.ndarray, copies) -> np.ndarray:
     return (positions[None] + shifts[:, None]).reshape(-1, 3)
 
 
-def _box(system: openmm.System) -> np.ndarray:
+def box_of(system: openmm.System) -> np.ndarray:
+    """Default box vectors of a System, shape (3, 3), nm."""
     return np.array(
         [vector.value_in_unit(unit.nanometer) for vector in system.getDefaultPeriodicBoxVectors()]
     )

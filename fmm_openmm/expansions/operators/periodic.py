@@ -94,10 +94,20 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     axes, parity = (1, 2, 3), (-1.0) ** degrees(top)
     grid += parity[:, None, None, None] * np.roll(np.flip(grid, axes), 1, axes)
     grid[0, 0, 0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
-    transform = scipy.fft.rfftn(grid, axes=axes, workers=get_num_threads())
-    sign = np.array([1.0, 1.0, -1.0, -1.0])[degrees(top) % 4]
-    part = np.where((degrees(top) % 2 == 0)[:, None, None, None], transform.real, transform.imag)
-    return sign[:, None, None, None] * part
+    return transformed(grid)
+
+
+def transformed(sums: np.ndarray) -> np.ndarray:
+    """The operator of sums T over images (:mod:`fmm_openmm.expansions.operators`).
+
+    Args:
+        sums: at the slots of a lattice, shape (terms, d1, d2, d3), with terms of all orders up to
+            a degree; overwritten.
+    """
+    transform = scipy.fft.rfftn(sums, axes=(1, 2, 3), workers=get_num_threads(), overwrite_x=True)
+    l = degrees(int(len(sums) ** 0.5) - 1)[:, None, None, None]
+    sign = np.array([1.0, 1.0, -1.0, -1.0])[l % 4]
+    return sign * np.where(l % 2, transform.imag, transform.real)
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:

@@ -32,7 +32,7 @@ from scipy.special import gammaln
 from fmm_openmm.box import BoxLattice, PaddedLattice, index_grid
 from fmm_openmm.box.grid import is_smooth
 from fmm_openmm.expansions.harmonics import degrees, term, term_count
-from fmm_openmm.expansions.operators.periodic import periodic_operator
+from fmm_openmm.expansions.operators.periodic import periodic_operator, transformed
 from fmm_openmm.openmp import get_num_threads
 
 SEPARATION = 7.0
@@ -82,19 +82,15 @@ def _stack(lattice: PaddedLattice, gradient: np.ndarray) -> BoxLattice:
 def _on_lattice(operator: np.ndarray, stack: BoxLattice, lattice: PaddedLattice) -> np.ndarray:
     """The operator of the stack at the displacements that occur, on the lattice."""
     l = degrees(int(len(operator) ** 0.5) - 1)[:, None, None, None]
-    sign = np.array([1.0, 1.0, -1.0, -1.0])[l % 4]
-    axes, workers = (1, 2, 3), get_num_threads()
+    phase = np.array([1.0, 1j, -1.0, -1j])[l % 4]
     values = scipy.fft.irfftn(
-        sign * np.where(l % 2, 1j, 1.0) * operator, stack.fft_shape, axes=axes, workers=workers
+        phase * operator, stack.fft_shape, axes=(1, 2, 3), workers=get_num_threads()
     ).reshape(len(operator), -1)
     n0, n1, n2 = lattice.span
     offsets = index_grid([0, 0, 1 - n2], [n0, n1, n2]).reshape(-1, 3)
     grid = np.zeros((len(operator), lattice.size))
     grid[:, lattice.slot(offsets)] = values[:, stack.slot(offsets)]
-    found = scipy.fft.rfftn(
-        grid.reshape(-1, *lattice.fft_shape), axes=axes, workers=workers, overwrite_x=True
-    )
-    return sign * np.where(l % 2, found.imag, found.real)
+    return transformed(grid.reshape(-1, *lattice.fft_shape))
 
 
 def _images(

@@ -21,7 +21,6 @@ doi:10.1016/S0065-3276(08)60558-4; the finite part: DLMF, https://dlmf.nist.gov/
 from collections.abc import Callable
 
 import numpy as np
-import scipy.fft
 from scipy.special import digamma, gammaln, zeta
 
 from fmm_openmm.box import PaddedLattice, index_grid
@@ -31,8 +30,7 @@ from fmm_openmm.expansions.harmonics import (
     regular,
     term_count,
 )
-from fmm_openmm.expansions.operators.periodic import sums_by_column
-from fmm_openmm.openmp import get_num_threads
+from fmm_openmm.expansions.operators.periodic import sums_by_column, transformed
 
 RATIO = 0.25
 """Largest distance of two boxes over that of the nearest image that is not summed as it is."""
@@ -72,13 +70,7 @@ def wire_operator(
     )
     parity = (-1.0) ** degrees(top)[:, None]
     grid[:, lattice.slot(-displacements)] = parity * grid[:, slots]
-    axes = (1, 2, 3)
-    transform = scipy.fft.rfftn(
-        grid.reshape(-1, *lattice.fft_shape), axes=axes, workers=get_num_threads()
-    )
-    l = degrees(top)[:, None, None, None]
-    sign = np.array([1.0, 1.0, -1.0, -1.0])[l % 4]
-    operator = sign * np.where(l % 2, transform.imag, transform.real)
+    operator = transformed(grid.reshape(-1, *lattice.fft_shape))
     d1, d2, _ = lattice.fft_shape
     return operator[:, : d1 // 2 + 1, : d2 // 2 + 1] if octant else operator
 
