@@ -61,8 +61,8 @@ def between_vacuum(sample: Sample) -> Sample:
 
 
 def measure(edge: float, tolerance: float, backend: str = "auto") -> Iterator[dict]:
-    """Rows of a periodic cube of water of the given edge, nm, of the same as a slab, and of PME:
-    system, atoms, seconds of an evaluation, force error and parameters."""
+    """Rows of a periodic cube of water of the given edge, nm, of the same water as a slab, and of
+    the slab by PME: system, atoms, seconds of an evaluation, force error and parameters."""
     base = water(edge)
     charges = base.charges
     slab = ChargeSystem(

@@ -195,7 +195,7 @@ class ValidationReport:
         return axes
 
     def summary(self) -> str:
-        """A table of the methods, and who is closer."""
+        """A table of the methods, and a sentence that says which one is closer to the reference."""
         width = max(12, *(len(each.method) for each in self.methods))
         lines = [
             self._title(),

@@ -177,7 +177,7 @@ def _rounding(
 
 @dataclass(frozen=True)
 class _RegionGrid(Grid):
-    """A candidate.
+    """A candidate grid of boxes that cover only the particles.
 
     Attributes:
         lattice: makes the lattice of the leaves for a near radius and a filled fraction.

@@ -36,7 +36,7 @@ class Configuration:
 
 
 class KeptSolver:
-    """A solver, and what it was made for.
+    """A solver and the arguments that it was made for.
 
     Attributes:
         lock: held while the solver is in use.

@@ -56,8 +56,8 @@ class Interactions:
 
     @cached_property
     def planes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Planes through the first box vector, on one side or the other of which each of
-        :attr:`translations` lies.
+        """Planes through the first box vector. Each of :attr:`translations` lies in one of them, on
+        one of its two sides.
 
         Returns:
             across: a vector in each plane without a part along the first box vector, shape (planes,

@@ -15,9 +15,9 @@ GATHER_BLOCK = 256
 def gather(
     b: Builder, parts: Parts[str], out: list[str], interface: Interface | None
 ) -> tuple[str, str]:
-    """The results of the parts to those of the particles. Inside OpenMM, where forces are
-    wanted, the stage "export" does it, which adds these to OpenMM's; with the energy come the
-    other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
+    """Sum the results of the parts to those of the particles. Inside OpenMM the stage "export"
+    takes its place in steps that need forces, and adds these to OpenMM's; an energy is accompanied
+    by the other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
     b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)

@@ -40,7 +40,7 @@ def assign(buffer: cupy.ndarray, values) -> None:
 
 @dataclass(frozen=True)
 class _Foreign:
-    """A stream by CUDA's stream protocol."""
+    """A stream that follows CUDA's stream protocol."""
 
     pointer: int
 

@@ -29,8 +29,8 @@ def current_device() -> Device:
 
 
 def allocated(program: Program, given: dict[str, cupy.ndarray]) -> dict[str, cupy.ndarray]:
-    """The buffers of a program by name, those that are not ``given`` with their initial
-    contents."""
+    """Allocate the buffers of a program that are not ``given``, with their initial contents.
+    Returns all buffers by name."""
     return given | {
         name: cupy.empty(buffer.shape, buffer.dtype)
         if buffer.data is None
