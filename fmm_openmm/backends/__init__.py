@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from glob import glob
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from fmm_openmm.arrays import is_on_device
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.implementations import SUMS, implementation
 from fmm_openmm.stages import Evaluator, OpenSum
+
+if TYPE_CHECKING:
+    from fmm_openmm.backends.cuda.evaluator import CudaEvaluator
 
 BACKENDS = ("auto", "cuda", "cpu", "reference")
 """Valid names of backends."""
@@ -26,6 +30,10 @@ _log = logging.getLogger("fmm_openmm")
 _reported = False
 
 
+@overload
+def backend_class(name: Literal["cuda"]) -> "type[CudaEvaluator]": ...
+@overload
+def backend_class(name: str) -> type[Evaluator]: ...
 def backend_class(name: str) -> type[Evaluator]:
     """The class that computes on the backend "cuda", "cpu" or "reference".
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fmm_openmm.backends import backend_class
 from fmm_openmm.bench.solver import Evaluation
 from fmm_openmm.bench.systems import DENSITY, SITES, Size, cell_of, in_cell
 from fmm_openmm.convert import ChargeSystem
@@ -55,8 +56,6 @@ def seconds_of(charges: ChargeSystem, parameters: FMMParameters, tolerance: floa
 
 def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDATES) -> dict:
     """One row: the candidates with their times, the winner, and the key to store it under."""
-    from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
-
     charges = water_like(cell_of(size, shape))
     _, cell = in_cell(charges)
     load = Load.from_charges(charges.charges, charges.exclusions)
@@ -76,7 +75,7 @@ def tune(size: Size, request: Request, shape: str = "cube", most: int = CANDIDAT
         "cell": shape,
         "tolerance": request.tolerance,
         "precision": found[0].precision,
-        "key": tuning.key(device_name(), request, cell, load),
+        "key": tuning.key(backend_class("cuda").device(), request, cell, load),
         "winner": tuning.Winner.from_parameters(found[best], len(charges), times[best]),
         "grid": found[best].grid,
         "model_seconds": times[0],
