@@ -1,10 +1,10 @@
-"""Time, efficiency, error and memory of an evaluation that the ranks of MPI share."""
+"""Time, error, communication and memory of an evaluation that the ranks of MPI share."""
 
 import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from fmm_openmm.bench.systems import Size, tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.distributed import DistributedSolver
 from fmm_openmm.distributed.communication import shared_fate
+from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.solver import CoulombSolver
 
 REPEATS = 5
@@ -21,46 +22,107 @@ REPEATS = 5
 Value = TypeVar("Value")
 
 
+class CommunicationClock:
+    """A communicator that records what its collective operations take.
+
+    Args:
+        comm: the communicator.
+
+    Attributes:
+        seconds: CPU time spent in them, most of it waiting, s.
+        sent: size of the arrays sent to other ranks, bytes.
+    """
+
+    def __init__(self, comm):
+        self._comm, self.size, self.rank = comm, comm.size, comm.rank
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was recorded."""
+        self.seconds, self.sent = 0.0, 0
+
+    def __getattr__(self, name):
+        operation = getattr(self._comm, name)
+
+        def timed(*arguments, **options):
+            begin = time.thread_time()
+            result = operation(*arguments, **options)
+            self.seconds += time.thread_time() - begin
+            return result
+
+        return timed
+
+    def Alltoallv(self, outgoing, incoming) -> None:
+        """Exchange arrays."""
+        array, counts = outgoing
+        self.sent += array.itemsize * int(counts.sum() - counts[self.rank])
+        self.__getattr__("Alltoallv")(outgoing, incoming)
+
+
 def measure(comm, size: Size, tolerance: float) -> dict:
     """One row for water of a size, which the ranks share by its copies: atoms, ranks, seconds of an
     evaluation, also by ``CoulombSolver`` on rank 0 while the others are idle, the ratio of the
-    latter to the product of ranks and seconds, the relative RMS force error, and the memory of the
-    solver and its first evaluation, the largest of a rank, bytes.
+    latter to the product of ranks and seconds, the relative RMS force error, and what an evaluation
+    costs a rank at most: seconds of CPU time without communication, bytes sent to other ranks, and
+    the memory of the solver and its first evaluation, bytes.
     """
     with shared_fate(comm):
-        base, exact = comm.bcast(_base(size) if comm.rank == 0 else None)
+        base, exact = comm.bcast(_base(size.edge) if comm.rank == 0 else None)
         charges, x, exclusions = _copies_of(comm, base, size)
         cell = base.box_vectors * np.array(size.copies)[:, None]
+        clock = CommunicationClock(comm)
 
         def first() -> tuple[DistributedSolver, np.ndarray]:
-            solver = DistributedSolver(comm, charges, cell, exclusions, tolerance)
+            solver = DistributedSolver(clock, charges, cell, exclusions, tolerance)
             return solver, solver.compute(x).forces.reshape(-1, *exact.shape)
 
         (solver, forces), peak = _peak_memory(first)
         seconds = _median_seconds(partial(solver.compute, x), comm.Barrier)
+        costs = [_costs(clock, partial(solver.compute, x)) for _ in range(REPEATS)]
+        compute, sent = np.median(costs, axis=0).tolist()
         squares = comm.allreduce(float(((forces - exact) ** 2).sum()))
         copies = int(np.prod(size.copies))
         alone = None
         if comm.rank == 0:
             alone = _one_rank(tiled_charges(base, size.copies), tolerance)
-        _wait_idle(comm)
+        wait_idle(comm)
         alone_seconds, alone_memory = comm.bcast(alone)
         return {
             "atoms": copies * len(base),
             "ranks": comm.size,
             "tolerance": tolerance,
+            **_boxes(solver.parameters),
             "seconds": seconds,
             "one_rank_seconds": alone_seconds,
             "efficiency": alone_seconds / (comm.size * seconds),
+            "compute_seconds": max(comm.allgather(compute)),
+            "sent": max(comm.allgather(sent)),
             "force_error": float(np.sqrt(squares / copies) / np.linalg.norm(exact)),
             "memory": max(comm.allgather(peak)),
             "one_rank_memory": alone_memory,
         }
 
 
-def _base(size: Size) -> tuple[ChargeSystem, np.ndarray]:
+def _costs(clock: CommunicationClock, evaluate: Callable) -> tuple[float, int]:
+    """CPU seconds of an evaluation without communication, and bytes sent to other ranks."""
+    clock.reset()
+    begin = time.thread_time()
+    evaluate()
+    return time.thread_time() - begin - clock.seconds, clock.sent
+
+
+def _boxes(parameters: FMMParameters | None) -> dict:
+    """Order, near radius and boxes."""
+    if parameters is None:
+        return {}
+    grid = np.array(parameters.grid).tolist()
+    return {"order": parameters.order, "near_radius": parameters.near_radius, "grid": grid}
+
+
+@cache
+def _base(edge: float) -> tuple[ChargeSystem, np.ndarray]:
     """Charges and exact forces of one copy."""
-    found = water(size.edge)
+    found = water(edge)
     return found.charges, found.exact
 
 
@@ -103,7 +165,7 @@ def _median_seconds(evaluate: Callable, barrier: Callable = lambda: None) -> flo
     return statistics.median(times)
 
 
-def _wait_idle(comm) -> None:
+def wait_idle(comm) -> None:
     """Wait for all ranks without using a core for it, as a barrier of MPI does."""
     request = comm.Ibarrier()
     while not request.Test():

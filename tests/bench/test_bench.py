@@ -850,6 +850,13 @@ def test_distributed(bench):
     for row in result["rows"]:
         assert row["ranks"] == 1 and row["force_error"] < 1e-3
         assert 0.1 < row["efficiency"] < 2 and row["memory"] > 0
+        assert 0 < row["compute_seconds"] and row["sent"] == 0
+
+
+def test_more_ranks_than_there_are(capsys):
+    pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
+    assert main(["bench", "distributed", "--ranks", "1", "2"]) == 2
+    assert "--ranks must lie between 1 and 1, got 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow

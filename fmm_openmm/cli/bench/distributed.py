@@ -13,6 +13,8 @@ COLUMNS = (
     "evaluation, ms",
     "one rank, ms",
     "efficiency",
+    "computing, ms",
+    "sent, MB",
     "force error",
     "memory, MB",
     "one rank, MB",
@@ -20,8 +22,11 @@ COLUMNS = (
 
 
 def add_arguments(parser) -> None:
-    """Add the arguments: sizes and tolerances."""
+    """Add the arguments: sizes and tolerances, and numbers of ranks."""
     add_cases(parser)
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", metavar="N", help="one or several (default: all)"
+    )
 
 
 def communicator():
@@ -34,23 +39,35 @@ def communicator():
 
 
 def prepare(args, terminal) -> None:
-    """Leave output to rank 0."""
-    if communicator().rank:
+    """Refuse numbers of ranks that there are not; leave output to rank 0."""
+    comm = communicator()
+    for count in args.ranks or ():
+        if not 1 <= count <= comm.size:
+            raise ValueError(f"--ranks must lie between 1 and {comm.size}, got {count}")
+    if comm.rank:
         terminal.silence()
         args.plot = None
 
 
 def run(args, terminal, drawing) -> dict:
     """Run the benchmark: measure, print and draw."""
-    from fmm_openmm.bench.distributed import measure
+    from fmm_openmm.bench.distributed import measure, wait_idle
     from fmm_openmm.bench.systems import Size
+    from fmm_openmm.distributed.communication import shared_fate
 
     comm, rows = communicator(), []
     sizes = args.sizes or [Size(6.0), Size(6.0, (2, 2, 3))]
     terminal.say("Cubes of water; start with mpirun -n RANKS and a thread for each rank\n")
     terminal.heading(COLUMNS)
-    for size, tolerance in itertools.product(sizes, args.tolerance or (5e-4,)):
-        row = measure(comm, size, tolerance)
+    cases = itertools.product(sizes, args.tolerance or (5e-4,), args.ranks or [comm.size])
+    for size, tolerance, count in cases:
+        some = comm.Split(int(comm.rank >= count), comm.rank)
+        with shared_fate(comm):
+            row = measure(some, size, tolerance) if comm.rank < count else None
+            wait_idle(comm)
+        some.Free()
+        if row is None:
+            continue
         rows.append(row)
         terminal.row(
             [
@@ -60,6 +77,8 @@ def run(args, terminal, drawing) -> dict:
                 f"{1e3 * row['seconds']:.0f}",
                 f"{1e3 * row['one_rank_seconds']:.0f}",
                 f"{row['efficiency']:.2f}",
+                f"{1e3 * row['compute_seconds']:.0f}",
+                f"{1e-6 * row['sent']:.1f}",
                 f"{row['force_error']:.1e}",
                 f"{1e-6 * row['memory']:.0f}",
                 f"{1e-6 * row['one_rank_memory']:.0f}",
