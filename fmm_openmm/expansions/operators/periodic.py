@@ -68,9 +68,8 @@ def periodic_operator(
     """See :data:`fmm_openmm.expansions.operators.OPERATORS`."""
     # 2: the smallest near stencil, 27 boxes
     real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)
-    operator = _real_space(lattice, top, real_cut, sums) + _reciprocal(
-        lattice, top, reciprocal_cut, sums
-    )
+    operator = _real_space(lattice, top, real_cut, sums)
+    operator += _reciprocal(lattice, top, reciprocal_cut, sums)
     d1, d2, _ = lattice.fft_shape
     return operator[:, : d1 // 2 + 1, : d2 // 2 + 1] if octant else operator
 
@@ -91,8 +90,8 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     grid = sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
     grid = grid.reshape(-1, *lattice.fft_shape)
 
-    axes, parity = (1, 2, 3), (-1.0) ** degrees(top)
-    grid += parity[:, None, None, None] * np.roll(np.flip(grid, axes), 1, axes)
+    for values, parity in zip(grid, (-1.0) ** degrees(top), strict=True):
+        values += parity * np.roll(np.flip(values), 1, (0, 1, 2))
     grid[0, 0, 0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
     return transformed(grid)
 
@@ -102,12 +101,15 @@ def transformed(sums: np.ndarray) -> np.ndarray:
 
     Args:
         sums: at the slots of a lattice, shape (terms, d1, d2, d3), with terms of all orders up to
-            a degree; overwritten.
+            a degree.
     """
-    transform = scipy.fft.rfftn(sums, axes=(1, 2, 3), workers=get_num_threads(), overwrite_x=True)
-    l = degrees(int(len(sums) ** 0.5) - 1)[:, None, None, None]
-    sign = np.array([1.0, 1.0, -1.0, -1.0])[l % 4]
-    return sign * np.where(l % 2, transform.imag, transform.real)
+    terms, *lengths, last = sums.shape
+    out = np.empty((terms, *lengths, last // 2 + 1))
+    for term, l in enumerate(degrees(int(terms**0.5) - 1)):  # a complex copy of all is large
+        transform = scipy.fft.rfftn(sums[term], workers=get_num_threads())
+        sign = 1.0 if l % 4 < 2 else -1.0
+        out[term] = sign * (transform.imag if l % 2 else transform.real)
+    return out
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:
