@@ -23,6 +23,7 @@ from fmm_openmm.results import (
     largest_potential,
 )
 from fmm_openmm.specification import Specification
+from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -131,7 +132,11 @@ class DistributedSolver:
         return self._parameters
 
     def compute(
-        self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
+        self,
+        positions: "ArrayLike",
+        box_vectors: "ArrayLike | None" = None,
+        *,
+        virial: bool = False,
     ) -> CoulombResult:
         """Energy of all particles, and forces, potentials and fields of those of this rank.
 
@@ -140,6 +145,7 @@ class DistributedSolver:
                 nm.
             box_vectors: shape (3, 3), nm, the same on every rank, if they differ from those given
                 at creation.
+            virial: whether to compute the virial of all particles, the same on every rank.
 
         Raises:
             ValueError: wrong shapes, coordinates that are not finite or far out of range, or
@@ -158,15 +164,19 @@ class DistributedSolver:
 
             x, vectors = agree(comm, check)
             self._require_same(self._bytes(vectors), "box_vectors")
+            self._require_same(bool(virial), "virial")
             axes, cell = self._frame(vectors)
             x = np.ascontiguousarray(x @ axes)
             while True:
                 boxes, examine = self._planned(x, cell)
                 stages, width = self._stages, boxes.width
-                limit, relative = MAX_POTENTIAL, x
+                limit, relative, work = MAX_POTENTIAL, x, None
                 if isinstance(boxes, Region):
                     limit, relative = largest_potential(width), x - boxes.origin
-                potentials, fields = stages.evaluate(relative, width)
+                if virial:
+                    potentials, fields, work = stages.evaluate_with_virial(relative, width)
+                else:
+                    potentials, fields = stages.evaluate(relative, width)
                 if self._suffices(fields, examine):
                     break
             self._parameters = boxes.parameters
@@ -176,7 +186,10 @@ class DistributedSolver:
             fields = fields @ axes.T
             forces = charges[:, None] * fields
             potentials[undefined] = fields[undefined] = np.nan
-            return CoulombResult(energy, forces, potentials, fields, volume=volume(cell))
+            if work is not None:
+                work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (energy / 3)
+                work = axes @ work @ axes.T
+            return CoulombResult(energy, forces, potentials, fields, work, volume(cell))
 
     def _planned(self, x: np.ndarray, cell: np.ndarray) -> tuple[Boxes, bool]:
         """The boxes, with the stages made for them, and whether forces must show that their

@@ -12,16 +12,20 @@ transposed by all-to-all exchanges.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from fmm_openmm.backends.cpu import CpuStages
+from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import convolve, transform, transform_back
+from fmm_openmm.backends.cpu.lattice_work import lattice_work
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sort import number_boxes
+from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows
 from fmm_openmm.driver import evaluate
 from fmm_openmm.specification import Specification
@@ -89,10 +93,27 @@ class DistributedStages(CpuStages):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see
         :func:`fmm_openmm.driver.evaluate`."""
         owned, copies = self._distribute(positions, width)
-        self._is_own = np.zeros(len(copies), bool)
-        results = np.column_stack(evaluate(self, copies, width))
+        return self._returned(owned, *evaluate(self, copies, width))
+
+    def evaluate_with_virial(self, positions, width):
+        """See :meth:`fmm_openmm.stages.HostStages.evaluate_with_virial`; the virial is that of
+        all."""
+        owned, copies = self._distribute(positions, width)
+        potentials, fields, virial = super().evaluate_with_virial(copies, width)
+        return *self._returned(owned, potentials, fields), self._comm.allreduce(virial)
+
+    def _returned(
+        self, owned: list[np.ndarray], potentials: np.ndarray, fields: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (n,) and fields (n, 3) at the particles of this rank, from those at the copies
+        that each rank has.
+
+        Args:
+            owned: for each rank which particles of this one have parts in its boxes.
+        """
+        results = np.column_stack([potentials, fields])
         blocks = [results[block][self._is_own[block]] for block in self._blocks]
-        total = np.zeros((len(positions), 4))
+        total = np.zeros((len(self.given_charges), 4))
         for mine, part in zip(owned, exchange_rows(self._comm, blocks), strict=True):
             total[mine] += part
         return total[:, 0].copy(), total[:, 1:].copy()
@@ -136,6 +157,7 @@ class DistributedStages(CpuStages):
         self._blocks = [slice(*pair) for pair in pairwise(offsets.tolist())]
         self._exclude(exchange_rows(comm, partners), offsets)
         copies = np.concatenate(received)
+        self._is_own = np.zeros(len(copies), bool)
         self.charges = np.ascontiguousarray(copies[:, 3])
         return [np.flatnonzero(mine) for mine in owned], np.ascontiguousarray(copies[:, :3])
 
@@ -236,23 +258,12 @@ class DistributedStages(CpuStages):
 
     def lattice_m2l(self, moments):
         comm, lattice, slots = self._comm, self.lattice, self.lattice.slots
-        terms, waves = self._terms[comm.rank], self._waves[comm.rank]
-        count, width = terms.stop - terms.start, waves.stop - waves.start
-        boxes = np.empty((count, lattice.size), moments.boxes.dtype)
-        for own, part in zip(
-            self._boxes, exchange(comm, [moments.boxes[rows] for rows in self._terms]), strict=True
-        ):
-            boxes[:, slots[own]] = part.reshape(count, own.stop - own.start)
-        spectrum = (
-            transform(boxes, lattice)
-            if count
-            else np.empty((0, self._waves[-1].stop, 2), boxes.dtype)
-        )
-        blocks = exchange(comm, [spectrum[:, columns] for columns in self._waves])
-        spectrum = np.concatenate(blocks).reshape(len(moments.boxes), width, 2)
+        terms = self._terms[comm.rank]
+        count = terms.stop - terms.start
+        spectrum = self._spectrum(moments.boxes)
         convolve(spectrum, self.operator, self.order)
         blocks = exchange(comm, [spectrum[rows] for rows in self._terms])
-        local = boxes
+        local = np.empty((count, lattice.size), spectrum.dtype)
         if count:
             shares = zip(blocks, self._waves, strict=True)
             spectrum = np.concatenate(
@@ -262,12 +273,48 @@ class DistributedStages(CpuStages):
         blocks = exchange(comm, [local[:, slots[own]] for own in self._boxes])
         return np.concatenate(blocks).reshape(len(moments.boxes), len(self._own_slots))
 
+    def _spectrum(self, moments: np.ndarray) -> np.ndarray:
+        """Fourier transform of the moments of all boxes at the wave vectors of this rank, shape
+        (terms, wave vectors, 2), from its boxes' moments."""
+        comm, lattice, slots = self._comm, self.lattice, self.lattice.slots
+        terms, waves = self._terms[comm.rank], self._waves[comm.rank]
+        count, width = terms.stop - terms.start, waves.stop - waves.start
+        boxes = np.empty((count, lattice.size), moments.dtype)
+        blocks = exchange(comm, [moments[rows] for rows in self._terms])
+        for own, part in zip(self._boxes, blocks, strict=True):
+            boxes[:, slots[own]] = part.reshape(count, own.stop - own.start)
+        spectrum = (
+            transform(boxes, lattice)
+            if count
+            else np.empty((0, self._waves[-1].stop, 2), boxes.dtype)
+        )
+        blocks = exchange(comm, [spectrum[:, columns] for columns in self._waves])
+        return np.concatenate(blocks).reshape(len(moments), width, 2)
+
+    def lattice_work(self, moments):
+        """The share of this rank's wave vectors."""
+        prepare(kernels_in("lattice_work"), self.dtype)
+        waves = self._waves[self._comm.rank]
+        spectrum = self._spectrum(moments.boxes)
+        return lattice_work(spectrum, self._derivatives, self.lattice, self.order, waves)
+
+    @cached_property
+    def _derivatives(self):
+        waves = self._waves[self._comm.rank]
+        return np.ascontiguousarray(super()._derivatives[:, :, waves])
+
     def l2p(self, parts, moments, local):
         own = self._within(parts)
         return l2p(own, moments, local, self.lattice, self.order, self._own_slots)
 
     def p2p(self, parts, near, out, second=None, sources=None):
-        p2p(parts, near, self.lattice, out, range(self._own.start, self._own.stop))
+        if second is None:
+            p2p(parts, near, self.lattice, out, range(self._own.start, self._own.stop))
+            return
+        start, stop = parts.start[self._own.start], parts.start[self._own.stop]
+        second[:start] = second[stop:] = 0.0
+        own = replace(parts, start=np.clip(parts.start, start, stop))
+        super().p2p(own, near, out, second, sources=parts)
 
     def gather(self, parts, out):
         start, stop = parts.start[self._own.start], parts.start[self._own.stop]

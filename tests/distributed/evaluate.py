@@ -2,8 +2,8 @@
 
 The files ``*.npz`` of the folder hold a system each, and the results of one process. The particles
 are shared at random; with three ranks and more, rank 1 has none. Rank 0 prints a line for each
-system: its name, and the largest differences of energy, forces and potentials, relative to the
-largest of each.
+system: its name, and the largest differences of energy, virial, forces and potentials, relative to
+the largest of each; for the virial relative to the energy.
 """
 
 import sys
@@ -37,8 +37,12 @@ def differences(comm, case) -> list[float]:
         **options,
     )
     solver.compute(case["positions"][mine])
-    result = solver.compute(case["positions"][mine] + 0.01)
-    found = [abs(result.energy - case["energy"]) / abs(case["energy"])]
+    x = case["positions"][mine] + 0.01
+    result, virial = solver.compute(x), solver.compute(x, virial=True).virial
+    found = [
+        np.abs(value - case[name]).max() / abs(case["energy"])
+        for name, value in (("energy", result.energy), ("virial", virial))
+    ]
     for name in ("forces", "potentials"):
         difference = np.abs(getattr(result, name) - case[name][mine]).max(initial=0.0)
         found.append(max(comm.allgather(difference)) / np.abs(case[name]).max())

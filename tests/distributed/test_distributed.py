@@ -68,7 +68,7 @@ def write(folder, name):
     options = {"tolerance": 1e-6, "precision": "double", "exclusions_periodic": False, **given}
     solver = fmm.CoulombSolver(charges, vectors, pairs, backend="cpu", **options)
     solver.compute(x)
-    result = solver.compute(x + 0.01)
+    result = solver.compute(x + 0.01, virial=True)
     np.savez(
         folder / f"{name}.npz",
         charges=charges,
@@ -76,6 +76,7 @@ def write(folder, name):
         box_vectors=[] if vectors is None else vectors,
         exclusions=pairs,
         energy=result.energy,
+        virial=result.virial,
         forces=result.forces,
         potentials=result.potentials,
         **options,

@@ -11,7 +11,7 @@ from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.exclusions import exclusions
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
-from fmm_openmm.backends.cpu.lattice import lattice_m2l
+from fmm_openmm.backends.cpu.lattice import lattice_m2l, transform
 from fmm_openmm.backends.cpu.lattice_work import lattice_work
 from fmm_openmm.backends.cpu.m2l import Interactions, m2l
 from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
@@ -151,7 +151,8 @@ class CpuStages(HostStages):
 
     def lattice_work(self, moments):
         prepare(kernels_in("lattice_work"), self.dtype)
-        return lattice_work(moments.boxes, self._derivatives, self.lattice, self.order)
+        spectrum = transform(moments.boxes, self.lattice)
+        return lattice_work(spectrum, self._derivatives, self.lattice, self.order)
 
     @cached_property
     def _derivatives(self):

@@ -1,13 +1,12 @@
 """The work of the lattice operator when the cell is deformed: a part of the virial."""
 
 import numpy as np
-import scipy.fft
 
 from fmm_openmm.backends.cpu.lattice import load_waves
 from fmm_openmm.backends.cpu.threads import LANES, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
-from fmm_openmm.openmp import get_num_threads, prange
+from fmm_openmm.openmp import prange
 
 
 @kernel(
@@ -46,26 +45,26 @@ def _work(spectrum, derivatives, index, weight, degree, multiplicity, out):
 
 
 def lattice_work(
-    moments: np.ndarray, derivatives: np.ndarray, lattice: BoxLattice, order: int
+    spectrum: np.ndarray,
+    derivatives: np.ndarray,
+    lattice: BoxLattice,
+    order: int,
+    waves: slice = slice(None),
 ) -> np.ndarray:
     """See :meth:`fmm_openmm.stages.HostStages.lattice_work`.
 
     Args:
-        moments: shape (terms, boxes) in FFT order.
+        spectrum: of the moments, see :func:`fmm_openmm.backends.cpu.lattice.transform`.
         derivatives: of the lattice operator, shape (5, operator terms, wave vectors).
+        waves: the wave vectors of spectrum and derivatives, if they are not all.
     """
     index, weight = coupling(order)
-    dtype = moments.dtype
-    spectrum = scipy.fft.rfftn(
-        moments.reshape(-1, *lattice.fft_shape), axes=(1, 2, 3), workers=get_num_threads()
-    )
-    half, length = spectrum.shape[-1], lattice.fft_shape[-1]
-    multiplicity = np.full(half, 2.0, dtype)
+    dtype, length = spectrum.dtype, lattice.fft_shape[-1]
+    multiplicity = np.full(length // 2 + 1, 2.0, dtype)
     multiplicity[0] = 1.0
     if length % 2 == 0:
         multiplicity[-1] = 1.0
-    pairs = np.ascontiguousarray(spectrum).view(dtype).reshape(len(moments), -1, 2)
-    multiplicity = np.tile(multiplicity, pairs.shape[1] // half)
-    out = np.zeros((-(-pairs.shape[1] // LANES), len(derivatives)))
-    _work(pairs, derivatives, index, weight.astype(dtype), degrees(order), multiplicity, out)
+    multiplicity = np.tile(multiplicity, lattice.fft_shape[0] * lattice.fft_shape[1])[waves]
+    out = np.zeros((-(-spectrum.shape[1] // LANES), len(derivatives)))
+    _work(spectrum, derivatives, index, weight.astype(dtype), degrees(order), multiplicity, out)
     return 0.5 * out.sum(0) / np.prod(lattice.fft_shape)
