@@ -35,10 +35,12 @@ class Part:
     Attributes:
         commands: arguments of ``python -m``.
         gpu: whether they need OpenMM's CUDA platform.
+        ranks: number of ranks of MPI that run them, with a thread each; 0 without MPI.
     """
 
     commands: tuple[str, ...]
     gpu: bool = True
+    ranks: int = 0
 
 
 BENCH = "fmm_openmm bench"
@@ -108,6 +110,11 @@ PARTS = {
     ),
     "cpu_open": Part((f"{BENCH} open --backend cpu",), gpu=False),
     "accuracy": Part(("tests.accuracy_table",), gpu=False),
+    "distributed": Part(
+        (f"{BENCH} distributed --sizes 3:3x3x3 3:4x4x4 --ranks 1 2 4",),
+        gpu=False,
+        ranks=4,
+    ),
 }
 
 
@@ -125,17 +132,24 @@ def has_gpu() -> bool:
     return True
 
 
-def run(command: str, dhfr: str, seconds: float) -> dict:
+ONE_THREAD = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Variables of the environment of each rank."""
+
+
+def run(command: str, ranks: int, dhfr: str, seconds: float) -> dict:
     """Run a command for at most these seconds; returns the JSON that it writes."""
     words = [dhfr if word == DHFR else word for word in command.split()]
+    start = [str(Path(sys.executable).with_name("mpirun")), "-n", str(ranks)] if ranks else []
     paths = [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "result.json")
         subprocess.run(
-            [sys.executable, "-m", *words, f"--json={output}"],
+            [*start, sys.executable, "-m", *words, f"--json={output}"],
             check=True,
             timeout=seconds,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            | (ONE_THREAD if ranks else {}),
         )
         return json.loads(output.read_text(encoding="utf-8"))
 
@@ -144,7 +158,8 @@ def measure(part: Part, dhfr: str) -> dict:
     """Hardware, versions and date of a part, and the result of each of its commands."""
     end, results = time.monotonic() + LIMIT, []
     for command in part.commands:
-        results.append({"command": command, **run(command, dhfr, end - time.monotonic())})
+        left = end - time.monotonic()
+        results.append({"command": command, **run(command, part.ranks, dhfr, left)})
     origin = {name: results[0][name] for name in ("hardware", "versions")}
     runs = [{k: v for k, v in result.items() if k not in origin} for result in results]
     return {**origin, "date": datetime.date.today().isoformat(), "runs": runs}
@@ -153,6 +168,8 @@ def measure(part: Part, dhfr: str) -> dict:
 def lacking(part: Part, cuda: bool, dhfr: str) -> str:
     """What a part needs and this machine does not have; empty if nothing."""
     needs = ["a CUDA device that OpenMM can use"] if part.gpu and not cuda else []
+    if part.ranks and not Path(sys.executable).with_name("mpirun").is_file():
+        needs.append("MPI: pip install 'fmm_openmm[mpi]'")
     if any(DHFR in command for command in part.commands) and not Path(dhfr).is_file():
         needs.append("--dhfr FILE")
     return " and ".join(needs)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parents[1]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -347,6 +349,122 @@ def cells() -> list[Row]:
     ]
 
 
+LINKS = 2
+"""Excluded partners of an atom of water."""
+
+
+def copied(row: dict) -> float:
+    """Particles in boxes of other ranks that a rank gets, as it owns layers of boxes."""
+    layers, near = row["grid"][2][2], 2 * int(row["near_radius"])
+    return row["atoms"] * min(near / layers, 1 - 1 / row["ranks"])
+
+
+def sent(row: dict) -> float:
+    """Bytes that a rank sends to others for an evaluation, with particles at random on the ranks:
+    positions and charges, links, results, the copies, and the terms of its boxes, four times."""
+    share, away = 1 / row["ranks"], 1 - 1 / row["ranks"]
+    (length, *_), *_ = row["grid"]
+    numbers = 4 * (row["order"] + 1) ** 2 * np.prod([axis[k] for k, axis in enumerate(row["grid"])])
+    particles = row["atoms"] * share * (32 + 12 * LINKS + 32) + 32 * copied(row)
+    return float(away * (particles + share * numbers * (2 + 2 * (1 + 2 / length))))
+
+
+def fitted(name: str, counts: Callable[[dict], tuple[float, ...]]) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of the counts, for which the relative errors of their sum are least, and its
+    values, for the rows of the part ``distributed``."""
+    rows = rows_of("distributed")
+    matrix, measured = np.array([counts(row) for row in rows]), np.array([r[name] for r in rows])
+    coefficients = np.linalg.lstsq(matrix / measured[:, None], np.ones(len(rows)))[0]
+    return coefficients, matrix @ coefficients
+
+
+def computing() -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of a rank per particle of its own and per copy."""
+    return fitted("compute_seconds", lambda row: (row["atoms"] / row["ranks"], copied(row)))
+
+
+def memory() -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of a rank per particle of its share and per particle of all."""
+    return fitted("memory", lambda row: (row["atoms"] / row["ranks"], row["atoms"]))
+
+
+def distributed() -> list[Row]:
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "ranks": str(row["ranks"]),
+            "computing, ms": f"{1e3 * row['compute_seconds']:.0f}",
+            "model": f"{1e3 * seconds:.0f}",
+            "sent, MB": f"{1e-6 * row['sent']:.2f}",
+            "by the model": f"{1e-6 * sent(row):.2f}",
+            "memory, MB": f"{1e-6 * row['memory']:.0f}",
+            "of the model": f"{1e-6 * size:.0f}",
+        }
+        for row, seconds, size in zip(
+            rows_of("distributed"), computing()[1], memory()[1], strict=True
+        )
+    ]
+
+
+def coefficients() -> list[Row]:
+    (own, copy), (share, everything) = computing()[0], memory()[0]
+    return [
+        {"quantity": "time per particle of a rank, us", "value": digits(1e6 * own)},
+        {"quantity": "time per copy, us", "value": digits(1e6 * copy)},
+        {"quantity": "memory per particle of a rank, bytes", "value": digits(share)},
+        {"quantity": "memory per particle of all, bytes", "value": digits(everything)},
+    ]
+
+
+PARTICLES = 1e9
+"""Of the plan for many GPUs."""
+
+RATES = {
+    8: 2048**3 * 8 / 8 / 78e-3,
+    2048: 2048**3 * 8 / 2048 / 4e-3,
+}
+"""Bytes a second at which each of so many GPUs transforms an array in three dimensions: 2048^3
+complex numbers in single precision take 78 ms and 4 ms (cuFFTMp on NVIDIA's Selene)."""
+
+LEVELS = (5022e-6 - 845e-6) / 1_031_040
+"""Seconds per particle that two levels add to an evaluation (``docs/development/measurements.md``,
+H200)."""
+
+
+def plan() -> list[Row]:
+    """An evaluation of :data:`PARTICLES` on many GPUs, on paper."""
+    water = found(rows_of("solver"), atoms=922752, tolerance=5e-4, smoothing=0.0)
+    whole = found(rows_of("ten_million"), method="FMM")
+    assert water and whole
+    per_box = water["atoms"] / np.prod([axis[k] for k, axis in enumerate(water["grid"])])
+    terms, table = (water["order"] + 1) ** 2, []
+    for gpus, rate in (
+        (8, RATES[8]),
+        (1024, RATES[2048]),
+        (1024, 2 * RATES[2048]),
+        (4096, RATES[2048]),
+    ):
+        own = PARTICLES / gpus
+        copies = own * ((1 + 2 * int(water["near_radius"]) * (per_box / own) ** (1 / 3)) ** 3 - 1)
+        compute = (own * water["seconds"] + copies * water["stages"]["sort"]) / water["atoms"]
+        halo, transforms = 16 * copies / rate, 2 * 4 * terms * own / per_box / rate
+        table.append(
+            {
+                "GPUs": f"{gpus:,}",
+                "GB/s": f"{1e-9 * rate:.1f}",
+                "computing, ms": digits(1e3 * compute, 2),
+                "copies, ms": digits(1e3 * halo, 2),
+                "transforms, ms": digits(1e3 * transforms, 2),
+                "evaluation, ms": digits(1e3 * (compute + halo + transforms), 2),
+                "with two levels, ms": digits(
+                    1e3 * (compute + halo + own * LEVELS + transforms / 64), 2
+                ),
+                "memory, GB": digits(1e-9 * own * whole["memory"] / whole["atoms"], 2),
+            }
+        )
+    return table
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of a page.
@@ -363,6 +481,7 @@ class Table:
 
 PLUGIN, GPU = "docs/reference/plugin.md", "docs/reference/gpu.md"
 ACCURACY, METHOD = "docs/explanation/accuracy.md", "docs/explanation/method.md"
+RANKS = "docs/explanation/many-ranks.md"
 ALL_STEPS = (*MEMBRANES, "sites")
 TABLES = {
     "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),
@@ -383,6 +502,9 @@ TABLES = {
     "cpu_steps": Table(ACCURACY, ("cpu_steps",), cpu_steps),
     "cpu_open": Table(METHOD, ("cpu_open",), lambda: droplets("cpu_open", milliseconds)),
     "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
+    "distributed": Table(RANKS, ("distributed",), distributed),
+    "coefficients": Table(RANKS, ("distributed",), coefficients),
+    "plan": Table(RANKS, ("solver", "ten_million"), plan),
 }
 
 

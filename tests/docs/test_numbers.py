@@ -150,6 +150,31 @@ def test_other_rows_of_readme():
     assert f"| {number(select(times, tolerance='0.0005')['evaluation, ms']):.0f} ms |" in README
 
 
+def test_model_of_many_ranks():
+    """How far the model is from what was measured, and where levels replace transforms."""
+    page = one_line((ROOT / "docs" / "explanation" / "many-ranks.md").read_text(encoding="utf-8"))
+    rows = [row for row in NUMBERS["rows_of"]("distributed") if row["ranks"] > 1]
+    sent = max(abs(NUMBERS["sent"](row) / row["sent"] - 1) for row in rows)
+    rows = NUMBERS["rows_of"]("distributed")
+    times, sizes = (
+        max(
+            abs(value / row[name] - 1) for row, value in zip(rows, NUMBERS[model]()[1], strict=True)
+        )
+        for name, model in (("compute_seconds", "computing"), ("memory", "memory"))
+    )
+    assert (
+        f"within {100 * sent:.0f} % of the measured ones, the times within {100 * times:.0f} %, "
+        f"and the memory within {100 * sizes:.0f} %"
+    ) in page
+    water = select(NUMBERS["rows_of"]("solver"), atoms=922752, tolerance=5e-4, smoothing=0.0)
+    boxes = np.prod(np.diag(water["grid"]))
+    moved = 2 * 4 * (water["order"] + 1) ** 2 * boxes / water["atoms"]
+    levels = NUMBERS["LEVELS"]
+    assert f"two levels add {1e9 * levels:.2f} ns per particle" in page
+    assert f"The transforms move {moved:.1f} bytes per particle" in page
+    assert f"transforms less than {1e-9 * moved * 63 / 64 / levels:.1f} GB/s" in page
+
+
 @pytest.mark.parametrize("name", MEASURE["PARTS"])
 def test_commands_that_measure_are_understood(name):
     for command in MEASURE["PARTS"][name].commands:
