@@ -59,6 +59,17 @@ class CommunicationClock:
         self.__getattr__("Alltoallv")(outgoing, incoming)
 
 
+def measure_among(comm, ranks: int, size: Size, tolerance: float) -> dict | None:
+    """The row of :func:`measure` for the first so many ranks while the others are idle; None on the
+    others."""
+    some = comm.Split(int(comm.rank >= ranks), comm.rank)
+    with shared_fate(comm):
+        row = measure(some, size, tolerance) if comm.rank < ranks else None
+        _wait_idle(comm)
+    some.Free()
+    return row
+
+
 def measure(comm, size: Size, tolerance: float) -> dict:
     """One row for water of a size, which the ranks share by its copies: atoms, ranks, seconds of an
     evaluation, also by ``CoulombSolver`` on rank 0 while the others are idle, the ratio of the
@@ -85,7 +96,7 @@ def measure(comm, size: Size, tolerance: float) -> dict:
         alone = None
         if comm.rank == 0:
             alone = _one_rank(tiled_charges(base, size.copies), tolerance)
-        wait_idle(comm)
+        _wait_idle(comm)
         alone_seconds, alone_memory = comm.bcast(alone)
         return {
             "atoms": copies * len(base),
@@ -165,7 +176,7 @@ def _median_seconds(evaluate: Callable, barrier: Callable = lambda: None) -> flo
     return statistics.median(times)
 
 
-def wait_idle(comm) -> None:
+def _wait_idle(comm) -> None:
     """Wait for all ranks without using a core for it, as a barrier of MPI does."""
     request = comm.Ibarrier()
     while not request.Test():

@@ -51,21 +51,16 @@ def prepare(args, terminal) -> None:
 
 def run(args, terminal, drawing) -> dict:
     """Run the benchmark: measure, print and draw."""
-    from fmm_openmm.bench.distributed import measure, wait_idle
+    from fmm_openmm.bench.distributed import measure_among
     from fmm_openmm.bench.systems import Size
-    from fmm_openmm.distributed.communication import shared_fate
 
     comm, rows = communicator(), []
     sizes = args.sizes or [Size(6.0), Size(6.0, (2, 2, 3))]
     terminal.say("Cubes of water; start with mpirun -n RANKS and a thread for each rank\n")
     terminal.heading(COLUMNS)
     cases = itertools.product(sizes, args.tolerance or (5e-4,), args.ranks or [comm.size])
-    for size, tolerance, count in cases:
-        some = comm.Split(int(comm.rank >= count), comm.rank)
-        with shared_fate(comm):
-            row = measure(some, size, tolerance) if comm.rank < count else None
-            wait_idle(comm)
-        some.Free()
+    for size, tolerance, ranks in cases:
+        row = measure_among(comm, ranks, size, tolerance)
         if row is None:
             continue
         rows.append(row)
