@@ -157,9 +157,7 @@ def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
     total = net_charge(charges)
     if total:
         sheets = (
-            ", or give a CoulombSolver sheets (`neutralization`)"
-            if boundary == Boundary.from_name("slab")
-            else ""
+            ", or give sheets (`neutralization`)" if boundary == Boundary.from_name("slab") else ""
         )
         raise UnsupportedError(
             f"`charges` must be neutral in total with `boundary={boundary.name!r}`, "

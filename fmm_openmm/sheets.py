@@ -31,6 +31,10 @@ from fmm_openmm.units import COULOMB_CONSTANT
 NORMAL = 2
 """The normal of a and b in reduced box vectors is the axis z."""
 
+FARTHEST = 0.45
+"""Largest distance of the middle of a slab from that of its sheets along box vector c, over c: in
+OpenMM and in trajectories, which know a slab up to its images along c."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sheets:
@@ -64,6 +68,28 @@ class Sheets:
                 f"got {heights!r}"
             )
         return cls(checked)
+
+    def __str__(self) -> str:
+        """The option as it is written."""
+        return f"neutralization={self.heights.tolist()}"
+
+    def place(self, positions: np.ndarray, box_vectors: np.ndarray) -> np.ndarray:
+        """Positions of a slab that lies together, shape (n, 3), nm, moved by box vector c to the
+        image nearest to the sheets.
+
+        Raises:
+            ValueError: two images are about as near.
+        """
+        height = box_vectors[NORMAL, NORMAL]
+        away = (positions[:, NORMAL].mean() - self.heights.mean()) / height
+        periods = np.rint(away)
+        if abs(away - periods) > FARTHEST:
+            raise ValueError(
+                f"`{self}`: the slab is {abs(away - periods) * height:.3g} nm from the middle of "
+                f"its sheets, about half of the height of box vector c, {height:.3g} nm, so that "
+                "it may lie on either side of them: lengthen the vector or move the sheets"
+            )
+        return positions - periods * box_vectors[NORMAL]
 
     def check_charges(self, charges: Any) -> None:
         """Nothing: any net charge is neutralised."""

@@ -144,13 +144,9 @@ class CoulombSolver:
         check_choice(backend, BACKENDS, "backend")
         checked = check_charges(charges)
         self._count = len(checked)
-        self._term: DipoleTerm | Sheets | None = Sheets.from_option(neutralization, self._boundary)
-        if self._term is None:
-            self._term = DipoleTerm.from_options(
-                slab_correction, surface_dielectric, self._boundary
-            )
-        else:  # refuses both
-            DipoleTerm.from_options(slab_correction, surface_dielectric, self._boundary)
+        self.sheets = Sheets.from_option(neutralization, self._boundary)
+        dipole_term = DipoleTerm.from_options(slab_correction, surface_dielectric, self._boundary)
+        self._term: DipoleTerm | Sheets | None = self.sheets or dipole_term
         self._check_net_charge(checked)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)

@@ -171,13 +171,13 @@ def run(args, terminal) -> Outcome:
 
 def converted(system: openmm.System, options: dict) -> FMMForce:
     """Return the FMMForce of the System; if there is none, or if options are given, convert the
-    System. Without a boundary or dipole term among them it keeps its own."""
+    System. Without a boundary or term among them it keeps its own."""
     forces = find_fmm(system)
     if forces and not options:
         return forces[0]
     if forces:
         definition = forces[0]._definition
-        kept = {"boundary": definition.boundary.name, **definition.options.of_dipole_term}
+        kept = {"boundary": definition.boundary.name, **definition.options.of_term}
         options = {**kept, **options}
         restore_pme(system)
     return use_fmm(system, **options)

@@ -17,6 +17,7 @@ from fmm_openmm.checks import check_pairs, check_positions
 from fmm_openmm.convert.cells import is_no_cell, reduced
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.sheets import Sheets
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class Source:
         exclusions: shape (m, 2).
         exclusions_periodic: whether exclusions apply to nearest images.
         boundary: along which box vectors there are images.
+        sheets: sheets beside a slab; None if there are none.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Source:
     exclusions: np.ndarray
     exclusions_periodic: bool
     boundary: Boundary
+    sheets: Sheets | None = None
 
     @classmethod
     def from_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
@@ -52,11 +55,11 @@ class Source:
     def from_fmm(cls, force, defaults: dict[str, float]) -> "Source":
         """The source of an ``FMMForce``, with the given defaults of global parameters."""
         definition = force._definition
-        term = definition.options.dipole_term(definition.boundary)
+        term = definition.options.term(definition.boundary)
         if term is not None:
             warn(
-                f"{_name(force)} has a dipole term, which charges alone do not have: give `{term}` "
-                "to the solver"
+                f"{_name(force)} has a term that charges alone do not have: give `{term}` to the "
+                "solver"
             )
         charges, structure = definition.parameters.charges(defaults), definition.structure
         return cls(
@@ -65,12 +68,14 @@ class Source:
             structure.exclusions,
             structure.periodic,
             structure.boundary,
+            definition.options.sheets(structure.boundary),
         )
 
     def structure(self) -> tuple:
         """Everything but the charges, for comparison."""
         pairs = np.unique(np.sort(self.exclusions, axis=1), axis=0)
-        return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.boundary
+        sheets = None if self.sheets is None else str(self.sheets)
+        return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.boundary, sheets
 
 
 def _name(force) -> str:
@@ -126,7 +131,7 @@ def charges_of_system(system, positions=None) -> dict:
         if other.structure() != first.structure():
             raise UnsupportedError(
                 f"the charges of {first.name} and {other.name} do not add up: the forces differ in "
-                "particles, exclusions or boundary"
+                "particles, exclusions, boundary or sheets"
             )
     boundary, box_vectors = first.boundary, None
     if not boundary.is_open:
@@ -134,6 +139,8 @@ def charges_of_system(system, positions=None) -> dict:
     if boundary.is_partial and positions is not None:
         vectors = check_box_vectors(box_vectors)
         positions = unwrap(check_positions(positions, len(first.charges)), vectors, boundary)
+        if first.sheets is not None:
+            positions = first.sheets.place(positions, vectors)
     return {
         "charges": sum((other.charges for other in others), first.charges),
         "positions": positions,

@@ -14,6 +14,7 @@ from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_charges, check_exclusions
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.table import Table, unpacked
+from fmm_openmm.sheets import Sheets
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
@@ -74,12 +75,15 @@ class Structure:
         """Box vectors for the solver from those of a Context; None in free space."""
         return None if self.boundary.is_open else box_vectors
 
-    def unwrapped(self, positions: np.ndarray, box_vectors: np.ndarray) -> np.ndarray:
+    def unwrapped(
+        self, positions: np.ndarray, box_vectors: np.ndarray, sheets: Sheets | None = None
+    ) -> np.ndarray:
         """Positions, shape (n, 3), nm, of which OpenMM may have wrapped any at the box vectors: in
-        a slab or wire :func:`fmm_openmm.box.unwrap`, else unchanged."""
+        a slab or wire :func:`fmm_openmm.box.unwrap`, next to its sheets, else unchanged."""
         if not self.boundary.is_partial:
             return positions
-        return unwrap(positions, box_vectors, self.boundary)
+        found = unwrap(positions, box_vectors, self.boundary)
+        return found if sheets is None else sheets.place(found, box_vectors)
 
     def solver(
         self, options: Options, charges: np.ndarray, cell: np.ndarray | None, positions
@@ -322,7 +326,7 @@ class Definition:
                 f"`grid` must be None {where}, where the boxes follow the particles, "
                 f"got {self.options.grid}"
             )
-        self.options.dipole_term(boundary)
+        self.options.term(boundary)
         if boundary != self.boundary:
             self.boundary = boundary
             self._restructure()

@@ -696,16 +696,13 @@ class FMMForce(_PythonForce):
                 "`nonbonded_force` must be an openmm.NonbondedForce, got "
                 f"{type(nonbonded_force).__name__}"
             )
-        made = cls(tolerance, **options)
-        made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0], boundary)
+        made = cls(tolerance, boundary=boundary_for(nonbonded_force, boundary).name, **options)
+        made._fill(nonbonded_force, particle_parameters(nonbonded_force)[:, 0])
         return made
 
-    def _fill(
-        self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray, boundary: str | None
-    ) -> None:
+    def _fill(self, nonbonded_force: openmm.NonbondedForce, charges: np.ndarray) -> None:
         """Fill the empty force from a NonbondedForce with the given charges, shape (n,), e."""
         definition = self._definition
-        definition.set_boundary(_boundary_for(nonbonded_force, boundary))
         definition.fill(charges, excepted_pairs(nonbonded_force))
         definition.set_exclusions_periodic(
             nonbonded_force.getExceptionsUsePeriodicBoundaryConditions()
@@ -719,9 +716,10 @@ class FMMForce(_PythonForce):
                     known.add(name)
                 definition.add_offset(name, particle, scale)
         charges = definition.parameters.charges(defaults)
-        check_neutral(charges, definition.boundary)
-        term = definition.options.dipole_term(definition.boundary)
-        if term is not None:
+        term = definition.options.term(definition.boundary)
+        if term is None:
+            check_neutral(charges, definition.boundary)
+        else:
             term.check_charges(charges)
         self._group = nonbonded_force.getForceGroup()
 
@@ -763,7 +761,7 @@ def _state(context: openmm.Context) -> openmm.State:
     return context.getState(positions=True, parameters=True)
 
 
-def _boundary_for(nonbonded_force: openmm.NonbondedForce, name: str | None) -> Boundary:
+def boundary_for(nonbonded_force: openmm.NonbondedForce, name: str | None) -> Boundary:
     """The boundary of a name, or that of a NonbondedForce for None.
 
     Raises:

@@ -11,6 +11,7 @@ from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_positions
 from fmm_openmm.convert.cells import reduce_box
+from fmm_openmm.sheets import Sheets
 
 
 @dataclass(frozen=True)
@@ -21,22 +22,27 @@ class FramePlacement:
     Attributes:
         boundary: along which vectors there are images.
         centre: mean position in the first frame of a slab or wire, shape (3,), nm.
+        sheets: sheets beside a slab, next to which it lies instead; None if there are none.
     """
 
     boundary: Boundary
     centre: np.ndarray
+    sheets: Sheets | None = None
 
     @classmethod
-    def from_first(cls, boundary: Boundary, positions: Any, box_vectors: Any) -> "FramePlacement":
+    def from_first(
+        cls, boundary: Boundary, positions: Any, box_vectors: Any, sheets: Sheets | None = None
+    ) -> "FramePlacement":
         """The placement for a first frame, most of whose particles stay where they are.
 
         Args:
             boundary: along which vectors there are images.
             positions: shape (n, 3), nm.
             box_vectors: shape (3, 3), nm; None if no particle has been wrapped.
+            sheets: sheets beside a slab.
         """
-        if not boundary.is_partial:
-            return cls(boundary, np.zeros(3))
+        if sheets is not None or not boundary.is_partial:
+            return cls(boundary, np.zeros(3), sheets)
         positions = check_positions(to_host(positions), len(positions))
         if box_vectors is None:
             return cls(boundary, positions.mean(0))
@@ -50,11 +56,13 @@ class FramePlacement:
         not that of a slab or wire.
 
         Raises:
-            ValueError: as :func:`fmm_openmm.box.unwrap`.
+            ValueError: as :func:`fmm_openmm.box.unwrap` and :meth:`fmm_openmm.sheets.Sheets.place`.
         """
         if not self.boundary.is_partial or box_vectors is None:
             return positions
         box = reduce_box(box_vectors, self.boundary)
         moved = unwrap(to_host(positions), box, self.boundary)
+        if self.sheets is not None:
+            return self.sheets.place(moved, box)
         periods = np.rint((self.centre - moved.mean(0)) @ np.linalg.inv(box))
         return moved + (periods * self.boundary.free) @ box

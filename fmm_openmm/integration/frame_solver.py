@@ -63,7 +63,9 @@ class FrameSolver:
     def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
         self._boundary, self._evaluate = Boundary.from_name(solver.boundary), evaluate
         box_vectors = self._reduced(box_vectors)
-        self._placement = FramePlacement.from_first(self._boundary, positions, box_vectors)
+        self._placement = FramePlacement.from_first(
+            self._boundary, positions, box_vectors, solver.sheets
+        )
         self._first = self._placement.place(positions, box_vectors), box_vectors
         self._start(fresh_copy(solver))
 

@@ -219,7 +219,8 @@ def make_solver(given: Given, first: Frame) -> CoulombSolver | Callable[[], Coul
         definition, _ = electrostatics(given)
         charges, cell = charges_and_cell(given, definition)
         structure, arrays = definition.structure, (first.positions, first.box_vectors)
-        placed = FramePlacement.from_first(structure.boundary, *arrays).place(*arrays)
+        sheets = definition.options.sheets(structure.boundary)
+        placed = FramePlacement.from_first(structure.boundary, *arrays, sheets).place(*arrays)
         return structure.solver(definition.options, charges, cell, placed)
     if not callable(given):
         raise TypeError(

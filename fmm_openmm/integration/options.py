@@ -1,5 +1,6 @@
 """The options of an ``FMMForce``, which say how it computes."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -12,6 +13,7 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.native import plugin
 from fmm_openmm.options import option
 from fmm_openmm.planning.request import Request, SolverKeywords, SolverOptions
+from fmm_openmm.sheets import Sheets
 
 BRIDGES = ("auto", "host", "native")
 """Ways into OpenMM."""
@@ -29,6 +31,7 @@ class ForceKeywords(SolverKeywords, total=False):
     lennard_jones: str
     slab_correction: bool
     surface_dielectric: float
+    neutralization: Sequence[float] | None
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,22 @@ class Options(SolverOptions):
         kind=float,
         limits=(1.0, TIN_FOIL),
     )
+    neutralization: Sequence[float] | None = option(
+        None,
+        "heights along z of uniform sheets that carry the opposite of a slab's net charge, nm",
+        ". The slab is taken at the image nearest to the middle of the sheets",
+        kind=float,
+        action="append",
+        metavar="Z",
+        help="height along z of a uniform sheet that neutralises a slab, nm; repeat for more",
+    )
 
     def __post_init__(self):
         super().__post_init__()
         self.dipole_term(Boundary())  # refuses both together
+        sheets = self.sheets(Boundary.from_name("slab"))
+        if sheets is not None:
+            object.__setattr__(self, "neutralization", sheets.heights.tolist())
         if self.grid is not None:
             object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
         if self.bridge == "native" and not self.on_gpu:
@@ -125,18 +140,32 @@ class Options(SolverOptions):
         """
         return DipoleTerm.from_options(self.slab_correction, self.surface_dielectric, boundary)
 
+    def sheets(self, boundary: Boundary) -> Sheets | None:
+        """The sheets beside a slab; None if there are none.
+
+        Raises:
+            ValueError, UnsupportedError: the option is invalid, or the boundary has no sheets.
+        """
+        return Sheets.from_option(self.neutralization, boundary)
+
+    def term(self, boundary: Boundary) -> DipoleTerm | Sheets | None:
+        """What is added to the sum over the images with a boundary: :meth:`dipole_term` or
+        :meth:`sheets`, which no boundary has both."""
+        return self.dipole_term(boundary) or self.sheets(boundary)
+
     @property
-    def of_dipole_term(self) -> dict:
-        """The options of the dipole term, which change the energy, by name."""
+    def of_term(self) -> dict:
+        """The options of :meth:`term`, which change the energy, by name."""
         return {
             "slab_correction": self.slab_correction,
             "surface_dielectric": self.surface_dielectric,
+            "neutralization": self.neutralization,
         }
 
     def replaced_by(self, given: dict) -> "Options":
-        """The options that are given, by name, and defaults for the others but the dipole term,
+        """The options that are given, by name, and defaults for the others but those of the term,
         which is kept; these options if none is given."""
-        return Options(**{**self.of_dipole_term, **given}) if given else self
+        return Options(**{**self.of_term, **given}) if given else self
 
     def request(self, precision: str | None = None) -> Request:
         """The request from which parameters are chosen, in the precision asked for or another."""

@@ -5,6 +5,7 @@ In free space there is no PME: FMM alone against the sum over all pairs, OpenMM'
 package's own.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES
 from fmm_openmm.planning.request import SolverKeywords, SolverOptions
 from fmm_openmm.progress import show_progress
+from fmm_openmm.sheets import Sheets
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def validate(
     backend: str | None = None,
     slab_correction: bool | None = None,
     surface_dielectric: float | None = None,
+    neutralization: "ArrayLike | None" = None,
     progress: bool = False,
     **options: "Unpack[SolverKeywords]",
 ) -> ValidationReport:
@@ -107,8 +110,9 @@ def validate(
             :class:`fmm_openmm.FMMForce`; None for that of the System.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
-        slab_correction, surface_dielectric: the dipole term of FMM, PME and the converged sum, as
-            of :class:`fmm_openmm.FMMForce`; None for that of the System.
+        slab_correction, surface_dielectric, neutralization: the dipole term or the sheets of FMM,
+            PME and the converged sum, as of :class:`fmm_openmm.FMMForce`; None for those of the
+            System.
         progress: show on stderr, in a terminal or a notebook, what is computed now.
         options: options of the expansion.
 
@@ -132,18 +136,21 @@ def validate(
         )
     named: dict[str, Any] = {"tolerance": tolerance, "precision": precision, "backend": backend}
     named |= {"slab_correction": slab_correction, "surface_dielectric": surface_dielectric}
+    named |= {"neutralization": neutralization}
     given: dict[str, Any] = {**named, **options}
     given = {name: value for name, value in given.items() if value is not None}
     chosen = definition.options.replaced_by(given)
-    slab = structure.boundary == SLAB
-    term = DipoleTerm(slab_correction=True) if slab else chosen.dipole_term(structure.boundary)
+    slab, sheets = structure.boundary == SLAB, chosen.sheets(structure.boundary)
+    term = chosen.term(structure.boundary)
+    terms: Any = (term,) if term is not None else ()
     charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
     if cell is not None:
-        positions = structure.unwrapped(positions, cell)
+        positions = structure.unwrapped(positions, cell, sheets)
     pme_cell: Any = cell
     if slab:
         pme_cell = vacuum_cell(positions, cell)  # type: ignore[arg-type]
+    pme_terms = (DipoleTerm(slab_correction=True), *terms) if slab else terms
     if reference == "pme" and reference_cutoff(pme_cell) is None:
         widths = " x ".join(f"{width:g}" for width in np.diag(pme_cell))
         raise UnsupportedError(
@@ -155,11 +162,11 @@ def validate(
         solver = structure.solver(chosen, charges, cell, positions)
         fmm = solver.compute(positions)
         advance(description=f"reference, {reference}")
-        used = pme_cell if reference == "pme" else cell
-        name, exact = _reference(reference, charges, structure, positions, used, term)
+        used = (pme_cell, pme_terms) if reference == "pme" else (cell, terms)
+        name, exact = _reference(reference, charges, structure, positions, *used)
         if "pme" in references:
             advance(description="PME")
-            pme = _pme(charges, structure, positions, pme_cell, nonbonded, term)
+            pme = _pme(charges, structure, positions, pme_cell, nonbonded, pme_terms)
             distance = np.cbrt(np.prod(np.diag(pme_cell)) / len(charges))
             least = CANCELLED * COULOMB_CONSTANT * np.mean(charges**2) / distance**2
     return ValidationReport(
@@ -176,14 +183,13 @@ def validate(
     )
 
 
-def _reference(reference: str, charges, structure, positions, cell, term) -> tuple[str, tuple]:
-    """Name of the converged sum, and its energy and forces, with the dipole term of a periodic
-    cell."""
+def _reference(reference: str, charges, structure, positions, cell, terms) -> tuple[str, tuple]:
+    """Name of the converged sum, and its energy and forces, with the terms."""
     oracle = ORACLES[structure.boundary]
     if reference == oracle.name:
         cell = structure.boundary.cell(cell)
         result = oracle.sum(positions, charges, cell, structure.exclusions, structure.periodic)
-        if term is not None and structure.boundary.fills_space:
+        for term in terms:
             result = term.at(positions, cell).add(result, charges)
         return oracle.title, (result.energy, result.forces)
     if reference == "pme":
@@ -195,12 +201,12 @@ def _reference(reference: str, charges, structure, positions, cell, term) -> tup
             cell,
             reference_cutoff(cell),  # type: ignore[arg-type]
             CONVERGED,
-            term=term,
+            terms=terms,
         )
     return "NoCutoff in double precision", _by_openmm(charges, structure, positions)
 
 
-def _pme(charges, structure, positions, cell, nonbonded, term) -> tuple | str:
+def _pme(charges, structure, positions, cell, nonbonded, terms) -> tuple | str:
     """Name of PME, and its energy and forces; or the reason why it is omitted."""
     tolerance, parameters = nonbonded.getEwaldErrorTolerance(), nonbonded.getPMEParameters()
     if structure.boundary == SLAB:  # in another box than these are set for
@@ -214,7 +220,7 @@ def _pme(charges, structure, positions, cell, nonbonded, term) -> tuple | str:
         return (
             f"left out, as it would need a grid of {points:.2g} points, more than {LARGEST_GRID:,}"
         )
-    found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters, term)
+    found = _by_openmm(charges, structure, positions, cell, cutoff, tolerance, parameters, terms)
     vacuum = ", vacuum" if structure.boundary == SLAB else ""
     return "PME as set" if as_set else f"PME {tolerance:g}{vacuum}", found
 
@@ -276,10 +282,10 @@ def _by_openmm(
     cutoff: float = 1.0,
     tolerance: float = CONVERGED,
     pme_parameters=(0, 0, 0, 0),
-    term: DipoleTerm | None = None,
+    terms: Sequence[DipoleTerm | Sheets] = (),
 ) -> tuple[float, np.ndarray]:
     """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference
-    platform, in float64: by PME, with the dipole term, or by NoCutoff without a cell.
+    platform, in float64: by PME, with the terms, or by NoCutoff without a cell.
 
     Virtual sites are treated as ordinary particles, which keep their forces.
     """
@@ -293,7 +299,7 @@ def _by_openmm(
     context.setPositions(positions)
     state = context.getState(energy=True, forces=True)
     energy, forces = state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
-    if term is None:
-        return energy, forces
-    added, _, fields = term.at(positions, cell).evaluate(charges)  # type: ignore[arg-type]
-    return energy + float(added), forces + charges[:, None] * fields
+    for term in terms:
+        added, _, fields = term.at(positions, cell).evaluate(charges)  # type: ignore[arg-type]
+        energy, forces = energy + float(added), forces + charges[:, None] * fields
+    return energy, forces

@@ -8,7 +8,7 @@ import openmm
 from fmm_openmm.convert.nonbonded import has_electrostatics, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion.original import METHODS, Original
-from fmm_openmm.integration.force import FMMForce, find_fmm
+from fmm_openmm.integration.force import FMMForce, boundary_for, find_fmm
 from fmm_openmm.integration.guard.edits import converted_force, expected_charges, forget, remember
 from fmm_openmm.integration.guard.zeroed import signature, zeroed
 from fmm_openmm.integration.options import ForceKeywords, Options
@@ -75,9 +75,9 @@ def use_fmm(
             (:mod:`fmm_openmm.integration.native.plugin`).
     """
     nonbonded, place = _convertible_force(system, allow_reaction_field)
-    force = FMMForce(tolerance, **options)
+    force = FMMForce(tolerance, boundary=boundary_for(nonbonded, boundary).name, **options)
     parameters = particle_parameters(nonbonded)
-    force._fill(nonbonded, parameters[:, 0], boundary)
+    force._fill(nonbonded, parameters[:, 0])
     original = Original.from_force(nonbonded, force._definition.parameters.base)
     original = replace(
         original,

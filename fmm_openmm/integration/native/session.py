@@ -83,9 +83,9 @@ class Session:
             positions: shape (n, 3), nm; needed for a region.
 
         Raises:
-            UnsupportedError: a boundary or a dipole term that is left to the host bridge.
+            UnsupportedError: a boundary or a term that is left to the host bridge.
         """
-        term = self.bridge.definition.options.dipole_term(self._boundary)
+        term = self.bridge.definition.options.term(self._boundary)
         if term is not None:
             raise UnsupportedError(f"`{term}` is computed on the host bridge")
         if self._boundary.periodic not in SERVED:
