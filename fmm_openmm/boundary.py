@@ -156,10 +156,11 @@ def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
         return
     total = net_charge(charges)
     if total:
-        sheets = (
-            ", or give sheets (`neutralization`)" if boundary == Boundary.from_name("slab") else ""
-        )
+        others = {
+            "slab": ", or give sheets (`neutralization`)",
+            **dict.fromkeys(("a", "b", "wire"), ", or give a line or cylinder (`neutralization`)"),
+        }
         raise UnsupportedError(
             f"`charges` must be neutral in total with `boundary={boundary.name!r}`, "
-            f"got a net charge of {total:.6g} e: add counterions{sheets}"
+            f"got a net charge of {total:.6g} e: add counterions{others.get(boundary.name, '')}"
         )

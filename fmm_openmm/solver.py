@@ -30,6 +30,7 @@ from fmm_openmm.implementations import (
     check_method,
     warn_if_literature,
 )
+from fmm_openmm.neutralization import Neutralization
 from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.placed_term import PlacedTerm
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
@@ -38,7 +39,6 @@ from fmm_openmm.results import (
     CoulombResult,
     like,
 )
-from fmm_openmm.sheets import Sheets
 from fmm_openmm.sums import SumParameters
 
 if TYPE_CHECKING:
@@ -104,10 +104,11 @@ class CoulombSolver:
             The charges must be neutral in total. For this term and for ``slab_correction`` the
             dipole moment is that of the positions as they are given: ions must not be wrapped, and
             molecules must be whole.
-        neutralization: heights along z, shape (k,), nm, of uniform sheets that carry the opposite
-            of a slab's net charge in equal parts: of one sheet, or of two walls. The energy is that
-            of charges and sheets, and forces are those of both. Without sheets a net charge is
-            refused.
+        neutralization: what carries the opposite of the net charge of a slab or wire, in equal
+            parts, and without which a net charge is refused. Uniform sheets beside a slab: heights
+            along z, shape (k,), nm. Lines parallel to a wire: points on them, shape (k, 3), nm; or
+            cylinders: points on their axes and radii, shape (k, 4), nm. The energy is that of all
+            charges.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
@@ -144,9 +145,9 @@ class CoulombSolver:
         check_choice(backend, BACKENDS, "backend")
         checked = check_charges(charges)
         self._count = len(checked)
-        self.sheets = Sheets.from_option(neutralization, self._boundary)
+        self.neutralization = Neutralization.from_option(neutralization, self._boundary)
         dipole_term = DipoleTerm.from_options(slab_correction, surface_dielectric, self._boundary)
-        self._term: DipoleTerm | Sheets | None = self.sheets or dipole_term
+        self._term: DipoleTerm | Neutralization | None = self.neutralization or dipole_term
         self._check_net_charge(checked)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
@@ -157,6 +158,8 @@ class CoulombSolver:
             )
         self._box_vectors = self._checked_vectors(box_vectors)
         self._own = Frame.from_cell(self._boundary.cell(self._box_vectors))
+        if self.neutralization is not None:
+            self.neutralization.at(np.zeros((1, 3)), self._own.given)  # refuses what crosses
         if not self._boundary.fills_space:
             _check_grid(options.get("grid"), self._boundary)
         pairs = check_exclusions(exclusions, self._count)
@@ -320,19 +323,14 @@ class CoulombSolver:
         """
         frame = self._frame(box_vectors)
         if frame.is_users:
-            return self._with_term(
-                self._computed_for(positions, frame.cell, charges, points, virial, fields),
-                positions,
-                frame.cell,
-                charges,
-                points,
-            )
-        x = self._turned(positions, frame)
-        if points is not None:
-            points = check_points(to_host(points)) @ frame.axes
-        result = self._computed_for(x, frame.cell, charges, points, virial, fields)
-        result = self._with_term(result, x, frame.cell, charges, points)
-        return like(_turned_back(result, frame.axes), positions)
+            result = self._computed_for(positions, frame.cell, charges, points, virial, fields)
+        else:
+            x, turned = self._turned(positions, frame), None
+            if points is not None:
+                turned = check_points(to_host(points)) @ frame.axes
+            result = self._computed_for(x, frame.cell, charges, turned, virial, fields)
+            result = like(_turned_back(result, frame.axes), positions)
+        return self._with_term(result, positions, frame.given, charges, points)
 
     def _computed_for(
         self, positions, cell: np.ndarray, charges, points, virial: bool, fields: bool
@@ -363,7 +361,8 @@ class CoulombSolver:
     def _with_term(
         self, result, positions, cell: np.ndarray, charges, points
     ) -> CoulombResult | ChargeSetsResult:
-        """A result with the dipole term or sheets, if any; arguments as of :meth:`compute`."""
+        """A result with the dipole term or what neutralises the charges, if any; arguments as of
+        :meth:`compute`."""
         if self._term is None:
             return result
         placed = self._place_term(positions, cell, is_on_device(result.potentials))
@@ -376,7 +375,8 @@ class CoulombSolver:
         return placed.add(result, self.evaluation.newest_charges, points)
 
     def _place_term(self, positions, cell, on_device: bool) -> PlacedTerm:
-        """The dipole term or the sheets at positions, on the host or the device."""
+        """The dipole term or what neutralises the charges, at positions, on the host or the
+        device."""
         term: Any = self._term
         if on_device and is_on_device(positions):
             return term.at(positions, cell)
@@ -427,7 +427,7 @@ class CoulombSolver:
         energies = matrix.among_groups(self.evaluation.charges, group)
         if self._term is None:
             return energies
-        placed = self._place_term(x, frame.cell, is_on_device(energies))
+        placed = self._place_term(positions, frame.given, is_on_device(energies))
         return energies + placed.among_groups(self.evaluation.charges, group)
 
     def coulomb_operator(
@@ -453,7 +453,7 @@ class CoulombSolver:
         if self._term is None:
             return matrix.operator()
         on_device = isinstance(matrix, DeviceCoulombMatrix)
-        return self._place_term(x, frame.cell, on_device).operator(matrix.operator())
+        return self._place_term(positions, frame.given, on_device).operator(matrix.operator())
 
     def _require_fmm(self, name: str) -> None:
         if self._method != "fmm":

@@ -19,17 +19,19 @@ class Frame:
         axes: unit vectors along x, y and z in the coordinates of the user, in columns, shape
             (3, 3).
         cell: cell vectors, infinite along the other axes, shape (3, 3), nm.
+        given: the cell in the coordinates of the user.
     """
 
     axes: np.ndarray
     cell: np.ndarray
+    given: np.ndarray
 
     @classmethod
     def from_cell(cls, cell: np.ndarray) -> "Frame":
         """The frame of a cell, infinite along axes without images, shape (3, 3), nm."""
         periodic = np.flatnonzero(np.isfinite(cell).all(1))
         if len(periodic) in (0, 3):
-            return cls(np.eye(3), cell)
+            return cls(np.eye(3), cell, cell)
         first, *others = cell[periodic]
         x = first / np.linalg.norm(first)
         # without a second vector any direction will do: an axis, if the vector lies along one
@@ -42,7 +44,7 @@ class Frame:
         if others:
             along, across = others[0] @ x, others[0] @ y
             found[1] = [along - np.rint(along / found[0, 0]) * found[0, 0], across, 0.0]
-        return cls(axes, found)
+        return cls(axes, found, cell)
 
     @cached_property
     def is_users(self) -> bool:

@@ -17,7 +17,7 @@ from fmm_openmm.checks import check_pairs, check_positions
 from fmm_openmm.convert.cells import is_no_cell, reduced
 from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.sheets import Sheets
+from fmm_openmm.neutralization import Neutralization
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Source:
         exclusions: shape (m, 2).
         exclusions_periodic: whether exclusions apply to nearest images.
         boundary: along which box vectors there are images.
-        sheets: sheets beside a slab; None if there are none.
+        neutralization: what neutralises a slab or wire; None for nothing.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Source:
     exclusions: np.ndarray
     exclusions_periodic: bool
     boundary: Boundary
-    sheets: Sheets | None = None
+    neutralization: Neutralization | None = None
 
     @classmethod
     def from_nonbonded(cls, force: openmm.NonbondedForce) -> "Source":
@@ -68,14 +68,19 @@ class Source:
             structure.exclusions,
             structure.periodic,
             structure.boundary,
-            definition.options.sheets(structure.boundary),
+            definition.options.neutralizer(structure.boundary),
         )
 
     def structure(self) -> tuple:
         """Everything but the charges, for comparison."""
         pairs = np.unique(np.sort(self.exclusions, axis=1), axis=0)
-        sheets = None if self.sheets is None else str(self.sheets)
-        return len(self.charges), pairs.tolist(), self.exclusions_periodic, self.boundary, sheets
+        return (
+            len(self.charges),
+            pairs.tolist(),
+            self.exclusions_periodic,
+            self.boundary,
+            str(self.neutralization),
+        )
 
 
 def _name(force) -> str:
@@ -131,7 +136,7 @@ def charges_of_system(system, positions=None) -> dict:
         if other.structure() != first.structure():
             raise UnsupportedError(
                 f"the charges of {first.name} and {other.name} do not add up: the forces differ in "
-                "particles, exclusions, boundary or sheets"
+                "particles, exclusions, boundary or neutralization"
             )
     boundary, box_vectors = first.boundary, None
     if not boundary.is_open:
@@ -139,8 +144,8 @@ def charges_of_system(system, positions=None) -> dict:
     if boundary.is_partial and positions is not None:
         vectors = check_box_vectors(box_vectors)
         positions = unwrap(check_positions(positions, len(first.charges)), vectors, boundary)
-        if first.sheets is not None:
-            positions = first.sheets.place(positions, vectors)
+        if first.neutralization is not None:
+            positions = first.neutralization.place(positions, vectors)
     return {
         "charges": sum((other.charges for other in others), first.charges),
         "positions": positions,

@@ -219,8 +219,8 @@ class HostBridge:
     ) -> tuple[CoulombSolver, np.ndarray, np.ndarray | None]:
         """The solver with the given charges, and the positions and the cell for it."""
         structure = self.fix_structure()
-        sheets = self.definition.options.sheets(structure.boundary)
-        positions = structure.unwrapped(positions, box_vectors, sheets)
+        neutralizer = self.definition.options.neutralizer(structure.boundary)
+        positions = structure.unwrapped(positions, box_vectors, neutralizer)
         cell = structure.cell(box_vectors)
         if self._solver is None:
             self._solver = structure.solver(self.definition.options, charges, cell, positions)

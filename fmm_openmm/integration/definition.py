@@ -14,7 +14,7 @@ from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_charges, check_exclusions
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.table import Table, unpacked
-from fmm_openmm.sheets import Sheets
+from fmm_openmm.neutralization import Neutralization
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.units import strip_units
 
@@ -76,14 +76,18 @@ class Structure:
         return None if self.boundary.is_open else box_vectors
 
     def unwrapped(
-        self, positions: np.ndarray, box_vectors: np.ndarray, sheets: Sheets | None = None
+        self,
+        positions: np.ndarray,
+        box_vectors: np.ndarray,
+        neutralization: Neutralization | None = None,
     ) -> np.ndarray:
         """Positions, shape (n, 3), nm, of which OpenMM may have wrapped any at the box vectors: in
-        a slab or wire :func:`fmm_openmm.box.unwrap`, next to its sheets, else unchanged."""
+        a slab or wire :func:`fmm_openmm.box.unwrap`, next to what neutralises it, else
+        unchanged."""
         if not self.boundary.is_partial:
             return positions
         found = unwrap(positions, box_vectors, self.boundary)
-        return found if sheets is None else sheets.place(found, box_vectors)
+        return found if neutralization is None else neutralization.place(found, box_vectors)
 
     def solver(
         self, options: Options, charges: np.ndarray, cell: np.ndarray | None, positions

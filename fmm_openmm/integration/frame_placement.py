@@ -11,7 +11,7 @@ from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_positions
 from fmm_openmm.convert.cells import reduce_box
-from fmm_openmm.sheets import Sheets
+from fmm_openmm.neutralization import Neutralization
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,20 @@ class FramePlacement:
     Attributes:
         boundary: along which vectors there are images.
         centre: mean position in the first frame of a slab or wire, shape (3,), nm.
-        sheets: sheets beside a slab, next to which it lies instead; None if there are none.
+        neutralization: what neutralises it, next to which it lies instead; None for nothing.
     """
 
     boundary: Boundary
     centre: np.ndarray
-    sheets: Sheets | None = None
+    neutralization: Neutralization | None = None
 
     @classmethod
     def from_first(
-        cls, boundary: Boundary, positions: Any, box_vectors: Any, sheets: Sheets | None = None
+        cls,
+        boundary: Boundary,
+        positions: Any,
+        box_vectors: Any,
+        neutralization: Neutralization | None = None,
     ) -> "FramePlacement":
         """The placement for a first frame, most of whose particles stay where they are.
 
@@ -39,10 +43,10 @@ class FramePlacement:
             boundary: along which vectors there are images.
             positions: shape (n, 3), nm.
             box_vectors: shape (3, 3), nm; None if no particle has been wrapped.
-            sheets: sheets beside a slab.
+            neutralization: what neutralises the slab or wire.
         """
-        if sheets is not None or not boundary.is_partial:
-            return cls(boundary, np.zeros(3), sheets)
+        if neutralization is not None or not boundary.is_partial:
+            return cls(boundary, np.zeros(3), neutralization)
         positions = check_positions(to_host(positions), len(positions))
         if box_vectors is None:
             return cls(boundary, positions.mean(0))
@@ -56,13 +60,14 @@ class FramePlacement:
         not that of a slab or wire.
 
         Raises:
-            ValueError: as :func:`fmm_openmm.box.unwrap` and :meth:`fmm_openmm.sheets.Sheets.place`.
+            ValueError: as :func:`fmm_openmm.box.unwrap` and
+                :meth:`fmm_openmm.neutralization.Neutralization.place`.
         """
         if not self.boundary.is_partial or box_vectors is None:
             return positions
         box = reduce_box(box_vectors, self.boundary)
         moved = unwrap(to_host(positions), box, self.boundary)
-        if self.sheets is not None:
-            return self.sheets.place(moved, box)
+        if self.neutralization is not None:
+            return self.neutralization.place(moved, box)
         periods = np.rint((self.centre - moved.mean(0)) @ np.linalg.inv(box))
         return moved + (periods * self.boundary.free) @ box

@@ -64,7 +64,7 @@ class FrameSolver:
         self._boundary, self._evaluate = Boundary.from_name(solver.boundary), evaluate
         box_vectors = self._reduced(box_vectors)
         self._placement = FramePlacement.from_first(
-            self._boundary, positions, box_vectors, solver.sheets
+            self._boundary, positions, box_vectors, solver.neutralization
         )
         self._first = self._placement.place(positions, box_vectors), box_vectors
         self._start(fresh_copy(solver))

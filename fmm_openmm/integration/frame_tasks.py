@@ -219,8 +219,9 @@ def make_solver(given: Given, first: Frame) -> CoulombSolver | Callable[[], Coul
         definition, _ = electrostatics(given)
         charges, cell = charges_and_cell(given, definition)
         structure, arrays = definition.structure, (first.positions, first.box_vectors)
-        sheets = definition.options.sheets(structure.boundary)
-        placed = FramePlacement.from_first(structure.boundary, *arrays, sheets).place(*arrays)
+        neutralizer = definition.options.neutralizer(structure.boundary)
+        placement = FramePlacement.from_first(structure.boundary, *arrays, neutralizer)
+        placed = placement.place(*arrays)
         return structure.solver(definition.options, charges, cell, placed)
     if not callable(given):
         raise TypeError(

@@ -7,13 +7,13 @@ import numpy as np
 
 from fmm_openmm.backends import BACKENDS, backend_class
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.checks import check_choice
+from fmm_openmm.checks import check_choice, check_numbers
 from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.native import plugin
+from fmm_openmm.neutralization import Neutralization
 from fmm_openmm.options import option
 from fmm_openmm.planning.request import Request, SolverKeywords, SolverOptions
-from fmm_openmm.sheets import Sheets
 
 BRIDGES = ("auto", "host", "native")
 """Ways into OpenMM."""
@@ -31,7 +31,7 @@ class ForceKeywords(SolverKeywords, total=False):
     lennard_jones: str
     slab_correction: bool
     surface_dielectric: float
-    neutralization: Sequence[float] | None
+    neutralization: Sequence[float] | Sequence[Sequence[float]] | None
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,24 @@ class Options(SolverOptions):
         kind=float,
         limits=(1.0, TIN_FOIL),
     )
-    neutralization: Sequence[float] | None = option(
+    neutralization: Sequence[float] | Sequence[Sequence[float]] | None = option(
         None,
-        "heights along z of uniform sheets that carry the opposite of a slab's net charge, nm",
-        ". The slab is taken at the image nearest to the middle of the sheets",
+        "what carries the opposite of the net charge of a slab or wire, nm",
+        ", as of :class:`fmm_openmm.CoulombSolver`. The particles are taken at the image nearest "
+        "to the middle of it",
         kind=float,
         action="append",
         metavar="Z",
-        help="height along z of a uniform sheet that neutralises a slab, nm; repeat for more",
+        help="height along z of a uniform sheet that neutralises a slab, nm; repeated for more "
+        "sheets, or for x, y and z of a line beside a wire and its radius",
     )
 
     def __post_init__(self):
         super().__post_init__()
         self.dipole_term(Boundary())  # refuses both together
-        sheets = self.sheets(Boundary.from_name("slab"))
-        if sheets is not None:
-            object.__setattr__(self, "neutralization", sheets.heights.tolist())
+        if self.neutralization is not None:
+            given = check_numbers(self.neutralization, "nanometer", "neutralization")
+            object.__setattr__(self, "neutralization", given.tolist())
         if self.grid is not None:
             object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
         if self.bridge == "native" and not self.on_gpu:
@@ -140,18 +142,18 @@ class Options(SolverOptions):
         """
         return DipoleTerm.from_options(self.slab_correction, self.surface_dielectric, boundary)
 
-    def sheets(self, boundary: Boundary) -> Sheets | None:
-        """The sheets beside a slab; None if there are none.
+    def neutralizer(self, boundary: Boundary) -> Neutralization | None:
+        """What neutralises a slab or wire; None for nothing.
 
         Raises:
-            ValueError, UnsupportedError: the option is invalid, or the boundary has no sheets.
+            ValueError, UnsupportedError: the option is invalid, or there is none for the boundary.
         """
-        return Sheets.from_option(self.neutralization, boundary)
+        return Neutralization.from_option(self.neutralization, boundary)
 
-    def term(self, boundary: Boundary) -> DipoleTerm | Sheets | None:
+    def term(self, boundary: Boundary) -> DipoleTerm | Neutralization | None:
         """What is added to the sum over the images with a boundary: :meth:`dipole_term` or
-        :meth:`sheets`, which no boundary has both."""
-        return self.dipole_term(boundary) or self.sheets(boundary)
+        :meth:`neutralizer`, which no boundary has both."""
+        return self.dipole_term(boundary) or self.neutralizer(boundary)
 
     @property
     def of_term(self) -> dict:

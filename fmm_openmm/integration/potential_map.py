@@ -299,7 +299,7 @@ def _covered(
     if boundary.fills_space:
         return vectors, np.zeros(3)
     arrays = first.positions, first.box_vectors
-    placed = FramePlacement.from_first(boundary, *arrays, solver.sheets).place(*arrays)
+    placed = FramePlacement.from_first(boundary, *arrays, solver.neutralization).place(*arrays)
     positions = check_positions(to_host(placed), len(solver.charges))
     directions = np.eye(3) if boundary.is_open else free_directions(vectors, periodic)
     along = positions @ directions.T

@@ -21,11 +21,11 @@ from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
 from fmm_openmm.integration.report import Comparison, ValidationReport
 from fmm_openmm.integration.slab_pme import vacuum_cell
+from fmm_openmm.neutralization import Neutralization
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.oracle import ORACLES
 from fmm_openmm.planning.request import SolverKeywords, SolverOptions
 from fmm_openmm.progress import show_progress
-from fmm_openmm.sheets import Sheets
 from fmm_openmm.units import COULOMB_CONSTANT
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def validate(
             :class:`fmm_openmm.FMMForce`; None for that of the System.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
-        slab_correction, surface_dielectric, neutralization: the dipole term or the sheets of FMM,
-            PME and the converged sum, as of :class:`fmm_openmm.FMMForce`; None for those of the
-            System.
+        slab_correction, surface_dielectric, neutralization: the dipole term of FMM, PME and the
+            converged sum, or what neutralises the charges there, as of
+            :class:`fmm_openmm.FMMForce`; None for that of the System.
         progress: show on stderr, in a terminal or a notebook, what is computed now.
         options: options of the expansion.
 
@@ -140,13 +140,13 @@ def validate(
     given: dict[str, Any] = {**named, **options}
     given = {name: value for name, value in given.items() if value is not None}
     chosen = definition.options.replaced_by(given)
-    slab, sheets = structure.boundary == SLAB, chosen.sheets(structure.boundary)
+    slab, neutralizer = structure.boundary == SLAB, chosen.neutralizer(structure.boundary)
     term = chosen.term(structure.boundary)
     terms: Any = (term,) if term is not None else ()
     charges, cell = charges_and_cell(system, definition)
     positions = check_positions(positions, structure.particles)
     if cell is not None:
-        positions = structure.unwrapped(positions, cell, sheets)
+        positions = structure.unwrapped(positions, cell, neutralizer)
     pme_cell: Any = cell
     if slab:
         pme_cell = vacuum_cell(positions, cell)  # type: ignore[arg-type]
@@ -282,7 +282,7 @@ def _by_openmm(
     cutoff: float = 1.0,
     tolerance: float = CONVERGED,
     pme_parameters=(0, 0, 0, 0),
-    terms: Sequence[DipoleTerm | Sheets] = (),
+    terms: Sequence[DipoleTerm | Neutralization] = (),
 ) -> tuple[float, np.ndarray]:
     """Energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm, of the charges on the Reference
     platform, in float64: by PME, with the terms, or by NoCutoff without a cell.
