@@ -328,7 +328,7 @@ class PlacedCylinders(PlacedNeutralization):
         smaller = np.minimum(self._radii[:, None], self._radii)
         distances = np.maximum(apart, larger)
         crossing = np.triu(
-            (apart < larger + smaller) & (apart > larger - smaller) | (distances == 0), 1
+            (apart < larger + smaller) & (apart > larger - smaller) | (distances < SAME_PLACE), 1
         )
         if crossing.any():
             first, second = np.argwhere(crossing)[0]
@@ -336,7 +336,9 @@ class PlacedCylinders(PlacedNeutralization):
                 f"`{cylinders}`: {first} and {second} cross each other: lines and cylinders must "
                 "lie apart or one inside the other"
             )
-        logarithms = np.log(distances[distances > 0] / self._period)  # lines have none of their own
+        logarithms = np.log(
+            distances[distances > SAME_PLACE] / self._period
+        )  # lines have none of their own
         self._constant = -self._strength * float(logarithms.sum()) / len(self._radii)
 
     def _across(self, x: Any, point: np.ndarray) -> tuple[Any, Any]:
@@ -357,8 +359,8 @@ class PlacedCylinders(PlacedNeutralization):
         found = self._xp.zeros_like(x)
         for point, radius in zip(self._points, self._radii.tolist(), strict=True):
             across, squares = self._across(x, point)
-            outside = (squares > radius**2)[:, None]
-            found -= self._xp.where(outside, across / squares[:, None], 0.0)
+            outside = squares > radius**2
+            found -= across * (outside / self._xp.where(outside, squares, 1.0))[:, None]
         return self._strength * found
 
     def on_a_line(self) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Slabs with a net charge in OpenMM, neutralised by uniform sheets at fixed heights."""
+"""Slabs and wires with a net charge in OpenMM, neutralised by sheets, lines and cylinders, which
+stay where they are."""
 
 import copy
 from argparse import ArgumentParser
@@ -54,9 +55,9 @@ def in_context(system, positions, platform="Reference"):
     return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
 
 
-def wrapped(positions):
-    fractions = positions @ np.linalg.inv(BOX)
-    return (fractions - np.floor(fractions)) @ BOX
+def wrapped(positions, box=BOX):
+    fractions = positions @ np.linalg.inv(box)
+    return (fractions - np.floor(fractions)) @ box
 
 
 def beside(positions, charges, heights=WALLS):
@@ -161,9 +162,11 @@ def test_what_is_refused():
     before = openmm.XmlSerializer.serialize(system)
     with pytest.raises(fmm.UnsupportedError, match=r"or give sheets \(`neutralization`\)"):
         fmm.use_fmm(system, boundary="slab")
-    for boundary in (None, "wire"):
+    for boundary in (None, "bc"):
         with pytest.raises(fmm.UnsupportedError, match="`neutralization` needs `boundary='slab'`"):
             fmm.use_fmm(system, boundary=boundary, neutralization=WALLS)
+    with pytest.raises(ValueError, match="`neutralization` of a wire must be points on lines"):
+        fmm.use_fmm(system, boundary="wire", neutralization=WALLS)
     with pytest.raises(ValueError, match="no dipole moment is to be corrected"):
         fmm.use_fmm(system, boundary="slab", neutralization=WALLS, slab_correction=True)
     with pytest.raises(ValueError, match="must be the heights of one or more sheets"):
@@ -177,10 +180,37 @@ def test_a_slab_half_a_box_away_from_its_sheets():
     """It may be on either side, of which each gives other energies."""
     x, charges = layer()
     system, far = converted(charges), higher(x, 4.5)
-    with pytest.raises(openmm.OpenMMException, match="may lie on either side of them"):
+    with pytest.raises(openmm.OpenMMException, match="may lie on either side of it"):
         in_context(system, far)
-    with pytest.raises(ValueError, match="may lie on either side of them"):
+    with pytest.raises(ValueError, match="may lie on either side of it"):
         fmm.analyse([(far, BOX)], system, progress=False)
+
+
+def test_a_wire():
+    """In a cylinder, wherever OpenMM has wrapped its particles."""
+    box = np.array([[6.0, 0.0, 0.0], [0.4, 7.0, 0.0], [0.3, -0.5, 2.0]])
+    x, charges = layer()
+    x, around = x * [0.5, 0.5, 1.5] - 0.4, [[0.1, 0.2, 0.0, 2.5]]
+    system = openmm.System()
+    system.setDefaultPeriodicBoxVectors(*box)
+    force = fmm.FMMForce(1e-7, boundary="wire", neutralization=around, backend="cpu")
+    for charge in charges:
+        system.addParticle(1.0)
+        force.addParticle(charge)
+    system.addForce(force)
+    expected = fmm.CoulombSolver(charges, box, None, 1e-9, "wire", neutralization=around).compute(x)
+    for positions in x, wrapped(x, box), x + 2 * box[0] - box[1]:
+        energy, forces = in_context(system, positions)
+        assert energy == pytest.approx(expected.energy, rel=1e-6)
+        error = np.linalg.norm(forces - expected.forces)
+        assert error < 1e-7 * np.linalg.norm(expected.forces)
+    report = fmm.validate(system, wrapped(x, box), tolerance=1e-5)
+    assert report.passed
+    assert report.reference_energy == pytest.approx(expected.energy, rel=1e-8)
+    found = fmm.analyse([(wrapped(x, box), box)], system, progress=False)["energy"]
+    assert found == pytest.approx([expected.energy], rel=1e-6)
+    with pytest.raises(openmm.OpenMMException, match="half of box vector a away from the middle"):
+        in_context(system, x + 0.5 * box[0])
 
 
 def test_the_command_line():
