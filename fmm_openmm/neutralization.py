@@ -164,7 +164,7 @@ class Sheets(Neutralization):
         return np.array([0.0, 0.0, self.heights.mean()])
 
     def at(self, positions: Any, cell: np.ndarray) -> "PlacedSheets":
-        """The sheets beside particles in a reduced cell."""
+        """The sheets for particles in a reduced cell."""
         return PlacedSheets(self, positions, cell)
 
     def check_span(self, positions: np.ndarray, charges: np.ndarray, cell: np.ndarray) -> None:
@@ -218,7 +218,7 @@ class Cylinders(Neutralization):
         return self.points.mean(0)
 
     def at(self, positions: Any, cell: np.ndarray) -> "PlacedCylinders":
-        """The cylinders beside particles."""
+        """The cylinders for particles."""
         return PlacedCylinders(self, positions, cell)
 
     def check_span(self, positions: np.ndarray, charges: np.ndarray, cell: np.ndarray) -> None:
@@ -268,7 +268,7 @@ class PlacedNeutralization(PlacedTerm):
 
 
 class PlacedSheets(PlacedNeutralization):
-    """:class:`Sheets` beside particles at fixed positions.
+    """The potential of :class:`Sheets` for particles at fixed positions.
 
     Args:
         sheets: the sheets.
@@ -296,13 +296,14 @@ class PlacedSheets(PlacedNeutralization):
         return field
 
     def _virial(self, charges: Any, moments: Any) -> Any:
-        """As of lengths along the normal over the area, the sheets moving with the particles."""
+        """The virial, with heights scaled along the normal and areas in the plane, the sheets
+        moving with the particles."""
         energy = 0.5 * self._matrix(moments)[0, 0]
         return energy * self._xp.asarray(np.diag([1.0, 1.0, -1.0]))
 
 
 class PlacedCylinders(PlacedNeutralization):
-    """:class:`Cylinders` beside particles at fixed positions.
+    """The potential of :class:`Cylinders` for particles at fixed positions.
 
     Args:
         cylinders: the lines and cylinders.
@@ -386,8 +387,7 @@ class PlacedCylinders(PlacedNeutralization):
         return found - weights.sum() * xp.asarray(self._along)
 
     def _virial(self, charges: Any, moments: Any) -> Any:
-        """As of logarithms of lengths across the axis over the period, the cylinders strained with
-        the particles."""
+        """The virial, with the cylinders strained like the particles."""
         xp, charge = self._xp, moments[0][0]
         energy = 0.5 * self._matrix(moments)[0, 0]
         count = len(self._radii)
