@@ -49,6 +49,7 @@ in thermal crystals and melts. Forces that are known rescale the estimate, see :
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -143,37 +144,38 @@ def far_distances(lattice: BoxLattice) -> np.ndarray:
 
 def estimate_error(
     distances: np.ndarray,
-    order: int,
-    smoothing: float,
+    order: ArrayLike,
+    smoothing: ArrayLike,
     per_box: float,
     deformation: float,
     ionic: float,
     charged: float,
-) -> float:
-    """Relative RMS force error by the formula of this module.
+) -> np.ndarray:
+    """Relative RMS force error by the formula of this module, for each pair of ``order`` and
+    ``smoothing``, which are broadcast against each other.
 
     Args:
         distances: of the first far boxes, from :func:`far_distances`.
         order: expansion order p.
-        smoothing: half width of the transition regions, box widths.
+        smoothing: width of the transition regions, box widths.
         per_box: mean number of charged particles in a filled box.
         deformation: of the boxes, from :func:`fmm_openmm.box.deformation`.
         ionic: from :func:`ionic_fraction`.
         charged: number of charged particles.
     """
+    order, smoothing = np.asarray(order), np.asarray(smoothing, float)
     if len(distances) == 0:
-        return 0.0
-    nearest = distances.min()
-    effective = nearest * ((distances / nearest) ** (-2.0 * (order + 2))).sum() ** (
-        -0.5 / (order + 2)
-    )
-    transition = 1.0
-    if smoothing > 0.0:
-        transition = max(W, (S0 * (7.0 / (order + 1)) ** K / smoothing) ** Y)
+        return np.zeros(np.broadcast_shapes(order.shape, smoothing.shape))
+    nearest, power = distances.min(), 2.0 * (order + 2)
+    sums = ((distances / nearest) ** -power[..., None]).sum(-1)
+    effective = nearest * sums ** (-1.0 / power)
+    with np.errstate(divide="ignore"):
+        narrow = (S0 * (7.0 / (order + 1)) ** K / smoothing) ** Y
+    transition = np.where(smoothing > 0.0, np.maximum(W, narrow), 1.0)
     decay = A * deformation**G / effective**B
     growth = np.exp(Q * ((order + 1) / effective) ** 2 + IONIC * ionic)
     safety = SAFETY * spread(ionic, charged)
-    return float(
+    return (
         safety
         * C
         * max(per_box, 1.0) ** X
@@ -194,10 +196,13 @@ def spread(ionic: float, charged: float) -> float:
     return 1.0 + SCATTER * (1.0 - ionic) / float(np.sqrt(max(charged, 1.0)))
 
 
-def largest_ratio(order: int, smoothing: float) -> float:
+def largest_ratio(order: ArrayLike, smoothing: ArrayLike) -> np.ndarray:
     """Ratio of the largest error of a single force, relative to the RMS force, to
-    :func:`estimate_error`."""
-    return M * (order + 1) * (max(1.0, (SM / smoothing) ** 0.5) if smoothing > 0.0 else 1.0)
+    :func:`estimate_error`, for the same orders and smoothings."""
+    order, smoothing = np.asarray(order), np.asarray(smoothing, float)
+    with np.errstate(divide="ignore"):
+        narrow = np.maximum(1.0, (SM / smoothing) ** 0.5)
+    return M * (order + 1) * np.where(smoothing > 0.0, narrow, 1.0)
 
 
 LEAST_FIELD = 0.01

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fmm_openmm.box import counts_matrix
 from fmm_openmm.checks import check_choice
@@ -56,6 +57,12 @@ MAX_BOXES = 2**24
 million atoms."""
 
 
+def add_rounding(error: ArrayLike, largest: ArrayLike, rounding: ArrayLike):
+    """RMS and largest error of the forces with a relative RMS error due to rounding added in
+    quadrature."""
+    return np.hypot(error, rounding), np.hypot(largest, np.multiply(ROUNDING_RATIO, rounding))
+
+
 @dataclass(frozen=True, repr=False)
 class FMMParameters:
     """Parameters of a solver.
@@ -94,13 +101,8 @@ class FMMParameters:
 
     def with_rounding(self, rounding: float) -> "FMMParameters":
         """The parameters with a relative RMS force error due to rounding added in quadrature."""
-        return replace(
-            self,
-            expected_error=float(np.hypot(self.expected_error, rounding)),
-            expected_largest_error=float(
-                np.hypot(self.expected_largest_error, ROUNDING_RATIO * rounding)
-            ),
-        )
+        error, largest = add_rounding(self.expected_error, self.expected_largest_error, rounding)
+        return replace(self, expected_error=float(error), expected_largest_error=float(largest))
 
     def with_forces(self, ratio: float, rounding: float) -> "FMMParameters":
         """The parameters with the errors that they have given the forces of an evaluation.
@@ -273,10 +275,14 @@ class Request(SolverOptions):
         """The tolerance for the relative RMS force error that rounding makes."""
         return self.tolerance / (ROUNDING_RATIO if self.error_norm == "max" else 1.0)
 
+    def in_norm(self, rms, largest):
+        """Of the RMS error and the largest error of the forces, that in the norm of the
+        tolerance."""
+        return largest if self.error_norm == "max" else rms
+
     def expected(self, parameters: FMMParameters) -> float:
         """The error that parameters are expected to have, in the norm of the tolerance."""
-        p = parameters
-        return p.expected_largest_error if self.error_norm == "max" else p.expected_error
+        return self.in_norm(parameters.expected_error, parameters.expected_largest_error)
 
     def operator(self, order: int, cost: CostModel) -> str | None:
         """The ``m2l`` for expansions of an order; None without levels below the root grid."""
@@ -289,22 +295,25 @@ class Request(SolverOptions):
         """Widths of the transition regions to choose from, in box widths, the widest last."""
         return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
-    def promises_kept(self, parameters: FMMParameters, truncation: float) -> int:
-        """Number of promises that parameters keep, each of which includes those before it.
+    def promises_kept(
+        self, order: np.ndarray, smoothing: np.ndarray, expected: np.ndarray, truncation: np.ndarray
+    ) -> np.ndarray:
+        """Number of promises that parameters keep, each of which includes those before it; of
+        parameters in arrays that are broadcast against each other.
 
         1: the expected error is within the tolerance. 2: energy is conserved, or the user has
         chosen the smoothing. 3: no single force has an error above :data:`LARGEST`.
 
         Args:
-            parameters: with the errors that are expected.
+            order: expansion order.
+            smoothing: width of the transition regions, box widths.
+            expected: expected error in the norm of the tolerance.
             truncation: expected RMS error without rounding.
         """
-        order, smoothing = parameters.order, parameters.smoothing
-        if self.expected(parameters) > self.tolerance:
-            return 0
-        if smoothing == 0.0 and self.smoothing is None and truncation > CONSERVING:
-            return 1
-        return 3 if truncation * largest_ratio(order, smoothing) <= LARGEST * self.tolerance else 2
+        largest = truncation * largest_ratio(order, smoothing)
+        conserves = (smoothing > 0.0) | (self.smoothing is not None) | (truncation <= CONSERVING)
+        bounded = largest <= LARGEST * self.tolerance
+        return (expected <= self.tolerance) * (1 + conserves * (1 + bounded))
 
 
 def warn_if_missed(request: Request, expected_error: float, case: str = "this cell") -> None:

@@ -16,7 +16,7 @@ from fmm_openmm.expansions.error import estimate_error, far_distances, largest_r
 from fmm_openmm.octree import is_nested
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.request import FMMParameters, Request, warn_if_missed
+from fmm_openmm.planning.request import FMMParameters, Request, add_rounding, warn_if_missed
 
 NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes that
@@ -125,30 +125,19 @@ def search(
     request: Request, grids: Iterable[Grid], load: Load, cost: CostModel
 ) -> list[tuple[float, FMMParameters]]:
     """:func:`ranked` on the given grids; the precision must be resolved."""
-    reachable = min(_noise(request, smoothing, load, cost) for smoothing in request.smoothings)
+    noise = np.array([_noise(request, smoothing, load, cost) for smoothing in request.smoothings])
+    reachable = noise.min()
     if reachable > request.rounding_tolerance:
         reachable *= request.tolerance / request.rounding_tolerance
         raise ValueError(
             f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, "
             f"got {request.tolerance!r}: ask for `precision='double'`"
         )
-    kept_promises: dict[int, list[tuple[float, FMMParameters]]] = {1: [], 2: [], 3: []}
-    best: tuple[float, FMMParameters] | None = None
-    for grid, lattice in _stencils(request, grids):
-        distances = far_distances(lattice)
-        for smoothing in request.smoothings:
-            missing = [1, 2, 3]
-            for seconds, chosen, kept in _by_order(
-                request, grid, lattice, distances, smoothing, load, cost
-            ):
-                if best is None or request.expected(chosen) < request.expected(best[1]):
-                    best = seconds, chosen
-                while missing and missing[0] <= kept:
-                    kept_promises[missing.pop(0)].append((seconds, chosen))
-                if not missing:
-                    break
-    found = kept_promises[3] or kept_promises[2] or kept_promises[1]
-    if best is None:
+    trials = [
+        Trial(request, grid, lattice, load, cost, noise)
+        for grid, lattice in _stencils(request, grids)
+    ]
+    if not trials:
         what = (
             f"`levels` must be fewer for boxes of this shape, got {request.levels!r}"
             if request.near_radius is None
@@ -156,7 +145,95 @@ def search(
             f"got {request.near_radius!r}"
         )
         raise ValueError(f"{what}: near boxes must have near parents")
-    return sorted(found or [best], key=lambda each: each[0])
+    for promises in (3, 2, 1):
+        found = [each for trial in trials for each in trial.lowest_orders(promises)]
+        if found:
+            return sorted(found, key=lambda each: each[0])
+    return [min(trials, key=lambda trial: trial.expected.min()).most_accurate()]
+
+
+class Trial:
+    """Expected errors of a grid and a near radius, with every smoothing (rows) and every order
+    (columns).
+
+    Args:
+        noise: error due to rounding with every smoothing, shape (rows,).
+
+    Attributes:
+        orders: shape (columns,).
+        truncation: expected RMS error, shape (rows, columns); those of all levels add up.
+        largest: expected largest error of a force, shape (rows, columns).
+        expected: expected error with rounding, in the norm of the tolerance, shape (rows, columns).
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        grid: Grid,
+        lattice: BoxLattice,
+        load: Load,
+        cost: CostModel,
+        noise: np.ndarray,
+    ):
+        self._request, self._grid, self._lattice = request, grid, lattice
+        self._load, self._cost, self._noise = load, cost, noise
+        longest = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * lattice.near_radius)
+        self.orders = np.arange(1, longest + 1) if request.order is None else np.r_[request.order]
+        self._widths = np.array(request.smoothings)[:, None]
+        distances = far_distances(lattice)
+        by_level = [
+            estimate_error(
+                distances,
+                self.orders,
+                self._widths,
+                load.charged * grid.per_box * 8**above,
+                grid.deformation,
+                load.ionic,
+                load.charged * load.particles,
+            )
+            for above in range((request.levels or 0) + 1)
+        ]
+        self.truncation = np.sum(by_level, axis=0)
+        ratio = largest_ratio(self.orders, self._widths)
+        self.largest = self.truncation * np.minimum(ratio, load.particles**0.5)
+        self.expected = request.in_norm(
+            *add_rounding(self.truncation, self.largest, noise[:, None])
+        )
+
+    def lowest_orders(self, promises: int) -> Iterator[tuple[float, FMMParameters]]:
+        """Seconds and parameters of the lowest order that keeps a number of promises, for every
+        smoothing that has one."""
+        kept = promises <= self._request.promises_kept(
+            self.orders, self._widths, self.expected, self.truncation
+        )
+        for row in np.flatnonzero(kept.any(1)):
+            yield self._at(row, kept[row].argmax())
+
+    def most_accurate(self) -> tuple[float, FMMParameters]:
+        """Seconds and parameters with the smallest expected error."""
+        return self._at(*np.unravel_index(self.expected.argmin(), self.expected.shape))
+
+    def _at(self, row, column) -> tuple[float, FMMParameters]:
+        request, grid, lattice, load = self._request, self._grid, self._lattice, self._load
+        order, smoothing = int(self.orders[column]), request.smoothings[row]
+        levels = request.levels or 0
+        parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
+        filled = load.particles / (grid.per_box * lattice.size)
+        seconds = self._cost(
+            parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows
+        )
+        chosen = FMMParameters(
+            order,
+            lattice.near_radius,
+            tuple(map(tuple, grid.counts.tolist())),
+            smoothing,
+            levels,
+            request.precision,
+            float(self.truncation[row, column]),
+            request.operator(order, self._cost),
+            float(self.largest[row, column]),
+        )
+        return seconds, chosen.with_rounding(float(self._noise[row]))
 
 
 def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> float:
@@ -176,52 +253,6 @@ def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, B
             lattice = grid.lattice(radius)
             if lattice.gap >= radius + DISTANT and (not request.levels or is_nested(lattice)):
                 yield grid, lattice
-
-
-def _by_order(
-    request: Request,
-    grid: Grid,
-    lattice: BoxLattice,
-    distances: np.ndarray,
-    smoothing: float,
-    load: Load,
-    cost: CostModel,
-) -> Iterator[tuple[float, FMMParameters, int]]:
-    """Seconds, parameters and number of promises kept for every order, the lowest first. The
-    truncation errors of all levels add up."""
-    levels, radius = request.levels or 0, lattice.near_radius
-    parts, filled = (
-        load.particles * (1.0 + 2.0 * smoothing) ** 3,
-        load.particles / (grid.per_box * lattice.size),
-    )
-    noise, counts = _noise(request, smoothing, load, cost), tuple(map(tuple, grid.counts.tolist()))
-    orders = (
-        range(1, int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * radius) + 1)
-        if request.order is None
-        else (request.order,)
-    )
-    for order in orders:
-        truncation = sum(
-            estimate_error(
-                distances,
-                order,
-                smoothing,
-                load.charged * grid.per_box * 8**above,
-                grid.deformation,
-                load.ionic,
-                load.charged * load.particles,
-            )
-            for above in range(levels + 1)
-        )
-        largest = truncation * min(largest_ratio(order, smoothing), load.particles**0.5)
-        seconds = cost(
-            parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows
-        )
-        m2l = request.operator(order, cost)
-        chosen = FMMParameters(
-            order, radius, counts, smoothing, levels, request.precision, truncation, m2l, largest
-        ).with_rounding(noise)
-        yield seconds, chosen, request.promises_kept(chosen, truncation)
 
 
 def adapt_parameters(
