@@ -62,6 +62,7 @@ def relative(found, expected):
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pbc", "left_handed"),
     [
@@ -220,6 +221,7 @@ def test_what_is_refused():
         FMMCalculator(tolerence=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["ase"])
 def test_a_missing_package_is_one_line(module):
     script = (
@@ -231,6 +233,7 @@ def test_a_missing_package_is_one_line(module):
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_package_does_not_import_it():
     script = "import sys, fmm_openmm; fmm_openmm.CoulombSolver, fmm_openmm.use_fmm"
     script += "; sys.exit('ase' in sys.modules)"

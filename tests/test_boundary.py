@@ -144,6 +144,7 @@ def ions(n=240, seed=4):
     return positions, np.resize([1.0, -1.0], n), np.arange(n).reshape(-1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("periodic", "levels"), [(ALONG_PLANE, 0), (ALONG_PLANE, 1), (ALONG_LINE, 0)]
 )

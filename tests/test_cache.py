@@ -181,6 +181,7 @@ def installed(tmp_path):
     return site
 
 
+@pytest.mark.slow
 @needs_modes
 def test_the_package_is_imported_where_nothing_can_be_written(installed):
     program = f"""
@@ -195,6 +196,7 @@ assert fmm_openmm.__file__.startswith({str(installed)!r})
     )
 
 
+@pytest.mark.slow
 @needs_modes
 def test_the_folder_that_the_message_asks_for_is_used(installed, tmp_path):
     folder = tmp_path / "numba"
@@ -206,6 +208,7 @@ def test_the_folder_that_the_message_asks_for_is_used(installed, tmp_path):
     assert read_only_run(program, installed, NUMBA_CACHE_DIR=str(folder)) == ""
 
 
+@pytest.mark.slow
 @needs_modes
 def test_cupy_is_imported_where_its_cache_cannot_be_made(installed):
     pytest.importorskip("cupy", reason="needs CuPy: pip install 'fmm_openmm[cuda13]'")

@@ -62,6 +62,7 @@ def test_sets_equal_single_evaluations(boundary, backend, precision, levels):
     assert relative(solver.compute(x).potentials, result.potentials[0]) < small
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
 def test_matrix_against_the_oracle(tolerance, backend):
     """Off the diagonal the error is relative to the mean of the sets' own energies."""

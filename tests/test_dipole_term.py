@@ -58,6 +58,7 @@ def test_a_slab_with_vacuum(layer, net):
     assert oracle.energy == pytest.approx(exact.energy, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_the_surface_of_a_dielectric(layer):
     """The energy of the dipole moment in vacuum: that of a sphere of cells in free space."""
     x, q, pairs = layer
@@ -73,6 +74,7 @@ def test_the_surface_of_a_dielectric(layer):
     assert conductor.compute(x).energy == expected.energy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", TERMS)
 def test_the_virial(layer, term):
     """Against differences of the energy of strained cells; its trace is the energy."""

@@ -89,6 +89,7 @@ def test_force():
     assert repr(force) == repr(fmm.find_fmm(system)[0]) == shown
 
 
+@pytest.mark.slow
 def test_report(charges):
     _, system, positions = small_water()
     report = fmm.validate(system, positions, backend="cpu")
@@ -129,6 +130,7 @@ def test_a_report_without_errors_is_drawn():
     assert not report.plot(figure.add_subplot()).patches
 
 
+@pytest.mark.slow
 def test_plot_makes_axes_of_its_own(monkeypatch):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("Agg")

@@ -277,6 +277,7 @@ def test_kernels_read_no_constant_of_another_module(path):
             }, function.name
 
 
+@pytest.mark.slow
 def test_the_literature_is_imported_when_it_is_asked_for():
     """The product knows it as text in one file; the command line imports it within functions."""
     product = [path for path in modules() if path.parts[0] != "literature"]
@@ -332,6 +333,7 @@ def test_the_rule_allows():
     )
 
 
+@pytest.mark.slow
 def test_no_test_module_imports_another():
     """Helpers that several tests share are in modules of their own."""
     for path in (ROOT / "tests").rglob("*.py"):

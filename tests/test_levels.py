@@ -176,6 +176,7 @@ def test_levels_equal_one_level_to_truncation(root, boxes):
     assert (np.max(differences, axis=1) < bound).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_orders_of_both_operators(backend):
     for order in (1, 2, 3, 8) if backend == "reference" else (1, 2, 3, 7, 13):
@@ -244,6 +245,7 @@ def test_promise_in_empty_space(net, tolerance, levels, monkeypatch):
     assert p.levels == levels and (p.counts == np.array(p.grid) * 2**levels).all()
 
 
+@pytest.mark.slow
 def test_boxes_in_empty_space_stay_while_the_particles_do():
     x, q, pairs = droplet(60)
     solver = CoulombSolver(q, None, pairs, boundary="open", levels=3, backend="cpu")
@@ -277,6 +279,7 @@ def test_forces_are_the_gradient_of_the_energy():
         assert slope == pytest.approx(-forces[i, axis], rel=1e-5, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_another_shape_and_charges():
     x, q, pairs = particles(SKEWED, 100)
     solver = CoulombSolver(q, SKEWED, pairs, 1e-5, levels=1, backend="cpu")

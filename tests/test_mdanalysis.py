@@ -71,6 +71,7 @@ def expected(folder):
     return fmm.analyse(universe, water().solver(tolerance=1e-5), QUANTITIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["serial", "dask", "multiprocessing", "multiprocessing spawn"])
 def test_backends(backend, folder, expected):
     if backend == "dask":

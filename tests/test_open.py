@@ -80,6 +80,7 @@ def test_reference(name):
     assert relative(fast.potentials, obvious.potentials) <= 1e-11
 
 
+@pytest.mark.slow
 def test_reference_keeps_the_promise():
     system, expected = exact("charged droplet")
     assert (
@@ -88,6 +89,7 @@ def test_reference_keeps_the_promise():
     )
 
 
+@pytest.mark.slow
 def test_tight_tolerances_give_potentials_and_fields():
     system, expected = exact("charged droplet")
     result = solver_for(system, tolerance=1e-9).compute(system[0])
@@ -96,6 +98,7 @@ def test_tight_tolerances_give_potentials_and_fields():
     np.testing.assert_allclose(result.forces, system[1][:, None] * result.fields)
 
 
+@pytest.mark.slow
 def test_two_clusters_far_apart(monkeypatch):
     monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", TRUE_COST)
     x, q, pairs = droplet(300)
@@ -108,6 +111,7 @@ def test_two_clusters_far_apart(monkeypatch):
         assert np.diag(solver.parameters.counts).prod() <= MAX_BOXES
 
 
+@pytest.mark.slow
 def test_wide_boxes_do_not_drown_single_precision(monkeypatch):
     """In boxes of 1000 nm float32 does not resolve a dense cluster."""
     monkeypatch.setattr(fmm_openmm.evaluation, "CPU_COST", TRUE_COST)
@@ -126,6 +130,7 @@ def test_wide_boxes_do_not_drown_single_precision(monkeypatch):
         solver_for(system, tolerance=2e-5, precision="single").compute(system[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [0.0, 20.0, 200.0, 2000.0])
 def test_net_charges_do_not_drown_single_precision(net):
     """The potential of a net charge is far larger than the fields that remain of it: "auto" sees
@@ -229,6 +234,7 @@ def test_coincident_particles(backend):
     assert both.energy == 0.0
 
 
+@pytest.mark.slow
 def test_exclusions_at_any_distance():
     x, q, _ = exact("ions")[0]
     pairs = np.random.default_rng(7).permutation(len(q)).reshape(-1, 2)
@@ -240,6 +246,7 @@ def test_exclusions_at_any_distance():
 # Symmetry and motion
 
 
+@pytest.mark.slow
 def test_rotation_and_translation():
     system, expected = exact("charged droplet")
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
@@ -294,6 +301,7 @@ def test_boxes_follow_the_particles(monkeypatch):
     assert len(made) <= count + 1
 
 
+@pytest.mark.slow
 def test_smooth_motion_out_of_the_boxes():
     """When the boxes change, energy and forces jump by no more than the tolerance."""
     (x, q, pairs), _ = exact("charged droplet")
@@ -306,6 +314,7 @@ def test_smooth_motion_out_of_the_boxes():
         assert result.energy == pytest.approx(expected.energy, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_charges_may_change(backend):
     (x, q, pairs), expected = exact("charged droplet")
     solver = CoulombSolver(0 * q, None, pairs, boundary="open", positions=x, backend=backend)
@@ -317,6 +326,7 @@ def test_charges_may_change(backend):
 # Parameters and refusals
 
 
+@pytest.mark.slow
 def test_parameters():
     (x, q, pairs), _ = exact("droplet")
     solver = solver_for((x, q, pairs), order=4, near_radius=2.64, smoothing=0.1, precision="double")

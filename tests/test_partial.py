@@ -13,6 +13,7 @@ from tests.support.partial import PARTIAL, SYSTEMS, cell_of, exact
 NEIGHBOURS = [(0, 1), (0, 2), (1, 2), (7, 3), (5, 39)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-10])
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_forces_meet_the_tolerance(name, tolerance):
@@ -85,6 +86,7 @@ def test_images_are_the_particles(boundary):
         assert relative(solver.compute(moved).forces, first.forces) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", PARTIAL)
 def test_exclusions_of_nearest_images(boundary):
     x, q = scattered()
@@ -101,6 +103,7 @@ def test_exclusions_of_nearest_images(boundary):
         assert relative(result.forces, expected.forces) < 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["slab", "ac", "wire"])
 def test_points_sets_and_groups(boundary):
     """Sets of charges may have a net charge, whose potentials are the finite part of the sum."""
@@ -132,6 +135,7 @@ def test_points_sets_and_groups(boundary):
     assert matrix.sum() == pytest.approx(both.energy, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("boundary", "backend"),
     [("slab", "reference"), ("slab", "cpu"), ("ac", "cpu"), ("wire", "cpu"), ("b", "reference")],
@@ -176,6 +180,7 @@ def test_forces_are_the_gradient_of_the_energy(boundary):
         assert forces[particle, axis] == pytest.approx(-slope, rel=1e-6, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_plates_of_opposite_charge():
     """The field between them is that of a capacitor, and there is none outside."""
     n, spacing, gap = 12, 0.05, 1.0
@@ -193,6 +198,7 @@ def test_plates_of_opposite_charge():
     assert step == pytest.approx(field * gap, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["slab", "wire"])
 def test_a_uniform_scaling_costs_nothing(boundary, monkeypatch):
     calls = []
@@ -207,6 +213,7 @@ def test_a_uniform_scaling_costs_nothing(boundary, monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_another_shape_keeps_the_parameters():
     """As long as they meet the tolerance; nothing is searched for."""
     (boundary, x, q, pairs, box), _ = exact("oblique")
@@ -245,6 +252,7 @@ def test_what_is_not_supported():
         CoulombSolver(q, None, boundary="wire")
 
 
+@pytest.mark.slow
 def test_a_charge_system_makes_a_solver_of_a_slab():
     x, q = scattered()
     system = ChargeSystem(q, positions=x, box_vectors=SKEWED, exclusions=NEIGHBOURS)
@@ -253,6 +261,7 @@ def test_a_charge_system_makes_a_solver_of_a_slab():
     assert relative(solver.compute(x).forces, expected.forces) < 1e-6
 
 
+@pytest.mark.slow
 def test_coinciding_charges_are_named():
     x, q = scattered()
     x[20] = x[11] + SKEWED[0] - SKEWED[2]

@@ -62,6 +62,7 @@ def test_as_particles_without_charge(backend, precision, virial):
     assert (result.virial is not None) == virial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fmm", "direct"])
 def test_open_boundary_and_points_far_outside(method):
     x, q = random_charges(60, SKEWED, net=0.5)
@@ -129,6 +130,7 @@ def test_places_that_coincide():
     assert boundary.coincide(points, places, SKEWED).tolist() == [True, True, False, False]
 
 
+@pytest.mark.slow
 def test_nearly_empty_cell():
     x, q = random_charges(60, SKEWED)
     cell = 20.0 * np.eye(3)

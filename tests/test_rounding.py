@@ -53,6 +53,7 @@ CASES = {
 BACKENDS = list(backends())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_double_precision_is_chosen(name, backend):

@@ -165,6 +165,7 @@ def test_results_are_themselves_only():
     assert first == first and first != second and len({first, second}) == 2
 
 
+@pytest.mark.slow
 def test_without_positions_only_the_cost_changes():
     """Positions tell how much of the cell is empty."""
     d, expected = exact("droplet")
@@ -192,6 +193,7 @@ def test_madelung(name):
         assert np.abs(result.fields).max() < 1e-7 * COULOMB_CONSTANT / crystal.distance**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CRYSTALS if name + "_primitive" in CRYSTALS])
 def test_primitive_cell_conventional_cell_and_supercell_agree(name):
     cells = [CRYSTALS[name], CRYSTALS[name].supercell(2, 1, 3), CRYSTALS[name + "_primitive"]]
@@ -603,6 +605,7 @@ def test_coordinates_on_faces(cell, backend, precision):
 # Box changes
 
 
+@pytest.mark.slow
 def test_rectangular_cell_becomes_triclinic():
     x, q = scattered(60, np.diag([2.1, 1.9, 2.3]))
     solver = CoulombSolver(q, np.diag([2.1, 1.9, 2.3]), MIXED, tolerance=1e-6)

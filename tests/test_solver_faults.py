@@ -369,6 +369,7 @@ def test_solvers_do_not_disturb_each_other(scattered):
     np.testing.assert_array_equal(a.compute(x).forces, alone.forces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_threads_are_independent(scattered, backend):
     """Solvers of their own and one that all share."""
@@ -411,6 +412,7 @@ def memory_in_arrays():
     return sum(trace.size for trace in snapshot.traces if trace.size >= 1024)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`tolerance=0.0005` is out of reach")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_create_and_compute_in_a_loop(backend):
@@ -439,6 +441,7 @@ def test_create_and_compute_in_a_loop(backend):
     assert resident_peak() - peak < 20e6
 
 
+@pytest.mark.slow
 def test_memory_is_proportional_to_the_particles():
     peaks = []
     for edge in (2.0, 4.0):

@@ -75,6 +75,7 @@ def test_potentials_and_fields(name):
     assert relative(result.fields, expected.fields) <= 1e-8
 
 
+@pytest.mark.slow
 def test_few_particles_see_their_images():
     """All boxes are near then, and images still the business of expansions."""
     rng = np.random.default_rng(3)
@@ -183,6 +184,7 @@ def test_gather(cell):
         np.testing.assert_allclose(again, x + at, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_droplet_moves_through_the_boundary(monkeypatch):
     """The boxes go with it; only one that falls apart gets boxes over the whole cell."""
     x, q, pairs, cell = in_cell(CUBE, [5.0, 5.0, 5.0])
@@ -204,6 +206,7 @@ def test_a_droplet_moves_through_the_boundary(monkeypatch):
     assert relative(solver.compute(x).forces, expected.forces) <= 5e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", [1, 60])
 def test_molecules_leave_in_a_huge_cell(leaving):
     """The boxes over the whole cell are no more than memory holds, whether one molecule is far
@@ -264,6 +267,7 @@ def test_forces_are_the_gradient_of_the_energy():
 # Exclusions, and what goes elsewhere
 
 
+@pytest.mark.slow
 def test_exclusions_of_the_nearest_image():
     """Every atom is wrapped by itself then."""
     (x, q, pairs, cell), expected = exact("over a corner")
@@ -274,6 +278,7 @@ def test_exclusions_of_the_nearest_image():
     assert is_sparse(solver)
 
 
+@pytest.mark.slow
 def test_exclusions_at_any_distance():
     (x, q, _, cell), _ = exact("ions")
     pairs = np.random.default_rng(7).permutation(len(q)).reshape(-1, 2)
@@ -284,6 +289,7 @@ def test_exclusions_at_any_distance():
         assert is_sparse(solver) == periodic  # pairs as they are given are split by the boundary
 
 
+@pytest.mark.slow
 def test_boxes_over_the_whole_cell_where_they_are_asked_for():
     (x, q, pairs, cell), expected = exact("droplet")
     for options in ({"grid": (16, 16, 16)}, {"levels": 1}):
@@ -292,6 +298,7 @@ def test_boxes_over_the_whole_cell_where_they_are_asked_for():
         assert not is_sparse(solver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4, 7, 1747051099])
 def test_boxes_keep_away_from_images(seed, monkeypatch):
     """Where pairs cost little, so that boxes are few and wide, those that are used are those
@@ -322,6 +329,7 @@ def test_a_slab_keeps_boxes_over_the_whole_cell():
     assert not is_sparse(solver)
 
 
+@pytest.mark.slow
 def test_charges_may_change():
     (x, q, pairs, cell), expected = exact("net charge")
     solver = solver_for((x, 0 * q, pairs, cell))
@@ -331,6 +339,7 @@ def test_charges_may_change():
     assert is_sparse(solver)
 
 
+@pytest.mark.slow
 def test_a_bad_particle_is_named():
     (x, q, pairs, cell), expected = exact("droplet")
     solver = solver_for((x, q, pairs, cell))

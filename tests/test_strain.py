@@ -99,6 +99,7 @@ def test_levels_are_strained_alike():
         np.testing.assert_array_equal(each.boxes, other.boxes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5])
 @pytest.mark.parametrize(
     ("name", "options"), [("water", {}), ("melt", {"grid": (4, 4, 5), "near_radius": 2.78})]
@@ -154,6 +155,7 @@ def choices(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 def test_a_cell_that_drifts_keeps_the_tolerance(choices):
     """By a tenth, with trial moves on the way: boxes are chosen anew a few times, in their own
     middle, and not to and fro."""

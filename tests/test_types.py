@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fmm_openmm
 
 SCRIPT = """\
@@ -55,6 +57,7 @@ fmm.restore(system)  # attr-defined
 """Behind each line that is wrong the code of mypy's error."""
 
 
+@pytest.mark.slow
 def test_a_users_script(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "mypy.ini").write_text(

@@ -118,6 +118,7 @@ def test_precisions(precision, backend):
         plain.stress  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"levels": 1, "grid": (2, 2, 2)}, {"positions": True}])
 def test_levels_and_nearly_empty_cells(options, backend):
     """Computed on a CPU with boxes of one level over the whole cell."""

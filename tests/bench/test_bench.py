@@ -792,6 +792,7 @@ def test_md_also_has_openmm_compute_lennard_jones(monkeypatch):
     assert found[1:3] == [("FMM", "sites"), ("FMM, LJ by OpenMM", "openmm")]
 
 
+@pytest.mark.slow
 def test_md_leaves_the_system_as_it_was():
     comparison = md.Comparison(md.Case.from_size(Size(EDGE)), CPU)
     comparison._force.setEwaldErrorTolerance(1e-3)

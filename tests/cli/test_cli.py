@@ -483,6 +483,7 @@ def test_info_draws(succeed, tmp_path):
         assert ("particles" if files else "Reference") in drawn.replace("<!-- ", "")
 
 
+@pytest.mark.slow
 def test_convert_draws(succeed, tmp_path):
     plot = tmp_path / "charges.svg"
     succeed("convert", *WATER, "-o", str(tmp_path / "water.npz"), "--plot", str(plot))
@@ -685,6 +686,7 @@ def test_check_fails_where_the_fmm_does(succeed, monkeypatch):
 # inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [
@@ -861,6 +863,7 @@ def test_analyse(argv, succeed, trajectories, tmp_path):
     assert result["energies"] == found["energies"].tolist()
 
 
+@pytest.mark.slow
 def test_analyse_virial(succeed, trajectories, tmp_path):
     out = str(tmp_path / "out.npz")
     succeed("analyse", "system.xml", "run.dcd", "--tolerance", "1e-5", "--virial", "-o", out)
@@ -1245,6 +1248,7 @@ def pdb_with(cell, folder, name):
     return name
 
 
+@pytest.mark.slow
 def test_boxes_of_other_files(succeed, folder, tmp_path):
     """Of the System where the structure has none; of the prmtop where the coordinates have none;
     none in a .gro of zeros."""
@@ -1433,6 +1437,7 @@ def test_charges_of_zero_are_noted(command, succeed, folder):
     assert noted(succeed, command, "offset.xml", "water.pdb") == ("periodic", [])
 
 
+@pytest.mark.slow
 @each_command
 def test_a_shortened_cutoff_is_named(command, succeed):
     argv = (*WATER, "--box", "1.83", "2.1", "2.2")
@@ -1715,6 +1720,7 @@ def test_levels_and_the_bridge(succeed, fail):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`tolerance=1e-05` is out of reach")
 def test_validate_fails_beyond_the_tolerance(succeed):
     argv = ("validate", *WATER, "--tolerance", "1e-5", "--order", "3")
@@ -1847,6 +1853,7 @@ def test_one_ion(succeed, tmp_path):
     assert succeed("validate", *argv, "--json")["passed"]
 
 
+@pytest.mark.slow
 def test_run_says_where_it_failed(fail):
     line = fail(
         "run",

@@ -84,6 +84,7 @@ def test_mdtraj_refuses(trajectory, water):
         fmm.ChargeSystem.from_mdtraj("water.pdb", water.charges)
 
 
+@pytest.mark.slow
 def test_mdtraj_virtual_sites(four_sites):
     """Pairs with virtual sites are excluded by a force field or by bonds; with neither they are
     refused."""
@@ -375,6 +376,7 @@ PARTIAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("periodic", PARTIAL)
 @pytest.mark.parametrize("has_all_vectors", [True, False])
 def test_ase_partly_periodic(periodic, has_all_vectors):

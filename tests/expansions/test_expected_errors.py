@@ -53,6 +53,7 @@ def test_crystals_have_small_forces(amplitude):
     assert before < error <= solver.parameters.expected_error <= 4 * error
 
 
+@pytest.mark.slow
 def test_ions_in_single_precision():
     """Where forces are those of a warm crystal, and not where they nearly vanish."""
     for amplitude, precision in ((0.07, "single"), (0.007, "double")):
@@ -81,6 +82,7 @@ def test_tolerance_of_the_largest_error(name, tolerance, exact):
     assert found.largest <= found.expected_largest
 
 
+@pytest.mark.slow
 def test_the_largest_error_costs_accuracy():
     load, cell = Load(21384, 1.0, 0.0), 6.0 * np.eye(3)
     usual, strict = (

@@ -22,6 +22,7 @@ def water():
     return topology, system, positions * scale, BOX * scale
 
 
+@pytest.mark.slow
 def test_frames_are_those_of_the_solver(water):
     _, system, frames, boxes = water
     charges = fmm.ChargeSystem.from_openmm(system, frames[0])
@@ -42,6 +43,7 @@ def test_frames_are_those_of_the_solver(water):
     assert all(np.array_equal(found[name], again[name]) for name in quantities)
 
 
+@pytest.mark.slow
 def test_virial(water):
     """The trace is the energy, which is homogeneous of degree -1."""
     _, system, frames, boxes = water
@@ -55,6 +57,7 @@ def test_virial(water):
         assert virial == pytest.approx(expected, rel=1e-5, abs=1e-5 * abs(expected).max())
 
 
+@pytest.mark.slow
 def test_a_system_gives_charges_box_and_options(water):
     _, system, frames, _ = water
     system = openmm.XmlSerializer.clone(system)
@@ -65,6 +68,7 @@ def test_a_system_gives_charges_box_and_options(water):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_trajectories_of_mdtraj(water):
     mdtraj = pytest.importorskip("mdtraj")
     topology, system, frames, boxes = water
@@ -80,6 +84,7 @@ def test_trajectories_of_mdtraj(water):
     assert fmm.analyse(trajectory, charges)["energy"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_boxes_are_left_out_in_free_space(water):
     _, system, frames, boxes = water
     charges = fmm.ChargeSystem.from_openmm(system)
@@ -112,6 +117,7 @@ def test_bad_arguments_are_named(given, quantities, message):
         fmm.analyse([np.zeros((2, 3))], fmm.CoulombSolver([1.0, -1.0], np.eye(3)), threads=0)
 
 
+@pytest.mark.slow
 def test_the_solver_is_left_as_it_is(water):
     """And what it evaluated before does not matter."""
     _, system, frames, boxes = water
@@ -125,6 +131,7 @@ def test_the_solver_is_left_as_it_is(water):
     assert solver.evaluation.planner.choices == () and solver.evaluation.evaluators == {}
 
 
+@pytest.mark.slow
 def test_a_function_that_makes_the_solver(water):
     _, system, frames, boxes = water
     make = fmm.ChargeSystem.from_openmm(system, frames[0]).solver
@@ -169,6 +176,7 @@ def test_a_file_that_ends_too_soon(water):
     assert np.array_equal(caught.value.arrays["energy"], fmm.analyse(frames[:2], solver)["energy"])
 
 
+@pytest.mark.slow
 def test_threads(water):
     """Their number changes no bit, and is as before afterwards."""
     _, system, frames, boxes = water

@@ -30,6 +30,7 @@ def are_equal(found, expected):
     return all(np.array_equal(found[name], expected[name]) for name in QUANTITIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAJECTORIES)
 def test_any_split_gives_the_same_bits(name, processes):
     frames, solver = TRAJECTORIES[name]()
@@ -45,6 +46,7 @@ def test_any_split_gives_the_same_bits(name, processes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["droplet in a cell", "close ions"])
 def test_a_solver_remembers_frames(name):
     """Otherwise the tests above would show nothing."""
@@ -66,6 +68,7 @@ def killing(frames, processes, at):
         yield frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["droplet in a cell", "close ions"])
 def test_what_the_solver_has_evaluated_does_not_matter(name):
     frames, solver = TRAJECTORIES[name]()
@@ -75,6 +78,7 @@ def test_what_the_solver_has_evaluated_does_not_matter(name):
     assert are_equal(fmm.analyse(frames, solver, QUANTITIES), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["liquid", "droplet in a cell"])
 def test_virials_of_any_split(name):
     """In nearly empty cells another solver computes them, which has a memory of its own."""
@@ -85,6 +89,7 @@ def test_virials_of_any_split(name):
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_worker_of_dask_that_is_killed():
     distributed = pytest.importorskip(
         "distributed", reason="needs Dask: pip install 'dask[distributed]'"
@@ -127,6 +132,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_mpi(tmp_path):
     pytest.importorskip("mpi4py", reason="needs MPI: pip install mpi4py mpich")
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -176,6 +182,7 @@ def test_an_executor_that_fails_keeps_what_is_done():
     assert are_equal(caught.value.arrays, {key: values[:2] for key, values in expected.items()})
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed():
     frames, solver = liquid(200)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
@@ -184,6 +191,7 @@ def test_a_process_that_is_killed():
             fmm.analyse(given, solver, QUANTITIES, executor)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="no processes are forked here"
 )

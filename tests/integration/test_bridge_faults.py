@@ -165,6 +165,7 @@ CELLS = {  # and the part of each axis that holds the particles
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cell", "spread"), CELLS.values(), ids=CELLS)
 def test_cells_of_any_size_and_shape(cell, spread, platform):
     """Some particles are a thousand cells away."""
@@ -223,6 +224,7 @@ def test_an_interrupt_is_an_error_that_keeps_nothing_alive(ions, monkeypatch):
 # several Contexts, several threads
 
 
+@pytest.mark.slow
 def test_threads_and_contexts_are_independent(water, ions, platform):
     """One force in two Contexts with different charges, and another System,
     evaluated at the same time."""

@@ -174,6 +174,7 @@ def test_energy_is_conserved(flexible_water):
     assert np.ptp(totals[1:]) < 0.02 * state.getKineticEnergy()._value
 
 
+@pytest.mark.slow
 def test_minimiser(water, platform):
     random = np.random.default_rng(4)
     molecules = random.normal(0, 0.01, (len(water.positions) // 3, 3)).repeat(3, axis=0)
@@ -273,6 +274,7 @@ def test_repeated_evaluations_are_identical(water, platform):
     )
 
 
+@pytest.mark.slow
 def test_the_fmm_itself_is_bitwise_repeatable(water):
     force = fmm.use_fmm(water.system)
     force.setForceGroup(1)

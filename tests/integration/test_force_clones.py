@@ -380,6 +380,7 @@ def test_xml_where_the_package_is_missing(ions, tmp_path):
 # forces inside forces
 
 
+@pytest.mark.slow
 def test_custom_cv_force(chains, platform):
     """Energy and forces scale with the expression, and parameter offsets are reached through the
     outer Context."""

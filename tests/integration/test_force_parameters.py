@@ -79,6 +79,7 @@ def test_default_values_of_offsets(alchemical):
     assert force.getParticleParameterOffset(7) == ["mu", 170, -1.0]
 
 
+@pytest.mark.slow
 def test_potentials_and_derivatives(alchemical, platform):
     nonbonded = alchemical.nonbonded
     charges, pairs = charges_in(nonbonded), pairs_in(nonbonded)

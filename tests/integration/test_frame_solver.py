@@ -41,6 +41,7 @@ def trajectory():
     return frames, solver
 
 
+@pytest.mark.slow
 def test_changed_evaluators(trajectory):
     frames, solver = trajectory
     expected = fmm.analyse(frames, solver)["energy"]
@@ -51,6 +52,7 @@ def test_changed_evaluators(trajectory):
         assert alone == expected[k]
 
 
+@pytest.mark.slow
 def test_a_solver_shows_the_difference(trajectory):
     """Otherwise the test above would show nothing."""
     frames, solver = trajectory

@@ -25,6 +25,7 @@ def cluster(chains):
     return opened(chains)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-7])
 def test_agrees_with_nocutoff(box, platform, tolerance):
     energy, forces = box.energy_and_forces(platform)
@@ -40,6 +41,7 @@ def test_agrees_with_nocutoff(box, platform, tolerance):
     )
 
 
+@pytest.mark.slow
 def test_box_vectors_do_not_matter(cluster, platform):
     fmm.use_fmm(cluster.system)
     context = cluster.context(platform)
@@ -57,6 +59,7 @@ def test_restore_is_exact(box):
     assert openmm.XmlSerializer.serialize(box.system) == before
 
 
+@pytest.mark.slow
 def test_survives_copies_and_xml(cluster):
     fmm.use_fmm(cluster.system)
     energy = cluster.energy_and_forces()[0]
@@ -68,6 +71,7 @@ def test_survives_copies_and_xml(cluster):
     assert not copy.deepcopy(fmm.find_fmm(cluster.system)[0]).usesPeriodicBoundaryConditions()
 
 
+@pytest.mark.slow
 def test_the_boundary_may_be_set(cluster):
     """Before the force is added, and after; it follows the NonbondedForce that
     the charges come from."""
@@ -94,6 +98,7 @@ def test_the_boundary_may_be_set(cluster):
     assert abs(periodic - open_energy) > 1.0
 
 
+@pytest.mark.slow
 def test_reaction_field_on_request(cluster):
     """Coulomb is that of NoCutoff, Lennard-Jones stays cut off."""
     opened(cluster, openmm.NonbondedForce.CutoffNonPeriodic)
@@ -139,6 +144,7 @@ def test_what_is_in_use(cluster, platform):
     assert (found["order"], found["near_radius"], found["bridge"]) == (5, 1.87, bridge)
 
 
+@pytest.mark.slow
 def test_potentials_and_derivatives(cluster, platform):
     cluster.nonbonded.addGlobalParameter("charge", 0.5)
     cluster.nonbonded.addParticleParameterOffset("charge", 3, 2.0, 0.0, 0.0)
@@ -153,6 +159,7 @@ def test_potentials_and_derivatives(cluster, platform):
     )
 
 
+@pytest.mark.slow
 def test_energy_is_conserved_while_particles_leave(ions, platform):
     """Ions fly apart, far beyond the first boxes."""
     opened(ions)

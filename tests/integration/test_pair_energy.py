@@ -217,6 +217,7 @@ def check(found, energy, folder, values=(), real="double", accuracy=1e-11):
         assert pair(r, *coefficients) == pytest.approx((slope, exact), rel=0, abs=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted(name, recognise, folder):
     found = recognise(force_of(ACCEPTED[name]))
@@ -276,6 +277,7 @@ def test_no_class_whose_layout_depends_on_how_openmm_was_built():
     ]
 
 
+@pytest.mark.slow
 def test_global_parameters_are_followed(recognise, folder):
     energy = FORCE_SWITCH + MIXED
     tables = []

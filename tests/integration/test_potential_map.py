@@ -68,6 +68,7 @@ def test_mean_of_frames_whose_box_changes():
     assert np.array_equal(again.values, found.values)
 
 
+@pytest.mark.slow
 def test_any_split_gives_the_same_bits_in_free_space():
     """Where another solver has the points among its particles."""
     positions, charges = ions(np.eye(3), 200)
@@ -115,6 +116,7 @@ def gaussian(positions, charges, box, points, width, averaged=False):
     return (np.exp(1j * points @ waves.T) @ (weight / square * density)).real
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "spacing"), [(0.08, 0.08), (0.45, 0.2)])
 def test_gaussian_charges(width, spacing):
     """The wider ones reach across the cell."""

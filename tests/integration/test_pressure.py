@@ -77,6 +77,7 @@ def test_it_is_minus_the_stress_of_openmm(request, platform, name, scale, kineti
     np.testing.assert_allclose(pressure[UPPER], -stress, rtol=1e-5, atol=largest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["molecules", "atoms"])
 def test_groups_do_not_matter(bonded_chains, scale):
     """Whether the FMM, bonds and Lennard-Jones are evaluated together or not."""
@@ -91,6 +92,7 @@ def test_groups_do_not_matter(bonded_chains, scale):
         np.testing.assert_allclose(other, found[0], rtol=1e-4, atol=0.2)
 
 
+@pytest.mark.slow
 def test_pme_and_fmm_have_the_same_pressure(water):
     """At tight tolerances; PME's reciprocal space has a group of its own."""
     water.nonbonded.setEwaldErrorTolerance(1e-7)
@@ -101,6 +103,7 @@ def test_pme_and_fmm_have_the_same_pressure(water):
     np.testing.assert_allclose(fmm.pressure_tensor(moving(water)), expected, atol=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["molecules", "atoms"])
 def test_elements_below_the_diagonal(flexible_water, scale):
     """They are those above it once the axes are exchanged, where no pair crosses a cutoff."""
@@ -135,6 +138,7 @@ def test_the_trace_of_the_virial_is_the_energy(ions, charge):
     )
 
 
+@pytest.mark.slow
 def test_the_virial_is_minus_the_derivative_of_the_energy(chains):
     force = fmm.use_fmm(chains.system, **TIGHT)
     force.setForceGroup(1)
@@ -206,6 +210,7 @@ def test_constraints_have_no_pressure_of_atoms(water):
         fmm.pressure_tensor(water.context(), "atoms")
 
 
+@pytest.mark.slow
 def test_sites_that_a_strain_would_deform(tip5p):
     for index in reversed(range(tip5p.system.getNumConstraints())):
         tip5p.system.removeConstraint(index)
@@ -213,6 +218,7 @@ def test_sites_that_a_strain_would_deform(tip5p):
         fmm.pressure_tensor(tip5p.context(), "atoms")
 
 
+@pytest.mark.slow
 def test_molecules_that_are_not_whole(flexible_water):
     """They have no centre; the pressure of their atoms is that of whole molecules."""
     for force in flexible_water.system.getForces():

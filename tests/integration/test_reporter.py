@@ -32,6 +32,7 @@ def read(text):
     return names, [line.split(",") for line in lines]
 
 
+@pytest.mark.slow
 def test_every_column(tmp_path):
     made, force = simulation(tolerance=1e-4)
     path = str(tmp_path / "fmm.csv")
@@ -78,6 +79,7 @@ def test_energy_follows_a_parameter():
     assert float(value) == pytest.approx(energy, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_append(tmp_path):
     made, _ = simulation()
     path = str(tmp_path / "fmm.csv")
@@ -90,6 +92,7 @@ def test_append(tmp_path):
     assert np.isfinite([float(line[1]) for line in lines]).all()
 
 
+@pytest.mark.slow
 def test_bad_arguments():
     with pytest.raises(ValueError, match="`reportInterval` must"):
         fmm.FMMReporter(io.StringIO(), 0)

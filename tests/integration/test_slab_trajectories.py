@@ -51,6 +51,7 @@ def solver_of(boundary, charges):
     return fmm.CoulombSolver(charges, box, boundary=boundary, tolerance=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", BOXES)
 def test_wrapped_frames(boundary):
     """They have the results of whole layers, which those of the torn ones are not."""
@@ -80,6 +81,7 @@ UNREDUCED = {
 """Boxes whose reduction as cells with images along all vectors would change the images."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", UNREDUCED)
 def test_frames_of_cells_that_are_not_reduced(boundary):
     """The images are those of the cell as it is, wherever a program has wrapped the particles at
@@ -102,6 +104,7 @@ def test_frames_of_cells_that_are_not_reduced(boundary):
     assert abs(np.linalg.det(moved)) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_frames_without_box_vectors_are_taken_as_they_are():
     charges, whole = drifting("slab")
     solver = solver_of("slab", charges)
@@ -113,6 +116,7 @@ def test_frames_without_box_vectors_are_taken_as_they_are():
     assert torn == pytest.approx([solver.compute(x).energy])
 
 
+@pytest.mark.slow
 def test_frames_of_a_system_are_wrapped_at_its_box():
     charges, whole = drifting("slab")
     system, force = openmm.System(), openmm.NonbondedForce()
@@ -130,6 +134,7 @@ def test_frames_of_a_system_are_wrapped_at_its_box():
     assert found == pytest.approx([expected.compute(x).energy for x in whole], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", BOXES)
 @pytest.mark.parametrize("charge_width", [0.0, 0.2])
 def test_maps(boundary, charge_width):
@@ -160,6 +165,7 @@ def test_maps(boundary, charge_width):
     assert found.values == pytest.approx(expected.values, abs=1e-4 * np.abs(expected.values).max())
 
 
+@pytest.mark.slow
 def test_profile_of_a_slab():
     """Beyond the layer it is flat, and its ends differ by the dipole moment over the area."""
     charges, whole = drifting("slab")
@@ -186,6 +192,7 @@ def test_an_ambiguous_frame_is_refused(wanted):
             wanted([(x, box)], solver)
 
 
+@pytest.mark.slow
 def test_what_is_done_before_an_ambiguous_frame_is_kept():
     charges, whole = drifting("slab")
     box, random = BOXES["slab"], np.random.default_rng(3)

@@ -70,6 +70,7 @@ def test_agrees_with_solver_and_exact_sum(box, name):
     assert relative_difference(potentials, exact.potentials) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_images_do_not_matter(box, name, platform):
     """Particles about 0, about the face of the box, and drifting across it, wrapped by molecules
@@ -128,6 +129,7 @@ def test_energy_is_conserved_as_in_the_bulk(water):
     assert residuals["slab"] < 1.5 * residuals["periodic"], (changes, residuals)
 
 
+@pytest.mark.slow
 def test_restart_from_wrapped_output(water):
     """A slab that drifts across the face, and a run that continues from positions that OpenMM has
     wrapped."""
@@ -151,6 +153,7 @@ def test_restart_from_wrapped_output(water):
     )
 
 
+@pytest.mark.slow
 def test_survives_copies_xml_and_restoring(water):
     in_vacuum(water, "slab")
     before = openmm.XmlSerializer.serialize(water.system)

@@ -124,6 +124,7 @@ def test_charging_with_everything_in_one_group(ions, evaluations):
     assert len(evaluations) == 2
 
 
+@pytest.mark.slow
 def test_this_forces_part_and_its_derivatives(alchemical, platform):
     force = fmm.use_fmm(alchemical.system, tolerance=1e-8)
     force.setForceGroup(1)
@@ -252,6 +253,7 @@ def test_bad_contexts(alchemical):
         force.getStateEnergiesInContext(twin, STATES)
 
 
+@pytest.mark.slow
 def test_groups_that_change_after_the_context(alchemical):
     """OpenMM would evaluate the old ones."""
     force = fmm.use_fmm(alchemical.system, tolerance=1e-3)

@@ -232,6 +232,7 @@ def test_restore_after_charges_were_changed(chains):
     assert xml(chains.system) == before
 
 
+@pytest.mark.slow
 def test_the_removed_force_can_be_used_again(chains):
     """The C++ object of a removed force is gone; a handle that still pointed there would corrupt
     memory."""
@@ -488,6 +489,7 @@ def test_a_force_group_of_reciprocal_space_is_warned_of(chains, group, warns):
     )
 
 
+@pytest.mark.slow
 def test_reaction_field_on_request(chains):
     """The energy is then the one of PME."""
     twin = copy.deepcopy(chains)
@@ -537,6 +539,7 @@ def set_default(system, value: float) -> None:
             force.setGlobalParameterDefaultValue(0, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [lambda system: system, copy.deepcopy, lambda system: from_xml(xml(system))]
 )
@@ -567,6 +570,7 @@ def test_a_shared_default_set_after_the_conversion(chains, platform, way):
     assert xml(late.system) == xml(expected.system)
 
 
+@pytest.mark.slow
 def test_validation_at_a_default_set_after_the_conversion(chains):
     late = with_shared_parameter(chains, 0.3)
     fmm.use_fmm(late.system)
@@ -579,6 +583,7 @@ def test_validation_at_a_default_set_after_the_conversion(chains):
     assert abs(energies[1] - energies[0]) > 0.1
 
 
+@pytest.mark.slow
 def test_the_fmm_alone_has_the_parameters_of_the_conversion(chains):
     """Nothing else declares them in the System of a decomposition; a copy of the force does."""
     late = with_shared_parameter(chains, 0.3)

@@ -91,6 +91,7 @@ def test_summary_says_who_is_closer(water):
     assert "FMM MISSES its tolerance of 1e-05; PME 0.0005 has the smaller RMS force error." in text
 
 
+@pytest.mark.slow
 def test_pme_parameters_that_are_set(water):
     """The error is that of the System's own PME."""
     water.nonbonded.setPMEParameters(2.8, 10, 10, 10)
@@ -103,6 +104,7 @@ def test_pme_parameters_that_are_set(water):
     )
 
 
+@pytest.mark.slow
 def test_a_converted_system_is_validated_as_it_stands(chains):
     before = fmm.validate(chains.system, chains.positions, tolerance=1e-6)
     fmm.use_fmm(chains.system, tolerance=1e-6)
@@ -154,6 +156,7 @@ def test_bad_input(ions):
         fmm.validate(openmm.System(), ions.positions)
 
 
+@pytest.mark.slow
 def test_a_slab_and_pme_with_vacuum(ions):
     """PME's error decays with the vacuum as the dipole layers' interaction does."""
     ions.positions[:, 2] = [0.3, 0.5, 2.9, 0.4]  # the third across the face

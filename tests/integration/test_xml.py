@@ -63,6 +63,7 @@ def test_clones_have_the_same_text(chains, way):
     assert text_of(chains.system) == text_of(clone)
 
 
+@pytest.mark.slow
 def test_another_process_writes_the_same_text(tmp_path):
     script = (
         "import sys, openmm, fmm_openmm\n"

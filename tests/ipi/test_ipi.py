@@ -156,6 +156,7 @@ def check(rows, steps, beads=1):
         np.testing.assert_allclose(virial, potential, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_over_a_unix_socket(start):
     run = start()
     run.start_client()
@@ -190,6 +191,7 @@ def test_batches(start):
     assert np.ptp(rows[:, 1]) < 1e-2 * np.ptp(rows[:, 3])
 
 
+@pytest.mark.slow
 def test_forces_and_virial_are_derivatives(charges):
     driver = FMMDriver(str(charges), tolerance=1e-8, precision="double", backend="cpu")
     rng = np.random.default_rng(1)
@@ -254,6 +256,7 @@ def test_atomic_units():
     assert HARTREE * BOHR == pytest.approx(138.93545764438198, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_one_line():
     script = (
         "import sys; sys.modules['ipi'] = None\n"
@@ -264,6 +267,7 @@ def test_a_missing_package_is_one_line():
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_package_does_not_import_it():
     script = "import sys, fmm_openmm; fmm_openmm.CoulombSolver, fmm_openmm.use_fmm"
     script += "; sys.exit('ipi' in sys.modules)"

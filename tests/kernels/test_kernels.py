@@ -177,6 +177,7 @@ def test_kernels_wait_before_they_access_memory():
     assert waiting == WAITING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", SOME)
 @pytest.mark.parametrize(("cuda", "architecture"), [(12, 70), (13, 90), (13, 120)])
 def test_near_field_with_virial(cuda, architecture, variant, folder, monkeypatch):
@@ -192,6 +193,7 @@ def test_results_of_a_share_of_the_boxes(cuda, architecture, variant, stage, fol
     check(cuda, architecture, stage, macros, SPILL_BUDGET, folder, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_lennard_jones_of_other_functions(variant, folder, monkeypatch):
     macros = macros_of(variant, "lennard_jones_pairs") | {
@@ -200,6 +202,7 @@ def test_lennard_jones_of_other_functions(variant, folder, monkeypatch):
     check(13, 90, "lennard_jones_pairs", macros, SPILL_BUDGET, folder, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_lennard_jones_without_a_search(variant, folder, monkeypatch):
     """The kernel of the pairs of so many sites that another kernel finds their neighbours."""

@@ -82,6 +82,7 @@ def test_free_space_against_all_pairs():
         assert relative(a, b) < 1e-8
 
 
+@pytest.mark.slow
 def test_a_slab():
     """Periodic along x and y, with factors of special bonds that the solver has as exclusions."""
     lmp = water(lammps, edge=4, pair="zero 4.0 nocoeff", boundary="p p f", coul="0 0 0.5")
@@ -110,6 +111,7 @@ def test_units():
     assert in_ev / in_kcal == pytest.approx(metal / real, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_charges_and_atoms_that_change():
     lmp, other = water(lammps, edge=4), water(lammps, edge=4)
     attach(lmp, tolerance=1e-8)
@@ -187,6 +189,7 @@ def test_what_is_refused():
         attach(lmp)
 
 
+@pytest.mark.slow
 def test_a_second_interaction_is_refused():
     lmp = water(lammps, edge=3, pair="zero 4.0 nocoeff")
     attach(lmp)
@@ -224,6 +227,7 @@ def test_several_ranks_are_refused():
     assert done.stdout.count("`lmp` must run on one MPI rank, it has 2") == 2, done.stderr
 
 
+@pytest.mark.slow
 def test_the_package_does_not_import_it():
     script = "import sys, fmm_openmm.lammps; sys.exit('lammps' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -100,6 +100,7 @@ class Executor:
         self._driver.end(self._executor, self._graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_open", [False, True], ids=["periodic", "open"])
 def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
     """Bit for bit, with a graph that is captured once; and it returns to the shape of a cell."""
@@ -158,6 +159,7 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
     executor.end()
 
 
+@pytest.mark.slow
 def test_a_graph_takes_another_share_of_the_boxes(driver, folder):
     """Whatever two shares a graph that was captured once computes, they add up to the forces and
     the energy of all boxes."""

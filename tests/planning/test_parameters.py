@@ -139,6 +139,7 @@ def test_on_a_gpu_neighbouring_boxes_lie_side_by_side(cell, particles, tolerance
     assert row_cycle(found.counts) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("particles", "edge", "boxes"), [(21384, 6.0, 12), (70752, 9.0, 16)])
 def test_on_a_gpu_boxes_are_many_enough(particles, edge, boxes):
     """The fastest grid in an MD step on an H200, at order 11: with 10^3 boxes a part of the device
@@ -243,6 +244,7 @@ def test_bad_requests(options, error, message):
         Request(**options)
 
 
+@pytest.mark.slow
 def test_a_looser_tolerance_never_costs_more():
     """The cost falls in one precision, up to the coarseness of the choices."""
     tolerances = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)

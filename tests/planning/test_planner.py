@@ -42,6 +42,7 @@ def test_boxes_that_cover_particles_follow_them():
     assert plans.choices == (grown.choice,)
 
 
+@pytest.mark.slow
 def test_particles_that_have_left_are_believed():
     """Even where float64 finds them inside: the boxes go to where the particles are in the
     middle."""
@@ -83,6 +84,7 @@ def test_the_same_cell_again():
     assert renewed.problem is plans.problem
 
 
+@pytest.mark.slow
 def test_trust_ends():
     plans = planner()
     assert plans.reuse(EMPTY_SPACE) is None
@@ -93,6 +95,7 @@ def test_trust_ends():
     assert planner(CELL).reuse(CELL) is None
 
 
+@pytest.mark.slow
 def test_other_charges():
     plans = planner(CELL)
     first = plans.plan(X, CELL)
@@ -114,6 +117,7 @@ def test_a_problem_that_is_refused_changes_nothing():
     assert plans.problem is not refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "single"])
 def test_sums_say_what_fields_say(precision):
     """Two charges come ever closer to each other: the limits that a device compares

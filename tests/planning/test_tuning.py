@@ -64,12 +64,14 @@ def test_candidates_are_sorted_and_meet_the_tolerance():
     assert best.expected_error > 1e-6
 
 
+@pytest.mark.slow
 def test_the_winner_is_used():
     assert tuned() == nth(0)
     keep(nth(5))
     assert tuned() == nth(5) != nth(0)
 
 
+@pytest.mark.slow
 def test_the_winner_serves_its_class_only():
     winner = nth(5)
     keep(winner)
@@ -93,6 +95,7 @@ def test_the_winner_serves_its_class_only():
     assert tuned(cell=1.01 * CELL) == nth(5, cell=1.01 * CELL)
 
 
+@pytest.mark.slow
 def test_the_winner_is_left_where_it_would_miss_the_tolerance():
     keep(nth(5))
     ionic = replace(LOAD, ionic=1.0)
@@ -101,6 +104,7 @@ def test_the_winner_is_left_where_it_would_miss_the_tolerance():
     assert tuned() == nth(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [{"order": 8}, {"near_radius": 2.91}, {"grid": (7, 7, 7)}])
 def test_explicit_parameters_are_obeyed(fixed):
     keep(nth(5))
@@ -108,6 +112,7 @@ def test_explicit_parameters_are_obeyed(fixed):
     assert tuned(request) == choose_parameters(request, CELL, LOAD, CUDA_COST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [
@@ -143,12 +148,14 @@ def test_a_damaged_file_is_ignored_with_one_warning(file, content):
         assert tuned() == nth(5)
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_read(file):
     file.mkdir(parents=True)
     with pytest.warns(UserWarning, match="is ignored"):
         assert tuned() == nth(0)
 
 
+@pytest.mark.slow
 def test_killed_while_writing(file, monkeypatch):
     keep(nth(5))
     before = file.read_text()
@@ -179,6 +186,7 @@ def test_several_writers_at_once(file):
     assert [path.name for path in file.parent.iterdir()] == ["tuning.json"]
 
 
+@pytest.mark.slow
 def test_turned_off(file, monkeypatch):
     keep(nth(5))
     monkeypatch.setenv("FMM_OPENMM_CACHE", "off")
@@ -205,6 +213,7 @@ def test_where_the_file_is(monkeypatch, platform, variables, folder):
     assert KEPT.path.as_posix() == f"{folder}/fmm_openmm/tuning.json"
 
 
+@pytest.mark.slow
 def test_a_user_without_a_home(monkeypatch):
     def nowhere():
         raise RuntimeError("Could not determine home directory.")
@@ -233,6 +242,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(bench_tune, "seconds_of", lambda charges, p, tolerance: 1e-4 / p.order)
 
 
+@pytest.mark.slow
 def test_a_solver_uses_what_was_tuned(gpu):
     cell = bench_tune.cell_of(Size(3.0), "cube")
     charges = bench_tune.water_like(cell)
@@ -283,6 +293,7 @@ def test_memory_may_not_suffice(gpu, monkeypatch):
         bench_tune.tune(Size(2.8), Request())
 
 
+@pytest.mark.slow
 def test_the_command(gpu, file, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = [

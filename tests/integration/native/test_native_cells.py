@@ -131,6 +131,7 @@ def test_which_cells_boxes_serve(library, name):
     )
 
 
+@pytest.mark.slow
 def test_boxes_that_follow_particles_serve_one_shape(library):
     box = droplet_in_a_cell()
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded), len(box.positions))

@@ -248,6 +248,7 @@ def test_coinciding_particles_are_not_listed_as_pairs(ions):
     assert peak < 20e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge", [3.0, 6.0, 12.0])
 def test_parameters_before_and_after_the_first_evaluation(edge):
     """Cells that the first positions show to be full, emptier and nearly empty."""
@@ -259,6 +260,7 @@ def test_parameters_before_and_after_the_first_evaluation(edge):
     assert session.parameters_for(box.cell, box.positions) == before
 
 
+@pytest.mark.slow
 def test_what_was_found_by_timing_is_used(water, tmp_path, monkeypatch):
     monkeypatch.setenv("FMM_OPENMM_CACHE", str(tmp_path))
     force = fmm.FMMForce.from_nonbonded(water.nonbonded)

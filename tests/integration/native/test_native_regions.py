@@ -34,6 +34,7 @@ def covers_particles(program: bytes) -> bool:
     return b"#define PADDED0 1" in program
 
 
+@pytest.mark.slow
 def test_boxes_follow_the_particles_in_empty_space(chains):
     """A parameter block while there are enough of them, another program when there are not,
     or far too many."""
@@ -68,6 +69,7 @@ def test_boxes_follow_the_particles_in_empty_space(chains):
     )
 
 
+@pytest.mark.slow
 def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
     """A uniform scaling of the cell needs a parameter block, another shape a program with its
     operator; what falls apart gets boxes over the whole cell, for good."""
@@ -88,6 +90,7 @@ def test_boxes_follow_the_particles_in_a_nearly_empty_cell():
     assert set(session.charges(cell, {}, None)) == CHARGES
 
 
+@pytest.mark.slow
 def test_a_program_that_failed_is_asked_for_again(monkeypatch):
     """Whatever is asked next: the plugin has none for the boxes that were chosen."""
     box = droplet_in_a_cell()

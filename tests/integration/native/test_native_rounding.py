@@ -39,6 +39,7 @@ def force_on(charges, boundary, **options) -> fmm.FMMForce:
     return force
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["periodic", "open"])
 def test_charges_close_to_each_other(boundary):
     """The first positions have them computed in double precision, as does the solver, or warn."""
@@ -118,6 +119,7 @@ def test_sums_of_charges_that_are_close(boundary, precision):
     assert session.parameters_for(cell).precision == expected
 
 
+@pytest.mark.slow
 def test_the_plugin_asks_with_its_sums(monkeypatch):
     """And asks again if there was no room for the program."""
     apart, close, q, cell = apart_and_close()

@@ -44,6 +44,7 @@ def exact_sum(of_particles, positions, cell):
     return partial_ewald_sum(positions, charges, SLAB.cell(cell), pairs)
 
 
+@pytest.mark.slow
 def test_boxes_follow_a_slab(slab):
     """One program serves the slab wherever it is, in whatever images; the same molecules on both
     sides of the face of the box are one slab, near where it was."""
@@ -77,6 +78,7 @@ def test_boxes_follow_a_slab(slab):
     assert set(session.program(cell * [[1.0], [1.02], [1.0]], {}, x)) == A_PROGRAM
 
 
+@pytest.mark.slow
 def test_a_slab_that_has_parted(slab):
     """Once the gap in its middle is the widest, its place is sent again."""
     session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary="slab"), 555)

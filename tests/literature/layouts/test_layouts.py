@@ -242,6 +242,7 @@ def test_random_boxes():
     assert counts.var() == pytest.approx(3.0, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_bench_measures(monkeypatch, tmp_path, folder):
     """Through the emulator, with a clock that ticks once a measurement; the costs are measured
@@ -318,6 +319,7 @@ def made_up(neighbourhood, precision, costs):
     }
 
 
+@pytest.mark.slow
 def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     """The command, with times made up."""
     monkeypatch.setattr("fmm_openmm.backends.backend_class", lambda name: None)

@@ -120,6 +120,7 @@ def emulated(name, level, moments, folder):
     return machine.buffers["local"].astype(float)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 @pytest.mark.parametrize(
     ("order", "side", "separation", "dtype"), [(1, 4, 1, np.float32), (5, 2, 2, np.float64)]
@@ -161,6 +162,7 @@ def test_lists_by_plane(separation):
     assert found == [far_sources(target, separation) for target in children()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 @pytest.mark.parametrize(
     ("shape", "shares", "planes_bytes"),
@@ -186,6 +188,7 @@ def test_shapes_of_rotation_agree_with_dense_matrices(
     assert largest_error(found, dense(moments, side, 1), order) <= ACCURACY[np.float64]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 def test_planes_without_sources(monkeypatch, folder):
     """One plane after the other, of which some have no source for some child positions."""

@@ -149,6 +149,7 @@ def check(found, expected, accuracy):
 ACCURACY = {"single": 3e-5, "mixed": 3e-5, "double": 1e-9}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "precision", "limits"),
     [
@@ -244,6 +245,7 @@ def test_without_a_cutoff(precision, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 @pytest.mark.parametrize(
     "limits",
@@ -261,6 +263,7 @@ def test_other_functions_of_the_distance(precision, limits, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["forces", "both"])
 @pytest.mark.parametrize("limits", [{}, {"switching": 0.8}], ids=["", "switched"])
 def test_functions_that_are_infinite_far_away(wanted, limits, folder):
@@ -292,6 +295,7 @@ def test_few_sites(number, limits, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [16, 32])
 def test_what_is_wanted(lanes, folder, searched, monkeypatch):
     monkeypatch.setattr(lennard_jones, "FEW", 0 if lanes == 16 else 1000)
@@ -324,6 +328,7 @@ def missing_and_repeated(emulated, positions, vectors):
     return missing, [entry for entry, times in found.items() if times > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_list_has_every_pair_within_its_radius_once(cell, folder, searched):
     positions, problem = system(CELLS[cell])
@@ -334,6 +339,7 @@ def test_the_list_has_every_pair_within_its_radius_once(cell, folder, searched):
     assert not repeated
 
 
+@pytest.mark.slow
 def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder, searched):
     rng = np.random.default_rng(4)
     positions, problem = system(CELLS["skewed"], 200)
@@ -362,6 +368,7 @@ def test_a_list_holds_until_a_site_has_moved_by_half_of_the_buffer(folder, searc
     check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("far", [1e13, np.inf])
 def test_a_site_too_far_to_be_brought_into_the_cell_is_in_no_pair(far, folder):
     positions, problem = system(CELLS["cube"])
@@ -413,6 +420,7 @@ def test_a_kernel_finds_the_neighbours_of_many_sites(number, limits, phase):
         assert step.grid == (132 * lennard_jones.SEARCH_BLOCKS, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 2, 1000])
 def test_every_cluster_is_searched_for_by_any_number_of_blocks(blocks, folder, monkeypatch):
     monkeypatch.setattr(lennard_jones, "MANY", 0)
@@ -453,6 +461,7 @@ def test_another_cell(stretch, folder):
         assert missing_and_repeated(emulated, now, vectors) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{}, {"vectors": None}], ids=["periodic", "free"])
 @pytest.mark.parametrize("room", ["entries", "masked"])
 @pytest.mark.parametrize(
@@ -486,6 +495,7 @@ def test_lists_that_are_too_long(room, limits, precision, long, folder, searched
     assert larger.buffers["state"][3:6].tolist() == [entries, masked, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "cells"), [(3, 7), (64, 70), (9, 1000)])
 def test_few_cells(rows, cells, folder, monkeypatch):
     """Cells grow where there is room for a few only."""
@@ -497,6 +507,7 @@ def test_few_cells(rows, cells, folder, monkeypatch):
     check(emulated.evaluate(positions), problem.evaluate(positions), 1e-9)
 
 
+@pytest.mark.slow
 def test_excluded_sites_may_coincide(folder):
     positions, problem = system(CELLS["cube"])
     i, j = problem.excluded[3]
@@ -506,6 +517,7 @@ def test_excluded_sites_may_coincide(folder):
     )
 
 
+@pytest.mark.slow
 def test_other_parameters(folder):
     """The table of types serves at once, other types of sites from the next list on."""
     positions, problem = system(CELLS["cube"])
