@@ -21,17 +21,21 @@ from fmm_openmm.integration.guard.wrapping import wrap
 _MARK = "_fmm_openmm_plain"
 """Attribute of a wrapper that holds OpenMM's method."""
 
+_installed = False
+
 
 def install() -> None:
     """Check the System of every new Context from now on. Further calls have no effect."""
+    global _installed
+    _installed = True
     for owner, name, check, check_after in _CHECKS:
         wrap(owner, name, functools.partial(_checked, check, check_after), _MARK)
 
 
 def remove() -> None:
-    """Undo :func:`install`."""
-    for owner, name, *_ in _CHECKS:
-        setattr(owner, name, getattr(getattr(owner, name), _MARK, getattr(owner, name)))
+    """Undo :func:`install`; other wrappers of the same methods stay."""
+    global _installed
+    _installed = False
 
 
 def _checked(check, check_after, method):
@@ -39,6 +43,8 @@ def _checked(check, check_after, method):
     the object."""
 
     def checked(self, *args, **keywords):
+        if not _installed:
+            return method(self, *args, **keywords)
         check(self, *args, **keywords)
         result = method(self, *args, **keywords)
         check_after(self)
