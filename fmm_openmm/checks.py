@@ -15,6 +15,10 @@ MAX_COORDINATE = 1e9
 would be meaningless."""
 
 
+MAX_CHARGE = 1e30
+"""Largest charge accepted, e: fourth powers of charges must be finite."""
+
+
 def check_numbers(values, dimension: str, name: str) -> np.ndarray:
     """``values`` as a new float64 array in OpenMM units.
 
@@ -41,8 +45,8 @@ def check_charges(charges, name: str = "charges") -> np.ndarray:
     """Charges as a float64 array of shape (n,), e.
 
     Raises:
-        ValueError: not one-dimensional, empty, a charge that is not finite, or a ``Quantity`` of
-            another dimension.
+        ValueError: not one-dimensional, empty, a charge that is not finite or larger than
+            ``MAX_CHARGE``, or a ``Quantity`` of another dimension.
     """
     array = check_numbers(charges, "elementary_charge", name)
     if array.ndim != 1:
@@ -54,6 +58,12 @@ def check_charges(charges, name: str = "charges") -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(array))
     if len(bad):
         raise ValueError(f"`{name}` must be finite, got {array[bad[0]]} for particle {bad[0]}")
+    largest = int(np.abs(array).argmax())
+    if abs(array[largest]) > MAX_CHARGE:
+        raise ValueError(
+            f"`{name}` must be at most {MAX_CHARGE:g} e, got {array[largest]:g} for particle "
+            f"{largest}"
+        )
     return array
 
 
@@ -149,7 +159,8 @@ def check_groups(groups, particles: int) -> np.ndarray:
         raise TypeError(f"`groups` must be integers, got {array.dtype}")
     if array.min() < 0:
         raise ValueError(f"`groups` must not be negative, got {array.min()}")
-    missing = np.flatnonzero(np.bincount(array) == 0)
+    numbers = np.unique(array)
+    missing = np.flatnonzero(numbers != np.arange(len(numbers)))
     if len(missing):
         raise ValueError(
             f"`groups` must number groups from 0 without gaps, got {array.min()} to {array.max()} "

@@ -270,3 +270,15 @@ def test_coinciding_charges_are_named():
         with pytest.raises(ValueError, match="particles 11 and 20 coincide"):
             solver.compute(x)
     assert np.isfinite(CoulombSolver(q, SKEWED, None, 1e-4, "slab").compute(x).energy)
+
+
+@pytest.mark.parametrize(("boundary", "axis"), [("slab", 2), ("wire", 0)])
+def test_particles_that_have_escaped_are_refused(boundary, axis):
+    """Where no boxes would serve, after a search whose time is bounded."""
+    q, x = np.resize([1.0, -1.0], 40), np.random.default_rng(3).random((40, 3))
+    x[7, axis] = 1e8
+    solver = CoulombSolver(q, np.eye(3), boundary=boundary)
+    with pytest.raises(ValueError, match=r"^`positions` span 1e\+08 nm .* a cell of 1 nm: remove"):
+        solver.compute(x)
+    x[7, axis] = 0.5
+    assert np.isfinite(solver.compute(x).energy)

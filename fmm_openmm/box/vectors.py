@@ -3,7 +3,7 @@
 import numpy as np
 
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.checks import check_numbers
+from fmm_openmm.checks import MAX_COORDINATE, check_numbers
 
 MAX_STRAIN = 0.02
 """Largest :func:`strain` of a cell in which its boxes keep their near stencil, and all that was
@@ -27,8 +27,8 @@ def check_box_vectors(
     vector without images would be that of another lattice.
 
     Raises:
-        ValueError: wrong shape, not finite, zero or negative volume, not in reduced form, or a
-            ``Quantity`` of another dimension.
+        ValueError: wrong shape, not finite, zero or negative volume, longer than
+            ``MAX_COORDINATE``, not in reduced form, or a ``Quantity`` of another dimension.
     """
     box = check_numbers(box_vectors, "nanometer", name)
     if box.shape != (3, 3):
@@ -44,6 +44,8 @@ def check_box_vectors(
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
     if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
         raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
+    if box.max() > MAX_COORDINATE:
+        raise ValueError(f"`{name}` must be at most {MAX_COORDINATE:g} nm, got {box.tolist()}")
     periodic = (boundary or Boundary()).periodic
     reducible = np.tril(np.outer(periodic, periodic), -1)
     if (reducible & (2 * np.abs(box) > (1.0 + 1e-6) * box.diagonal())).any():

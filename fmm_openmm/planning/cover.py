@@ -30,6 +30,14 @@ MAX_BOXES = 200_000
 MAX_PER_BOX = 60.0
 """Particles in a filled box above which larger boxes are not considered."""
 
+MAX_DEFORMATION = 3.0
+"""Largest deformation of boxes that are considered. In a narrow slab or wire whose particles are
+far apart, a longer box has its neighbours beyond the largest near radius and thousands of images
+within it."""
+
+MIN_LONG = 1024
+"""Boxes that are always allowed where fewer would be deformed more than that."""
+
 STEP = 1.12
 """Ratio of successive box widths that are considered."""
 
@@ -75,6 +83,9 @@ def cover(
 
     Returns:
         None if boxes over the whole periodic cell are cheaper.
+
+    Raises:
+        ValueError: particles are too far apart for the cell of a slab or wire.
     """
     low, high = positions.min(0), positions.max(0)
     extent = high - low
@@ -92,6 +103,12 @@ def cover(
         grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
         if not grids:
             return None
+    if not grids:
+        narrowest = np.diag(cell)[~padded].min()  # type: ignore[arg-type]
+        raise ValueError(
+            f"`positions` span {extent[padded].max():.4g} nm along a direction without images, too "
+            f"far for a cell of {narrowest:.4g} nm: remove particles that have escaped"
+        )
     by_root = {_root(grid.counts): grid for grid in grids}
     radius = float(extent[padded].max()) / 2
 
@@ -203,10 +220,20 @@ def _grids(
     along = positions @ np.linalg.inv(vectors) * np.diag(vectors)
     points = np.where(padded, positions - positions.min(0), along)
     longest = float(extent.max()) or 1.0
-    most = min(MAX_BOXES, 16 * len(positions) + 64)
-    width = longest / most if extent.any() else longest
-    while span_over(extent, width).astype(float).prod() > most:
-        width *= STEP
+
+    def first_width(most: int) -> float:
+        width = longest / most if extent.any() else longest
+        while span_over(extent, width).astype(float).prod() > most:
+            width *= STEP
+        return width
+
+    def is_compact(_: np.ndarray, boxes: np.ndarray, __: float) -> bool:
+        return deformation(boxes, np.eye(3, dtype=np.int64)) <= MAX_DEFORMATION
+
+    width = first_width(min(MAX_BOXES, 16 * len(positions) + 64))
+    is_narrow = not is_compact(*_layout(extent, width, levels, cell, padded))
+    if is_narrow:
+        width = min(width, first_width(4 * MIN_LONG))  # two boxes across count as one
 
     def grid(counts: np.ndarray, boxes: np.ndarray, width: float) -> _RegionGrid:
         lattice = partial(
@@ -224,16 +251,17 @@ def _grids(
     seen: set[bytes] = set()
     while width < longest:
         layout = _layout(extent, width, levels, cell, padded)
-        if layout[0].tobytes() not in seen:  # else the same number of boxes, only wider
+        # else the same number of boxes, only wider
+        if layout[0].tobytes() not in seen and is_compact(*layout):
             found = grid(*layout)
             if found.per_box > MAX_PER_BOX and len(seen) > 2:
                 break
-            if found.per_box > 1.4 or seen:
+            if found.per_box > 1.4 or seen or is_narrow:
                 seen.add(layout[0].tobytes())
                 yield found
         width *= STEP
     layout = _layout(extent, longest, levels, cell, padded)
-    if layout[0].tobytes() not in seen:
+    if layout[0].tobytes() not in seen and is_compact(*layout):
         yield grid(*layout)
 
 

@@ -154,3 +154,12 @@ def test_forces_that_are_zero_are_not_rounded():
     plans.plan(X, CELL)
     assert plans.accepts_forces(Q, 0.0, 0.0, CELL)
     assert plans.rounding_limits(np.zeros_like(Q)) == Rounding(0.0, 0.0)
+
+
+def test_two_particles_far_apart_in_a_narrow_slab():
+    """Boxes stay compact, although there are many more of them than particles."""
+    cell, x = np.where(np.eye(3) > 0, [3.0, 3.0, np.inf], 0.0), np.diag([1.0, 0.0, 1e4])[[0, 2]]
+    load = Load.from_charges(np.array([1.0, -1.0]), NONE)
+    boxes = Planner(Problem(Request(), load, NONE, False, cell)).plan(x, cell).boxes
+    assert boxes.parameters.expected_error <= 5e-4
+    assert boxes.heights[2] < 12 and boxes.lattice.size < 5000
