@@ -193,11 +193,11 @@ class Evaluation:
         return self._retried(queued)
 
     def with_virial(self, positions, cell: np.ndarray) -> CoulombResult:
-        """The result with the virial; that of a variant where boxes have levels or do not fill the
-        cell."""
+        """The result with the virial; that of a variant where boxes have levels, and on a GPU where
+        they do not fill the cell."""
         problem = self.planner.problem
         covers_particles = problem.uses_region and self.boundary.fills_space
-        if problem.request.levels or covers_particles:
+        if problem.request.levels or (covers_particles and self.backend == "cuda"):
             request = replace(self._request, levels=None, m2l=None, grid=None)
             backend = "reference" if self.backend == "reference" else "cpu"
             variant = self._variant("virial", self.charges, request, backend)

@@ -303,8 +303,9 @@ class CoulombSolver:
                 charge.
             virial: compute the virial, too, where the positions are. This takes the operators of
                 ten strained cells, once for every shape of the cell; on a GPU also another program,
-                with as much memory again. With levels and in nearly empty cells the whole result is
-                that of another solver, on the CPU, with one level of boxes over the whole cell.
+                with as much memory again. With levels, and on a GPU in nearly empty cells, the
+                whole result is that of another solver, on the CPU, with one level of boxes over the
+                whole cell.
             fields: whether sets of charges need fields and forces, or potentials alone.
 
         Raises:

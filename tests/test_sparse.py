@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.fft
+from scipy.linalg import expm
 
 import fmm_openmm.evaluation
 from fmm_openmm import CoulombSolver
@@ -14,6 +15,7 @@ from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shap
 from fmm_openmm.box import DISTANT, BoxLattice, PaddedLattice
 from fmm_openmm.expansions.harmonics import degrees
 from fmm_openmm.expansions.operators import lattice_operator
+from fmm_openmm.expansions.operators.derivatives import GENERATORS, operator_derivatives
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.planning.cost import CPU_COST
 from fmm_openmm.planning.molecules import gather
@@ -157,6 +159,30 @@ def test_operator(counts):
     assert mirrored(part) == mirrored(whole)
 
 
+@pytest.mark.parametrize(
+    "counts", [np.diag([12, 14, 15]), np.array([[12, 0, 0], [5, 14, 0], [-4, 6, 15]])]
+)
+def test_derivatives_of_the_operator(counts):
+    """Transformed back, they are those of boxes over the whole cell."""
+    order, span = 2, np.array([3, 4, 5])
+    whole = BoxLattice(counts, np.eye(3), 1.87)
+    offsets = np.array(list(product(*[range(1 - n, n) for n in span])))
+    l = degrees(2 * order)[:, None, None, None]
+
+    def table(lattice):
+        transform = (
+            np.array([1, 1, -1, -1])[l % 4]
+            * np.where(l % 2, 1j, 1)
+            * operator_derivatives(lattice, order)
+        )
+        grid = scipy.fft.irfftn(transform, lattice.fft_shape, axes=(2, 3, 4))
+        return grid.reshape(len(GENERATORS), len(l), -1)[:, :, lattice.slot(offsets)]
+
+    expected, found = table(whole), table(PaddedLattice(span, 1.87, cell=whole.cell))
+    scale = np.abs(expected).max((0, 2))[:, None]
+    assert (np.abs(found - expected) < 2e-11 * scale).all()
+
+
 def test_gap():
     lattice = PaddedLattice(np.array([3, 4, 5]), 1.87, cell=np.diag([20.0, 11.0, 30.0]))
     assert lattice.gap == 11 - 3
@@ -262,6 +288,31 @@ def test_forces_are_the_gradient_of_the_energy():
     ) / (2 * step)
     assert is_sparse(solver)
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("cell", [CUBE, SKEWED])
+def test_virial(cell):
+    """Differences of the energy of boxes that cover the particles only; a shear is lower
+    triangular, so that cells stay in reduced form."""
+    x, q, pairs, cell = in_cell(cell, [5.0, 5.0, 5.0], net=-5.0, molecules=40)
+    options = {"tolerance": 1e-9, "precision": "double"}
+    solver = solver_for((x, q, pairs, cell), **options)
+    result, step = solver.compute(x, virial=True), 1e-3
+    assert is_sparse(solver) and not solver.evaluation.variants
+
+    def energy(strain):
+        gradient = expm(strain)
+        strained = solver_for((x @ gradient, q, pairs, cell @ gradient), **options)
+        found = strained.compute(x @ gradient).energy
+        assert is_sparse(strained)
+        return found
+
+    for i, j in ((0, 0), (2, 2), (1, 0), (2, 1)):
+        strain = np.zeros((3, 3))
+        strain[i, j] = step
+        slope = (energy(strain) - energy(-strain)) / (2 * step)
+        assert abs(result.virial[i, j] + slope) < 1e-6 * abs(result.energy)
+    assert np.trace(result.virial) == pytest.approx(result.energy, rel=1e-12)
 
 
 # Exclusions, and what goes elsewhere

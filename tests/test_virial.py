@@ -121,7 +121,8 @@ def test_precisions(precision, backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"levels": 1, "grid": (2, 2, 2)}, {"positions": True}])
 def test_levels_and_nearly_empty_cells(options, backend):
-    """Computed on a CPU with boxes of one level over the whole cell."""
+    """With levels, and on a GPU in nearly empty cells, computed on a CPU with boxes of one level
+    over the whole cell."""
     x, q = scattered(net=0.0)
     cell = 12.0 * np.eye(3)
     x = (x - x.min(0)) * 0.3 + 5.0
@@ -131,6 +132,8 @@ def test_levels_and_nearly_empty_cells(options, backend):
     result = solver.compute(x, virial=True)
     whole = CoulombSolver(q, cell, EXCLUDED, **settings).compute(x, virial=True)
     assert relative(result.virial, whole.virial) < 1e-5
+    elsewhere = "levels" in options or backend == "cuda"
+    assert bool(solver.evaluation.variants) == elsewhere
     assert abs(result.energy - solver.compute(x).energy) < 1e-5 * abs(result.energy)
 
 

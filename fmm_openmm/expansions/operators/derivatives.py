@@ -17,7 +17,6 @@ import numpy as np
 from scipy.linalg import expm
 
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.operators.free_space import free_space_derivative
 from fmm_openmm.expansions.operators.periodic import harmonic_sums, periodic_operator
 from fmm_openmm.expansions.operators.slab import slab_operator
@@ -68,17 +67,12 @@ def operator_derivatives(
 
     Returns:
         shape ``(5, (2 order + 1)^2, d1, d2, d3 // 2 + 1)`` float64.
-
-    Raises:
-        UnsupportedError: the boxes cover only the particles, and these have images along all axes.
     """
     top = 2 * order
     if lattice.padded == (True, True, True):
-        if any(lattice.boundary.periodic):
-            raise UnsupportedError(
-                "the virial needs boxes over the whole cell where particles have periodic images"
-            )
-        return np.stack([free_space_derivative(lattice, top, a, STEP) for a in GENERATORS])  # type: ignore[arg-type]
+        return np.stack(
+            [free_space_derivative(lattice, top, accuracy, a, STEP) for a in GENERATORS]  # type: ignore[arg-type]
+        )
 
     def strained(gradient: np.ndarray) -> np.ndarray:
         if not lattice.is_padded:

@@ -51,35 +51,35 @@ from fmm_openmm.expansions.splitting import (
 )
 from fmm_openmm.openmp import get_num_threads
 
+IDENTITY = np.eye(3)
+
 
 def free_space_operator(
     lattice: PaddedLattice, top: int, accuracy: float, sums: Callable, octant: bool
 ) -> np.ndarray:
     """See :data:`fmm_openmm.expansions.operators.OPERATORS`; ``sums`` are not needed."""
-    operator = _from_octants(lattice, mirrors(top), _terms(lattice, top, accuracy), octant)
-    _add_reciprocal(operator, lattice, top, accuracy)
+    operator = _from_octants(
+        lattice, mirrors(top), _terms(lattice, top, accuracy, IDENTITY), octant
+    )
+    _add_reciprocal(operator, lattice, top, accuracy, [(1.0, IDENTITY)])
     return operator
 
 
 def free_space_derivative(
-    lattice: PaddedLattice, top: int, generator: np.ndarray, step: float
+    lattice: PaddedLattice, top: int, accuracy: float, generator: np.ndarray, step: float
 ) -> np.ndarray:
-    """Derivative of the operator in free space along a traceless generator, see
-    ``derivatives.py``."""
-    offsets = index_grid(0, lattice.span)
-    near, degree = lattice.is_near(offsets), degrees(top)[:, None, None, None]
-    change = np.zeros((len(degree), *offsets.shape[:3]))
-    for sign in (1.0, -1.0):
-        x = offsets @ expm(sign * step * generator)
-        r = np.linalg.norm(x, axis=-1)
-        r[near] = 1.0
-        change += sign * regular(x / r[..., None], top) / r ** (degree + 1)
-    change *= irregular_norm(top)[:, None, None, None] * ~near / (2 * step)
+    """Derivative of the operator along a traceless generator, see ``derivatives.py``: boxes, images
+    and G are strained, and alpha is not."""
+    both = [(sign / (2 * step), expm(sign * step * generator)) for sign in (1.0, -1.0)]
+    terms = [_terms(lattice, top, accuracy, gradient) for _, gradient in both]
+    change = ((after - before) / (2 * step) for after, before in zip(*terms, strict=True))
     # a shear along x by y is odd where S is even, along both axes
     even = mirrors(top)
     for axes in np.argwhere(np.tril(generator, -1)):
         even[:, 2 - axes] ^= True
-    return _from_octants(lattice, even, change, False)
+    operator = _from_octants(lattice, even, change, False)
+    _add_reciprocal(operator, lattice, top, accuracy, both)
+    return operator
 
 
 def _from_octants(
@@ -110,13 +110,21 @@ def _from_octants(
 
 
 def _add_reciprocal(
-    operator: np.ndarray, lattice: PaddedLattice, top: int, accuracy: float
+    operator: np.ndarray,
+    lattice: PaddedLattice,
+    top: int,
+    accuracy: float,
+    strains: list[tuple[float, np.ndarray]],
 ) -> None:
     """Add the sum over G and the last term at the wave vectors of ``operator``, shape (terms, z, y,
     x).
 
     Degrees to which they add less than ``accuracy``, relative to S at the nearest far boxes, are
     left out.
+
+    Args:
+        strains: factors and gradients F of the deformations ``x -> x @ F`` of boxes and cell, which
+            leave G.r as it is, whose weighted sum is added.
     """
     alpha, cut = isolating_split(top, accuracy, lattice.gap)
     if alpha == 0.0:
@@ -142,15 +150,17 @@ def _add_reciprocal(
         inside = (g * g).sum(-1) <= cut * cut
         used = np.ix_(inside.any(1), inside.any(0))
         g, inside = g[used], inside[used]
-        g2 = (g[inside] ** 2).sum(1)
-        with np.errstate(divide="ignore"):
-            gauss = np.where(
-                g2 > 0.0, 4 * np.pi * lattice.background * np.exp(-g2 / (4 * alpha**2)) / g2, 0.0
-            )
         values = np.zeros((len(factor), *inside.shape))
-        values[:, inside] = factor[:, None] * regular(g[inside], top) * gauss
-        if a == 0:
-            values[0, (g == 0.0).all(-1)] = -np.pi / alpha**2 * lattice.background
+        for share, gradient in strains:
+            strained = g[inside] @ np.linalg.inv(gradient).T
+            g2 = (strained**2).sum(1)
+            with np.errstate(divide="ignore"):
+                gauss = np.where(g2 > 0.0, 4 * np.pi * np.exp(-g2 / (4 * alpha**2)) / g2, 0.0)
+            gauss *= share * lattice.background
+            values[:, inside] += factor[:, None] * regular(strained, top) * gauss
+            if a == 0:
+                last = np.pi / alpha**2 * share * lattice.background
+                values[0, (g == 0.0).all(-1)] -= last
         for sign in (1, -1)[: 1 + (a > 0)]:  # G and its opposite
             x, y, z = (
                 _window(sign * g[..., k, None] - waves[k], lattice.span[k]) for k in range(3)
@@ -175,16 +185,20 @@ def _window(angle: np.ndarray, span: int) -> np.ndarray:
     )
 
 
-def _terms(lattice: PaddedLattice, top: int, accuracy: float) -> Iterator[np.ndarray]:
-    """The real-space part term by term, at the displacements of one octant."""
+def _terms(
+    lattice: PaddedLattice, top: int, accuracy: float, gradient: np.ndarray
+) -> Iterator[np.ndarray]:
+    """The real-space part term by term, at the displacements of one octant under ``x -> x @
+    gradient``."""
     alpha, _ = isolating_split(top, accuracy, lattice.gap)
     offsets = index_grid(0, lattice.span)
     near = lattice.is_near(offsets)
-    r = np.linalg.norm(offsets, axis=-1)
+    x = offsets @ gradient
+    r = np.linalg.norm(x, axis=-1)
     argument = (alpha * r) ** 2
     r[0, 0, 0] = np.inf
     # on the unit sphere: nothing overflows at long distances
-    harmonics = regular(offsets / r[..., None], top)
+    harmonics = regular(x / r[..., None], top)
     share, weight = -1, np.zeros_like(r)
     for t, (l, norm) in enumerate(zip(degrees(top).tolist(), irregular_norm(top), strict=True)):
         if l != share:
