@@ -187,12 +187,17 @@ def test_all_orders_of_both_operators(backend):
 # The solver
 
 
+@cache
+def with_exact_sum(name):
+    d = charge_arrays(build(name))
+    return d, ewald_sum(d.positions, d.charges, d.box_vectors, d.exclusions)
+
+
 @pytest.mark.parametrize("m2l", OPERATORS)
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
 @pytest.mark.parametrize("name", WATER)
 def test_promise(name, tolerance, m2l):
-    d = charge_arrays(build(name))
-    expected = ewald_sum(d.positions, d.charges, d.box_vectors, d.exclusions)
+    d, expected = with_exact_sum(name)
     solver = CoulombSolver(
         d.charges, d.box_vectors, d.exclusions, tolerance, levels=1, m2l=m2l, backend="cpu"
     )
@@ -204,8 +209,7 @@ def test_promise(name, tolerance, m2l):
 
 @pytest.mark.parametrize("grid", [(1, 1, 1), (2, 2, 2)])
 def test_classical_octree(grid):
-    d = charge_arrays(build("water"))
-    expected = ewald_sum(d.positions, d.charges, d.box_vectors, d.exclusions)
+    d, expected = with_exact_sum("water")
     levels = 3 if grid[0] == 1 else 2
     solver = CoulombSolver(
         d.charges, d.box_vectors, d.exclusions, 1e-4, grid=grid, levels=levels, backend="cpu"
