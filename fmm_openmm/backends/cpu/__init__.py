@@ -190,6 +190,8 @@ class CpuChargeSets(ChargeSets):
         for k, charge in enumerate(q):
             single = Accumulator(out.potentials[k], out.fields[k] if fields else unwanted)
             near = stages.exclusions(replace(parts, charge=charge), single)
+            if (near.offset >= 0).all():
+                break  # nothing to subtract, from any set
         p2p_sets(parts, parts, q, near, stages.lattice, out, NO_MOMENTS)
         return self._gather(out)
 
