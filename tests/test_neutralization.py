@@ -53,6 +53,7 @@ def test_walls_of_ions(layer):
     assert solver_of(q, nearer).compute(x).energy - found.energy == pytest.approx(change, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heights", SHEETS)
 def test_derivatives(layer, heights):
     """Potentials are derivatives of the energy with respect to charges, forces to positions."""
@@ -190,6 +191,7 @@ def test_a_capacitor():
     assert energies[1] - energies[0] == pytest.approx(work, rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two lines", "a line and a rod"])
 def test_derivatives_of_a_wire(wire, name):
     """Of the exact sum, which virial and potentials are of, with respect to charges and strains.
@@ -217,6 +219,7 @@ def test_derivatives_of_a_wire(wire, name):
         assert (found.virial * strain).sum() == pytest.approx(-slope, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_virial_of_cylinders_is_that_of_many_lines(wire):
     """Apart from what each line would add to itself, which is even across the axis."""
     x, q = wire
@@ -236,6 +239,7 @@ def test_the_virial_of_cylinders_is_that_of_many_lines(wire):
     np.testing.assert_allclose(*uneven, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_sets_groups_operator_and_points_of_a_wire(wire):
     x, q = wire
     solver = beside_wire(q, BESIDE["a coaxial cylinder"], tolerance=1e-7)

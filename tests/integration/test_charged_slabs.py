@@ -66,6 +66,7 @@ def beside(positions, charges, heights=WALLS):
     ).compute(positions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["Reference", "CPU"])
 def test_the_sheets_stay_where_they_are(platform):
     """Wherever OpenMM has wrapped the layer, and wherever it is between the walls."""
@@ -81,6 +82,7 @@ def test_the_sheets_stay_where_they_are(platform):
             assert error < 1e-7 * np.linalg.norm(expected.forces)
 
 
+@pytest.mark.slow
 def test_charges_that_parameters_change():
     """The charge of the sheets follows that of the slab."""
     x, charges = layer()
@@ -108,6 +110,7 @@ def test_charges_that_parameters_change():
     assert energy == pytest.approx(expected[1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_validation():
     """Against the converged sum and against PME, both with the sheets."""
     x, charges = layer()
@@ -123,6 +126,7 @@ def test_validation():
     assert report.passed and report.reference_energy == pytest.approx(exact, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_trajectories():
     """Frames are next to the sheets, whichever images a program has written."""
     x, charges = layer()
@@ -186,6 +190,7 @@ def test_a_slab_half_a_box_away_from_its_sheets():
         fmm.analyse([(far, BOX)], system, progress=False)
 
 
+@pytest.mark.slow
 def test_a_wire():
     """In a cylinder, wherever OpenMM has wrapped its particles."""
     box = np.array([[6.0, 0.0, 0.0], [0.4, 7.0, 0.0], [0.3, -0.5, 2.0]])
