@@ -223,13 +223,13 @@ class Stages(ABC):
 
     @abstractmethod
     def exclusions(
-        self, parts: Parts, out: Accumulator, second: np.ndarray | None = None
+        self, parts: Parts, out: Accumulator, moment: np.ndarray | None = None
     ) -> NearExclusions:
         """Subtract from ``out`` the excluded pairs whose boxes are not near. Return the pairs whose
         boxes are near, for p2p to leave out.
 
-        ``second``, shape (m, 6), is changed likewise if it is given: by ``q d_a d_b / d^3`` for ab
-        = xx, yy, zz, yx, zx, zy, of a source of charge q at displacement -d from the part."""
+        ``moment``, shape (3, 3), is changed likewise if it is given: by ``n_a f_b``, with n the
+        displacement of the source's box from the part's and f the force on the part."""
 
     @abstractmethod
     def p2p(
@@ -237,10 +237,10 @@ class Stages(ABC):
         parts: Parts,
         near: NearExclusions,
         out: Accumulator,
-        second: np.ndarray | None = None,
+        moment: np.ndarray | None = None,
         sources: Parts | None = None,
     ) -> None:
-        """Add to ``out``, and to ``second`` as in :meth:`exclusions`, the direct interactions of
+        """Add to ``out``, and to ``moment`` as in :meth:`exclusions`, the direct interactions of
         each part with the parts in its near stencil, without those in ``near``. The latter are
         ``sources`` if these are given."""
 
@@ -264,24 +264,23 @@ class HostStages(Stages, Evaluator):
         """Potentials and fields, see :meth:`evaluate`, and the traceless part of the virial, shape
         (3, 3), square charges per box width.
 
-        With the boxes and the weights of all parts fixed relative to the cell, the far field's
-        energy changes by the work of its forces on the parts within their boxes and by half the
-        moments times what the change of the lattice operator makes of them; the near field's by the
-        work of the forces between pairs. The trace is the energy, as in every homogeneous energy of
-        degree -1.
+        With the boxes and the weights of all parts fixed relative to the cell, the energy changes
+        by the work of the forces on the parts within their boxes; in the far field also by half the
+        moments times what the change of the lattice operator makes of them; and in the near field
+        by the work of the forces between pairs along the displacement of their boxes. The trace is
+        the energy, as in every homogeneous energy of degree -1.
         """
         parts = self.sort(positions, width)
         moments = self.p2m(parts)
         out = self.l2p(parts, moments, expand(self, parts, moments))
+        between = np.zeros((3, 3))
+        near = self.exclusions(parts, out, between)
+        self.p2p(parts, near, out, between)
         charge, x = (array.astype(np.float64) for array in (parts.charge, parts.x))
-        far = x.T @ (charge[:, None] * out.fields)
-        work = (GENERATORS * far).sum((1, 2)) - self.lattice_work(moments)
-        second = np.zeros((len(x), 6))
-        near = self.exclusions(parts, out, second)
-        self.p2p(parts, near, out, second)
-        second[charge == 0.0] = 0.0  # which coinciding particles leave undefined
-        xx, yy, zz, *shears = 0.5 * (charge @ second)
-        work += np.array([xx - yy, yy - zz, *shears])
+        forces = charge[:, None] * out.fields
+        forces[charge == 0.0] = 0.0  # which coinciding particles leave undefined
+        work = (GENERATORS * (x.T @ forces - 0.5 * between)).sum((1, 2))
+        work -= self.lattice_work(moments)
         return *self.gather(parts, out), traceless(work)
 
     @abstractmethod

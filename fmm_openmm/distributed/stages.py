@@ -236,6 +236,10 @@ class DistributedStages(CpuStages):
         """The boxes of this rank."""
         return self._boxes[self._comm.rank]
 
+    def _own_parts(self, parts):
+        """The range of the parts in the boxes of this rank."""
+        return slice(int(parts.start[self._own.start]), int(parts.start[self._own.stop]))
+
     def _within(self, parts):
         """The parts in the boxes of this rank."""
         return replace(parts, start=parts.start[self._own.start : self._own.stop + 1])
@@ -307,20 +311,19 @@ class DistributedStages(CpuStages):
         own = self._within(parts)
         return l2p(own, moments, local, self.lattice, self.order, self._own_slots)
 
-    def p2p(self, parts, near, out, second=None, sources=None):
-        if second is None:
-            p2p(parts, near, self.lattice, out, range(self._own.start, self._own.stop))
-            return
-        start, stop = parts.start[self._own.start], parts.start[self._own.stop]
-        second[:start] = second[stop:] = 0.0
-        own = replace(parts, start=np.clip(parts.start, start, stop))
-        super().p2p(own, near, out, second, sources=parts)
+    def exclusions(self, parts, out, moment=None):
+        own = self._own_parts(parts)
+        near = super().exclusions(parts, out, moment, own)
+        for values in (out.potentials, out.fields):
+            values[: own.start] = values[own.stop :] = 0.0
+        return near
+
+    def p2p(self, parts, near, out, moment=None, sources=None):
+        own = range(self._own.start, self._own.stop)
+        p2p(parts, parts, near, self.lattice, out, moment, own)
 
     def gather(self, parts, out):
-        start, stop = parts.start[self._own.start], parts.start[self._own.stop]
-        for values in (out.potentials, out.fields):
-            values[:start] = values[stop:] = 0.0
-        self._is_own[parts.particle[start:stop]] = True
+        self._is_own[parts.particle[self._own_parts(parts)]] = True
         return super().gather(parts, out)
 
 

@@ -31,9 +31,6 @@ from fmm_openmm.octree import Octree
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Accumulator, ChargeSets, HostStages, Moments
 
-NO_MOMENTS = np.empty((0, 6))
-"""In place of second moments that are not wanted."""
-
 
 class CpuStages(HostStages):
     """The stages in Numba, see :class:`fmm_openmm.stages.Stages`.
@@ -119,7 +116,7 @@ class CpuStages(HostStages):
     def l2p(self, parts, moments, local):
         return l2p(parts, moments, local, self.lattice, self.order)
 
-    def exclusions(self, parts, out, second=None):
+    def exclusions(self, parts, out, moment=None, own=slice(None)):
         return exclusions(
             parts,
             self.partner_start,
@@ -130,17 +127,12 @@ class CpuStages(HostStages):
             self.table,
             self.reach,
             out,
-            NO_MOMENTS if second is None else second,
+            moment,
+            own,
         )
 
-    def p2p(self, parts, near, out, second=None, sources=None):
-        if second is None and sources is None:
-            p2p(parts, near, self.lattice, out)
-            return
-        prepare(kernels_in("sets"), self.dtype)
-        sources, sets = sources or parts, Accumulator(out.potentials[None], out.fields[None])
-        second = NO_MOMENTS if second is None else second
-        p2p_sets(parts, sources, sources.charge[None], near, self.lattice, sets, second)
+    def p2p(self, parts, near, out, moment=None, sources=None):
+        p2p(parts, sources or parts, near, self.lattice, out, moment)
 
     def gather(self, parts, out):
         return gather(parts, out)
@@ -192,7 +184,7 @@ class CpuChargeSets(ChargeSets):
             near = stages.exclusions(replace(parts, charge=charge), single)
             if (near.offset >= 0).all():
                 break  # nothing to subtract, from any set
-        p2p_sets(parts, parts, q, near, stages.lattice, out, NO_MOMENTS)
+        p2p_sets(parts, q, near, stages.lattice, out)
         return self._gather(out)
 
     def _gather(self, out: Accumulator) -> tuple[np.ndarray, np.ndarray | None]:

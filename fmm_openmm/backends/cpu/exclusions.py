@@ -23,11 +23,11 @@ def _capacity(first, place, partner_start, partner, capacity):
 @kernel(
     "i8[::1], i8[::1], i8[::1], i8[::1], real[:,::1], real[::1], i8[:,::1], f8[:,::1], "
     "i8[:,::1], i8[:,:,::1], i8[::1],"
-    "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,::1]"
+    "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,:,::1]"
 )
 def _exclusions(
     first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach, positions,
-    cell, minimum_image, start, part, offset, potentials, fields, second,
+    cell, minimum_image, start, part, offset, potentials, fields, moment,
 ):  # fmt: skip
     for i in prange(len(first) - 1):
         filled = 0
@@ -62,24 +62,23 @@ def _exclusions(
                     part[entry], offset[entry] = b, row
                     entry += 1
                     if row < 0:
-                        dx = np.float64(x[a, 0] - x[b, 0]) - (
-                            n0 * boxes[0, 0] + n1 * boxes[1, 0] + n2 * boxes[2, 0]
-                        )
-                        dy = np.float64(x[a, 1] - x[b, 1]) - (n1 * boxes[1, 1] + n2 * boxes[2, 1])
-                        dz = np.float64(x[a, 2] - x[b, 2]) - n2 * boxes[2, 2]
+                        t0 = n0 * boxes[0, 0] + n1 * boxes[1, 0] + n2 * boxes[2, 0]
+                        t1, t2 = n1 * boxes[1, 1] + n2 * boxes[2, 1], n2 * boxes[2, 2]
+                        dx = np.float64(x[a, 0] - x[b, 0]) - t0
+                        dy = np.float64(x[a, 1] - x[b, 1]) - t1
+                        dz = np.float64(x[a, 2] - x[b, 2]) - t2
                         r2 = dx * dx + dy * dy + dz * dz
                         s = charge[b] / np.sqrt(r2)
                         potentials[a] -= s
-                        fields[a, 0] -= s / r2 * dx
-                        fields[a, 1] -= s / r2 * dy
-                        fields[a, 2] -= s / r2 * dz
-                        if len(second):
-                            second[a, 0] -= s / r2 * dx * dx
-                            second[a, 1] -= s / r2 * dy * dy
-                            second[a, 2] -= s / r2 * dz * dz
-                            second[a, 3] -= s / r2 * dy * dx
-                            second[a, 4] -= s / r2 * dz * dx
-                            second[a, 5] -= s / r2 * dz * dy
+                        e0, e1, e2 = s / r2 * dx, s / r2 * dy, s / r2 * dz
+                        fields[a, 0] -= e0
+                        fields[a, 1] -= e1
+                        fields[a, 2] -= e2
+                        if len(moment):
+                            for axis, t in enumerate((t0, t1, t2)):
+                                moment[a, axis, 0] -= charge[a] * t * e0
+                                moment[a, axis, 1] -= charge[a] * t * e1
+                                moment[a, axis, 2] -= charge[a] * t * e2
             filled += first[j + 1] - first[j]
 
 
@@ -93,18 +92,22 @@ def exclusions(
     table,
     reach,
     out: Accumulator,
-    second: np.ndarray,
+    moment: np.ndarray | None,
+    own: slice,
 ) -> NearExclusions:
     """See :meth:`fmm_openmm.stages.Stages.exclusions`; entries that have been subtracted have
-    offset -1, and ``second`` of shape (0, 6) is not wanted."""
+    offset -1. The moment is that of the forces on the parts in ``own``."""
     start = np.zeros(len(parts.x) + 1, np.int64)
     _capacity(parts.first, parts.place, partner_start, partner, start[1:])
     np.cumsum(start, out=start)
     near = NearExclusions(start, np.empty(start[-1], np.int64), np.empty(start[-1], np.int64))
+    by_part = np.zeros((0 if moment is None else len(parts.x), 3, 3))
     _exclusions(
         parts.first, parts.place, partner_start, partner, parts.x, parts.charge, parts.box,
         lattice.boxes, lattice.counts, table, reach, positions, lattice.counts @ lattice.boxes,
         minimum_image, near.start, near.part, near.offset, out.potentials, out.fields,
-        second,
+        by_part,
     )  # fmt: skip
+    if moment is not None:
+        moment += by_part[own].sum(0)
     return near

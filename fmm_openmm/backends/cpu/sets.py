@@ -1,15 +1,15 @@
-"""Kernels for several sets of charges of the same parts, for targets that are not sources, and for
-the virial of the near field.
+"""Kernels for several sets of charges of the same parts.
 
 What depends on positions only, harmonics and distances, is computed once for all sets. Charges have
-shape (sets, parts), expansions (sets, terms, boxes) with the boxes in FFT order.
+shape (sets, parts), expansions (sets, terms, boxes) with the boxes in FFT order. Sets without
+charges in a box, or near it, take no time there.
 """
 
 import numpy as np
 
 from fmm_openmm.backends.cpu.harmonics import load, regular
 from fmm_openmm.backends.cpu.l2p import slopes
-from fmm_openmm.backends.cpu.p2p import DUMMY_X, copy_sources, find_sources
+from fmm_openmm.backends.cpu.p2p import DUMMY_X, copy_sources, find_sources, sum_sources
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.openmp import prange
@@ -20,8 +20,15 @@ TILE = 64
 precision before the sum is added in float64."""
 
 
-@kernel("real[:,::1], real[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
-def _p2m_sets(x, charges, start, slots, order, chunks, moments):
+def filled_boxes(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Whether boxes hold charges of each set, shape (sets, boxes)."""
+    before = np.zeros((len(charges), start[-1] + 1), np.int64)
+    np.cumsum(charges != 0.0, axis=1, out=before[:, 1:])
+    return before[:, start[1:]] > before[:, start[:-1]]
+
+
+@kernel("real[:,::1], real[:,::1], b1[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
+def _p2m_sets(x, charges, filled, start, slots, order, chunks, moments):
     real = moments.dtype.type
     sets, terms, boxes = moments.shape
     for chunk in prange(chunks):
@@ -34,6 +41,8 @@ def _p2m_sets(x, charges, start, slots, order, chunks, moments):
                 load(x, begin, used, lane)
                 regular(lane[0], lane[1], lane[2], order, tile)
                 for k in range(sets):
+                    if not filled[k, box]:
+                        continue
                     for a in range(terms):
                         s = real(0.0)
                         for w in range(used):
@@ -47,7 +56,8 @@ def _p2m_sets(x, charges, start, slots, order, chunks, moments):
 def p2m_sets(parts: Parts, charges: np.ndarray, slots: np.ndarray, order: int) -> np.ndarray:
     """Moments of all sets of charges, see :meth:`fmm_openmm.stages.Stages.p2m`."""
     moments = np.empty((len(charges), (order + 1) ** 2, len(slots)), parts.x.dtype)
-    _p2m_sets(parts.x, charges, parts.start, slots, order, chunk_count(len(slots)), moments)
+    filled, chunks = filled_boxes(charges, parts.start), chunk_count(len(slots))
+    _p2m_sets(parts.x, charges, filled, parts.start, slots, order, chunks, moments)
     return moments
 
 
@@ -160,50 +170,13 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
             field[k, 2] += e2
 
 
-@inline
-def _add_moments(x, y, z, buffer, charge, length, phi, field, second):
-    """:func:`_add_sources` for one set of charges, ``charge`` (capacity,), with its field and, in
-    ``second`` (6,), its second moments."""
-    real = buffer.dtype.type
-    for block in range(0, length, TILE):
-        bx, by, bz, bm = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
-        q = charge[block:]
-        s, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
-        xx, yy, yx, zx, zy = real(0.0), real(0.0), real(0.0), real(0.0), real(0.0)
-        for j in range(TILE):
-            dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
-            inverse = bm[j] / np.sqrt(dx * dx + dy * dy + dz * dz)
-            v = q[j] * inverse
-            s += v
-            v *= inverse * inverse
-            f0, f1, f2 = v * dx, v * dy, v * dz
-            e0 += f0
-            e1 += f1
-            e2 += f2
-            xx += f0 * dx
-            yy += f1 * dy
-            yx += f1 * dx
-            zx += f2 * dx
-            zy += f2 * dy
-        phi[0] += s
-        field[0, 0] += e0
-        field[0, 1] += e1
-        field[0, 2] += e2
-        second[0] += xx
-        second[1] += yy
-        second[2] += s - xx - yy  # the trace of d d / d^3 is 1 / d
-        second[3] += yx
-        second[4] += zx
-        second[5] += zy
-
-
 @kernel(
-    "real[:,::1], i8[::1], real[:,::1], real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], "
-    "i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1], f8[:,::1]"
+    "real[:,::1], real[:,::1], b1[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], "
+    "i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
 )
 def _p2p_sets(
-    target, target_start, x, charges, occurs, start, counts, boxes, near, excluded_start,
-    excluded_part, excluded_row, chunks, far_away, phi, field, second,
+    x, charges, filled, counted, start, counts, boxes, near, excluded_start, excluded_part,
+    excluded_row, chunks, far_away, phi, field,
 ):  # fmt: skip
     real = x.dtype.type
     zero, dummy_x = real(0.0), real(far_away)
@@ -211,28 +184,39 @@ def _p2p_sets(
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
-        charge = np.empty((sets, 0), x.dtype)
+        charge, charged = np.empty((sets, 0), x.dtype), np.empty(sets, np.int64)
         tile = np.empty((4, TILE), x.dtype)
-        p, e, s = np.empty(sets), np.empty((len(field), 3)), np.empty(6 if len(second) else 0)
+        p, e = np.empty(sets), np.empty((len(field), 3))
         for box in range(chunk, len(start) - 1, chunks):
-            if target_start[box] == target_start[box + 1]:
+            if start[box] == start[box + 1]:
                 continue
             length = find_sources(box, near, start, counts, source, begin)
             padded = (length + TILE - 1) // TILE * TILE
             if padded > buffer.shape[1]:
                 buffer = np.empty((4, padded + padded // 2), x.dtype)
                 charge = np.empty((sets, padded + padded // 2), x.dtype)
-            copy_sources(x, occurs, start, boxes, near, source, begin, buffer)
+            copy_sources(x, counted, start, boxes, near, source, begin, buffer)
+            used = 0
             for k in range(sets):
+                occurs = False
+                for row in range(len(near)):
+                    occurs = occurs or filled[k, source[row]]
+                if not occurs:
+                    continue
                 for row in range(len(near)):
                     first = start[source[row]]
                     for j in range(start[source[row] + 1] - first):
-                        charge[k, begin[row] + j] = charges[k, first + j]
+                        charge[used, begin[row] + j] = charges[k, first + j]
                 for j in range(length, padded):
-                    charge[k, j] = zero
+                    charge[used, j] = zero
+                charged[used] = k
+                used += 1
+            alone = used == 1  # faster without the tile
+            if alone:
+                buffer[3, :length] = charge[0, :length]
             for j in range(length, padded):
                 buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = dummy_x, zero, zero, zero
-            for i in range(target_start[box], target_start[box + 1]):
+            for i in range(start[box], start[box + 1]):
                 entries = excluded_start[i + 1] - excluded_start[i]
                 if entries > saved.shape[1]:
                     saved = np.empty((2, 2 * entries), x.dtype)
@@ -244,19 +228,18 @@ def _p2p_sets(
                         buffer[0, j], buffer[3, j] = dummy_x, zero
                 p[:] = 0.0
                 e[:] = 0.0
-                s[:] = 0.0
-                t0, t1, t2 = target[i, 0], target[i, 1], target[i, 2]
-                if len(s):
-                    _add_moments(t0, t1, t2, buffer, charge[0], padded, p, e, s)
+                t0, t1, t2 = x[i, 0], x[i, 1], x[i, 2]
+                if alone:
+                    p[0], e0, e1, e2 = sum_sources(t0, t1, t2, buffer, 0, padded)
+                    if len(field):
+                        e[0, 0], e[0, 1], e[0, 2] = e0, e1, e2
                 else:
-                    _add_sources(t0, t1, t2, buffer, charge, padded, tile, p, e)
-                for k in range(sets):
-                    phi[k, i] += p[k]
-                for k in range(len(field)):
+                    _add_sources(t0, t1, t2, buffer, charge, padded, tile, p[:used], e[:used])
+                for k in range(used):
+                    phi[charged[k], i] += p[k]
+                for k in range(min(used, len(field))):
                     for axis in range(3):
-                        field[k, i, axis] += e[k, axis]
-                for axis in range(len(s)):
-                    second[i, axis] += s[axis]
+                        field[charged[k], i, axis] += e[k, axis]
                 for n in range(entries):
                     row = excluded_row[excluded_start[i] + n]
                     if row >= 0:
@@ -265,26 +248,17 @@ def _p2p_sets(
 
 
 def p2p_sets(
-    targets: Parts,
-    sources: Parts,
+    parts: Parts,
     charges: np.ndarray,
     near: NearExclusions,
     lattice: BoxLattice,
     out: Accumulator,
-    second: np.ndarray,
 ) -> None:
-    """Add to ``out`` the near field of all sets of charges at targets.
-
-    Args:
-        charges: charges of the sources, shape (sets, m).
-        near: sources to leave out at each target, which is then a source too.
-        second: second moments of the first set to add to, shape (m, 6), see
-            :meth:`fmm_openmm.stages.Stages.p2p`, or (0, 6) for none. It
-            needs fields, and a single set.
-    """
-    occurs = (charges != 0.0).any(0).astype(charges.dtype)
+    """Add to ``out`` the near field of all sets of charges, shape (sets, m), see
+    :meth:`fmm_openmm.stages.Stages.p2p`."""
+    counted = (charges != 0.0).any(0).astype(charges.dtype)
     _p2p_sets(
-        targets.x, targets.start, sources.x, charges, occurs, sources.start, lattice.counts,
+        parts.x, charges, filled_boxes(charges, parts.start), counted, parts.start, lattice.counts,
         lattice.boxes, lattice.near, near.start, near.part, near.offset, chunk_count(lattice.size),
-        DUMMY_X, out.potentials, out.fields, second,
+        DUMMY_X, out.potentials, out.fields,
     )  # fmt: skip

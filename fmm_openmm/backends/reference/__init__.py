@@ -65,13 +65,13 @@ class ReferenceStages(HostStages):
     def l2p(self, parts, moments, local):
         return l2p(parts, moments, local, self.lattice, self.order)
 
-    def exclusions(self, parts, out, second=None):
+    def exclusions(self, parts, out, moment=None):
         return exclusions(
-            parts, self.pairs, self._shifts(), len(self.charges), self.lattice, out, second
+            parts, self.pairs, self._shifts(), len(self.charges), self.lattice, out, moment
         )
 
-    def p2p(self, parts, near, out, second=None, sources=None):
-        p2p(parts, sources or parts, near, self.lattice, out, second)
+    def p2p(self, parts, near, out, moment=None, sources=None):
+        p2p(parts, sources or parts, near, self.lattice, out, moment)
 
     def gather(self, parts, out):
         return gather(parts, out, 1 + parts.particle.max())

@@ -4,7 +4,7 @@ p2p."""
 import numpy as np
 
 from fmm_openmm.backends.pairs import near_table
-from fmm_openmm.backends.reference.p2p import products, sums_of_rows
+from fmm_openmm.backends.reference.p2p import sums_of_rows
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
@@ -31,7 +31,7 @@ def exclusions(
     particles: int,
     lattice: BoxLattice,
     out: Accumulator,
-    second: np.ndarray | None = None,
+    moment: np.ndarray | None = None,
 ) -> NearExclusions:
     """See :meth:`fmm_openmm.stages.Stages.exclusions`.
 
@@ -52,13 +52,14 @@ def exclusions(
     row = np.where(inside, table[tuple((np.clip(offset, -reach, reach) + reach).T)], -1)
 
     far = row < 0
-    delta = parts.x[a[far]] - parts.x[b[far]] - offset[far] @ lattice.boxes
+    apart = offset[far] @ lattice.boxes
+    delta = parts.x[a[far]] - parts.x[b[far]] - apart
     s = parts.charge[b[far]] / np.linalg.norm(delta, axis=1)
     out.potentials -= np.bincount(a[far], s, len(parts.x))
     strength = (s / (delta**2).sum(1))[:, None] * delta
     out.fields -= sums_of_rows(a[far], strength, len(parts.x))
-    if second is not None:
-        second -= sums_of_rows(a[far], products(strength, delta), len(parts.x))
+    if moment is not None:
+        moment -= apart.T @ (parts.charge[a[far], None] * strength)
 
     a, b, row = a[~far], b[~far], row[~far]
     order = np.argsort(a, kind="stable")

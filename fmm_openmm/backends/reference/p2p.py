@@ -12,7 +12,7 @@ def p2p(
     near: NearExclusions,
     lattice: BoxLattice,
     out: Accumulator,
-    second: np.ndarray | None = None,
+    moment: np.ndarray | None = None,
 ) -> None:
     """See :meth:`fmm_openmm.stages.Stages.p2p`.
 
@@ -39,13 +39,10 @@ def p2p(
             strength = np.where(s == 0.0, 0.0, s / r**2)[:, None] * delta
         out.potentials += np.bincount(i, s, m)
         out.fields += sums_of_rows(i, strength, m)
-        if second is not None:
-            second += sums_of_rows(i, products(strength, delta), m)
-
-
-def products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The products xx, yy, zz, yx, zx, zy of two arrays of vectors, shape (k, 6)."""
-    return a[:, [0, 1, 2, 1, 2, 2]] * b[:, [0, 1, 2, 0, 0, 1]]
+        if moment is not None:
+            charged = targets.charge[i] != 0.0  # others may be where a charge is
+            force = targets.charge[i[charged]] @ strength[charged]
+            moment += np.outer(offset @ lattice.boxes, force)
 
 
 def sums_of_rows(group: np.ndarray, rows: np.ndarray, groups: int) -> np.ndarray:
