@@ -5,6 +5,7 @@
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,10 @@ import numpy as np
 from fmm_openmm.errors import UnsupportedError
 
 Value = TypeVar("Value")
+
+FORWARDING = 1.0
+"""Seconds between the last message of a rank and the end of all: mpirun loses what it has not yet
+passed on."""
 
 
 class AgreedError(Exception):
@@ -54,14 +59,14 @@ def shared_fate(comm) -> Iterator[None]:
     except BaseException as error:
         if comm.size == 1:
             raise
-        traceback.print_exc()
         name = type(error).__name__
         print(
-            f"fmm_openmm: rank {comm.rank} of {comm.size} failed with {name}: {error}. "
-            "All ranks end.",
+            f"{traceback.format_exc()}fmm_openmm: rank {comm.rank} of {comm.size} failed with "
+            f"{name}: {error}. All ranks end.",
             file=sys.stderr,
             flush=True,
         )
+        time.sleep(FORWARDING)
         comm.Abort(1)
         os._exit(1)  # Abort may return before the process ends
 
