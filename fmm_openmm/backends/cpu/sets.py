@@ -24,7 +24,7 @@ def filled_boxes(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Whether boxes hold charges of each set, shape (sets, boxes)."""
     before = np.zeros((len(charges), start[-1] + 1), np.int64)
     np.cumsum(charges != 0.0, axis=1, out=before[:, 1:])
-    return before[:, start[1:]] > before[:, start[:-1]]
+    return np.ascontiguousarray(before[:, start[1:]] > before[:, start[:-1]])
 
 
 @kernel("real[:,::1], real[:,::1], b1[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
