@@ -78,22 +78,29 @@ def test_derivatives(layer, heights):
     assert found.virial[2, 2] == pytest.approx(-slope, rel=1e-5)
 
 
-def test_sets_groups_operator_and_points(layer):
-    x, q = layer
-    solver = solver_of(q, SHEETS[1])
-    group = np.arange(20) % 2
+def check_two_sets(solver, x, q, potentials):
+    """Every other charge q in one of two sets: their potentials add up to those of all charges, and
+    matrix, energies among groups and operator agree with them."""
+    group = np.arange(len(q)) % 2
     sets = np.where(group == np.arange(2)[:, None], q, 0.0)
-    points = np.array([[0.2, 0.3, 1.8], [0.1, 0.5, 9.0]])
-    found, whole = solver.compute(x, charges=sets), solver.compute(x, points=points)
-    np.testing.assert_allclose(found.potentials.sum(0), whole.potentials, atol=1e-4)
+    found = solver.compute(x, charges=sets)
+    np.testing.assert_allclose(found.potentials.sum(0), potentials, atol=1e-4)
     np.testing.assert_allclose(found.matrix, sets @ found.potentials.T, atol=1e-4)
     np.testing.assert_allclose(solver.interaction_energies(x, group), found.matrix / 2, atol=1e-4)
     np.testing.assert_allclose(solver.coulomb_operator(x) @ sets.T, found.potentials.T, atol=1e-4)
+
+
+def test_sets_groups_operator_and_points(layer):
+    x, q = layer
+    solver = solver_of(q, SHEETS[1])
+    points = np.array([[0.2, 0.3, 1.8], [0.1, 0.5, 9.0]])
+    whole = solver.compute(x, points=points)
+    check_two_sets(solver, x, q, whole.potentials)
     # beyond both walls there is no field
     np.testing.assert_allclose(whole.point_fields[1], 0.0, atol=1e-4)
 
 
-def test_a_condenser():
+def test_a_plane_between_walls():
     """A charged plane half-way between walls and nearer to one, by hand."""
     area, charge = 0.9, 2.0
     for z in (0.0, 0.5):
@@ -194,8 +201,8 @@ def test_a_capacitor():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["two lines", "a line and a rod"])
 def test_derivatives_of_a_wire(wire, name):
-    """Of the exact sum, which virial and potentials are of, with respect to charges and strains.
-    Of strains that make ellipses of circles lines alone have one."""
+    """Potentials and virial are derivatives of the energy by charges and strains. Strains that make
+    ellipses of circles are tried with lines only."""
     x, q = wire
     rows, h, cell_of = np.array(BESIDE[name]), 1e-5, Boundary.from_name("wire").cell
     found = beside_wire(q, rows).compute(x, virial=True)
@@ -243,14 +250,9 @@ def test_the_virial_of_cylinders_is_that_of_many_lines(wire):
 def test_sets_groups_operator_and_points_of_a_wire(wire):
     x, q = wire
     solver = beside_wire(q, BESIDE["a coaxial cylinder"], tolerance=1e-7)
-    group = np.arange(12) % 2
-    sets = np.where(group == np.arange(2)[:, None], q, 0.0)
     points = np.array([[0.2, 0.3, 0.1], [3.0, 0.5, 9.0]])
-    found, whole = solver.compute(x, charges=sets), solver.compute(x, points=points)
-    np.testing.assert_allclose(found.potentials.sum(0), whole.potentials, atol=1e-4)
-    np.testing.assert_allclose(found.matrix, sets @ found.potentials.T, atol=1e-4)
-    np.testing.assert_allclose(solver.interaction_energies(x, group), found.matrix / 2, atol=1e-4)
-    np.testing.assert_allclose(solver.coulomb_operator(x) @ sets.T, found.potentials.T, atol=1e-4)
+    whole = solver.compute(x, points=points)
+    check_two_sets(solver, x, q, whole.potentials)
     probe = beside_wire(np.append(q, 0.0), BESIDE["a coaxial cylinder"], tolerance=1e-7)
     for number, point in enumerate(points):
         there = probe.compute(np.append(x, point[None], axis=0))

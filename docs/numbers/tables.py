@@ -417,7 +417,7 @@ def coefficients() -> list[Row]:
 
 
 PARTICLES = 1e9
-"""Of the plan for many GPUs."""
+"""Number of particles in the plan for many GPUs."""
 
 RATES = {
     8: 2048**3 * 8 / 8 / 78e-3,

@@ -157,7 +157,7 @@ def estimate_error(
     Args:
         distances: of the first far boxes, from :func:`far_distances`.
         order: expansion order p.
-        smoothing: width of the transition regions, box widths.
+        smoothing: half width of the transition regions, box widths.
         per_box: mean number of charged particles in a filled box.
         deformation: of the boxes, from :func:`fmm_openmm.box.deformation`.
         ionic: from :func:`ionic_fraction`.

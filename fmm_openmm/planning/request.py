@@ -276,8 +276,7 @@ class Request(SolverOptions):
         return self.tolerance / (ROUNDING_RATIO if self.error_norm == "max" else 1.0)
 
     def in_norm(self, rms, largest):
-        """Of the RMS error and the largest error of the forces, that in the norm of the
-        tolerance."""
+        """The error of the forces in the norm of the tolerance: the RMS error or the largest."""
         return largest if self.error_norm == "max" else rms
 
     def expected(self, parameters: FMMParameters) -> float:
@@ -292,7 +291,7 @@ class Request(SolverOptions):
 
     @property
     def smoothings(self) -> tuple[float, ...]:
-        """Widths of the transition regions to choose from, in box widths, the widest last."""
+        """Half widths of the transition regions to choose from, in box widths, the widest last."""
         return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
     def promises_kept(
@@ -306,7 +305,7 @@ class Request(SolverOptions):
 
         Args:
             order: expansion order.
-            smoothing: width of the transition regions, box widths.
+            smoothing: half width of the transition regions, box widths.
             expected: expected error in the norm of the tolerance.
             truncation: expected RMS error without rounding.
         """

@@ -17,10 +17,10 @@ from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 TILE = 64
 """Sources whose distances are computed at a time, and whose contributions are summed in the working
-precision before the sum is added in float64."""
+precision before the sum is added in float64; a multiple of the block of :mod:`.p2p`."""
 
 
-def filled_boxes(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
+def charged_boxes(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Whether boxes hold charges of each set, shape (sets, boxes)."""
     before = np.zeros((len(charges), start[-1] + 1), np.int64)
     np.cumsum(charges != 0.0, axis=1, out=before[:, 1:])
@@ -56,7 +56,7 @@ def _p2m_sets(x, charges, filled, start, slots, order, chunks, moments):
 def p2m_sets(parts: Parts, charges: np.ndarray, slots: np.ndarray, order: int) -> np.ndarray:
     """Moments of all sets of charges, see :meth:`fmm_openmm.stages.Stages.p2m`."""
     moments = np.empty((len(charges), (order + 1) ** 2, len(slots)), parts.x.dtype)
-    filled, chunks = filled_boxes(charges, parts.start), chunk_count(len(slots))
+    filled, chunks = charged_boxes(charges, parts.start), chunk_count(len(slots))
     _p2m_sets(parts.x, charges, filled, parts.start, slots, order, chunks, moments)
     return moments
 
@@ -258,7 +258,7 @@ def p2p_sets(
     :meth:`fmm_openmm.stages.Stages.p2p`."""
     counted = (charges != 0.0).any(0).astype(charges.dtype)
     _p2p_sets(
-        parts.x, charges, filled_boxes(charges, parts.start), counted, parts.start, lattice.counts,
+        parts.x, charges, charged_boxes(charges, parts.start), counted, parts.start, lattice.counts,
         lattice.boxes, lattice.near, near.start, near.part, near.offset, chunk_count(lattice.size),
         DUMMY_X, out.potentials, out.fields,
     )  # fmt: skip
