@@ -35,7 +35,7 @@ class Part:
     Attributes:
         commands: arguments of ``python -m``.
         gpu: whether they need OpenMM's CUDA platform.
-        ranks: number of ranks of MPI that run them, with a thread each; 0 without MPI.
+        ranks: number of ranks of MPI that run them; 0 without MPI.
     """
 
     commands: tuple[str, ...]
@@ -132,10 +132,6 @@ def has_gpu() -> bool:
     return True
 
 
-ONE_THREAD = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Variables of the environment of each rank."""
-
-
 def run(command: str, ranks: int, dhfr: str, seconds: float) -> dict:
     """Run a command for at most these seconds; returns the JSON that it writes."""
     words = [dhfr if word == DHFR else word for word in command.split()]
@@ -147,9 +143,7 @@ def run(command: str, ranks: int, dhfr: str, seconds: float) -> dict:
             [*start, sys.executable, "-m", *words, f"--json={output}"],
             check=True,
             timeout=seconds,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-            | (ONE_THREAD if ranks else {}),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         return json.loads(output.read_text(encoding="utf-8"))
 

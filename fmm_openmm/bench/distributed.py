@@ -13,11 +13,15 @@ from fmm_openmm.bench.systems import Size, tiled_charges, water
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.distributed import DistributedSolver
 from fmm_openmm.distributed.communication import shared_fate
+from fmm_openmm.openmp import at_most_threads
 from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.solver import CoulombSolver
 
 REPEATS = 5
 """Evaluations that are timed."""
+
+THREADS = 1
+"""Threads of each rank."""
 
 Value = TypeVar("Value")
 
@@ -71,14 +75,17 @@ def measure_among(comm, ranks: int, size: Size, tolerance: float) -> dict | None
 
 
 def measure(comm, size: Size, tolerance: float) -> dict:
-    """One row for water of a size, which the ranks share by its copies: atoms, ranks, seconds of an
-    evaluation, also by ``CoulombSolver`` on rank 0 while the others are idle, the ratio of the
-    latter to the product of ranks and seconds, the relative RMS force error, and what an evaluation
-    costs a rank at most: seconds of CPU time without communication, bytes sent to other ranks, and
-    the memory of the solver and its first evaluation, bytes.
+    """One row for water of a size, which the ranks share by its copies, with :data:`THREADS` each:
+    atoms, ranks, seconds of an evaluation, also by ``CoulombSolver`` on rank 0 while the others are
+    idle, the ratio of the latter to the product of ranks and seconds, the relative RMS force error,
+    and what an evaluation costs a rank at most: seconds of CPU time without communication, bytes
+    sent to other ranks, and the memory of the solver and its first evaluation, bytes.
     """
     with shared_fate(comm):
-        base, exact = comm.bcast(_base(size.edge) if comm.rank == 0 else None)
+        system = _base(size.edge) if comm.rank == 0 else None  # by all threads
+        _wait_idle(comm)
+        base, exact = comm.bcast(system)
+    with shared_fate(comm), at_most_threads(THREADS):
         charges, x, exclusions = _copies_of(comm, base, size)
         cell = base.box_vectors * np.array(size.copies)[:, None]
         clock = CommunicationClock(comm)
@@ -101,6 +108,7 @@ def measure(comm, size: Size, tolerance: float) -> dict:
         return {
             "atoms": copies * len(base),
             "ranks": comm.size,
+            "threads": THREADS,
             "tolerance": tolerance,
             **_boxes(solver.parameters),
             "seconds": seconds,

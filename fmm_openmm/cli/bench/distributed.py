@@ -51,12 +51,12 @@ def prepare(args, terminal) -> None:
 
 def run(args, terminal, drawing) -> dict:
     """Run the benchmark: measure, print and draw."""
-    from fmm_openmm.bench.distributed import measure_among
+    from fmm_openmm.bench.distributed import THREADS, measure_among
     from fmm_openmm.bench.systems import Size
 
     comm, rows = communicator(), []
     sizes = args.sizes or [Size(6.0), Size(6.0, (2, 2, 3))]
-    terminal.say("Cubes of water; start with mpirun -n RANKS and a thread for each rank\n")
+    terminal.say(f"Cubes of water; threads of each rank: {THREADS}; start with mpirun -n RANKS\n")
     terminal.heading(COLUMNS)
     cases = itertools.product(sizes, args.tolerance or (5e-4,), args.ranks or [comm.size])
     for size, tolerance, ranks in cases:
