@@ -24,6 +24,9 @@ ERROR_NORMS = ("rms", "max")
 TOLERANCE = 5e-4
 """Default relative RMS force error, equal to OpenMM's default ``ewaldErrorTolerance``."""
 
+TOLERANCES = (1e-10, 0.1)
+"""Smallest and largest tolerance."""
+
 SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
 """Half widths of the transition regions considered, in box widths; 0: no smoothing. All half widths
 above 0.006 conserve energy equally well. Wide regions split more particles into parts, narrow ones
@@ -164,7 +167,7 @@ class SolverOptions:
     """
 
     tolerance: float = option(
-        TOLERANCE, "relative force error to meet", kind=float, limits=(1e-10, 0.1)
+        TOLERANCE, "relative force error to meet", kind=float, limits=TOLERANCES
     )
     order: int | None = option(
         None,

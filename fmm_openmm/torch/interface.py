@@ -1,21 +1,22 @@
 """The functions and the module that users of PyTorch call."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
 from fmm_openmm.boundary import NAMES
-from fmm_openmm.checks import check_choice
+from fmm_openmm.checks import check_choice, check_number, check_pairs
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.planning.request import TOLERANCE
+from fmm_openmm.options import suggests_keywords
+from fmm_openmm.planning.request import TOLERANCE, TOLERANCES
 from fmm_openmm.torch.operators import apply_coulomb
 from fmm_openmm.units import BOHR, HARTREE, VOLT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
 
 UNITS = "nm,kJ/mol,e"
 LENGTHS = {"nm": 1.0, "A": 0.1, "bohr": BOHR}
@@ -23,6 +24,16 @@ LENGTHS = {"nm": 1.0, "A": 0.1, "bohr": BOHR}
 
 ENERGIES = {"kJ/mol": 1.0, "kcal/mol": 4.184, "eV": VOLT, "hartree": HARTREE}
 """Units of energy, kJ/mol."""
+
+
+class CoulombKeywords(TypedDict, total=False):
+    """Keywords of :func:`coulomb` in the form that type checkers read, without exclusions."""
+
+    tolerance: float
+    boundary: str
+    precision: str
+    exclusions_periodic: bool
+    units: str
 
 
 class CoulombTensors(NamedTuple):
@@ -101,22 +112,18 @@ def evaluate(
         (-463.118, 1543.73)
     """
     _check_tensors(positions, charges, cell)
-    check_choice(boundary, tuple(NAMES), "boundary")
+    length, energy = _check_options(tolerance, boundary, units)
     if (cell is None) != (boundary == "open"):
         raise ValueError(
             f"`cell` must be {'None' if boundary == 'open' else 'given'} with "
             f"`boundary={boundary!r}`, got {'None' if cell is None else 'a cell'}"
         )
-    length, energy = parse_units(units)
-    pairs = None
-    if exclusions is not None:
-        pairs = exclusions if isinstance(exclusions, Tensor) else torch.tensor(exclusions)
     with_virial = virial or (cell is not None and cell.requires_grad and torch.is_grad_enabled())
     found = apply_coulomb(
         positions,
         charges,
         cell,
-        pairs,
+        _as_pairs(exclusions, len(positions)),
         float(tolerance),
         boundary,
         precision,
@@ -129,17 +136,14 @@ def evaluate(
     return CoulombTensors(total, forces, potentials, work if with_virial else None)
 
 
+@suggests_keywords(like=evaluate, without=("virial",))
 def coulomb(
     positions: "Tensor | Sequence[Tensor]",
     charges: "Tensor | Sequence[Tensor]",
     cell: "Tensor | Sequence[Tensor] | None" = None,
     *,
-    tolerance: float = TOLERANCE,
     exclusions: "Tensor | ArrayLike | Sequence | None" = None,
-    boundary: str = "periodic",
-    precision: str = "auto",
-    exclusions_periodic: bool = False,
-    units: str = UNITS,
+    **options: "Unpack[CoulombKeywords]",
 ) -> Tensor:
     """The Coulomb energy of point charges, differentiable twice with respect to positions, charges
     and cell; of one system, or of a batch.
@@ -163,13 +167,6 @@ def coulomb(
         >>> forces.shape
         torch.Size([2, 3])
     """
-    options: dict[str, Any] = {
-        "tolerance": tolerance,
-        "boundary": boundary,
-        "precision": precision,
-        "exclusions_periodic": exclusions_periodic,
-        "units": units,
-    }
     if isinstance(positions, Tensor):
         result = evaluate(positions, charges, cell, exclusions=exclusions, **options)
         return result.energy
@@ -200,27 +197,16 @@ class Coulomb(torch.nn.Module):
             :func:`coulomb`.
     """
 
+    @suggests_keywords(like=coulomb, without=("positions", "charges", "cell"))
     def __init__(
         self,
         *,
-        tolerance: float = TOLERANCE,
         exclusions: "Tensor | ArrayLike | Sequence | None" = None,
-        boundary: str = "periodic",
-        precision: str = "auto",
-        exclusions_periodic: bool = False,
-        units: str = UNITS,
+        **options: "Unpack[CoulombKeywords]",
     ):
         super().__init__()
-        parse_units(units)
-        check_choice(boundary, tuple(NAMES), "boundary")
-        self.exclusions = exclusions
-        self.options: dict[str, Any] = {
-            "tolerance": tolerance,
-            "boundary": boundary,
-            "precision": precision,
-            "exclusions_periodic": exclusions_periodic,
-            "units": units,
-        }
+        _check_options(**options)
+        self.exclusions, self.options = exclusions, options
 
     def forward(
         self,
@@ -235,7 +221,6 @@ class Coulomb(torch.nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
-@lru_cache
 def parse_units(units: str) -> tuple[float, float]:
     """Units of length, nm, and of energy, kJ/mol, from their names.
 
@@ -245,13 +230,33 @@ def parse_units(units: str) -> tuple[float, float]:
     >>> parse_units("A,kcal/mol,e")
     (0.1, 4.184)
     """
-    names = units.split(",")
+    names = units.split(",") if isinstance(units, str) else []
     if len(names) != 3 or names[0] not in LENGTHS or names[1] not in ENERGIES or names[2] != "e":
         raise ValueError(
             f"`units` must name a length ({', '.join(LENGTHS)}), an energy "
             f"({', '.join(ENERGIES)}) and e, such as {UNITS!r}, got {units!r}"
         )
     return LENGTHS[names[0]], ENERGIES[names[1]]
+
+
+def _check_options(
+    tolerance: float = TOLERANCE, boundary: str = "periodic", units: str = UNITS, **others
+) -> tuple[float, float]:
+    """The units of length, nm, and of energy, kJ/mol, of valid options; others are checked when a
+    solver is made."""
+    check_number(tolerance, "tolerance", *TOLERANCES)
+    check_choice(boundary, tuple(NAMES), "boundary")
+    return parse_units(units)
+
+
+def _as_pairs(exclusions: "Tensor | ArrayLike | None", particles: int) -> "Tensor | None":
+    """Exclusions as a tensor. The solver checks the indices, when it is made."""
+    if exclusions is None or isinstance(exclusions, Tensor):
+        return exclusions
+    try:
+        return torch.tensor(exclusions)
+    except (TypeError, ValueError, RuntimeError):
+        return torch.from_numpy(check_pairs(exclusions, particles, "exclusions"))
 
 
 def _check_tensors(positions: Tensor, charges: Tensor, cell: "Tensor | None") -> None:

@@ -1,5 +1,6 @@
 """Energies, forces, potentials and virials of tensors are those of an Ewald sum."""
 
+import inspect
 import threading
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.support.charges import relative
 from tests.torch.systems import CELLS, EXCLUSIONS, boundary, small, torch
 
 import fmm_openmm.torch as fmm_torch  # isort: skip
-from fmm_openmm.torch import solvers  # isort: skip
+from fmm_openmm.torch import interface, solvers  # isort: skip
 
 
 def exact(x, q, cell, exclusions=EXCLUSIONS):
@@ -176,9 +177,15 @@ BAD = {
     "`cell` must be None": (ValueError, {"boundary": "open"}),
     "`boundary` must be one of": (ValueError, {"boundary": "closed"}),
     "`units` must name a length": (ValueError, {"units": "A,eV"}),
+    "`units` must name .*, got 3": (ValueError, {"units": 3}),
     "`tolerance` must lie between": (ValueError, {"tolerance": 0.5}),
+    "`tolerance` must be a number, got 'a'": (TypeError, {"tolerance": "a"}),
     "`precision` must be one of": (ValueError, {"precision": "half"}),
     "`exclusions` must hold indices": (ValueError, {"exclusions": [[0, 7]]}),
+    r"`exclusions` must be integer pairs .*, got \[\[0, 1\], \[2\]\]": (
+        ValueError,
+        {"exclusions": [[0, 1], [2]]},
+    ),
     "on the CPU or on an NVIDIA GPU": (
         UnsupportedError,
         {"positions": torch.zeros(7, 3, device="meta")},
@@ -195,6 +202,24 @@ def test_bad_arguments_are_refused(message):
     arguments = dict(zip(names, small("cubic"), strict=True)) | changes
     with pytest.raises(error, match=message):
         fmm_torch.evaluate(**arguments)
+
+
+@pytest.mark.parametrize("options", [{"tolerance": "a"}, {"boundary": "closed"}, {"units": 3}])
+def test_bad_options_are_refused_when_the_module_is_made(options):
+    with pytest.raises((TypeError, ValueError), match=f"`{next(iter(options))}` must"):
+        fmm_torch.Coulomb(**options)
+
+
+@pytest.mark.parametrize("function", [fmm_torch.coulomb, fmm_torch.Coulomb])
+def test_keywords(function):
+    """Those that type checkers read are those of ``evaluate``."""
+    names = set(interface.CoulombKeywords.__annotations__) | {"exclusions"}
+    assert names <= set(inspect.signature(function).parameters)
+    assert names == set(inspect.signature(fmm_torch.evaluate).parameters) - {
+        "positions", "charges", "cell", "virial"
+    }  # fmt: skip
+    with pytest.raises(TypeError, match="did you mean `tolerance`"):
+        function(tolerence=1e-3)
 
 
 def test_lists_of_different_lengths_are_refused():

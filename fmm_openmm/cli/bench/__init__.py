@@ -37,6 +37,7 @@ from fmm_openmm.cli.bench import open as free_space
 from fmm_openmm.cli.info import versions
 from fmm_openmm.cli.parser import add_command, add_common_arguments
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.planning.request import TOLERANCES
 
 MODULES = solver, md, scaling, free_space, slab, nve, tune, torch, distributed, operators, layouts
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
@@ -66,7 +67,7 @@ def run(args, terminal) -> Outcome:
     getattr(module, "prepare", lambda *_: None)(args, terminal)
     drawing = figure(args.plot)
     for tolerance in np.atleast_1d(getattr(args, "tolerance", None) or ()):
-        check_number(float(tolerance), "tolerance", 1e-10, 0.1)
+        check_number(float(tolerance), "tolerance", *TOLERANCES)
     machine = hardware()
     terminal.say(f"{machine}\n")
     result = module.run(args, terminal, drawing)
