@@ -1,10 +1,7 @@
 """``FMMForce``: Coulomb interaction by the fast multipole method, as an ``openmm.Force``."""
 
 import operator
-import pickle
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,38 +14,21 @@ from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition
+from fmm_openmm.integration.force_in_context import ForceInContext
 from fmm_openmm.integration.identity import bridge_of
-from fmm_openmm.integration.native import callbacks, pair_choice
 from fmm_openmm.integration.options import ForceKeywords, Options
-from fmm_openmm.integration.pickled import replace_pickle
-from fmm_openmm.integration.quadratic import quadratic_energies, read_states
-from fmm_openmm.integration.snapshots import REVISION, revision_of
+from fmm_openmm.integration.snapshots import REVISION
 from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-
 SWIG_NAMES = ("this", "thisown")
-
-if TYPE_CHECKING:
-
-    class _PythonForce:
-        """What type checkers know of ``openmm.PythonForce``, of which OpenMM tells them nothing."""
-
-        def getForceGroup(self) -> int: ...
-        def setForceGroup(self, group: int) -> None: ...
-        def getName(self) -> str: ...
-        def setName(self, name: str) -> None: ...
-        def usesPeriodicBoundaryConditions(self) -> bool: ...
-        def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None: ...
-else:
-    _PythonForce = openmm.PythonForce
 
 
 @lists_options(Options)
-class FMMForce(_PythonForce):
+class FMMForce(ForceInContext):
     r"""Coulomb interaction of all particles and their periodic images, by the fast multipole
     method.
 
@@ -122,12 +102,6 @@ class FMMForce(_PythonForce):
         definition.set_boundary(Boundary.from_name(boundary))
         self._start(HostBridge(definition))
 
-    def _start(self, bridge: HostBridge, name: str = "FMMForce", group: int = 0) -> None:
-        self._bridge, self._is_view = bridge, False
-        self._declares_parameters = True  # to its Contexts; False: another force does
-        self._name, self._group = name, group
-        bridge.handles.add(self)
-
     def __dir__(self) -> list[str]:
         """The public names, without what SWIG adds."""
         return [name for name in super().__dir__() if name[0] != "_" and name not in SWIG_NAMES]
@@ -143,83 +117,6 @@ class FMMForce(_PythonForce):
             f"FMMForce({self.getNumParticles()} particles, {self.getNumExclusions()} exclusions, "
             f"{self._definition.boundary.name}, {', '.join(given)})"
         )
-
-    # the C++ object
-
-    @property
-    def this(self):
-        """SWIG's handle of the C++ object, which is created on first use.
-
-        A PythonForce is immutable. A change while Python still owns the object therefore discards
-        it (:meth:`_edited`). OpenMM reads ``thisown`` before a System or another force takes
-        ownership.
-        """
-        handle = self.__dict__.get("this")
-        if handle is None:
-            callbacks.prepare(self._definition.options)
-            defaults = dict(self._definition.global_parameters) if self._declares_parameters else {}
-            built = openmm.PythonForce(self._bridge, {REVISION: 0.0, **defaults})
-            built.setUsesPeriodicBoundaryConditions(not self._definition.boundary.is_open)
-            built.setName(self._name)
-            built.setForceGroup(self._group)
-            handle = self.__dict__["this"] = built.this
-        return handle
-
-    @property
-    def thisown(self):
-        """Whether Python owns the C++ object."""
-        return self.this.own()
-
-    @thisown.setter
-    def thisown(self, flag):
-        self.this.own(flag)
-
-    @property
-    def _definition(self) -> Definition:
-        return self._bridge.definition
-
-    @property
-    def _is_taken(self) -> bool:
-        """Whether a System or another force owns the C++ object or may come to own it."""
-        handle = self.__dict__.get("this")
-        return handle is not None and (self._is_view or not handle.own())
-
-    def _removed(self, system: openmm.System, index: int) -> None:
-        """Remove the force from the System that owns it. All handles then belong to Python
-        again."""
-        name, group = self.getName(), self.getForceGroup()
-        handles, bridge = list(self._bridge.handles), HostBridge(self._definition)
-        system.removeForce(index)
-        self._definition.original = None
-        for handle in handles:
-            handle.__dict__.pop("this", None)
-            handle._start(bridge, name, group)
-
-    def _edited(self) -> None:
-        """Apply a change of the definition to the C++ object."""
-        if "this" not in self.__dict__:
-            return
-        callbacks.changed()
-        if self._is_taken:
-            if not replace_pickle(self, pickle.dumps(self._bridge)):
-                warnings.warn(
-                    "this build of OpenMM does not let an FMMForce change once a System owns it: "
-                    "the change acts in Contexts, but XML and copies of the System will lack it",
-                    stacklevel=3,
-                )
-        else:
-            self._name, self._group = self.getName(), self.getForceGroup()
-            del self.__dict__["this"]
-
-    def _restructured(self) -> None:
-        self._edited()
-        if not self._bridge.is_current:
-            warnings.warn(
-                "an FMMForce was given other particles or exclusions after a Context had used it: "
-                "Contexts of this System keep the old ones; make a Context of "
-                "copy.deepcopy(system) for the new ones",
-                stacklevel=3,
-            )
 
     # particles
 
@@ -420,219 +317,6 @@ class FMMForce(_PythonForce):
             "an FMMForce acts on all particles: give charge 0 to those it should leave out"
         )
 
-    # Contexts
-
-    def updateParametersInContext(self, context: openmm.Context) -> None:
-        """Copy the charges and parameter offsets of the force to a Context.
-
-        ``reinitialize(preserveState=True)``, ``setState``, ``loadState`` and ``loadCheckpoint``
-        restore the charges of the last update. If charges were set since, call this again.
-
-        Raises:
-            ValueError: the Context's System does not own this force, or did not when the Context
-                was created; or the number of particles or the exclusions have changed.
-        """
-        self._require_in(context, "updateParametersInContext")
-        if not self._bridge.is_current:
-            raise ValueError(
-                "updateParametersInContext: the numbers of particles and the exclusions of an "
-                "FMMForce must not change once a Context uses it; the Context keeps its parameters"
-            )
-        particles = context.getSystem().getNumParticles()
-        if self.getNumParticles() != particles:
-            raise ValueError(
-                "updateParametersInContext: the FMMForce must have one particle for each of the "
-                f"System's {particles}, got {self.getNumParticles()}; "
-                "the Context keeps its parameters"
-            )
-        values = dict(context.getParameters())
-        found = [
-            self._bridge if is_self else bridge_of(force)
-            for force, is_self in self._python_forces_in(context)
-        ]
-        bridges = [bridge for bridge in found if bridge is not None]
-        others = [bridge for bridge in bridges if bridge is not self._bridge]
-        lost = [bridge for bridge in others if bridge.snapshots.has_dropped(values[REVISION])]
-        kept = [bridge for bridge in bridges if bridge not in lost]
-        sent = [
-            self._definition.parameters if bridge is self._bridge else bridge.parameters_in(values)
-            for bridge in kept
-        ]
-        revision = revision_of(sent)
-        for bridge, parameters in zip(kept, sent, strict=True):
-            bridge.snapshots.add(revision, parameters, context)
-        for bridge in lost:  # until it is updated as well
-            bridge.snapshots.drop(revision)
-        context.setParameter(REVISION, revision)
-
-    def getFMMParametersInContext(self, context: openmm.Context) -> dict:
-        """Parameters in use at the box vectors of a Context.
-
-        Returns:
-            The fields of :class:`fmm_openmm.FMMParameters`, then ``backend``, ``bridge`` and
-            ``bridge_reason``, ``lennard_jones`` ("sites" or "openmm") and ``lennard_jones_reason``.
-
-        Raises:
-            OpenMMException: the Context has no positions yet, on which the parameters may depend.
-        """
-        self._require_in(context, "getFMMParametersInContext")
-        state = _state(context)
-        box_vectors = state.getPeriodicBoxVectors(asNumpy=True)._value
-        positions = state.getPositions(asNumpy=True)._value
-        session, reason = callbacks.status(self._bridge, context)
-        if session is not None:
-            parameters, backend, bridge = (
-                session.parameters_for(box_vectors, positions),
-                "cuda",
-                "native",
-            )
-        else:
-            parameters, backend = self._bridge.in_use(
-                positions, box_vectors, dict(state.getParameters())
-            )
-            bridge = "host"
-        pairs, pairs_reason = pair_choice.status(context)
-        return asdict(parameters) | {
-            "backend": backend,
-            "bridge": bridge,
-            "bridge_reason": reason,
-            "lennard_jones": pairs,
-            "lennard_jones_reason": pairs_reason,
-        }
-
-    def getPotentialsInContext(self, context: openmm.Context) -> np.ndarray:
-        """The electrostatic potential at every particle, due to all particles that are not
-        excluded, all periodic images and the background. It is the derivative of the force's energy
-        with respect to the charge of the particle.
-
-        Returns:
-            shape (n,), kJ/mol/e.
-        """
-        return self._evaluate(context, "getPotentialsInContext")[1]
-
-    def getEnergyParameterDerivativesInContext(self, context: openmm.Context) -> dict[str, float]:
-        """The derivative of this force's energy with respect to each of its global parameters.
-
-        ``{name: sum_i scale_i * potential_i}``, kJ/mol per unit of the parameter, without the
-        contribution of exception parameter offsets of a NonbondedForce.
-        """
-        parameters, potentials = self._evaluate(context, "getEnergyParameterDerivativesInContext")
-        return parameters.derivatives(potentials)
-
-    def getStateEnergiesInContext(
-        self,
-        context: openmm.Context,
-        states: Sequence[Mapping[str, float]],
-        derivatives: bool = False,
-    ) -> Any:
-        r"""The energy of this force in each of K states, which are values of global parameters, at
-        the positions of a Context, from one evaluation.
-
-        .. math:: E = \tfrac12 v^T G v, \quad v = (1, \lambda_1, \dots, \lambda_S), \quad
-                  \frac{\partial E}{\partial \lambda_s} = (G v)_s
-
-        G holds the interaction energies of S + 1 sets of charges: those at zero parameters, and the
-        charge scales of each of the S parameters that differ between states (of all parameters with
-        ``derivatives``). The solver of the host bridge computes them on every platform.
-        :func:`fmm_openmm.state_energies` adds the other forces of the System.
-
-        Args:
-            context: with positions.
-            states: for each state ``{name: value}``. Parameters that are not named keep the values
-                of the Context.
-            derivatives: also return the derivatives.
-
-        Returns:
-            energies, shape (K,), kJ/mol; with ``derivatives`` a tuple of these and
-            ``{name: array}`` for each global parameter of this force, shape (K,), kJ/mol per unit
-            of the parameter, as :meth:`getEnergyParameterDerivativesInContext` gives it.
-
-        Raises:
-            ValueError: a parameter is unknown or a value is not finite; or the Context does not
-                use this force.
-            TypeError: ``states`` is not a sequence of dictionaries of numbers.
-        """
-        self._require_in(context, "getStateEnergiesInContext")
-        full, values = read_states(context, states)
-        parameters = self._bridge.parameters_in(values)
-        energies, slopes = quadratic_energies(
-            parameters,
-            full,
-            lambda sets: self._compute(context, charges=sets, fields=False).matrix,
-            derivatives,
-        )
-        by_name = dict(zip(parameters.names, slopes.T, strict=True))
-        return (energies, by_name) if derivatives else energies
-
-    def getVirialInContext(self, context: openmm.Context) -> np.ndarray:
-        r"""The virial of this force at the positions of a Context.
-
-        .. math:: W_{ij} = -\frac{\partial U}{\partial e_{ij}} \quad\text{for}\quad
-                  x_i \to x_i + e_{ij} x_j
-
-        The strain e moves all particles and the box vectors. The virial is symmetric, and its trace
-        is the energy. Divided by the volume, it is the force's part of the pressure tensor of
-        atoms; :func:`fmm_openmm.pressure_tensor` adds all other forces. The solver of the host
-        bridge computes it on every platform.
-
-        Args:
-            context: with positions.
-
-        Returns:
-            shape (3, 3), kJ/mol.
-
-        Raises:
-            ValueError: the Context does not use this force, or there are no periodic boundary
-                conditions.
-        """
-        self._require_in(context, "getVirialInContext")
-        if not self.usesPeriodicBoundaryConditions():
-            raise ValueError("getVirialInContext: the FMMForce has no periodic boundary conditions")
-        return self._compute(context, virial=True).virial
-
-    def _evaluate(self, context: openmm.Context, method: str):
-        self._require_in(context, method)
-        session, _ = callbacks.status(self._bridge, context)
-        potentials = session and session.potentials(context)
-        if potentials is None:
-            potentials = self._compute(context).potentials
-        return self._bridge.parameters_in(dict(context.getParameters())), potentials
-
-    def _compute(self, context: openmm.Context, **quantities) -> Any:
-        """The result of the host bridge's solver for a Context, with keywords of
-        :meth:`CoulombSolver.compute`, on which the type of the result depends."""
-        state = _state(context)
-        return self._bridge.evaluate(
-            state.getPositions(asNumpy=True)._value,
-            state.getPeriodicBoxVectors(asNumpy=True)._value,
-            dict(state.getParameters()),
-            **quantities,
-        )
-
-    def _require_in(self, context: openmm.Context, method: str) -> None:
-        if not isinstance(context, openmm.Context):
-            raise TypeError(f"`context` must be an openmm.Context, got {type(context).__name__}")
-        if not any(is_self for _, is_self in self._python_forces_in(context)):
-            raise ValueError(
-                f"{method}: this FMMForce is not part of the Context's System; for a copy of the "
-                "System, or a force inside another one, "
-                "take the FMMForce from find_fmm(system) or FMMForce.from_force(force)"
-            )
-        if REVISION not in context.getParameters():
-            raise ValueError(
-                f"{method}: this Context was made before the FMMForce was added: call "
-                "context.reinitialize(preserveState=True)"
-            )
-
-    def _python_forces_in(self, context: openmm.Context) -> list[tuple[openmm.PythonForce, bool]]:
-        """The PythonForces of the Context's System, each with whether it is this one."""
-        forces = [
-            force
-            for force in context.getSystem().getForces()
-            if isinstance(force, openmm.PythonForce)
-        ]
-        return [(force, int(force.this) == int(self.this)) for force in forces]
-
     # other constructors
 
     @classmethod
@@ -648,20 +332,13 @@ class FMMForce(_PythonForce):
             return force
         if not isinstance(force, openmm.Force):
             raise TypeError(f"`force` must be an openmm.Force, got {type(force).__name__}")
-        bridge = bridge_of(force) if isinstance(force, openmm.PythonForce) else None
+        bridge: Any = bridge_of(force) if isinstance(force, openmm.PythonForce) else None
         if bridge is None:
             raise ValueError(
                 "`force` must be an FMMForce, "
                 f"got {force.getName()!r} of type {type(force).__name__}"
             )
-        return cls._view(force, bridge)  # type: ignore[arg-type]  # a HostBridge
-
-    @classmethod
-    def _view(cls, force: openmm.PythonForce, bridge: HostBridge) -> "FMMForce":
-        made = cls.__new__(cls)
-        made._start(bridge)
-        made._is_view, made.__dict__["this"] = True, force.this
-        return made
+        return cls._view(force, bridge)
 
     @classmethod
     @suggests_keywords(like=Options)
@@ -753,12 +430,6 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
         if isinstance(force, openmm.PythonForce)
     ]
     return [FMMForce._view(force, bridge) for force, bridge in bridges if bridge is not None]
-
-
-def _state(context: openmm.Context) -> openmm.State:
-    """State with positions, box vectors and global parameters; OpenMM's error without positions."""
-    context.getState(energy=True, groups=0)
-    return context.getState(positions=True, parameters=True)
 
 
 def boundary_for(nonbonded_force: openmm.NonbondedForce, name: str | None) -> Boundary:
