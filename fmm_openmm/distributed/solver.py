@@ -237,8 +237,8 @@ class DistributedSolver:
         if examine:
             everywhere = comm.gather(fields)
         charged = self._charges != 0.0
-        weights, vectors = self._charges[charged] ** 2, fields[charged]
-        squares = np.einsum("ij,ij->i", vectors, vectors)
+        weights = self._charges[charged] ** 2
+        squares = np.einsum("ij,ij->i", fields, fields)[charged]
         sums = comm.gather(
             (float(weights @ squares), float(weights @ (squares * np.sqrt(squares))))
         )

@@ -24,6 +24,15 @@ from fmm_openmm.backends.cpu.lattice import convolve, transform, transform_back
 from fmm_openmm.backends.cpu.lattice_work import lattice_work
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
+from fmm_openmm.backends.cpu.share import (
+    add,
+    collect,
+    count_partners,
+    fill_partners,
+    list_links,
+    mark_particles,
+    mark_partners,
+)
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows
@@ -81,6 +90,7 @@ class DistributedStages(CpuStages):
 
     def __init__(self, comm, specification: Specification, charges: np.ndarray, links: Links):
         super().__init__(specification)
+        prepare(kernels_in("share"), self.dtype)
         self._comm, self.given_charges = comm, charges
         here = links.rank == comm.rank
         self._links_here, self._links_away = links.where(here), links.where(~here)
@@ -111,12 +121,15 @@ class DistributedStages(CpuStages):
         Args:
             owned: for each rank which particles of this one have parts in its boxes.
         """
-        results = np.column_stack([potentials, fields])
-        blocks = [results[block][self._is_own[block]] for block in self._blocks]
-        total = np.zeros((len(self.given_charges), 4))
-        for mine, part in zip(owned, exchange_rows(self._comm, blocks), strict=True):
-            total[mine] += part
-        return total[:, 0].copy(), total[:, 1:].copy()
+        own, blocks = np.flatnonzero(self._is_own), []
+        for mine in np.split(own, np.searchsorted(own, self._offsets[1:-1])):
+            blocks.append(np.empty((len(mine), 4)))
+            collect(mine, potentials, fields, blocks[-1])
+        n = len(self.given_charges)
+        totals = np.zeros(n), np.zeros((n, 3))
+        for mine, rows in zip(owned, exchange_rows(self._comm, blocks), strict=True):
+            add(mine, rows, *totals)
+        return totals
 
     def _distribute(
         self, positions: np.ndarray, width: float
@@ -132,30 +145,25 @@ class DistributedStages(CpuStages):
         if not self._boxes:
             self._share_boxes(np.bincount(box, minlength=self.lattice.size))
         self._sent = len(box)
-        particle = np.repeat(np.arange(len(positions)), np.diff(first))
         owned, wanted = np.zeros((2, comm.size, len(positions)), bool)
-        owned[self._owner[box], particle] = True
-        for needed, near in zip(wanted, self._near, strict=True):
-            needed[particle[near[box]]] = True
-        for needed, mine in zip(wanted, owned, strict=True):
-            needed[self._links_here.partner[mine[self._links_here.particle]]] = True
+        mark_particles(first, box, self._owner, self._near, owned, wanted)
+        here = self._links_here
+        mark_partners(here.particle, here.partner, owned, wanted)
         owner, asked, requests = self._ask_for_partners(owned, wanted)
-        sent = owned | wanted
-        places = np.cumsum(sent, 1, np.int32) - np.int32(1)  # among those sent to each rank
+        places = np.cumsum(wanted, 1, np.int32) - np.int32(1)  # among those sent to each rank
         answers = exchange(comm, [places[tuple(block.T)] for block in requests])
         away = np.column_stack(
             [places[owner, asked.particle], asked.rank, np.concatenate(answers)]
         ).astype(np.int32)
         partners = []
         for rank, (mine, place) in enumerate(zip(owned, places, strict=True)):
-            kept = self._links_here.where(mine[self._links_here.particle])
-            here = np.column_stack([place[kept.particle], kept.rank, place[kept.partner]])
-            partners.append(np.concatenate([here, away[owner == rank]], dtype=np.int32))
+            links = np.full((np.count_nonzero(mine[here.particle]), 3), comm.rank, np.int32)
+            list_links(here.particle, here.partner, mine, place, links)
+            partners.append(np.concatenate([links, away[owner == rank]]))
         rows = np.column_stack([positions, self.given_charges])
-        received = exchange_rows(comm, [rows[copied] for copied in sent])
-        offsets = np.cumsum([0, *map(len, received)])
-        self._blocks = [slice(*pair) for pair in pairwise(offsets.tolist())]
-        self._exclude(exchange_rows(comm, partners), offsets)
+        received = exchange_rows(comm, [rows[sent] for sent in wanted])
+        self._offsets = np.cumsum([0, *map(len, received)])
+        self._exclude(exchange_rows(comm, partners))
         copies = np.concatenate(received)
         self._is_own = np.zeros(len(copies), bool)
         self.charges = np.ascontiguousarray(copies[:, 3])
@@ -186,24 +194,23 @@ class DistributedStages(CpuStages):
             wanted[rank, partner] = True
         return owner, asked, requests
 
-    def _exclude(self, partners: list[np.ndarray], offsets: np.ndarray) -> None:
+    def _exclude(self, partners: list[np.ndarray]) -> None:
         """Make the lists of partners, each of which begins with the particle itself.
 
         Args:
             partners: from each rank the place of a particle among those that it has sent, the rank
                 that has sent the partner, and the place of the partner, shape (k, 3).
-            offsets: number of the first copy from each rank and, last, of all copies.
         """
-        first, rank, second = np.concatenate(partners).T
-        particle = first + np.repeat(offsets[:-1], [len(block) for block in partners])
-        order = np.argsort(particle, kind="stable")
-        everyone = np.arange(offsets[-1] + 1)
-        self.partner_start = everyone.copy()
-        self.partner_start[1:] += np.cumsum(np.bincount(particle, minlength=offsets[-1]))
-        self.partner = np.empty(self.partner_start[-1], np.int64)
-        self.partner[self.partner_start[:-1]] = everyone[:-1]
-        entry = np.arange(1, len(order) + 1) + particle[order]
-        self.partner[entry] = (second + offsets[rank])[order]
+        offsets = self._offsets
+        start, everyone = np.zeros(offsets[-1] + 1, np.int64), np.arange(offsets[-1])
+        start[1:] = 1
+        for links, offset in zip(partners, offsets.tolist(), strict=False):
+            count_partners(links, offset, start)
+        self.partner_start = np.cumsum(start)
+        self.partner, end = np.empty(self.partner_start[-1], np.int64), self.partner_start[:-1] + 1
+        self.partner[end - 1] = everyone
+        for links, offset in zip(partners, offsets.tolist(), strict=False):
+            fill_partners(links, offset, offsets, end, self.partner)
 
     def _share_boxes(self, numbers: np.ndarray) -> None:
         """Share the boxes among the ranks, given the number of this rank's parts in each."""
@@ -218,7 +225,8 @@ class DistributedStages(CpuStages):
         mine = np.packbits(self._near_boxes(self._boxes[comm.rank]))
         packed = np.empty((comm.size, len(mine)), np.uint8)
         comm.Allgather(mine, packed)
-        self._near = np.unpackbits(packed, axis=1, count=size).astype(bool)
+        near = np.unpackbits(packed, axis=1, count=size).astype(bool)
+        self._near = np.ascontiguousarray(near.T)
 
     def _near_boxes(self, own: slice) -> np.ndarray:
         """Whether each box is near one of a range of boxes, shape (boxes,)."""

@@ -11,9 +11,11 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cpu.compilation import _signature, compile_named
 from fmm_openmm.backends.cpu.direct import DirectSum
 from fmm_openmm.backends.cpu.threads import kernels_in, signatures
+from fmm_openmm.distributed import DistributedSolver
 from fmm_openmm.literature.treecode.cpu import Treecode
 from tests.systems import SKEWED
 
+NEEDS_MPI = "needs MPI: pip install 'fmm_openmm[mpi]'"
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -38,7 +40,20 @@ def test_declared_signatures_are_all_there_are():
     for dtype in DTYPES:
         DirectSum(q, pairs, dtype).evaluate(x)
         Treecode(q, pairs, dtype, 6, 0.5).evaluate(x)
-    for kernel in signatures:
+    check_declared(signatures.keys() - set(kernels_in("share")))
+
+
+def test_declared_signatures_of_many_ranks():
+    comm = pytest.importorskip("mpi4py.MPI", reason=NEEDS_MPI).COMM_SELF
+    x, q = np.random.default_rng(3).random((400, 3)), np.resize([1.0, -1.0], 400)
+    pairs = np.array([[0, 1], [2, 5]])
+    DistributedSolver(comm, q, SKEWED, pairs, precision="single").compute(x @ SKEWED)
+    check_declared(kernels_in("share"))
+
+
+def check_declared(kernels):
+    """The kernels have been called, with declared types only."""
+    for kernel in kernels:
         assert kernel.signatures, kernel.py_func
         assert set(kernel.signatures) <= {_signature(kernel, dtype) for dtype in DTYPES}, (
             kernel.py_func
