@@ -110,14 +110,14 @@ class LennardJones:
         include[self.excluded[:, 0], self.excluded[:, 1]] = include[
             self.excluded[:, 1], self.excluded[:, 0]
         ] = False
-        images = np.zeros((1, 3), np.int64)
+        shifts = np.zeros((1, 3))
         if self.vectors is not None:
-            images = np.stack(np.meshgrid(*3 * [np.arange(-3, 4)], indexing="ij"), -1).reshape(
-                -1, 3
-            )
-            positions = positions - np.floor(positions @ np.linalg.inv(self.vectors)) @ self.vectors
-        for image in images:
-            shift = image @ self.vectors if self.vectors is not None else np.zeros(3)
+            inverse = np.linalg.inv(self.vectors)
+            positions = positions - np.floor(positions @ inverse) @ self.vectors
+            # of sites in the cell: distances between its faces are 1 / |column of the inverse|
+            most = np.ceil(reach * np.linalg.norm(inverse, axis=0)).astype(int)
+            shifts = [image - most for image in np.ndindex(*2 * most + 1)] @ self.vectors
+        for shift in shifts:
             d = positions[:, None] - positions[None] - shift
             near = include & ((d * d).sum(2) < reach**2)
             i, j = np.nonzero(near)

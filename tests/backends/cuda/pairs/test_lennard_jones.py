@@ -109,16 +109,13 @@ class Emulated:
 def liquid(vectors, n, seed=1, least=0.22):
     """Positions that keep a distance, in any image."""
     rng = np.random.default_rng(seed)
-    found = np.empty((0, 3))
-    images = (
-        np.stack(np.meshgrid(*3 * [np.arange(-1, 2)], indexing="ij"), -1).reshape(-1, 3) @ vectors
-    )
+    found = np.empty((0, 3))  # in units of the vectors
     while len(found) < n:
-        x = rng.uniform(size=3) @ vectors
-        d = found[:, None] - x + images if len(found) else np.full((1, 1, 3), 9.0)
-        if (d * d).sum(-1).min() > least**2:
+        x = rng.uniform(size=3)
+        d = (found - x - np.round(found - x)) @ vectors
+        if ((d * d).sum(1) > least**2).all():
             found = np.vstack([found, x])
-    return found + rng.integers(-2, 3, (n, 3)) @ vectors
+    return (found + rng.integers(-2, 3, (n, 3))) @ vectors
 
 
 def system(cell, n=230, types=3, excluded=True, seed=1, **limits):
