@@ -117,8 +117,8 @@ class Boundary:
         return points
 
     def images(self, differences: np.ndarray) -> np.ndarray:
-        """Numbers of cell vectors that take differences of coordinates along :meth:`vectors`,
-        shape (n, 3), to their nearest images."""
+        """The integer multiples of the cell vectors, shape (n, 3), to subtract from differences of
+        coordinates along :meth:`vectors`, shape (n, 3), to obtain their minimum images."""
         return np.rint(differences) * self.periodic
 
     def tree(self, points: np.ndarray) -> cKDTree:

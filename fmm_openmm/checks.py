@@ -224,7 +224,7 @@ def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np
     return array
 
 
-def check_choice(value, choices: tuple[str, ...], name: str) -> str:
+def check_choice(value, choices: tuple[str | None, ...], name: str) -> str:
     """``value`` if it is one of ``choices``, else a ``ValueError``."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")

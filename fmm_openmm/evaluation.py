@@ -185,7 +185,7 @@ class Evaluation:
 
         def queued():
             plan = self.planner.plan(None, cell)
-            evaluator: Any = self._evaluator_for(plan)
+            evaluator = self._evaluator_for(plan)
             evaluator = evaluator.with_virial if virial else evaluator
             evaluator.queue(fill, plan.boxes.width)
             return evaluator.run
@@ -203,14 +203,14 @@ class Evaluation:
             variant = self._variant("virial", self.charges, request, backend)
             return like(variant.with_virial(to_host(positions), cell), positions)
         result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
-        return replace(like(result, positions), volume=volume(cell))  # type: ignore[arg-type]
+        return replace(like(result, positions), volume=volume(cell))
 
     def at_points(self, positions, cell: np.ndarray, points, virial: bool) -> CoulombResult:
         """The result with potentials and fields at points, shape (m, 3), nm."""
         if self._stays_on_device(positions) and self._expands_at_points:
             return self._at_points_on_device(positions, cell, points, virial)
         x = check_positions(to_host(positions), self._count)
-        return like(self._at_points(x, cell, check_points(to_host(points)), virial), positions)  # type: ignore[return-value]
+        return like(self._at_points(x, cell, check_points(to_host(points)), virial), positions)
 
     def _at_points(
         self, positions: np.ndarray, cell, points: np.ndarray, virial: bool
@@ -223,7 +223,7 @@ class Evaluation:
             with EVALUATION:
                 plan = self.planner.plan(positions, cell)
                 width = plan.boxes.width
-                at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)  # type: ignore[attr-defined]
+                at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)
             largest = float(np.abs(self.charges).max())
             return result.with_points(at_points, width, largest)
         charges = np.concatenate([self.charges, np.zeros(len(points))])
@@ -260,7 +260,7 @@ class Evaluation:
         if self.backend != "cuda":  # the memory of the GPU did not suffice
             return self.at_points(positions, cell, points, virial)
         with EVALUATION:
-            evaluator: Any = self._evaluator_for(self.planner.plan(positions, cell))
+            evaluator = self._evaluator_for(self.planner.plan(positions, cell))
             evaluator = evaluator.with_virial if virial else evaluator
             potentials, fields = evaluator.compute_at(points)
         undefined = ~(abs(potentials) < np.inf)
@@ -273,7 +273,7 @@ class Evaluation:
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
             with EVALUATION:
                 plan = self.planner.plan(positions, cell)
-                evaluator: Any = self._evaluator_for(plan)
+                evaluator = self._evaluator_for(plan)
                 particles = evaluator.charge_sets(positions, plan.boxes.width, plan.boxes.origin)
             return DeviceCoulombMatrix(particles)
         positions = check_positions(to_host(positions), self._count)
@@ -335,7 +335,7 @@ class Evaluation:
             x, max_potential = self._in_boxes(plan, positions, cell)
             width, evaluator = plan.boxes.width, self._evaluator_for(plan)
             if virial:
-                potentials, fields, work = evaluator.evaluate_with_virial(x, width)  # type: ignore[attr-defined]
+                potentials, fields, work = evaluator.evaluate_with_virial(x, width)
             else:
                 potentials, fields = evaluator.evaluate(x, width)
             problem = self.planner.check_precision(self.charges, fields)
@@ -384,8 +384,8 @@ class Evaluation:
         """The result of a plan, on the device; NaN if a particle lies outside of a region."""
         boxes, evaluator = plan.boxes, self._evaluator_for(plan)
         if virial:
-            evaluator = evaluator.with_virial  # type: ignore[attr-defined]
-        found = evaluator.compute(positions, boxes.width, boxes.origin)  # type: ignore[attr-defined]
+            evaluator = evaluator.with_virial
+        found = evaluator.compute(positions, boxes.width, boxes.origin)
         return CoulombResult(*found)
 
     def _replanned(
@@ -413,7 +413,7 @@ class Evaluation:
             dtype = np.dtype(p.precision).type
             make = open_sum(self.backend, p.method)
             pairs = self.planner.problem.exclusions
-            self.evaluators[0] = make(self.charges, pairs, dtype, *p.settings)  # type: ignore[call-arg]
+            self.evaluators[0] = make(self.charges, pairs, dtype, *p.settings)
         return self.evaluators[0]
 
     def _checked(
@@ -452,7 +452,7 @@ class Evaluation:
         made = self.evaluators
         return [made[choice] for choice in self.planner.choices if choice in made]
 
-    def _evaluator_for(self, plan: Plan) -> Evaluator:
+    def _evaluator_for(self, plan: Plan) -> Any:
         """The stages for a plan: those made for its choice, else stages of a forgotten plan that
         can adopt its boxes, else new ones."""
         if plan.choice in self.evaluators:

@@ -15,12 +15,12 @@ from fmm_openmm.arrays import namespace
 
 
 class PlacedTerm(ABC):
-    """A term of particles at fixed positions; subclasses know its moments.
+    """A term of particles at fixed positions; subclasses define its moments.
 
     Args:
         positions: shape (n, 3), nm.
-        origin: of the coordinates in use, shape (3,), nm; None for the mean of the positions, which
-            rounding errors depend on.
+        origin: origin of the coordinates used internally, shape (3,), nm, on which rounding errors
+            depend; None for the mean of the positions.
     """
 
     def __init__(self, positions: Any, origin: Any = None):

@@ -241,8 +241,8 @@ class Stages(ABC):
         sources: Parts | None = None,
     ) -> None:
         """Add to ``out``, and to ``moment`` as in :meth:`exclusions`, the direct interactions of
-        each part with the parts in its near stencil, without those in ``near``. The latter are
-        ``sources`` if these are given."""
+        each part with the parts in its near stencil, except those in ``near``. With ``sources`` the
+        parts in the near stencil are those of ``sources``."""
 
     @abstractmethod
     def gather(self, parts: Parts, out: Accumulator) -> tuple[np.ndarray, np.ndarray]:

@@ -46,7 +46,7 @@ class SumParameters:
 
     @property
     def settings(self) -> tuple:
-        """Arguments of the method after charges, exclusions and type."""
+        """Arguments of the method that follow charges, exclusions and dtype."""
         return () if self.method == "direct" else (self.order, self.theta)
 
 

@@ -1,8 +1,9 @@
 // trace: the coefficients of the trace term (fmm_openmm/expansions/background.py),
 //
-//     c_k Q of x_k^2,   -2 c_k D_k of x_k,   sum_k c_k S_k
+//     c_k Q of x_k^2,   -2 c_k D_k of x_k,   the constant sum_k c_k S_k
 //
-// Q and D are the moments at k = 0; the constant is summed over the blocks of p2m.
+// from the charge Q, the dipole moment D and the second moments S_k about the boxes' centres. Q and
+// D are the spectrum of the moments at wave vector 0; p2m leaves a partial sum of S_k per block.
 //
 // A block for each set of charges. Bound by latency, and concurrent with the convolution.
 #include "common/types.cuh"

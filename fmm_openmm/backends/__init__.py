@@ -63,8 +63,8 @@ def open_sum(backend: str, method: str) -> type[OpenSum]:
 
 
 def turn(vectors, axes: np.ndarray):
-    """``vectors @ axes`` of vectors, shape (..., 3), floating-point, on the host or on a GPU, where
-    they stay.
+    """The product ``vectors @ axes`` for floating-point vectors, shape (..., 3), on the host or on
+    a GPU; it is computed where the vectors are.
 
     Args:
         axes: shape (3, 3), on the host.

@@ -101,7 +101,8 @@ def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
 
 
 def group_cycles(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """V and d: boxes are the same if their ``index @ V mod d`` is.
+    """V and d of the group of boxes: two indices denote the same box if their ``index @ V mod d``
+    are equal.
 
     Neighbours along the first axis are neighbours in the last cycle wherever that is possible, then
     those along the second in the one before; what is left is made of compact cycles. A rectangular

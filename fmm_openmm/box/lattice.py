@@ -120,7 +120,7 @@ class BoxLattice:
 
     @property
     def cell(self) -> np.ndarray:
-        """Periodic cell vectors, box widths, shape (3, 3)."""
+        """Periodic cell vectors, shape (3, 3), box widths."""
         return self.counts @ self.boxes
 
     @property
@@ -130,23 +130,23 @@ class BoxLattice:
 
     @property
     def gap(self) -> float:
-        """Distance of a box's nearest images that are not boxes of the lattice, box widths:
-        there are none."""
+        """Distance from a box to the nearest image of a box that is not itself a box of the
+        lattice, box widths; infinite, because all images are boxes of the lattice."""
         return np.inf
 
     @property
     def images(self) -> np.ndarray:
-        """Displacements of these images, shape (m, 3), box widths."""
+        """Displacements of images that are not boxes of the lattice, shape (m, 3), box widths."""
         return np.empty((0, 3))
 
     @property
     def neighbours(self) -> float:
-        """Mean number of near boxes that a box has."""
+        """Mean number of near boxes per box, the box itself included."""
         return len(self.near)
 
     def occurring(self, offsets: np.ndarray) -> np.ndarray:
-        """The offsets, of the given (m, 3), by which two boxes can lie apart: all of them, as every
-        box has images everywhere."""
+        """Those of the offsets, shape (m, 3), that occur between two boxes: all, because every
+        offset from a box leads to an image of a box."""
         return offsets
 
     @cached_property
@@ -223,12 +223,13 @@ class BoxLattice:
 
     @property
     def padded(self) -> tuple[bool, bool, bool]:
-        """Along which axes boxes have no images among the boxes."""
+        """Along which axes the lattice is padded with empty boxes, so that none of its boxes is an
+        image of another."""
         return (False, False, False)
 
     @property
     def is_padded(self) -> bool:
-        """Whether there is such an axis."""
+        """Whether the lattice is padded along any axis."""
         return any(self.padded)
 
     @property

@@ -30,7 +30,7 @@ class PaddedLattice(BoxLattice):
             multiples of ``2^levels``.
         levels: levels above this lattice, up to the root grid, the one whose lengths are chosen;
             the others follow it.
-        cell: periodic cell vectors in reduced form, box widths, shape (3, 3), whatever their
+        cell: periodic cell vectors in reduced form, shape (3, 3), box widths, whatever their
             relation to the boxes along padded axes.
         padded: the axes along which the boxes are padded with empty ones.
         boxes: box vectors over the mean box width, shape (3, 3), determinant 1.
@@ -84,12 +84,13 @@ class PaddedLattice(BoxLattice):
 
     @property
     def padded(self) -> tuple[bool, bool, bool]:
-        """Along which axes boxes have no images among the boxes."""
+        """Along which axes the lattice is padded with empty boxes, so that none of its boxes is an
+        image of another."""
         return self._padded
 
     @property
     def cell(self) -> np.ndarray:
-        """Periodic cell vectors, box widths, shape (3, 3); infinite along axes without images."""
+        """Periodic cell vectors, shape (3, 3), box widths; infinite along axes without images."""
         return self._cell
 
     @property
@@ -100,14 +101,15 @@ class PaddedLattice(BoxLattice):
 
     @cached_property
     def gap(self) -> float:
-        """Distance of the nearest image of a box of the span from another, box widths."""
+        """Distance from a box of the span to the nearest image of another that is not itself a box
+        of the lattice, box widths."""
         beyond = np.maximum(np.abs(self._shifts) - (self.span - 1), 0.0)
         return float(np.linalg.norm(beyond, axis=1).min(initial=np.inf))
 
     @property
     def images(self) -> np.ndarray:
-        """Displacements of the images up to `DISTANT` box widths farther than the nearest, shape
-        (m, 3), box widths."""
+        """Displacements of the images that are not boxes of the lattice, up to `DISTANT` box widths
+        farther than the nearest, shape (m, 3), box widths."""
         found = (
             self._shifts[:, None] + index_grid(1 - self.span, self.span).reshape(-1, 3)
         ).reshape(-1, 3)
@@ -121,18 +123,20 @@ class PaddedLattice(BoxLattice):
 
     @property
     def _shifts(self) -> np.ndarray:
-        """Displacements of the nearest of these images, shape (k, 3), box widths."""
+        """Displacements of the images of a box in the nearest two cells along the axes of
+        :attr:`has_images`, shape (k, 3), box widths."""
         ranges = [range(-2, 3) if images else range(1) for images in self.has_images]
         numbers = np.array(list(product(*ranges)))
         return numbers[numbers.any(1)] @ self.boundary.vectors(self.cell)
 
     @property
     def neighbours(self) -> float:
-        """Mean number of near boxes that a box of the span has."""
+        """Mean number of near boxes per box of the span, the box itself included."""
         share = np.where(self.padded, 1.0 - np.abs(self.near) / self.span, 1.0)
         return float(np.maximum(0.0, share).prod(1).sum())
 
     def occurring(self, offsets: np.ndarray) -> np.ndarray:
-        """The offsets, of the given (m, 3), by which two boxes can lie apart."""
+        """Those of the offsets, shape (m, 3), that occur between two boxes of the span or their
+        images."""
         apart = (np.abs(offsets) < self.span) | ~np.array(self.padded)
         return offsets[apart.all(1)]

@@ -175,7 +175,7 @@ class Rotation:
     phi: float
 
     @classmethod
-    def of(cls, shift: np.ndarray) -> "Rotation":
+    def from_shift(cls, shift: np.ndarray) -> "Rotation":
         x, y, z = map(float, shift)
         return cls(
             float(np.sqrt(x * x + y * y + z * z)),
@@ -261,19 +261,19 @@ class ByRotation:
     """Translations along z between rotations."""
 
     def m2m(self, moments, shift):
-        frame, order = Rotation.of(shift), order_of(moments)
+        frame, order = Rotation.from_shift(shift), order_of(moments)
         return frame.moments_back(
             _along_z(frame.moments(moments), lambda m: m2m_along_z(frame.r, order, m))
         )
 
     def m2l(self, moments, shift):
-        frame, order = Rotation.of(shift), order_of(moments)
+        frame, order = Rotation.from_shift(shift), order_of(moments)
         return frame.local_back(
             _along_z(frame.moments(moments), lambda m: m2l_along_z(frame.r, order, m))
         )
 
     def l2l(self, local, shift):
-        frame, order = Rotation.of(shift), order_of(local)
+        frame, order = Rotation.from_shift(shift), order_of(local)
         return frame.local_back(
             _along_z(frame.local(local), lambda m: m2m_along_z(frame.r, order, m).T)
         )

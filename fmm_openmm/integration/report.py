@@ -47,10 +47,14 @@ class Comparison:
     force_errors: np.ndarray = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, method: str, result: tuple, reference: tuple, least: float = 0.0) -> "Comparison":
-        """Compare two pairs of energy and forces (n, 3).
+    def from_results(
+        cls, method: str, result: tuple, reference: tuple, least: float = 0.0
+    ) -> "Comparison":
+        """Compare the result of a method with the reference.
 
         Args:
+            method: its name.
+            result, reference: energy, kJ/mol, and forces, shape (n, 3), kJ/mol/nm.
             least: RMS force, kJ/mol/nm, in place of a smaller one in the relative error.
         """
         (energy, forces), (exact_energy, exact_forces) = result, reference

@@ -124,7 +124,7 @@ def validate(
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
-    check_choice(reference, (None, *REFERENCE_NAMES), "reference")  # type: ignore[arg-type]
+    check_choice(reference, (None, *REFERENCE_NAMES), "reference")
     definition, nonbonded = electrostatics(system)
     structure = definition.structure.with_boundary(boundary)
     references = REFERENCES[structure.boundary]
@@ -149,7 +149,7 @@ def validate(
         positions = structure.unwrapped(positions, cell, neutralizer)
     pme_cell: Any = cell
     if slab:
-        pme_cell = vacuum_cell(positions, cell)  # type: ignore[arg-type]
+        pme_cell = vacuum_cell(positions, pme_cell)
     pme_terms = (DipoleTerm(slab_correction=True), *terms) if slab else terms
     if reference == "pme" and reference_cutoff(pme_cell) is None:
         widths = " x ".join(f"{width:g}" for width in np.diag(pme_cell))
@@ -175,8 +175,10 @@ def validate(
         parameters=solver.parameters,  # type: ignore[arg-type]
         reference=name,
         reference_energy=float(exact[0]),
-        fmm=Comparison.of(f"FMM {chosen.tolerance:g}", (fmm.energy, fmm.forces), exact, least),
-        pme=Comparison.of(*pme, exact, least) if isinstance(pme, tuple) else None,  # type: ignore[call-arg]
+        fmm=Comparison.from_results(
+            f"FMM {chosen.tolerance:g}", (fmm.energy, fmm.forces), exact, least
+        ),
+        pme=Comparison.from_results(*pme, exact, least) if isinstance(pme, tuple) else None,  # type: ignore[call-arg]
         backend=solver.backend,
         pme_left_out=pme if isinstance(pme, str) else None,
         error_norm=chosen.error_norm,
@@ -300,6 +302,6 @@ def _by_openmm(
     state = context.getState(energy=True, forces=True)
     energy, forces = state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
     for term in terms:
-        added, _, fields = term.at(positions, cell).evaluate(charges)  # type: ignore[arg-type]
+        added, _, fields = term.at(positions, cell).evaluate(charges)
         energy, forces = energy + float(added), forces + charges[:, None] * fields
     return energy, forces

@@ -104,7 +104,7 @@ def cover(
         if not grids:
             return None
     if not grids:
-        narrowest = np.diag(cell)[~padded].min()  # type: ignore[arg-type]
+        narrowest = np.diag(cell)[~padded].min()
         raise ValueError(
             f"`positions` span {extent[padded].max():.4g} nm along a direction without images, too "
             f"far for a cell of {narrowest:.4g} nm: remove particles that have escaped"

@@ -124,7 +124,8 @@ class Grid:
 def search(
     request: Request, grids: Iterable[Grid], load: Load, cost: CostModel
 ) -> list[tuple[float, FMMParameters]]:
-    """:func:`ranked` on the given grids; the precision must be resolved."""
+    """The candidates on the given grids with their seconds, cheapest first, as :func:`ranked` gives
+    them for all grids; the precision of the request must be resolved."""
     noise = np.array([_noise(request, smoothing, load, cost) for smoothing in request.smoothings])
     reachable = noise.min()
     if reachable > request.rounding_tolerance:

@@ -78,7 +78,7 @@ def test_turn_about_z(angle):
 
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_rotation_takes_the_shift_onto_the_z_axis(shift):
-    rotation, order = Rotation.of(np.array(shift)), 6
+    rotation, order = Rotation.from_shift(np.array(shift)), 6
     assert_equal_moments(
         rotation.moments(regular(np.array(shift), order)),
         regular(np.array([0, 0, rotation.r]), order),

@@ -72,7 +72,7 @@ def _p4_tables(shifts: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
 def _rotation_tables(shifts: np.ndarray, order: int) -> tuple:
     """Cosines and sines of m phi and m theta (k, 4, order + 1); the nonzero entries by row of J, of
     its transpose, and of the translation along z for every shift; the order."""
-    frames = [Rotation.of(shift) for shift in shifts]
+    frames = [Rotation.from_shift(shift) for shift in shifts]
     m, n = np.arange(order + 1), np.arange(2 * order + 1)
     rotations = np.array(
         [

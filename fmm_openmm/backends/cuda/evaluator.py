@@ -190,7 +190,7 @@ class CudaEvaluator(Evaluator):
         self._caller = caller
 
     def for_sets(self, sets: int, fields: bool) -> SetsRun:
-        """The program for so many sets of charges, with fields or without."""
+        """The program for a number of sets of charges, with fields or without."""
         key, kept = (sets, fields), self._for_sets
         if key not in kept:
             while len(kept) >= SETS_KEPT:

@@ -26,7 +26,7 @@ def kernel_folder() -> Path:
 
 @cache
 def kernel_files() -> dict[str, Path]:
-    """The kernel sources by name, which is theirs alone in all folders."""
+    """The kernel sources by name, which is unique among all folders."""
     return {path.stem: path for path in sorted(kernel_folder().rglob("*.cu"))}
 
 

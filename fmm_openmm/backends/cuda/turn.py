@@ -18,8 +18,8 @@ _TURN = cupy.ElementwiseKernel(
 
 
 def turn_on_device(vectors: cupy.ndarray, axes: np.ndarray) -> cupy.ndarray:
-    """``vectors @ axes`` of vectors, shape (..., 3), floating-point, without cuBLAS, which not
-    every machine with CuPy has.
+    """The product ``vectors @ axes`` for floating-point vectors, shape (..., 3), without cuBLAS,
+    which not every machine with CuPy has.
 
     Args:
         axes: shape (3, 3), on the host.

@@ -97,11 +97,16 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
 
 
 def transformed(sums: np.ndarray) -> np.ndarray:
-    """The operator of sums T over images (:mod:`fmm_openmm.expansions.operators`).
+    """The lattice operator from its terms T in real space, by a Fourier transform; formula in
+    :mod:`fmm_openmm.expansions.operators`.
 
     Args:
-        sums: at the slots of a lattice, shape (terms, d1, d2, d3), with terms of all orders up to
-            a degree.
+        sums: T, summed over images, at the slots of a lattice, shape (terms, d1, d2, d3); the terms
+            are those of all degrees up to a largest one.
+
+    Returns:
+        the transforms times (-1)^floor(l / 2) at the wave vectors of the half grid: real parts for
+        even degree l, imaginary parts for odd, shape (terms, d1, d2, d3 // 2 + 1).
     """
     terms, *lengths, last = sums.shape
     out = np.empty((terms, *lengths, last // 2 + 1))
@@ -144,7 +149,7 @@ def sums_by_column(
 
     Args:
         column: of every point, shape (n,).
-        columns: how many there are.
+        columns: number of columns.
         x: points, shape (n, 3).
         weight: of every point by degree, shape (top + 1, n).
         sums: as for :func:`fmm_openmm.expansions.operators.lattice_operator`.

@@ -74,7 +74,7 @@ def transformed(moments, shared):
     )
     b.macros(**{f"PADDED{axis}": 0 for axis in range(3)})
     b.macros(**{f"N{axis}": length for axis, length in enumerate(shape[::-1])})
-    fourier = Fourier.of(b)
+    fourier = Fourier.from_builder(b)
     fourier.forward(b)
     forward = len(b.program.steps)
     fourier.inverse(b)

@@ -97,7 +97,7 @@ def test_the_formula_equals_the_definition(name, deformed, order, radius, accura
     """Formula and definition agree, also in a strained cell, for which the tables were not made."""
     counts, boxes = LATTICES[name]
     lattice = lattice_of(counts, boxes, radius)
-    tables = OperatorTables.of(lattice, order, accuracy)
+    tables = OperatorTables.from_lattice(lattice, order, accuracy)
     if deformed:
         direction = (
             np.diag([-1.0, 1, -1])
@@ -122,7 +122,7 @@ def test_the_formula_equals_the_definition(name, deformed, order, radius, accura
 @pytest.mark.parametrize("name", LATTICES)
 def test_rows_are_consecutive(name):
     lattice = lattice_of(*LATTICES[name], 2.64)
-    offsets = OperatorTables.of(lattice, 4, 1e-5).offsets
+    offsets = OperatorTables.from_lattice(lattice, 4, 1e-5).offsets
     starts = np.flatnonzero(offsets[:, 3] & 2)
     assert {*range(0, len(offsets), OFFSET_TILE)} <= {*starts.tolist()}
     for row in np.split(offsets[:, :3], starts[1:]):

@@ -63,13 +63,13 @@ class Sites:
     """The sites of a System and their interaction, as far as a program depends on them.
 
     Attributes:
-        number: of sites.
-        types: of them, those with the same parameters.
-        partners: excluded pairs of sites, each from both sides.
+        number: number of sites.
+        types: number of types; the sites of a type have the same parameters.
+        partners: number of excluded partners of all sites, twice the number of excluded pairs.
         cutoff: nm; None for none.
         switching: distance from which the interaction is switched off, nm; None for none.
         box_vectors: shape (3, 3), nm; None in free space.
-        radius: of the list at first, nm.
+        radius: initial radius of the list, nm.
         deterministic: whether the order of sums may not depend on which thread comes first.
         entries, masked: longest lists of a cluster known so far; 0 before there are any.
         energies: elements of OpenMM's energy buffer.
@@ -96,8 +96,8 @@ class Sites:
         return 32 if self.number < FEW or self._are_long else 16
 
     def half(self, precision: str) -> bool:
-        """Whether lists hold every pair once: where they are long, unless the order of sums
-        matters, or their precision."""
+        """Whether lists hold every pair once instead of twice: if they are long, except in double
+        precision or if sums must be deterministic."""
         return (
             self.cutoff is not None
             and self._are_long
@@ -112,7 +112,7 @@ class Sites:
 
     @property
     def _are_long(self) -> bool:
-        """Whether lists are."""
+        """Whether the list of a cluster is long."""
         return self._expected > LONG
 
     @property
@@ -123,13 +123,13 @@ class Sites:
 
     @property
     def cells(self) -> int:
-        """Room for cells: two sites lie in one where water fills the box."""
+        """Capacity for cells: in a box filled with water a cell holds two sites."""
         return max(1024, 2 * self.number)
 
     @property
     def rows(self) -> int:
-        """Room for rows of cells along x: a third more than there are now,
-        but no more than sites."""
+        """Capacity for rows of cells along x: a third more than the present number, and at most
+        one per site."""
         if self.box_vectors is None:
             return max(64, self.number // 4)
         along = np.maximum(1.0, 2 * np.diag(self.box_vectors)[1:] / self.radius)
@@ -137,7 +137,7 @@ class Sites:
 
     @property
     def capacity(self) -> int:
-        """Room for sites, with rows filled up to whole clusters."""
+        """Capacity for sites, with rows padded to whole clusters."""
         most = (
             self.number + (CLUSTER - 1) * min(self.rows, self.number)
             if self.cutoff
@@ -147,19 +147,20 @@ class Sites:
 
     @property
     def clusters(self) -> int:
-        """Room for clusters."""
+        """Capacity for clusters."""
         return self.capacity // CLUSTER
 
     @property
     def list_length(self) -> int:
-        """Room for entries of a cluster: a quarter more than known, or than there are at the
-        density of the box."""
+        """Capacity for the entries of a cluster: a quarter more than the longest list known or, if
+        none is known, than the number expected at the density of the box."""
         step = 2 * self.lanes
         return -(-int(1.25 * (self.entries or self._expected) + step) // step) * step
 
     @property
     def masked_length(self) -> int:
-        """Room for entries with masks: itself, and excluded partners."""
+        """Capacity for the entries of a cluster that have masks: its own sites and excluded
+        partners."""
         return max(CLUSTER + (60 if self.partners else 0), int(1.25 * self.masked))
 
 

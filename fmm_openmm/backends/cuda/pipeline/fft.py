@@ -51,9 +51,9 @@ class Fourier:
     shared: int
 
     @classmethod
-    def of(cls, b: Builder) -> "Fourier":
-        """Adds the macros, the kernels and the table of roots of unity, powers of e^(2 pi i / D)
-        for each axis."""
+    def from_builder(cls, b: Builder) -> "Fourier":
+        """The transform of a builder's grids, after adding its macros, its kernels and the table of
+        roots of unity, powers of e^(2 pi i / D) for each axis, to the program."""
         self = cls(b.terms * b.sets, b.root.fft_shape, b.complex.itemsize, b.device.shared)
         b.table(
             "roots",
@@ -133,7 +133,7 @@ class Fourier:
 
     @property
     def pairs(self) -> int:
-        """Pairs of planes a block transforms, so many that its threads have work."""
+        """Pairs of planes that a block transforms: enough to keep its threads busy."""
         wanted = BUTTERFLY * self.threads // max(1, self.rows * self.shape[2])
         return max(1, min(wanted, self.shared // max(1, self.rows * self.row_bytes)))
 

@@ -20,7 +20,7 @@ MIRRORED_WARPS, MIRRORED_TILES = 8, 7
 
 def lattice_m2l(b: Builder) -> str:
     """Local expansions from the moments, and the sums of the trace term."""
-    fourier = Fourier.of(b)
+    fourier = Fourier.from_builder(b)
     half, shape = fourier.half, fourier.shape
     waves = int(np.prod(half))
     b.buffer("spectrum", (b.sets, b.terms, *half), b.complex)

@@ -27,7 +27,7 @@ WARP = 32
 
 
 def half_of(level: int) -> int:
-    """Boxes of the level above along an axis for one of the root grid."""
+    """Number of boxes of the level above along each axis per box of the root grid."""
     return 2 ** (level - 1)
 
 

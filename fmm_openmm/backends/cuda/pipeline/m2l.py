@@ -80,7 +80,7 @@ def m2l(b: Builder, tables: LevelTables, moments: str, local: str, level: int) -
 
 
 class ByRotation:
-    """``kernels/m2l_rotation.cu``."""
+    """M2L by rotation, O(p^3): the kernels of ``kernels/m2l_rotation.cu``."""
 
     def __init__(self, b: Builder, interactions: Interactions):
         self._interactions, (across, plane_of) = interactions, interactions.planes
@@ -160,7 +160,7 @@ class ByRotation:
 
 
 def at_least(b: Builder, name: str, slabs: int) -> None:
-    """A buffer of all levels, of the size that the largest needs."""
+    """Add a buffer that all levels share, or enlarge it to the given number of slabs."""
     before = b.program.buffers.get(name)
     b.buffer(name, (max(slabs, before.shape[0] if before else 0), b.terms, WARP), b.real)
 

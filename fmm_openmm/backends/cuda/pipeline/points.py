@@ -59,7 +59,7 @@ class PointsDescription(Description):
 
 
 def build_points(specification: Specification, device: Device, points: int) -> Program:
-    """The program of so many points among the particles of an evaluator without levels.
+    """The program for a number of points among the particles of an evaluator without levels.
 
     Raises:
         UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.

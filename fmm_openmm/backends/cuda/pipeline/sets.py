@@ -94,7 +94,7 @@ class SetsDescription(Description):
 
 
 def build_sets(specification: Specification, device: Device, sets: int, fields: bool) -> Program:
-    """The program of so many sets of charges, without levels below the root grid.
+    """The program for a number of sets of charges, without levels below the root grid.
 
     Raises:
         UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.

@@ -63,9 +63,9 @@ class OperatorTables:
         return int(np.prod(self.group[12:]))
 
     @classmethod
-    def of(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
-        """Tables for the lattice and all that are strained from the same boxes, with sums
-        truncated below ``accuracy`` of S at the nearest far boxes of these."""
+    def from_lattice(cls, lattice: BoxLattice, order: int, accuracy: float) -> "OperatorTables":
+        """Tables for the lattice and for every lattice that is strained from the same boxes. Sums
+        are truncated where terms fall below ``accuracy`` times S at the nearest far boxes."""
         images, boxes = 8 if mirrored(lattice) else 2, lattice.unstrained.boxes
         alpha, real_cut, cut = _split(2 * order, accuracy, lattice.unstrained.nearest_far, images)
         near_cut = np.linalg.norm(lattice.near @ boxes, axis=1).max() * (1 + 1e-9)
@@ -154,7 +154,7 @@ def _from_host(b: Builder) -> None:
 
 def build_operator(b: Builder, accuracy: float) -> None:
     """Steps that build the operator of a periodic cell, with sums truncated below ``accuracy``."""
-    tables = OperatorTables.of(b.root, b.order, accuracy)
+    tables = OperatorTables.from_lattice(b.root, b.order, accuracy)
     waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
     b.stage(SETUP, operator_weights=0, operator_terms=0)
     b.macros(OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE, MIRRORED=int(mirrored(b.root)))

@@ -22,7 +22,7 @@ def clears_counts_late(b: Builder, interface: Interface | None) -> bool:
 
 
 def clear_counts(b: Builder) -> None:
-    """After p2m, which reads the counts, and before the event "traced"."""
+    """Zero the counts after p2m, which reads them, and before the event "traced"."""
     b.wait("sorted", TRACE_SIDE)
     b.memset("count", TRACE_SIDE)
 

@@ -67,13 +67,14 @@ def virial(b: Builder, parts: Parts[str]) -> None:
 
 
 def strained(lattice: BoxLattice, generator: np.ndarray, sign: float) -> BoxLattice:
-    """The lattice a step along a generator."""
+    """The lattice after a strain of one step along a generator, in the direction of ``sign``."""
     return lattice.deformed(expm(sign * STEP * generator))
 
 
 def operator_program(lattice: BoxLattice, order: int, device: Device) -> Program:
-    """The set-up alone, in float64 and for the half grid: it leaves the operator of the lattice in
-    "parameters", which may be any that is :func:`strained` from this one, in "operator"."""
+    """A program that consists of the set-up, in float64 and for the half grid. It computes the
+    operator of the lattice in the buffer "parameters", which may be any that is :func:`strained`
+    from the given one, and leaves it in the buffer "operator"."""
     skewed = strained(lattice, GENERATORS[2:].sum(0), 1.0)
     b = Builder(skewed, order, 0.0, 1, np.float64, device)
     counts, near = lattice.counts, nearest_first(lattice)

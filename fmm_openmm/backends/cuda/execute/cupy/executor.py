@@ -124,7 +124,8 @@ class Run:
 
 
 def set_up(program: Program) -> Run:
-    """A program whose set-up is queued, and needs nothing that changes.
+    """A program on the current device, whose set-up, if it has one, is queued: for programs whose
+    set-up reads nothing that the caller has to fill in.
 
     Raises:
         MemoryError: device memory does not suffice.
