@@ -178,7 +178,7 @@ class Cylinders(Neutralization):
     Attributes:
         points: on the axes, shape (k, 3), nm.
         radii: shape (k,), nm; 0 for lines.
-        boundary: of the wire.
+        boundary: boundary of the wire.
     """
 
     points: np.ndarray

@@ -50,7 +50,7 @@ def njit(cache: bool = False, **options) -> Callable:
 
     Args:
         cache: store compiled code in the folder that Numba chooses.
-        options: of ``numba.njit``.
+        options: options of ``numba.njit``.
     """
     compiled = numba.njit(**options)
 

@@ -67,9 +67,9 @@ class PlacedTerm(ABC):
         """A :class:`fmm_openmm.results.CoulombResult`, or one of the oracle, with the term.
 
         Args:
-            result: of these positions without the term; its arrays are left as they are.
+            result: result for these positions without the term; its arrays are not changed.
             charges: shape (n,), e.
-            points: shape (m, 3), nm, where the result has potentials and fields, too.
+            points: shape (m, 3), nm, where the result also has potentials and fields.
         """
         xp = self._xp
         q = xp.asarray(charges, dtype=np.float64)

@@ -317,9 +317,10 @@ class OpenSum(ABC):
         pairs: excluded pairs, shape (k, 2).
         dtype: type of the arithmetic; differences of positions and sums over many particles have
             the accuracy of float64.
-        order: of a treecode only: order of the cells' moments.
-        theta: of a treecode only: the moments of a cell are used for a leaf if the corners of the
-            cell are at most ``theta`` times as far from its centre as any particle of the leaf.
+        order: order of the cells' moments, for a treecode only.
+        theta: opening criterion, for a treecode only: the moments of a cell are used for a leaf if
+            the corners of the cell are at most ``theta`` times as far from its centre as any
+            particle of the leaf.
 
     Attributes:
         charges: the charges, on the device of the method.

@@ -26,7 +26,7 @@ class FMMModel(ModelInterface):
         charges: the charge of each element by its atomic number, e; or a function of a state that
             returns charges, shape (n_atoms,), e. Results are not differentiable.
         tolerance, precision: as in :func:`fmm_openmm.torch.evaluate`.
-        device, dtype: of the tensors of the states.
+        device, dtype: device and dtype of the tensors of the states.
         compute_forces, compute_stress: what a result holds beside energies. A stress needs the
             virial.
 

@@ -39,7 +39,7 @@ def strip_units(value, dimension: str | None = None, name: str = "value"):
     Args:
         dimension: a unit of ``openmm.unit`` that a ``Quantity`` must be compatible with, such as
             "nanometer"; None for any.
-        name: of the argument, for the error.
+        name: name of the argument, for the error.
 
     Raises:
         ValueError: a ``Quantity`` of another dimension.

@@ -123,12 +123,12 @@ class Case:
     """A system whose steps are measured.
 
     Attributes:
-        name: of the system, for tables.
+        name: name of the system, for tables.
         sample: the system with PME at the user's cutoff.
         timestep: ps.
         exact: converged Coulomb forces of the sample or, if it consists of copies, of one copy,
             shape (n, 3), kJ/mol/nm; None to measure no force errors.
-        boundary: of the FMM.
+        boundary: boundary of the FMM.
     """
 
     name: str

@@ -89,8 +89,8 @@ def measure_cell(
 
     Args:
         atoms: number of atoms.
-        edge: of the periodic cube around the droplet, nm.
-        tolerance, backend: of the solver.
+        edge: edge of the periodic cube around the droplet, nm.
+        tolerance, backend: tolerance and backend of the solver.
     """
     cube, charges = water(round(np.cbrt(atoms / DENSITY), 1)), droplet(atoms)
     place = edge * np.eye(3)

@@ -150,8 +150,8 @@ def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: i
     Args:
         vectors: box vectors in reduced form, shape (3, 3), nm, or the edge of a cube.
         picoseconds: length of the equilibration.
-        cutoff: of the Lennard-Jones interaction, nm.
-        seed: of velocities and thermostat.
+        cutoff: cutoff of the Lennard-Jones interaction, nm.
+        seed: seed of velocities and thermostat.
     """
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     forcefield = app.ForceField("amber14/tip3p.xml")
@@ -183,7 +183,7 @@ def equilibrated(
     Args:
         positions: shape (n, 3), nm.
         picoseconds: length of the run.
-        seed: of velocities and thermostat.
+        seed: seed of velocities and thermostat.
         minimize: largest number of minimisation steps.
     """
     integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, 5.0, 0.002)

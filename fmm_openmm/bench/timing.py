@@ -52,7 +52,7 @@ def stage_seconds(stages: Stages, positions: np.ndarray, width: float) -> dict[s
     there are levels.
 
     Args:
-        stages: of a backend that computes on the host.
+        stages: stages of a backend that computes on the host.
         positions, width: see :func:`fmm_openmm.driver.evaluate`.
     """
     runs = []

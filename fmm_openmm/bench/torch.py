@@ -56,7 +56,7 @@ def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterato
         edges: numbers of ions along the edge, each even.
         tolerance: relative RMS force error that is asked for.
         device: "cpu" or "cuda".
-        dtype: of positions and charges.
+        dtype: dtype of positions and charges.
     """
     for edge in edges:
         x, q, box = salt(edge)

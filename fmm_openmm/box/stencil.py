@@ -8,7 +8,7 @@ def index_grid(low, high) -> np.ndarray:
     runs fastest.
 
     Args:
-        low, high: of the three axes, or one number for all.
+        low, high: bounds along the three axes, or one number for all.
     """
     axes = map(np.arange, np.broadcast_to(low, 3)[::-1], np.broadcast_to(high, 3)[::-1])
     return np.stack(np.meshgrid(*axes, indexing="ij")[::-1], -1)

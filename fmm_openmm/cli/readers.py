@@ -60,7 +60,7 @@ def _box(args, own, boundary: Boundary | None = None):
     else None.
 
     Args:
-        boundary: of the System, where ``--boundary`` does not give another.
+        boundary: boundary of the System, where ``--boundary`` does not give another.
     """
     if named := getattr(args, "boundary", None):
         boundary = Boundary.from_name(named)

@@ -28,10 +28,10 @@ def keep_rows(path: str, last: int, interval: int, names: list[str]) -> bool:
     is a log.
 
     Args:
-        path: of the log.
+        path: path of the log.
         last: the step.
         interval: steps between samples.
-        names: of the columns.
+        names: names of the columns.
 
     Raises:
         ValueError: the file is not a log with these columns.

@@ -397,7 +397,7 @@ class Log:
     """A CSV file of samples, which are written immediately.
 
     Args:
-        path: of the file.
+        path: path of the file.
         row: type of the samples, a dataclass.
         interval: steps between samples.
         restart: step from which a run continues: earlier rows are kept; None for a new run.

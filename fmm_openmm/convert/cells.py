@@ -85,7 +85,7 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
     Args:
         cell: any three independent rows, shape (3, 3). A left-handed cell has its c replaced by -c,
             which spans the same lattice.
-        name: of the cell, for the error.
+        name: name of the cell, for the error.
 
     Returns:
         turned: shape (3, 3), lower triangular with a positive diagonal,

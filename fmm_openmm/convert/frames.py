@@ -46,7 +46,7 @@ class Frame:
         Args:
             positions: shape (n, 3), nm.
             cell: any three vectors, shape (3, 3), nm; None or zeros for no cell.
-            name: of the cell, for errors.
+            name: name of the cell, for errors.
         """
         positions = positions.astype(np.float64)
         if cell is None or is_no_cell(cell):

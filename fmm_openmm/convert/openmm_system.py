@@ -201,7 +201,7 @@ def system_of_charges(
         exclusions: excluded pairs, shape (m, 2).
         exclusions_periodic: whether exclusions apply to nearest images.
         box_vectors: shape (3, 3), nm; None in free space.
-        mass: of each particle, dalton.
+        mass: mass of each particle, dalton.
     """
     system, force = openmm.System(), openmm.NonbondedForce()
     for charge in charges:

@@ -155,11 +155,11 @@ def estimate_error(
     ``smoothing``, which are broadcast against each other.
 
     Args:
-        distances: of the first far boxes, from :func:`far_distances`.
+        distances: distances of the first far boxes, from :func:`far_distances`.
         order: expansion order p.
         smoothing: half width of the transition regions, box widths.
         per_box: mean number of charged particles in a filled box.
-        deformation: of the boxes, from :func:`fmm_openmm.box.deformation`.
+        deformation: deformation of the boxes, from :func:`fmm_openmm.box.deformation`.
         ionic: from :func:`ionic_fraction`.
         charged: number of charged particles.
     """

@@ -140,7 +140,7 @@ class Parameters:
         return self._latest[key]
 
     def values(self, values) -> tuple[float, ...]:
-        """The value of each global parameter among values by name; else its default."""
+        """The value of each global parameter in a mapping by name, or its default."""
         return tuple(map(values.get, self.names, self.defaults))
 
     def slopes(self) -> np.ndarray:

@@ -55,19 +55,23 @@ class FramePlacement:
         periods = np.rint((moved - positions) @ np.linalg.inv(box))
         return cls(boundary, moved.mean(0) - np.rint(np.median(periods, axis=0)) @ box)
 
-    def place(self, positions: Any, box_vectors: Any) -> Any:
-        """Positions, shape (n, 3), nm; as they are without box vectors or if :attr:`boundary` is
-        not that of a slab or wire.
+    def place(self, positions: Any, box_vectors: Any) -> tuple[Any, Any]:
+        """Positions, shape (n, 3), nm, and box vectors, shape (3, 3), nm, of which those with
+        images are in reduced form. Without box vectors, and if :attr:`boundary` is not that of a
+        slab or wire, the positions are not changed.
 
         Raises:
-            ValueError: as :func:`fmm_openmm.box.unwrap` and
+            ValueError: as :func:`fmm_openmm.convert.cells.reduce_box`,
+                :func:`fmm_openmm.box.unwrap` and
                 :meth:`fmm_openmm.neutralization.Neutralization.place`.
         """
-        if not self.boundary.is_partial or box_vectors is None:
-            return positions
+        if box_vectors is None or self.boundary.is_open:
+            return positions, box_vectors
         box = reduce_box(box_vectors, self.boundary)
+        if not self.boundary.is_partial:
+            return positions, box
         moved = unwrap(to_host(positions), box, self.boundary)
         if self.neutralization is not None:
-            return self.neutralization.place(moved, box)
+            return self.neutralization.place(moved, box), box
         periods = np.rint((self.centre - moved.mean(0)) @ np.linalg.inv(box))
-        return moved + (periods * self.boundary.free) @ box
+        return moved + (periods * self.boundary.free) @ box, box

@@ -18,7 +18,6 @@ from fmm_openmm.arrays import to_host
 from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
-from fmm_openmm.convert.cells import reduce_box
 from fmm_openmm.evaluation import Evaluation
 from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.planning.boxes import Region
@@ -51,9 +50,9 @@ class FrameSolver:
 
     Args:
         solver: is left as it is.
-        positions: of the first frame, shape (n, 3), nm.
-        box_vectors: of the first frame, shape (3, 3), nm; None for those of the solver. Ignored
-            with an open boundary.
+        positions: positions of the first frame, shape (n, 3), nm.
+        box_vectors: box vectors of the first frame, shape (3, 3), nm; None for those of the solver.
+            Ignored with an open boundary.
         evaluate: what is done with each frame, ``evaluate(frame_solver, positions, box_vectors)``.
 
     Raises:
@@ -62,11 +61,10 @@ class FrameSolver:
 
     def __init__(self, solver: CoulombSolver, positions, box_vectors, evaluate: Evaluate):
         self._boundary, self._evaluate = Boundary.from_name(solver.boundary), evaluate
-        box_vectors = self._reduced(box_vectors)
         self._placement = FramePlacement.from_first(
             self._boundary, positions, box_vectors, solver.neutralization
         )
-        self._first = self._placement.place(positions, box_vectors), box_vectors
+        self._first = self._placement.place(positions, box_vectors)
         self._start(fresh_copy(solver))
 
     def _start(self, solver: CoulombSolver) -> None:
@@ -84,14 +82,7 @@ class FrameSolver:
 
     def evaluate(self, positions, box_vectors):
         """The result for a frame, as the function given at creation computes it."""
-        box_vectors = self._reduced(box_vectors)
-        return self._evaluate(self, self._placement.place(positions, box_vectors), box_vectors)
-
-    def _reduced(self, box_vectors) -> Any:
-        """Box vectors of a frame, those of images in reduced form; None for those of the solver."""
-        if box_vectors is None or self._boundary.is_open:
-            return box_vectors
-        return reduce_box(box_vectors, self._boundary)
+        return self._evaluate(self, *self._placement.place(positions, box_vectors))
 
     def compute(self, positions, box_vectors, **wanted) -> CoulombResult:
         """See :meth:`fmm_openmm.CoulombSolver.compute`."""

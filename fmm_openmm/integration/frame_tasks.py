@@ -134,7 +134,7 @@ class _Reading:
 
     Args:
         frames: to read.
-        box_vectors: of frames that have none, shape (3, 3), nm, or None.
+        box_vectors: box vectors of frames that have none, shape (3, 3), nm, or None.
 
     Attributes:
         fault: the error in reading it.
@@ -167,7 +167,7 @@ class Part:
     Attributes:
         rows: the results of frames, by their numbers.
         fault: the error that ended it.
-        number: of the frame that made the error; None if the executor did.
+        number: number of the frame that raised the error; None if the executor raised it.
     """
 
     rows: dict[int, Any] = field(default_factory=dict)
@@ -221,7 +221,7 @@ def make_solver(given: Given, first: Frame) -> CoulombSolver | Callable[[], Coul
         structure, arrays = definition.structure, (first.positions, first.box_vectors)
         neutralizer = definition.options.neutralizer(structure.boundary)
         placement = FramePlacement.from_first(structure.boundary, *arrays, neutralizer)
-        placed = placement.place(*arrays)
+        placed, _ = placement.place(*arrays)
         return structure.solver(definition.options, charges, cell, placed)
     if not callable(given):
         raise TypeError(
@@ -289,7 +289,7 @@ def evaluate_frames(recipe: bytes, threads: int | None, task: list[tuple]) -> Pa
     Args:
         recipe: as :func:`make_recipe` returns it.
         threads: as in :func:`fmm_openmm.analyse`.
-        task: of each frame its number, positions and box vectors.
+        task: number, positions and box vectors of each frame.
     """
     part = Part()
     with at_most_threads(threads):

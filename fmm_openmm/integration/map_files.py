@@ -17,7 +17,7 @@ def write_dx(path: Path, values: np.ndarray, origin, steps, title: str) -> None:
 
     Args:
         values: shape (nx, ny, nz).
-        origin: of the first point, shape (3,), Angstrom.
+        origin: position of the first point, shape (3,), Angstrom.
         steps: vectors from point to point along the axes, shape (3, 3), Angstrom.
         title: a comment, with the unit of the values.
     """
@@ -48,7 +48,7 @@ def write_cube(path: Path, values: np.ndarray, origin, steps, atoms, title: str)
 
     Args:
         values: shape (nx, ny, nz).
-        origin: of the first point, shape (3,), Bohr.
+        origin: position of the first point, shape (3,), Bohr.
         steps: vectors from point to point along the axes, shape (3, 3), Bohr.
         atoms: atomic numbers (n,), and positions (n, 3), Bohr.
         title: a comment, with the unit of the values.

@@ -61,8 +61,8 @@ class PotentialMap:
         values: at the points, shape (nx, ny, nz), kJ/mol/e. Point (i, j, k) lies at
             ``origin + i / nx * vectors[0] + j / ny * vectors[1] + k / nz * vectors[2]``.
         origin: shape (3,), nm.
-        vectors: of the region that the grid divides, shape (3, 3), nm, a row a vector: the mean box
-            vectors if the grid covers the periodic cell.
+        vectors: vectors of the region that the grid divides, shape (3, 3), nm, one per row: the
+            mean box vectors if the grid covers the periodic cell.
         frames: number of frames that ``values`` are a mean of.
     """
 
@@ -154,9 +154,9 @@ class _Grid:
     """Points that fill a region.
 
     Attributes:
-        counts: of points along the vectors.
+        counts: numbers of points along the vectors.
         origin: shape (3,), nm.
-        vectors: of the region, shape (3, 3), nm.
+        vectors: vectors of the region, shape (3, 3), nm.
         follows: which of them are box vectors, whose place those of a frame take, shape (3,).
     """
 
@@ -204,8 +204,8 @@ def potential_map(
     Args:
         frames, solver_or_system, executor, progress, threads: as in :func:`fmm_openmm.analyse`.
         spacing: largest distance of neighbouring points along the axes, nm.
-        origin: of the grid, shape (3,), nm; by default that of coordinates, and along directions
-            without images a margin below the particles.
+        origin: origin of the grid, shape (3,), nm; by default that of the coordinates, except along
+            directions without images, where it is ``margin`` below the lowest particle.
         vectors: edges of a region to cover in place of the cell, shape (3, 3), nm. The region is
             the same in all frames.
         margin: distance of the faces of the grid from the particles of the first frame along
@@ -299,7 +299,8 @@ def _covered(
     if boundary.fills_space:
         return vectors, np.zeros(3)
     arrays = first.positions, first.box_vectors
-    placed = FramePlacement.from_first(boundary, *arrays, solver.neutralization).place(*arrays)
+    placement = FramePlacement.from_first(boundary, *arrays, solver.neutralization)
+    placed, _ = placement.place(*arrays)
     positions = check_positions(to_host(placed), len(solver.charges))
     directions = np.eye(3) if boundary.is_open else free_directions(vectors, periodic)
     along = positions @ directions.T

@@ -80,8 +80,8 @@ def quadratic_energies(
 
     Returns:
         energies: shape (K,), kJ/mol.
-        derivatives: by each parameter of the force, shape (K, P), kJ/mol per unit of the
-            parameter; 0 where they were not needed.
+        derivatives: with respect to each of the P parameters of the force, shape (K, P), kJ/mol per
+            unit of the parameter; 0 where they were not needed.
     """
     values = np.array([parameters.values(state) for state in states], np.float64)
     values = values.reshape(len(states), len(parameters.names))

@@ -17,7 +17,7 @@ def vacuum_cell(positions: np.ndarray, cell: np.ndarray, vacuum: float = VACUUM)
     """A periodic cell of a slab whose third vector is normal to the others, shape (3, 3), nm.
 
     Args:
-        positions: of the whole slab, shape (n, 3), nm.
+        positions: positions of the whole slab, shape (n, 3), nm.
         cell: box vectors, shape (3, 3), nm, of which the third is replaced.
         vacuum: between slabs, over the longest period.
     """

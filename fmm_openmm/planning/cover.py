@@ -295,7 +295,7 @@ def _companions(
         points: positions from the lowest corner of the particles, along repeated axes along the
             vectors of the cell, shape (n, 3), nm.
         span: numbers of boxes, shape (3,).
-        heights: of the boxes, shape (3,), nm.
+        heights: heights of the boxes, shape (3,), nm.
         padded: the axes along which the boxes cover only the particles, shape (3,).
     """
     index = np.floor(points / heights + 0.5).astype(np.int64)

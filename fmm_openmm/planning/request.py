@@ -263,7 +263,7 @@ class Request(SolverOptions):
 
         Args:
             ionic: ionic fraction of the charges.
-            rounding, examined: of the cost model.
+            rounding, examined: attributes of the cost model.
         """
         if self.precision != "auto":
             return self.precision

@@ -96,8 +96,8 @@ def evaluate(
         boundary: as of :class:`fmm_openmm.CoulombSolver`. Of a cell vector without images nothing
             matters, and its gradient is zero.
         precision: "auto", "single" or "double", of the solver.
-        units: of length, energy and charge: "nm", "A" or "bohr"; "kJ/mol", "kcal/mol", "eV" or
-            "hartree"; "e".
+        units: units of length ("nm", "A" or "bohr"), energy ("kJ/mol", "kcal/mol", "eV" or
+            "hartree") and charge ("e"), separated by commas.
         virial: compute the virial even if the cell requires no gradient.
 
     Raises:

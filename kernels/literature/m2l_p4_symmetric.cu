@@ -1,9 +1,10 @@
 // m2l_p4_symmetric: M2L of a level of an octree, O(p^4), with matrices shared by mirror images
 // (mirrors.cuh).
 //
-// Every entry of the matrix that is read is multiplied by the moments of all sources of the group.
-// A source term takes ROWS multiply-adds per source and ROWS / 4 reads of the matrix. (B. Kohnke et
-// al., Int. J. High Perform. Comput. Appl. 35, 97 (2021), doi:10.1177/1094342020964857.)
+// Every entry of a matrix is read once for a group of sources at mirrored displacements and
+// multiplied by the moments of each. A source term takes ROWS multiply-adds per source and
+// ROWS / 4 reads of the matrix. (B. Kohnke et al., Int. J. High Perform. Comput. Appl. 35, 97
+// (2021), doi:10.1177/1094342020964857.)
 #include "mirrors.cuh"
 
 template <int MIRRORS>

@@ -1,6 +1,6 @@
 // The loop over the targets of a box, shared by P2P kernels with different layouts of sources:
 //
-//     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3      j: not i
+//     Phi_i = sum_j Q_j / r_ij      E_i = sum_j Q_j (x_i - x_j) / r_ij^3      j != i
 //
 // In one pass, a warp holds up to PASS_TARGETS parts of a box in registers; each lane takes every
 // 32nd source, 14 floating-point instructions per pair, and at the end the sums of the lanes are

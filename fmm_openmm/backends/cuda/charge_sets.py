@@ -28,7 +28,7 @@ class SetsRun:
         fields: whether fields are computed, or potentials alone.
 
     Attributes:
-        buffers: of the program, by name.
+        buffers: buffers of the program by name.
     """
 
     def __init__(self, specification: Specification, sets: int, fields: bool):

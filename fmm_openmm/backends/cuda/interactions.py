@@ -17,7 +17,7 @@ class Interactions:
     near its parent that are not near itself; the lists are the same on all levels.
 
     Attributes:
-        lattice: of any level, for its near stencil.
+        lattice: lattice of any level; only its near stencil is used.
     """
 
     lattice: BoxLattice

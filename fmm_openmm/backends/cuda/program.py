@@ -83,7 +83,7 @@ class Interface:
     """OpenMM's arrays, between which a program inside its CUDA context works.
 
     Attributes:
-        precision: of the Context: "single", "mixed" or "double".
+        precision: precision of the Context: "single", "mixed" or "double".
         padded: length of the arrays.
     """
 
@@ -189,10 +189,10 @@ class Program:
     """Kernels, buffers and steps of a pipeline.
 
     Attributes:
-        macros: of all kernel files.
-        kernels, buffers: by name.
-        steps: in the order in which they are queued.
-        phases: of stages, where it is not :attr:`Phase.EVALUATE`.
+        macros: macros that all kernel files share.
+        kernels, buffers: kernels and buffers by name.
+        steps: steps in the order in which they are queued.
+        phases: phases of stages by name, if other than :attr:`Phase.EVALUATE`.
     """
 
     macros: dict[str, object] = field(default_factory=dict)

@@ -45,7 +45,7 @@ def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
     Args:
         x: points, shape (k, 3, n).
-        weight: of every point by degree, shape (k, top + 1, n).
+        weight: weight of every point by degree, shape (k, top + 1, n).
 
     Returns:
         shape ((top + 1)^2, n) float64.
@@ -148,10 +148,10 @@ def sums_by_column(
     """Sums of ``S-norm_t R_t`` over the points of every column.
 
     Args:
-        column: of every point, shape (n,).
+        column: column of every point, shape (n,).
         columns: number of columns.
         x: points, shape (n, 3).
-        weight: of every point by degree, shape (top + 1, n).
+        weight: weight of every point by degree, shape (top + 1, n).
         sums: as for :func:`fmm_openmm.expansions.operators.lattice_operator`.
 
     Returns:

@@ -157,7 +157,7 @@ def _waves(
     Args:
         layers: displacements along z, boxes.
         wave: shape (k, n, 2), see :func:`_plane_waves`.
-        phases: of the displacements and wave numbers, shape (layers, m).
+        phases: phases of the displacements and wave numbers, shape (layers, m).
     """
     boxes, period = stack.boxes, stack.counts[2, 2] * stack.boxes[2]
     area, z = boxes[0, 0] * boxes[1, 1], layers * boxes[2, 2]

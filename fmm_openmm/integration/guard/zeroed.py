@@ -53,7 +53,7 @@ def zeroed(forces: list[openmm.Force], charges: np.ndarray) -> list[tuple[openmm
 
     Args:
         forces: the forces of a System.
-        charges: of all particles, shape (n,), e.
+        charges: charges of all particles, shape (n,), e.
 
     Returns:
         for each such force the force, the number of zeros, and the number of charges expected.

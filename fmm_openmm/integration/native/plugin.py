@@ -45,11 +45,11 @@ BUILD_SECONDS = 300
 
 @dataclass(frozen=True)
 class Library:
-    """A library that is loaded.
+    """A loaded library.
 
     Attributes:
-        handle: of it.
-        origin: where it came from, and why from there.
+        handle: its handle.
+        origin: where the library came from, and why.
     """
 
     handle: ctypes.CDLL

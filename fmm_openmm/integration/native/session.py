@@ -161,7 +161,7 @@ class Session:
             cell: box vectors, shape (3, 3), nm.
             values: values of the global parameters.
             positions: shape (n, 3), nm; needed for a region.
-            sums: of the evaluation.
+            sums: sums of the evaluation.
         """
         charges, _ = self._inputs(values)
         with openmm_callback():

@@ -43,7 +43,7 @@ class Level:
         order: expansion order p, 1 to 20.
         side: boxes along each axis, even.
         separation: 1 or 2.
-        dtype: of moments and local expansions, float32 or float64.
+        dtype: type of moments and local expansions, float32 or float64.
     """
 
     order: int

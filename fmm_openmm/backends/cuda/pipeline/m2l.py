@@ -169,10 +169,10 @@ def fewest_rounds(resident: int, blocks: int, sources: int, of_share: float) -> 
     """Number of blocks that share a list: the smallest that keeps the device busy to the end.
 
     Args:
-        resident: blocks that run at once.
-        blocks: without shares.
-        sources: of a list.
-        of_share: as how many sources it takes to add up a share.
+        resident: number of blocks that run at once.
+        blocks: number of blocks without shares.
+        sources: number of sources of a list.
+        of_share: cost of adding up a share, in sources.
     """
 
     def rounds(shares: int) -> float:

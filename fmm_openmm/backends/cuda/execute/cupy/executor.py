@@ -85,7 +85,7 @@ class Run:
         given: the buffers of another program that it uses.
 
     Attributes:
-        buffers: by name; what the program reads is to be filled.
+        buffers: buffers by name. The caller fills those that the program reads.
     """
 
     def __init__(self, program: Program, given: dict[str, cupy.ndarray] | None = None):
