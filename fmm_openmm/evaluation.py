@@ -115,9 +115,10 @@ class Evaluation:
         What earlier evaluations have shown, such as that double precision is needed, is forgotten.
         """
         problem, precision = self.planner.problem, self._request.precision
-        if problem.prefers_cell or problem.request.precision != precision:
+        load = replace(problem.load, field=1.0)
+        if problem.prefers_cell or problem.request.precision != precision or load != problem.load:
             request = replace(problem.request, precision=precision)
-            problem = replace(problem, request=request, prefers_cell=False)
+            problem = replace(problem, request=request, load=load, prefers_cell=False)
         made = copy.copy(self)
         made.evaluators, made.variants = {}, {}
         made.planner = copy.copy(self.planner)

@@ -222,15 +222,52 @@ def field_ratio(charges: np.ndarray, fields: np.ndarray, per_box: float, ionic: 
         per_box: mean number of charged particles in a filled box.
         ionic: from :func:`ionic_fraction`.
     """
+    typical = FIELD * np.exp(FIELD_IONIC * ionic) * per_box ** (2 / 3) * rms_charge(charges)
+    if typical == 0.0:
+        return 1.0
+    number = len(charges) * charged_fraction(charges)
+    found = max(rms_field(charges, fields), LEAST_FIELD * typical)
+    return float(typical / found / spread(ionic, number))
+
+
+def rms_field(charges: np.ndarray, fields: np.ndarray) -> float:
+    """RMS force over the RMS charge, ``(sum q^2 E^2 / sum q^2)^(1/2)``; 0 without charges.
+
+    Args:
+        charges: shape (n,).
+        fields: shape (n, 3), finite at the charges.
+    """
     charged = charges != 0.0
     weights = charges[charged] ** 2
-    if not len(weights):
-        return 1.0
     squares = np.einsum("ij,ij->i", fields[charged], fields[charged], dtype=float)
-    typical = FIELD * np.exp(FIELD_IONIC * ionic) * per_box ** (2 / 3) * rms_charge(charges)
-    found = np.sqrt(weights @ squares / weights.sum())
+    return float(np.sqrt(weights @ squares / weights.sum())) if len(weights) else 0.0
+
+
+def net_charge_noise(
+    charges: np.ndarray, fields: np.ndarray, boxes: float, near_radius: float, smoothing: float
+) -> float:
+    """Relative RMS force error of float32 arithmetic that a net charge causes with smoothing.
+
+    The net charge within the near radius R makes a potential of ``2 pi R^2 |sum q| / boxes``, which
+    that of the far boxes cancels. The slope of the weights, s^(-1/2) in the mean over the particles
+    and 1 / s where one in a transition region carries most of the charge, multiplies its rounding.
+    Measured 0.5 to 1.2 times the estimate in crystals of like charges, up to 3 times in mixtures
+    of large and small ones.
+
+    Args:
+        charges: shape (n,).
+        fields: shape (n, 3), in charges over squares of box widths, finite at the charges.
+        boxes: number of filled boxes.
+        near_radius: R, box widths.
+        smoothing: half width s of the transition regions, box widths.
+    """
+    found = rms_field(charges, fields)
+    if smoothing == 0.0 or found == 0.0:
+        return 0.0
     number = len(charges) * charged_fraction(charges)
-    return float(typical / max(found, LEAST_FIELD * typical) / spread(ionic, number))
+    slope = 1.0 / np.sqrt(smoothing * min(1.0, smoothing * number))
+    potential = 2.0 * np.pi * near_radius**2 * abs(float(charges.sum())) / boxes
+    return float(2.0**-24 * slope * potential / found)
 
 
 def single_noise(ionic: float, smoothing: float) -> float:

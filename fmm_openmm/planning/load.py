@@ -18,6 +18,8 @@ class Load:
         charged: fraction of the particles that carry the charge (``expansions/error.py``); by
             default that of three-site water.
         net: net charge over the RMS charge.
+        field: smallest RMS field over that of an ordinary liquid that errors are relative to, a
+            power of 1/2; 1 until an evaluation finds smaller forces than a liquid's.
     """
 
     particles: int
@@ -25,6 +27,7 @@ class Load:
     ionic: float
     charged: float = 2 / 3
     net: float = 0.0
+    field: float = 1.0
 
     @classmethod
     def from_charges(

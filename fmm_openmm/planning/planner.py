@@ -13,6 +13,7 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.expansions.error import (
     Rounding,
     field_ratio,
+    net_charge_noise,
     rounding_error,
     rounding_of_positions,
     single_noise,
@@ -32,6 +33,9 @@ RECHECK_INTERVAL_IN_OPENMM = 10_000
 
 DOUBLE = 2.0**-29
 """Rounding in double precision relative to single precision."""
+
+CLOSE = "charges so close to each other"
+"""What causes the error of single-precision coordinates, in warnings."""
 
 MAX_MOVES = 3
 """Moves of a region in a row for the same positions, of which one should suffice, before the
@@ -156,7 +160,8 @@ class Planner:
             return parameters
         size = 1.0 if parameters.precision == "single" else DOUBLE
         noise = NOISE_MARGIN * size * self._noise(parameters)
-        return parameters.with_forces(self._ratio, float(np.hypot(self._rounding, noise)))
+        ratio = self._ratio * self.problem.load.field
+        return parameters.with_forces(ratio, float(np.hypot(self._rounding, noise)))
 
     def _noise(self, parameters: FMMParameters) -> float:
         """Relative RMS force error of float32 arithmetic in an ordinary liquid."""
@@ -297,12 +302,12 @@ class Planner:
         """The error of single-precision coordinates with the boxes of the last plan."""
         return Rounding.from_charges(charges, self._per_box(charges))
 
-    def _given_rounding(self, problem: Problem, error: float) -> Problem:
-        """A problem given the force error that single-precision coordinates cause; warns of it
+    def _given_rounding(self, problem: Problem, error: float, case: str = CLOSE) -> Problem:
+        """A problem given the force error that single precision causes in a case; warns of it
         once."""
         if self.has_warned:
             return problem
-        found = problem.with_rounding(error)
+        found = problem.with_rounding(error, case)
         self.has_warned = found is problem and problem.rounding_limit < error < np.inf
         return found
 
@@ -319,33 +324,28 @@ class Planner:
         return self._ratio is not None
 
     def check_precision(self, charges: np.ndarray, fields: np.ndarray) -> Problem:
-        """The problem, or the same in double precision if the fields require it.
+        """The problem; in double precision or with stricter parameters if the fields require it.
 
         Args:
             charges: shape (n,), e.
             fields: result of the last plan, shape (n, 3), in units of its boxes.
         """
-        plan = self._used[0]
-        boxes = plan.boxes
-        per_box = self._per_box(charges)
-        ratio = None  # of boxes whose fields have not been examined before
-        if self._ratio is None or plan.change is Change.REPLACE:
-            charged = self.problem.load.charged * len(charges)
-            ratio = field_ratio(charges, fields, charged / boxes.filled, self.problem.load.ionic)
-            self._ratio = ratio
-        if boxes.parameters.precision == "double":
-            if ratio is not None:  # coordinates are rounded relative to the cell
-                lengths = np.diag(boxes.lattice.cell)
-                across = lengths[np.isfinite(lengths)].max(initial=1.0)
-                self._rounding = DOUBLE * across * rounding_error(charges, fields, per_box)
-            return self.problem
-        if self.has_warned:
-            return self.problem
-        self._rounding = rounding_error(charges, fields, per_box)
-        problem = self._given_rounding(self.problem, self._rounding)
-        if ratio is not None and problem is self.problem:
-            problem = problem.with_noise(ratio * self._noise(boxes.parameters))
-        return problem
+        boxes, problem = self._used[0].boxes, self.problem
+        p, charged = boxes.parameters, problem.load.charged * len(charges)
+        ratio = field_ratio(charges, fields, charged / boxes.filled, problem.load.ionic)
+        coordinates = rounding_error(charges, fields, self._per_box(charges))
+        if not np.isfinite(coordinates):
+            return self._given_rounding(problem, coordinates)
+        net = net_charge_noise(charges, fields, boxes.filled, p.near_radius, p.smoothing)
+        self._ratio, self._rounding = ratio, float(np.hypot(coordinates, net))
+        if p.precision == "double":  # coordinates are rounded relative to the cell
+            lengths = np.diag(boxes.lattice.cell)
+            self._rounding *= DOUBLE * lengths[np.isfinite(lengths)].max(initial=1.0)
+        else:
+            noise = float(np.hypot(ratio * self._noise(p), net))
+            case = CLOSE if coordinates >= noise else "forces as small as these"
+            problem = self._given_rounding(problem, max(coordinates, noise), case)
+        return problem.with_field(ratio, problem.request.expected(self.with_forces(p)))
 
     def _fitted(
         self, boxes: Boxes | None, positions, cell: np.ndarray, left: bool = False

@@ -1,5 +1,6 @@
 """What boxes and parameters are chosen for: request, load, cell and backend."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +21,10 @@ from fmm_openmm.planning.tuning import choose_tuned
 
 SPARSE_FRACTION = 0.25
 """Filled fraction of a periodic cell up to which a region is considered."""
+
+FIELD_SLACK = 2.0, 8.0
+"""Factors by which forces may be smaller, and larger, than parameters were chosen for. Those of
+other liquids are smaller by less, which the margin of the error estimate covers."""
 
 IONIC_SLACK = 0.25
 """Largest growth of the ionic fraction for which parameters are kept when charges change."""
@@ -165,12 +170,12 @@ class Problem:
         share = ROUNDING_SHARE if self.request.precision == "auto" else 1.0
         return share * self.request.rounding_tolerance
 
-    def with_rounding(self, rounding: float) -> "Problem":
-        """The problem given the force error that single-precision coordinates cause: itself if the
+    def with_rounding(self, rounding: float, case: str) -> "Problem":
+        """The problem given the force error that single precision causes in a case: itself if the
         error is well below the tolerance, else the problem in double precision.
 
-        An explicit request for single precision is kept, with a warning if the error exceeds the
-        tolerance.
+        An explicit request for single precision is kept, with a warning that names the case if the
+        error exceeds the tolerance.
         """
         if rounding <= self.rounding_limit:
             return self
@@ -179,21 +184,27 @@ class Problem:
         tolerance, limit = self.request.tolerance, self.request.rounding_tolerance
         if rounding < np.inf:  # infinite: coincident after rounding, an error elsewhere
             warn(
-                f"`tolerance={tolerance:g}` is out of reach in single precision for charges so "
-                f"close to each other: rounding makes an error of about "
-                f"{rounding * tolerance / limit:.1g}; "
+                f"`tolerance={tolerance:g}` is out of reach in single precision for {case}: "
+                f"rounding makes an error of about {rounding * tolerance / limit:.1g}; "
                 "ask for `precision='double'`"
             )
         return self
 
-    def with_noise(self, noise: float) -> "Problem":
-        """The problem given the force error of float32 arithmetic where forces are small, as in a
-        cold crystal: in double precision unless it is well below the tolerance or the precision is
-        given."""
-        limit = ROUNDING_SHARE * self.request.rounding_tolerance
-        if self.request.precision != "auto" or noise <= limit:
+    def with_field(self, ratio: float, error: float) -> "Problem":
+        """The problem given the RMS force: itself if its parameters suit the force.
+
+        Args:
+            ratio: :func:`fmm_openmm.expansions.error.field_ratio`.
+            error: expected error of the parameters given the RMS force, in the norm of the
+                tolerance.
+        """
+        smaller, larger = FIELD_SLACK
+        assumed = ratio * self.load.field
+        too_small = assumed > smaller and error > self.request.tolerance
+        if not (too_small or (self.load.field < 1.0 and assumed * larger < 1.0)):
             return self
-        return replace(self, request=replace(self.request, precision="double"))
+        field = 0.5 ** max(0, math.ceil(math.log2(ratio)))
+        return replace(self, load=replace(self.load, field=field))
 
     def over_whole_cell(self, positions: np.ndarray, cell: np.ndarray) -> "Problem":
         """The problem with boxes over the whole cell, for these positions."""

@@ -79,7 +79,8 @@ def candidates(
     error satisfies the request, the list holds the most accurate parameters, with a warning.
     """
     found = [chosen for _, chosen in ranked(request, cell, load, cost)]
-    warn_if_missed(request, request.expected(found[0]))
+    case = "this cell" if load.field == 1.0 else "forces as small as these"
+    warn_if_missed(request, request.expected(found[0]), case)
     return found
 
 
@@ -194,7 +195,7 @@ class Trial:
             )
             for above in range((request.levels or 0) + 1)
         ]
-        self.truncation = np.sum(by_level, axis=0)
+        self.truncation = np.sum(by_level, axis=0) / load.field
         ratio = largest_ratio(self.orders, self._widths)
         self.largest = self.truncation * np.minimum(ratio, load.particles**0.5)
         self.expected = request.in_norm(

@@ -149,6 +149,28 @@ def test_sums_say_what_fields_say(precision):
     assert 3 < sum(passed) < 22
 
 
+def test_small_forces_make_parameters_strict_until_they_grow():
+    plans = planner(CELL)
+    liquid = np.random.default_rng(4).normal(size=X.shape)
+
+    def parameters(size):
+        before = plans.plan(X, CELL).boxes.parameters
+        problem = plans.check_precision(Q, size * liquid)
+        if problem is plans.problem:
+            return before
+        plans.revise(problem)
+        after = plans.plan(X, CELL).boxes.parameters
+        assert plans.check_precision(Q, size * liquid) is problem
+        assert plans.with_forces(after).expected_error <= 5e-4
+        return after
+
+    usual = parameters(4.0)
+    small = parameters(0.05)
+    assert small.order > usual.order
+    assert parameters(0.1) == small
+    assert parameters(4.0) == usual
+
+
 def test_forces_that_are_zero_are_not_rounded():
     plans = planner(CELL)
     plans.plan(X, CELL)
