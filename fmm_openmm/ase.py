@@ -59,11 +59,11 @@ class FMMCalculator(Calculator):
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
-        ValueError, TypeError: an argument is invalid; when it is calculated, atoms without charges
-            or of another number than the charges, and cells without volume.
-        UnsupportedError: when it is calculated, a net charge of atoms that are periodic along some
-            directions only.
-        PropertyNotImplementedError: a stress of atoms whose cell has no volume.
+        ValueError, TypeError: an argument is invalid; or, in a calculation, the atoms have no
+            charges, their number differs from that of the charges, or the cell has no volume.
+        UnsupportedError: in a calculation, the atoms are periodic along one or two vectors and have
+            a net charge.
+        PropertyNotImplementedError: the stress of atoms whose cell has no volume was requested.
 
     Example:
         >>> from ase.build import bulk

@@ -60,7 +60,7 @@ class Boundary:
         """The boundary that a user names.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: no boundary has this name.
         """
         return cls(NAMES[check_choice(name, tuple(NAMES), "boundary")])
 
@@ -150,7 +150,7 @@ def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
     background and the potential of its images diverges.
 
     Raises:
-        UnsupportedError: there is one.
+        UnsupportedError: the net charge is not zero.
     """
     if not boundary.is_partial:
         return

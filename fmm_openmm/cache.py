@@ -78,7 +78,7 @@ def why_unsafe(path: Path) -> str | None:
     Windows has no such modes and is not checked.
 
     Raises:
-        OSError: there is no such file or folder.
+        OSError: the file or folder does not exist.
     """
     if os.name != "posix":
         return None

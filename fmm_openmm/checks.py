@@ -23,8 +23,8 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
     """``values`` as a new float64 array in OpenMM units.
 
     Raises:
-        ValueError: not an array of real numbers, one with masked entries, or a ``Quantity`` that is
-            not compatible with ``dimension``.
+        ValueError: the values are not real numbers, have masked entries, or are a ``Quantity`` that
+            is not compatible with ``dimension``.
     """
     values = strip_units(values, dimension, name)
     _check_unmasked(values, name)
@@ -112,7 +112,7 @@ def check_sets_shape(shape: tuple[int, ...], particles: int) -> None:
     """Refuse sets of charges, on the host or a device, whose shape is not (K, n).
 
     Raises:
-        ValueError: it is not, or there is no set.
+        ValueError: the shape is another, or K is 0.
     """
     if len(shape) != 2 or shape[1] != particles or shape[0] == 0:
         raise ValueError(
@@ -136,7 +136,7 @@ def check_points_shape(shape: tuple[int, ...]) -> None:
     """Refuse points, on the host or a device, whose shape is not (m, 3).
 
     Raises:
-        ValueError: it is not, or there is no point.
+        ValueError: the shape is another, or m is 0.
     """
     if len(shape) != 2 or shape[1] != 3 or shape[0] == 0:
         raise ValueError(f"`points` must have shape (m, 3) with m >= 1, got {shape}")
@@ -147,7 +147,7 @@ def check_groups(groups, particles: int) -> np.ndarray:
 
     Raises:
         ValueError: wrong shape, negative, or a number below the largest that no particle has.
-        TypeError: not integers.
+        TypeError: the groups are not integers.
     """
     array = np.asarray(groups)
     if array.shape != (particles,):

@@ -98,7 +98,7 @@ class DipoleTerm:
         """Refuse a net charge of charges, shape (n,), e, in a dielectric.
 
         Raises:
-            UnsupportedError: there is one.
+            UnsupportedError: the net charge is not zero.
         """
         total = 0.0 if self.slab_correction else net_charge(charges)
         if total:

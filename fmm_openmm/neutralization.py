@@ -143,7 +143,7 @@ class Sheets(Neutralization):
         """Sheets at heights that a user gives.
 
         Raises:
-            ValueError: not a sequence of heights.
+            ValueError: `heights` is not a sequence of numbers.
         """
         checked = check_numbers(heights, "nanometer", "neutralization")
         if checked.ndim != 1 or not len(checked) or not np.isfinite(checked).all():
@@ -192,7 +192,7 @@ class Cylinders(Neutralization):
         """Lines and cylinders that a user gives.
 
         Raises:
-            ValueError: not rows of points, or of points and radii.
+            ValueError: `rows` are neither points nor points and radii.
         """
         checked = np.atleast_2d(check_numbers(rows, "nanometer", "neutralization"))
         if (
@@ -222,10 +222,10 @@ class Cylinders(Neutralization):
         return PlacedCylinders(self, positions, cell)
 
     def check_span(self, positions: np.ndarray, charges: np.ndarray, cell: np.ndarray) -> None:
-        """Refuse particles on a line.
+        """Refuse particles on a line of charge.
 
         Raises:
-            ValueError: there is one.
+            ValueError: a particle is on a line.
         """
         found = self.at(positions, cell).on_a_line()
         if len(found):

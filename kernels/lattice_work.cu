@@ -4,8 +4,9 @@
 //     sum_k sum_t dT_g,t(k) P_t(k),      P_t = sum_ab C_abt conj(z_a) z_b,   z_a = i^l M_a
 //
 // over the wave vectors of the half grid, with weight 2 if the opposite one is omitted. With the
-// matrix of lattice.cu and moments y = z for order 0, 2 z for others, in real (c) and imaginary
-// (s) parts of harmonics, where products are scalar products of complex numbers,
+// matrix of lattice.cu, and with y = z for order 0 and y = 2 z for others, P_t is the sum of the
+// following terms of y for the real (c) and imaginary (s) parts of harmonics, where c c' stands for
+// Re(conj(c) c'):
 //
 //     real:       1/2 sum_{k + n = m} (c c' - s s')  +  sum_{k - n = m} (-1)^n (c c' + s s')
 //     imaginary:  1/2 sum_{k + n = m} (c s' + s c')  +  sum_{k - n = m} (-1)^n (s c' - c s')

@@ -274,7 +274,7 @@ def in_cell(charges: ChargeSystem) -> tuple[np.ndarray, np.ndarray]:
     """Positions, shape (n, 3), nm, and box vectors, shape (3, 3), nm, of charges in a cell.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the positions or the box vectors are missing.
     """
     if charges.positions is None or charges.box_vectors is None:
         raise ValueError(f"positions and box vectors are needed, got {charges!r}")

@@ -71,9 +71,10 @@ def hardware() -> str:
     """Model of the GPU, if there is one, and of the processor, with the number of threads."""
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    threads = get_num_threads()
     processor = (
         f"{model[1] if model else platform.processor() or platform.machine()}, "
-        f"{get_num_threads()} threads"
+        f"{threads} thread{'s' if threads > 1 else ''}"
     )
     if choose_backend() != "cuda":
         return processor

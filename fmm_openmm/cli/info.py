@@ -94,7 +94,7 @@ def describe_file(path: str) -> list[dict]:
     block.
 
     Raises:
-        OSError, ValueError: it cannot be read, or was written by a newer version.
+        OSError, ValueError: the file cannot be read, or was written by a newer version.
     """
     found: list[dict] = []
     parser = expat.ParserCreate()

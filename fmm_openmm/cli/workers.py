@@ -26,7 +26,7 @@ def check_workers(args) -> None:
     """Check ``--workers``.
 
     Raises:
-        ValueError: it is out of range.
+        ValueError: the number is out of range.
     """
     if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
         raise ValueError(f"--workers must lie between 1 and {MAX_WORKERS}, got {args.workers}")

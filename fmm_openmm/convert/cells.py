@@ -67,7 +67,7 @@ def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.n
     a and c, and a and b, shape (3, 3): a along x, b in the x-y plane, reduced or not.
 
     Raises:
-        ValueError: there is no such cell.
+        ValueError: no cell has these angles.
     """
     alpha, beta, gamma = np.cos(angles)
     sine = np.sin(angles[2])

@@ -57,10 +57,10 @@ class ChargeSystem:
             :class:`fmm_openmm.CoulombSolver`; by default "periodic" with a box, "open" without.
 
     Raises:
-        ValueError: no particles, wrong shapes, values that are not finite, a box without volume, a
-            ``Quantity`` of another dimension, exclusions out of range, of a particle with itself,
-            or twice, a boundary that contradicts the box. The message names the argument and the
-            entry.
+        ValueError: there are no particles; an array has a wrong shape, the wrong dimension or a
+            value that is not finite; the box has no volume; an exclusion is out of range, listed
+            twice, or of a particle with itself; or the boundary contradicts the box. The message
+            names the argument and the entry.
 
     Example:
         >>> positions = [[0, 0, 0], [0.3, 0, 0]]
@@ -170,7 +170,7 @@ class ChargeSystem:
         """Read a file that :meth:`save` wrote.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             ValueError: the file is damaged, has another format, or was written by a newer version.
         """
         arrays = storage.read(path, KIND, VERSION)
@@ -199,8 +199,8 @@ class ChargeSystem:
         Raises:
             UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce, or
                 several forces with charges whose exclusions or boundaries differ.
-            ValueError: no particles, positions of another number or dimension, values that are not
-                finite.
+            ValueError: there are no particles; the positions have the wrong shape or dimension; or
+                a value is not finite.
         """
         return cls(**openmm_system.charges_of_system(system, positions))
 
@@ -301,7 +301,7 @@ class ChargeSystem:
 
         Raises:
             ImportError: ASE is not installed (extra ``ase``).
-            ValueError: no initial charges, bonds that are not pairs of particles, a cell without
-                volume.
+            ValueError: the atoms have no initial charges, ``bonds`` are not pairs of particles, or
+                the cell has no volume.
         """
         return cls(**packages.from_ase(atoms, bonds))

@@ -27,7 +27,7 @@ def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray
     An interrupt is handled only after all are set: no Python code runs between two particles.
 
     Raises:
-        ValueError: not one row for each particle of the force. Nothing has changed then.
+        ValueError: the number of rows differs from the number of particles; the force is unchanged.
     """
     particles = force.getNumParticles()
     if parameters.shape != (particles, 3):

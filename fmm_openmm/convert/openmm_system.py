@@ -91,7 +91,7 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
     """The only NonbondedForce of a System.
 
     Raises:
-        UnsupportedError: there is none, or more than one.
+        UnsupportedError: the System has none, or more than one.
     """
     forces = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     if len(forces) != 1:

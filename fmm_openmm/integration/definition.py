@@ -60,7 +60,7 @@ class Structure:
         without a name.
 
         Raises:
-            ValueError: there is no boundary of that name, or it does not go with the box vectors.
+            ValueError: no boundary has this name, or it contradicts the box vectors.
         """
         if name is None:
             return self

@@ -364,7 +364,7 @@ class FMMForce(ForceInContext):
             options: other keywords of :class:`FMMForce`.
 
         Raises:
-            TypeError: not a NonbondedForce.
+            TypeError: ``nonbonded_force`` is not a NonbondedForce.
             ValueError, UnsupportedError: as :class:`FMMForce`; or the boundary does not fit that
                 of the NonbondedForce, or charges of a slab or wire are not neutral.
         """
@@ -420,7 +420,7 @@ def find_fmm(system: openmm.System) -> list[FMMForce]:
     """All FMMForces of a System, in order; also of a copy, or of a System read from XML.
 
     Raises:
-        TypeError: not a System.
+        TypeError: ``system`` is not a System.
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
@@ -436,7 +436,7 @@ def boundary_for(nonbonded_force: openmm.NonbondedForce, name: str | None) -> Bo
     """The boundary of a name, or that of a NonbondedForce for None.
 
     Raises:
-        ValueError: there is none of that name, or only one of the two is periodic.
+        ValueError: no boundary has this name, or only one of boundary and force is periodic.
     """
     periodic = nonbonded_force.usesPeriodicBoundaryConditions()
     if name is None:

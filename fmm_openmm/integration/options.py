@@ -107,11 +107,11 @@ class Options(SolverOptions):
             )
 
     def check_available(self) -> None:
-        """Whether this computer can do it: asked of those who choose it, not of those who read it
-        from a file.
+        """Refuse options that this computer does not support. Only options that a user chooses are
+        checked, not those that are read from a file.
 
         Raises:
-            UnsupportedError: it cannot.
+            UnsupportedError: the backend or the native bridge is not available.
         """
         if self.backend == "cuda":
             backend_class("cuda")

@@ -71,7 +71,7 @@ def pressure_tensor(
         ValueError: no force has periodic boundary conditions, an argument is invalid, particles of
             a molecule are in different periodic images, or forces or force groups of the System
             were changed after the Context was made.
-        TypeError: not a Context.
+        TypeError: ``context`` is not a Context.
         OpenMMException: the Context has no positions.
 
     The formula for molecules is that of G. Ciccotti and J. P. Ryckaert, Comput. Phys. Rep. 4, 346

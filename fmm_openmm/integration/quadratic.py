@@ -26,7 +26,7 @@ def read_states(
 
     Raises:
         ValueError: a parameter is unknown, or a value not finite.
-        TypeError: not a sequence of mappings to numbers.
+        TypeError: ``states`` is not a sequence of mappings to numbers.
     """
     if isinstance(states, str) or not isinstance(states, Sequence):
         raise TypeError(

@@ -19,7 +19,7 @@ def vacuum_cell(positions: np.ndarray, cell: np.ndarray, vacuum: float = VACUUM)
     Args:
         positions: positions of the whole slab, shape (n, 3), nm.
         cell: box vectors, shape (3, 3), nm, of which the third is replaced.
-        vacuum: between slabs, over the longest period.
+        vacuum: thickness of the vacuum between slabs, relative to the longest period.
     """
     height = np.ptp(positions[:, 2]) + vacuum * np.linalg.norm(cell[:2], axis=1).max()
     return np.array([cell[0], cell[1], [0.0, 0.0, height]])

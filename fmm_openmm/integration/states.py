@@ -47,7 +47,8 @@ def state_energies(context: openmm.Context, states: Sequence[Mapping[str, float]
     Raises:
         ValueError: a parameter is unknown, a value is not finite, or forces or force groups of the
             System were changed after the Context was made.
-        TypeError: not a Context, or ``states`` is not a sequence of dictionaries of numbers.
+        TypeError: ``context`` is not a Context, or ``states`` is not a sequence of dictionaries of
+            numbers.
         OpenMMException: the Context has no positions.
 
     Example:

@@ -81,7 +81,7 @@ def bench(capsys, tmp_path):
             capsys.readouterr().err
         )
         text = capsys.readouterr().out
-        assert text.splitlines()[0].endswith("threads")
+        assert text.splitlines()[0].endswith(("thread", "threads"))
         table = [
             [cell.strip() for cell in line.strip("|").split("|")]
             for line in text.splitlines()

@@ -51,7 +51,7 @@ def check_range(lattice: BoxLattice, order: int, dtype) -> None:
     times as much leaves room for sums.
 
     Raises:
-        UnsupportedError: it is.
+        UnsupportedError: the order is too high.
     """
     n = 2 * order
     largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(lattice.nearest_far)

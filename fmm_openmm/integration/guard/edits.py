@@ -68,7 +68,7 @@ def check_system(system: openmm.System) -> None:
     Raises:
         UnsupportedError: the System was edited; the message names the force, the first particle or
             exception that differs, and the remedy.
-        TypeError: not a System.
+        TypeError: ``system`` is not a System.
     """
     forces = find_fmm(system)
     for force in forces:

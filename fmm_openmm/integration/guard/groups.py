@@ -70,7 +70,7 @@ def force_groups(context: openmm.Context) -> dict[int, list[openmm.Force]]:
 
     Raises:
         ValueError: the System has other forces or groups than when the Context was made.
-        TypeError: not a Context.
+        TypeError: ``context`` is not a Context.
     """
     if not isinstance(context, openmm.Context):
         raise TypeError(f"`context` must be an openmm.Context, got {type(context).__name__}")

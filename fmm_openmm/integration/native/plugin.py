@@ -75,7 +75,7 @@ def load() -> ctypes.CDLL:
     """The handle of the library.
 
     Raises:
-        UnsupportedError: there is none, and why.
+        UnsupportedError: there is no library; the message gives the reason.
     """
     found = find()
     if isinstance(found, str):
@@ -105,12 +105,12 @@ def minor_version() -> str:
 
 
 def shipped() -> Path:
-    """The file of this package's library for the OpenMM that is there, whole, and as safe as the
-    package's own code.
+    """The file of the library that the package contains for the installed OpenMM. It is undamaged,
+    and only users who can write to the package's code can have written it.
 
     Raises:
-        UnsupportedError: there is none, and why.
-        OSError: it cannot be read.
+        UnsupportedError: there is no such library; the message gives the reason.
+        OSError: the library cannot be read.
     """
     folder = _folder() / "lib"
     if not (folder / "manifest.json").is_file():
@@ -156,7 +156,8 @@ def build(anew: bool = False) -> Path:
         anew: compile it even so.
 
     Raises:
-        UnsupportedError: no compiler, no headers, or the compiler's complaint.
+        UnsupportedError: there is no compiler, headers are missing, or the compilation failed; the
+            message includes the compiler's.
     """
     compiler, options = command()
     digest = hashlib.sha256(repr((compiler, options, openmm.version.full_version)).encode())
