@@ -318,7 +318,7 @@ class OpenSum(ABC):
         dtype: type of the arithmetic; differences of positions and sums over many particles have
             the accuracy of float64.
         order: order of the cells' moments, for a treecode only.
-        theta: opening criterion, for a treecode only: the moments of a cell are used for a leaf if
+        theta: opening ratio, for a treecode only: the moments of a cell are used for a leaf if
             the corners of the cell are at most ``theta`` times as far from its centre as any
             particle of the leaf.
 

@@ -23,8 +23,9 @@
 //   operator_weights  the weights, a thread per offset and pair of columns; also the vectors of the
 //                     aliases and of the near stencil, a thread each
 //   operator_terms    the sums. A block owns OPERATOR_WAVES wave vectors and the columns m and 2 p
-//                     - m of the terms, together at most 2 p + 2 slots for any m. A thread keeps
-//                     the real and imaginary parts of all slots of one wave vector in registers.
+//                     - m of the terms, together at most 2 p + 2 terms for any m, a slot each. A
+//                     thread keeps the real and imaginary parts of all slots of one wave vector in
+//                     registers.
 //                     Along a row of offsets the phase is advanced by one complex product. A tile
 //                     of weights is in shared memory; bound by reading it, 16 bytes for two
 //                     multiply-adds
