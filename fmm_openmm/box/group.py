@@ -76,9 +76,9 @@ def compact_cycles(v: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def row_cycle(counts: np.ndarray) -> tuple[int, ...] | None:
-    """Integers v, v[0] = 1, for which ``counts @ v mod counts[0, 0]`` is zero, or None if there are
-    none: ``index @ v`` numbers the boxes of every row along the first axis one by one, and the
-    group is that cycle times another group.
+    """Integers v with v[0] = 1 for which ``counts @ v`` is zero modulo ``counts[0, 0]``; None if
+    there are none. Then ``index @ v`` numbers the boxes of each row along the first axis
+    consecutively, and the group is the product of that cycle and another group.
 
     Args:
         counts: lower triangular, shape (n, n).

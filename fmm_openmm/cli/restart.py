@@ -23,14 +23,14 @@ if they are compressed, which they are for more than nine atoms."""
 
 
 def keep_rows(path: str, last: int, interval: int, names: list[str]) -> bool:
-    """Remove the rows of a log after a step, which a run wrote that ended before its next
-    checkpoint, and the row of this step if the run ended between two samples. Returns whether there
-    is a log.
+    """Remove the rows of a log that lie after the step of a checkpoint, from which the run
+    continues, and the row of this step if it lies between two samples. Returns whether there is a
+    log.
 
     Args:
         path: path of the log.
-        last: the step.
-        interval: steps between samples.
+        last: step of the checkpoint.
+        interval: number of steps between samples.
         names: names of the columns.
 
     Raises:

@@ -1,4 +1,4 @@
-// Products of small matrices on tensor cores, if the device has them.
+// Products of small matrices: on tensor cores if the device has them, else by shuffles in a warp.
 #pragma once
 #include "common/real.cuh"
 

@@ -143,8 +143,8 @@ def _translations(b: Builder, rotated: bool) -> None:
 
 
 def made_of(b: Builder, kernel: str, vectors: np.ndarray, *more: str) -> None:
-    """Have a kernel of ``kernels/setup/translations.cu`` make the table of its name from vectors
-    (k, 3), box vectors, or (k, 4), and from more tables."""
+    """Add the kernel of ``kernels/setup/translations.cu`` that computes the table of the same name
+    from vectors, shape (k, 3) or (k, 4), box vectors, and from further tables."""
     b.stage(SETUP, "translations", **{kernel: 0})
     b.table(f"{kernel}_vectors", np.pad(vectors, ((0, 0), (0, 4 - vectors.shape[1]))), np.int32)
     b.launch(
