@@ -89,7 +89,7 @@ class DipoleTerm:
         return cls(bool(slab_correction), dielectric)
 
     def __str__(self) -> str:
-        """The option as it is written."""
+        """The option as it is written in Python."""
         if self.slab_correction:
             return "slab_correction=True"
         return f"surface_dielectric={self.surface_dielectric:g}"

@@ -79,7 +79,7 @@ class Neutralization(ABC):
         )
 
     def __str__(self) -> str:
-        """The option as it is written."""
+        """The option as it is written in Python."""
         return f"neutralization={self.option}"
 
     @property

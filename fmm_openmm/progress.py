@@ -22,7 +22,7 @@ def show_progress(
     """A progress bar for a ``with`` block, which gets ``advance(steps=1, description=None)``.
 
     Args:
-        description: description of what is done now.
+        description: description of the current step.
         total: number of steps; None where it is not known.
         shown: False for no bar at all.
     """

@@ -58,7 +58,7 @@ class Library:
 
 @functools.cache
 def find() -> Library | str:
-    """The library, built if need be; or why there is none."""
+    """The library, which is built if necessary, or the reason why there is none."""
     names = [
         openmm.Platform.getPlatform(index).getName()
         for index in range(openmm.Platform.getNumPlatforms())

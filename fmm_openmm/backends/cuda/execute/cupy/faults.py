@@ -34,7 +34,8 @@ def missing(error: Exception) -> UnsupportedError | None:
 
 @contextmanager
 def explained(program: Program) -> Iterator[None]:
-    """Errors while a program is allocated and compiled, as those that a caller can act on."""
+    """Context manager that converts errors in the allocation and compilation of a program to errors
+    that a caller can act on."""
     try:
         yield
     except Exception as error:
