@@ -2,22 +2,26 @@
 
 LAMMPS calls the package once a step, with the positions of its atoms. Charges, box, the factors of
 special bonds and units are read from LAMMPS. Particles are kept in the order of their IDs, whatever
-order LAMMPS has them in.
+order LAMMPS has them in. On several ranks each has the atoms of its part of the box, which change
+their ranks during a run, and copies of atoms near it, LAMMPS' ghost atoms.
 """
 
 import tempfile
 from ctypes import POINTER, c_double, c_int
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fmm_openmm.backends import BACKENDS
 from fmm_openmm.checks import check_choice
+from fmm_openmm.distributed import DistributedSolver
+from fmm_openmm.distributed.communication import agree, shared_fate
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.options import lists_options, suggests_keywords
-from fmm_openmm.oriented import OrientedSolver
+from fmm_openmm.oriented import BOUNDARIES, OrientedSolver, oriented_box, rotated
 from fmm_openmm.planning.request import Request, RequestKeywords
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.units import BOHR, COULOMB_CONSTANT
@@ -42,6 +46,11 @@ ELECTROSTATICS = (
 )
 """Parts of the names of pair styles that have electrostatics of their own."""
 
+ALONE = SimpleNamespace(
+    size=1, rank=0, allgather=lambda value: [value], allreduce=lambda value: value
+)
+"""Communicator of a single rank, which needs no MPI."""
+
 VOIGT = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
 """LAMMPS' order of the components of a virial."""
 
@@ -65,10 +74,11 @@ def attach(
     ``special_bonds coul``, and images n along the periodic directions of the box. The interaction
     is a ``fix external``, whose energy, virial and energies per atom are counted as those of a pair
     style with a ``kspace_style``; ``unfix`` removes it. Call this function after the atoms have
-    been created and the pair styles chosen.
+    been created and the pair styles chosen. On several MPI ranks every rank calls it, and the
+    :class:`fmm_openmm.distributed.DistributedSolver` computes the interaction on their CPUs.
 
     Args:
-        lmp: a ``lammps.lammps`` on one MPI rank.
+        lmp: a ``lammps.lammps``.
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
             LAMMPS' accuracy is relative to the force between two charges at 1 A.
         precision, backend: as of :class:`fmm_openmm.CoulombSolver`.
@@ -78,8 +88,9 @@ def attach(
     Raises:
         ValueError, TypeError: an argument is invalid; there are no atoms, charges or IDs, or the
             Coulomb interaction has been attached already by another name.
-        UnsupportedError: several MPI ranks, a ``kspace_style``, a pair style with electrostatics,
-            units in which charges are not in e, or two dimensions.
+        UnsupportedError: a ``kspace_style``, a pair style with electrostatics, units in which
+            charges are not in e, or two dimensions; several MPI ranks without mpi4py, in
+            partitions, with another backend than the CPU, or with levels.
 
     An error during a run ends it: LAMMPS raises it with the text of the error.
     """
@@ -88,9 +99,10 @@ def attach(
     Request(tolerance, precision=precision, **options)  # refuses invalid values
     check_choice(backend, BACKENDS, "backend")
     _check_supported(lmp)
-    periodic = [bool(flag) for flag in lmp.extract_box()[5]]
     settings = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
-    coupling = _Coupling(lmp, fix_id, periodic, settings)
+    comm = _communicator(lmp, settings)
+    periodic = [bool(flag) for flag in lmp.extract_box()[5]]
+    coupling = _Coupling(lmp, comm, fix_id, periodic, settings)
     coupling.check_particles()
     lmp.command(f"fix {fix_id} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix_id} energy yes virial yes")
@@ -99,9 +111,6 @@ def attach(
 
 def _check_supported(lmp) -> None:
     """Refuse what has electrostatics already, or cannot have ours."""
-    ranks = lmp.extract_setting("world_size")
-    if ranks != 1:
-        raise UnsupportedError(f"`lmp` must run on one MPI rank, it has {ranks}")
     units = lmp.extract_global("units")
     if units not in UNITS:
         raise UnsupportedError(
@@ -135,55 +144,130 @@ def _pair_styles(lmp) -> list[str]:
     return " ".join(names).split()
 
 
+def _communicator(lmp, settings: dict) -> Any:
+    """Communicator of LAMMPS' ranks; refuses what several ranks cannot have."""
+    ranks = lmp.extract_setting("world_size")
+    if ranks == 1:
+        return ALONE
+    comm = lmp.get_mpi_comm()
+    if comm is None or comm.size != ranks:
+        raise UnsupportedError(
+            f"`lmp` on {ranks} MPI ranks must have the communicator of all of them: install "
+            "mpi4py, and use no partitions"
+        )
+    if settings["backend"] not in ("auto", "cpu"):
+        raise UnsupportedError(
+            f"backend {settings['backend']!r} on {ranks} MPI ranks: use 'auto' or 'cpu'"
+        )
+    if settings.get("levels"):
+        raise UnsupportedError(f"levels on {ranks} MPI ranks: they share one level of boxes")
+    return comm
+
+
 @dataclass(frozen=True, eq=False)
 class _Particles:
-    """The particles that a solver is made for, in the order of the atoms' IDs.
+    """Particles of a rank, in the order of the atoms' IDs.
 
-    Attributes:
+    Attributes, for n particles with k partners by special bonds:
         tags: IDs, ascending, shape (n,).
-        special: pairs of special bonds, shape (m, 2).
-        missing: what their factors lack to 1, shape (m,).
+        charges: shape (n,), e.
+        particle: index of the particle that has the partner, shape (k,), ascending.
+        partner: ID of the partner, shape (k,).
+        missing: what the factor of the pair lacks to 1, shape (k,), above 0.
     """
 
     tags: np.ndarray
-    special: np.ndarray
+    charges: np.ndarray
+    particle: np.ndarray
+    partner: np.ndarray
     missing: np.ndarray
-
-    def same(self, other: "_Particles | None") -> bool:
-        return other is not None and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("tags", "special", "missing")
-        )
 
     @property
     def excluded(self) -> np.ndarray:
-        return self.special[self.missing == 1.0]
+        """Pairs of IDs that do not interact, shape (m, 2), each on one rank."""
+        first = self.tags[self.particle]
+        once = (first < self.partner) & (self.missing == 1.0)
+        return np.stack([first, self.partner], 1)[once]
 
-    @property
-    def scaled(self) -> np.ndarray:
-        """Whether a pair interacts by a factor between 0 and 1, shape (m,)."""
-        return (self.missing > 0.0) & (self.missing < 1.0)
+    def checksum(self) -> tuple[int, int]:
+        """Numbers whose sums over all ranks, modulo 2^64, tell whether particles and partners are
+        the same, whatever ranks have them, and whether the charges are."""
+        pairs = _hashes(self.tags[self.particle], self.partner, self.missing)
+        everyone = _hashes(self.tags)
+        charges = _hashes(self.tags, self.charges)
+        return int(pairs.sum()) + int(everyone.sum()), int(charges.sum())
+
+
+def _hashes(*columns: np.ndarray) -> np.ndarray:
+    """A number below 2^64 for each row of columns, by the function of G. L. Steele Jr., D. Lea and
+    C. H. Flood, doi:10.1145/2660193.2660195."""
+    found = np.full(len(columns[0]), len(columns), np.uint64)
+    for column in columns:
+        wide = np.ascontiguousarray(column, np.float64 if column.dtype.kind == "f" else np.int64)
+        found += wide.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
+        found ^= found >> np.uint64(31)
+    return found
+
+
+class _SharedSolver:
+    """:class:`fmm_openmm.oriented.OrientedSolver` on several ranks."""
+
+    def __init__(self, comm, particles: _Particles, periodic: list[bool], settings: dict):
+        options = {name: value for name, value in settings.items() if name != "backend"}
+
+        def make(box):
+            return DistributedSolver(
+                comm,
+                particles.charges,
+                box,
+                particles.excluded,
+                boundary=BOUNDARIES[sum(periodic)],
+                exclusions_periodic=True,
+                ids=particles.tags,
+                **options,
+            )
+
+        self._make, self._periodic = make, periodic
+        self._solver: DistributedSolver | None = None
+
+    def compute(
+        self, tags: np.ndarray, positions: np.ndarray, cell: np.ndarray, virial: bool
+    ) -> CoulombResult:
+        """The result for the particles that this rank has now, with these IDs."""
+        box, rotation = oriented_box(cell, self._periodic)
+        if self._solver is None:
+            self._solver = self._make(box)
+        x = positions if rotation is None else positions @ rotation
+        result = self._solver.compute(x, box, ids=tags, virial=virial)
+        return result if rotation is None else rotated(result, rotation.T)
 
 
 class _Coupling:
-    """The callbacks of LAMMPS in each step."""
+    """The callbacks of LAMMPS in each step; ``comm`` is the communicator of its ranks."""
 
-    def __init__(self, lmp, fix_id: str, periodic: list[bool], settings: dict):
-        self._lmp, self._id, self._periodic, self._settings = lmp, fix_id, periodic, settings
+    def __init__(self, lmp, comm, fix_id: str, periodic: list[bool], settings: dict):
+        self._lmp, self._comm, self._id = lmp, comm, fix_id
+        self._periodic, self._settings = periodic, settings
         self._length = UNITS[lmp.extract_global("units")]
         self._styles = self._current_styles()
-        self._particles: _Particles | None = None
-        self._solver: OrientedSolver | None = None
+        self._checksum: list[int] | None = None
+        self._solver: Any = None
 
     def check_particles(self) -> None:
         """Refuse atoms without charges or IDs, and a second interaction of the same charges."""
+        with shared_fate(self._comm):
+            agree(self._comm, self._check_particles)
+
+    def _check_particles(self) -> None:
         lmp, number = self._lmp, self._lmp.extract_setting("nlocal")
-        if number == 0:
+        if lmp.get_natoms() == 0:
             raise ValueError("`lmp` must have atoms: attach after read_data or create_atoms")
         if lmp.extract_atom("q") is None:
             raise ValueError("`lmp` must have charges: use an atom_style with them, such as full")
         tags = lmp.numpy.extract_atom("id")
-        if tags is None or tags[:number].min() < 1 or len(np.unique(tags[:number])) != number:
+        if tags is None or (tags[:number] < 1).any() or len(np.unique(tags[:number])) != number:
             raise ValueError("`lmp` must have IDs of atoms: atom_modify id yes")
 
         for fix, callback in lmp.callback.items():
@@ -220,20 +304,23 @@ class _Coupling:
                 f"pair_style or kspace_style has changed from {self._styles} to "
                 f"{self._current_styles()}: attach after these commands"
             )
-        order = np.argsort(tags)
-        charges = lmp.numpy.extract_atom("q")[:number][order]
+        order, comm = np.argsort(tags), self._comm
+        with shared_fate(comm):
+            particles = agree(comm, lambda: self._read_particles(tags[order], order))
         with_virial = lmp.extract_global("vflag_global") == step
         cell, x = self._cell(), positions[order] * self._length
-        solver = self._solver_for(tags[order], order, charges)
-        result = solver.compute(x, cell, virial=with_virial)
-        found = self._with_scaled_pairs(result, x, cell, charges)
+        result = self._compute(particles, x, cell, with_virial)
+        if comm.allreduce(int((particles.missing < 1.0).any())):
+            with shared_fate(comm):
+                pairs = agree(comm, lambda: self._scaled_pairs(particles, x, cell))
+            result = self._with_scaled_pairs(result, particles, *pairs)
         scale = lmp.extract_global("qqrd2e") * self._length / COULOMB_CONSTANT
-        forces[order] = scale * self._length * found.forces
+        forces[order] = scale * self._length * result.forces
         virial, energies = np.full(6, np.nan), np.empty(number)
-        if found.virial is not None:
-            virial = scale * np.array([found.virial[component] for component in VOIGT])
-        energies[order] = 0.5 * scale * charges * found.potentials
-        self._set_results(scale * found.energy, virial, energies)
+        if result.virial is not None:
+            virial = scale * np.array([result.virial[component] for component in VOIGT])
+        energies[order] = 0.5 * scale * particles.charges * result.potentials
+        self._set_results(scale * result.energy, virial, energies)
 
     def _set_results(self, energy: float, virial: np.ndarray, energies: np.ndarray) -> None:
         """Hand results to fix external; there is no virial per atom, which is not a number."""
@@ -258,56 +345,85 @@ class _Coupling:
         x, y, z = np.subtract(high, low)
         return self._length * np.array([[x, 0, 0], [xy, y, 0], [xz, yz, z]])
 
-    def _solver_for(
-        self, tags: np.ndarray, order: np.ndarray, charges: np.ndarray
-    ) -> OrientedSolver:
-        """The solver of the last step, if it fits these atoms, or a new one."""
-        particles = _Particles(tags.copy(), *self._special_pairs(tags, order))
-        if self._solver is None or not particles.same(self._particles):
-            self._solver = OrientedSolver(
-                charges, particles.excluded, self._periodic, **self._settings
-            )
-            self._particles = particles
-        elif not np.array_equal(charges, self._solver.charges):
+    def _compute(
+        self, particles: _Particles, x: np.ndarray, cell: np.ndarray, virial: bool
+    ) -> CoulombResult:
+        """The interaction without scaled pairs, by the solver of the last step if it fits."""
+        comm, tags, charges = self._comm, particles.tags, particles.charges
+        sums = [comm.allreduce(part) % 2**64 for part in particles.checksum()]
+        last, self._checksum = self._checksum, None
+        if comm is not ALONE:
+            if last != sums:
+                self._solver = _SharedSolver(comm, particles, self._periodic, self._settings)
+        elif last is None or last[0] != sums[0]:
+            excluded = np.searchsorted(tags, particles.excluded)
+            self._solver = OrientedSolver(charges, excluded, self._periodic, **self._settings)
+        elif last != sums:
             self._solver.set_charges(charges)
-        return self._solver
+        self._checksum = sums
+        arguments = (x, cell) if comm is ALONE else (tags, x, cell)
+        return self._solver.compute(*arguments, virial=virial)
 
-    def _special_pairs(self, tags: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of special bonds, numbered by their IDs, each once, and what their factors lack to
-        1, from LAMMPS' tables: of each atom the IDs of its partners, and how many of them are no
-        more than one, two and three bonds away."""
+    def _read_particles(self, tags: np.ndarray, order: np.ndarray) -> _Particles:
+        """The particles of this rank, with partners from LAMMPS' tables: of each atom the IDs of
+        its partners, and how many of them are no more than one, two and three bonds away."""
         lmp, number = self._lmp, len(tags)
+        charges = lmp.numpy.extract_atom("q")[:number][order]
         counts, partners = lmp.extract_atom("nspecial"), lmp.extract_atom("special")
         width = lmp.extract_setting("maxspecial")
-        if not (counts and partners and width > 0):
-            return np.zeros((0, 2), np.int64), np.zeros(0)
+        if not (number and counts and partners and width > 0):
+            none = np.empty(0, np.int64)
+            return _Particles(tags, charges, none, none, np.empty(0))
         within = lmp.numpy.iarray(c_int, counts, number, 3)[order]
         table = lmp.numpy.iarray(lmp.c_tagint, partners, number, width).reshape(number, -1)[order]
         place = np.arange(table.shape[1])
         bonds = 1 + (place >= within[:, :1]) + (place >= within[:, 1:2])  # between both atoms
         first, column = np.nonzero(place < within[:, 2:])
-        second = np.searchsorted(tags, table[first, column])
         missing = 1.0 - np.asarray(lmp.extract_global("special_coul"))[bonds[first, column]]
-        once = (first < second) & (missing > 0.0)
-        return np.stack([first, second], 1)[once], missing[once]
+        lacks = missing > 0.0
+        return _Particles(tags, charges, first[lacks], table[first, column][lacks], missing[lacks])
+
+    def _scaled_pairs(
+        self, particles: _Particles, x: np.ndarray, cell: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each partner with a factor between 0 and 1 the index of the particle, the displacement
+        of its nearest image to it, what the factor lacks to 1, and its charge."""
+        lmp = self._lmp
+        everyone = lmp.extract_setting("nlocal") + lmp.extract_setting("nghost")
+        tags = lmp.numpy.extract_atom("id")[:everyone]
+        scaled = particles.missing < 1.0
+        i, wanted = particles.particle[scaled], particles.partner[scaled]
+        order = np.argsort(tags, kind="stable")
+        j = order[np.minimum(np.searchsorted(tags, wanted, sorter=order), everyone - 1)]
+        lost = wanted[tags[j] != wanted]
+        if len(lost):
+            raise ValueError(
+                f"atom {lost[0]} has a scaled interaction with an atom of another rank that has no "
+                "copy of it: comm_modify cutoff"
+            )
+        d = x[i] - lmp.numpy.extract_atom("x")[j] * self._length
+        d -= np.rint(d @ np.linalg.inv(cell)) * self._periodic @ cell
+        return i, d, particles.missing[scaled], lmp.numpy.extract_atom("q")[j]
 
     def _with_scaled_pairs(
-        self, result: CoulombResult, x: np.ndarray, cell: np.ndarray, charges: np.ndarray
+        self,
+        result: CoulombResult,
+        particles: _Particles,
+        i: np.ndarray,
+        d: np.ndarray,
+        missing: np.ndarray,
+        charges: np.ndarray,
     ) -> CoulombResult:
-        """The result less what the scaled pairs lack, ``(1 - f) q_i q_j / r``."""
-        particles = self._particles
-        if particles is None or not particles.scaled.any():
-            return result
-        i, j = particles.special[particles.scaled].T
-        d = x[i] - x[j]
-        d -= np.rint(d @ np.linalg.inv(cell)) * self._periodic @ cell
-        inverse = COULOMB_CONSTANT * particles.missing[particles.scaled] / np.linalg.norm(d, axis=1)
-        energies = -inverse * charges[i] * charges[j]
+        """The result less what the scaled pairs lack, ``(1 - f) q_i q_j / r``, half of which is at
+        each of both."""
+        inverse = COULOMB_CONSTANT * missing / np.linalg.norm(d, axis=1)
+        energies = -inverse * particles.charges[i] * charges
         pulls = (energies / (d**2).sum(1))[:, None] * d
         forces, potentials = result.forces.copy(), result.potentials.copy()
-        for one, other, sign in ((i, j, 1.0), (j, i, -1.0)):
-            np.add.at(forces, one, sign * pulls)
-            np.subtract.at(potentials, one, inverse * charges[other])
-        virial = None if result.virial is None else result.virial + d.T @ pulls
-        energy = result.energy + energies.sum()
+        np.add.at(forces, i, pulls)
+        np.subtract.at(potentials, i, inverse * charges)
+        energy = result.energy + 0.5 * self._comm.allreduce(float(energies.sum()))
+        virial = result.virial
+        if virial is not None:
+            virial = virial + 0.5 * self._comm.allreduce(d.T @ pulls)
         return CoulombResult(energy, forces, potentials, result.fields, virial, result.volume)

@@ -77,7 +77,7 @@ class OrientedSolver:
             ValueError: wrong shapes, values that are not finite, or a cell that spans no volume.
         """
         x = check_positions(positions, len(self._charges))
-        box, rotation = self._box(cell)
+        box, rotation = oriented_box(cell, self._periodic)
         if rotation is not None:
             x = x @ rotation
         if self._solver is None:
@@ -91,19 +91,24 @@ class OrientedSolver:
                 **self._options,
             )
         result = self._solver.compute(x, box, virial=virial)
-        return result if rotation is None else _rotated(result, rotation.T)
-
-    def _box(self, cell) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """The reduced box vectors of a cell and the rotation into their orientation."""
-        if not self._periodic.any():
-            return None, None
-        rows = check_numbers(cell, "nanometer", "cell")
-        if rows.shape != (3, 3):
-            raise ValueError(f"`cell` must have shape (3, 3), got {rows.shape}")
-        return orient_cell(periodic_first(rows, self._periodic))
+        return result if rotation is None else rotated(result, rotation.T)
 
 
-def _rotated(result: CoulombResult, rotation: np.ndarray) -> CoulombResult:
+def oriented_box(
+    cell: "ArrayLike | None", periodic: Sequence[bool] | np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The reduced box vectors of a cell, None without images, and the rotation into their
+    orientation, None if they have it already."""
+    periodic = np.array(periodic, bool)
+    if not periodic.any():
+        return None, None
+    rows = check_numbers(cell, "nanometer", "cell")
+    if rows.shape != (3, 3):
+        raise ValueError(f"`cell` must have shape (3, 3), got {rows.shape}")
+    return orient_cell(periodic_first(rows, periodic))
+
+
+def rotated(result: CoulombResult, rotation: np.ndarray) -> CoulombResult:
     """The result for particles at ``positions @ rotation``."""
     virial = result.virial
     return replace(

@@ -83,7 +83,7 @@ MAY_IMPORT = {
     "oriented": [*SOLVER, "convert"],
     "ase": [*SOLVER, "convert", "oriented"],
     "ipi": [*SOLVER, "convert", "oriented"],
-    "lammps": [*SOLVER, "convert", "oriented"],
+    "lammps": [*SOLVER, "convert", "oriented", "distributed"],
     "kernels": [],
     "bench": [*OPENMM, "oriented", "torch", "distributed"],
     "literature": [*OPENMM, "bench"],

@@ -8,6 +8,7 @@ from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.distributed.communication import AgreedError, agree, shared_fate
+from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
 from fmm_openmm.evaluation import volume
 from fmm_openmm.options import suggests_keywords
@@ -94,11 +95,11 @@ class DistributedSolver:
                     )
                 return request, _charges(charges), _ids(ids, np.size(charges)), _pairs(exclusions)
 
-            request, self._charges, numbers, pairs = agree(self._comm, check)
+            request, self._charges, self._ids, pairs = agree(self._comm, check)
             self._require_same(repr((request, boundary, exclusions_periodic)), "options")
             self._require_same(self._bytes(self._vectors), "box_vectors")
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
-            everything = self._comm.gather((self._charges, numbers, pairs))
+            everything = self._comm.gather((self._charges, self._ids, pairs))
             self._planner: Any = None
             self._links = self._comm.scatter(
                 agree(self._comm, lambda: everything and self._arrange(request, everything))
@@ -107,6 +108,7 @@ class DistributedSolver:
             self._choice = -1
             self._stages: Any = None
             self._parameters: FMMParameters | None = None
+            self._homes: Homes | None = None
 
     def _arrange(self, request: Request, everything: list) -> list[Links]:
         """On rank 0: make the planner, and return the links of each rank."""
@@ -136,6 +138,7 @@ class DistributedSolver:
         positions: "ArrayLike",
         box_vectors: "ArrayLike | None" = None,
         *,
+        ids: "ArrayLike | None" = None,
         virial: bool = False,
     ) -> CoulombResult:
         """Energy of all particles, and forces, potentials and fields of those of this rank.
@@ -145,6 +148,9 @@ class DistributedSolver:
                 nm.
             box_vectors: shape (3, 3), nm, the same on every rank, if they differ from those given
                 at creation.
+            ids: numbers of the particles whose positions this rank gives, shape (n,), if particles
+                have changed their ranks since creation. Each particle is on one rank. The results
+                are those of these particles. Every rank then holds a table of all particles.
             virial: whether to compute the virial of all particles, the same on every rank.
 
         Raises:
@@ -158,13 +164,17 @@ class DistributedSolver:
                 vectors = self._vectors
                 if box_vectors is not None:
                     vectors = self._checked_vectors(box_vectors)
-                if not len(charges) and not np.size(positions):
-                    return np.empty((0, 3)), vectors
-                return check_positions(positions, len(charges)), vectors
+                number = len(charges) if ids is None else np.size(ids)
+                if not number and not np.size(positions):
+                    return np.empty((0, 3)), vectors, _ids(ids, 0)
+                return check_positions(positions, number), vectors, _ids(ids, number)
 
-            x, vectors = agree(comm, check)
+            x, vectors, numbers = agree(comm, check)
             self._require_same(self._bytes(vectors), "box_vectors")
             self._require_same(bool(virial), "virial")
+            route = self._route(numbers)
+            if route:
+                x = route.to_homes(x)
             axes, cell = self._frame(vectors)
             x = np.ascontiguousarray(x @ axes)
             while True:
@@ -181,11 +191,16 @@ class DistributedSolver:
                     break
             self._parameters = boxes.parameters
             undefined = in_units(potentials, fields, width, self._largest, limit)
-            agree(comm, lambda: self._refuse_coincidence(undefined & (charges != 0.0)))
+            agree(comm, lambda: self._refuse_coincidence(undefined & (charges != 0.0), route))
             energy = comm.allreduce(0.5 * float(charges @ potentials))
             fields = fields @ axes.T
             forces = charges[:, None] * fields
             potentials[undefined] = fields[undefined] = np.nan
+            if route:
+                rows = route.from_homes(np.column_stack([potentials, fields, forces]))
+                potentials, fields, forces = (
+                    np.ascontiguousarray(part) for part in (rows[:, 0], rows[:, 1:4], rows[:, 4:])
+                )
             if work is not None:
                 work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (energy / 3)
                 work = axes @ work @ axes.T
@@ -256,13 +271,25 @@ class DistributedSolver:
 
         return comm.bcast(agree(comm, decide))
 
-    def _refuse_coincidence(self, undefined: np.ndarray) -> None:
+    def _route(self, ids: np.ndarray | None) -> Route | None:
+        """The way of particles to the ranks that they had at creation; None without ``ids``."""
+        comm = self._comm
+        given = comm.allgather(ids is not None)
+        if not any(given):
+            return None
+        if ids is None or not all(given):
+            raise AgreedError(ValueError("`ids` must be given by all ranks or by none"))
+        if self._homes is None:
+            self._homes = Homes.from_ranks(comm, self._ids, len(self._charges))
+        return self._homes.route(ids)
+
+    def _refuse_coincidence(self, undefined: np.ndarray, route: Route | None) -> None:
         bad = np.flatnonzero(undefined)
         if len(bad):
-            raise ValueError(
-                f"`positions` place particle {bad[0]} of this rank on another charge that is not "
-                "excluded"
-            )
+            particle = f"particle {bad[0]} of this rank"
+            if route and self._ids is not None:
+                particle = f"the particle with ID {self._ids[bad[0]]}"
+            raise ValueError(f"`positions` place {particle} on another charge that is not excluded")
 
     def _checked_vectors(self, box_vectors) -> np.ndarray | None:
         if self._boundary.is_open:

