@@ -176,7 +176,9 @@ class DistributedSolver:
             if route:
                 x = route.to_homes(x)
             axes, cell = self._frame(vectors)
-            x = np.ascontiguousarray(x @ axes)
+            if self._boundary.is_partial:
+                x = x @ axes
+            x = np.ascontiguousarray(x)
             while True:
                 boxes, examine = self._planned(x, cell)
                 stages, width = self._stages, boxes.width
@@ -192,8 +194,9 @@ class DistributedSolver:
             self._parameters = boxes.parameters
             undefined = in_units(potentials, fields, width, self._largest, limit)
             agree(comm, lambda: self._refuse_coincidence(undefined & (charges != 0.0), route))
-            energy = comm.allreduce(0.5 * float(charges @ potentials))
-            fields = fields @ axes.T
+            energy = comm.allreduce(0.5 * float(np.einsum("i,i", charges, potentials)))
+            if self._boundary.is_partial:
+                fields = fields @ axes.T
             forces = charges[:, None] * fields
             potentials[undefined] = fields[undefined] = np.nan
             if route:
@@ -254,9 +257,8 @@ class DistributedSolver:
         charged = self._charges != 0.0
         weights = self._charges[charged] ** 2
         squares = np.einsum("ij,ij->i", fields, fields)[charged]
-        sums = comm.gather(
-            (float(weights @ squares), float(weights @ (squares * np.sqrt(squares))))
-        )
+        powers = squares, squares * np.sqrt(squares)
+        sums = comm.gather([float(np.einsum("i,i", weights, each)) for each in powers])
 
         def decide() -> bool:
             if not planner:

@@ -162,10 +162,11 @@ class DistributedStages(CpuStages):
             partners.append(np.concatenate([links, away[owner == rank]]))
         rows = np.column_stack([positions, self.given_charges])
         received = exchange_rows(comm, [rows[sent] for sent in wanted])
+        flags = exchange(comm, [mine[sent] for mine, sent in zip(owned, wanted, strict=True)])
+        self._is_own = np.concatenate(flags)
         self._offsets = np.cumsum([0, *map(len, received)])
         self._exclude(exchange_rows(comm, partners))
         copies = np.concatenate(received)
-        self._is_own = np.zeros(len(copies), bool)
         self.charges = np.ascontiguousarray(copies[:, 3])
         return [np.flatnonzero(mine) for mine in owned], np.ascontiguousarray(copies[:, :3])
 
@@ -195,20 +196,23 @@ class DistributedStages(CpuStages):
         return owner, asked, requests
 
     def _exclude(self, partners: list[np.ndarray]) -> None:
-        """Make the lists of partners, each of which begins with the particle itself.
+        """Make the lists of partners of the particles with a part in a box of this rank, each of
+        which begins with the particle itself.
 
         Args:
             partners: from each rank the place of a particle among those that it has sent, the rank
                 that has sent the partner, and the place of the partner, shape (k, 3).
         """
-        offsets = self._offsets
-        start, everyone = np.zeros(offsets[-1] + 1, np.int64), np.arange(offsets[-1])
-        start[1:] = 1
+        offsets, own = self._offsets, np.flatnonzero(self._is_own)
+        start = np.zeros(offsets[-1] + 1, np.int64)
+        start[own + 1] = 1
         for links, offset in zip(partners, offsets.tolist(), strict=False):
             count_partners(links, offset, start)
         self.partner_start = np.cumsum(start)
-        self.partner, end = np.empty(self.partner_start[-1], np.int64), self.partner_start[:-1] + 1
-        self.partner[end - 1] = everyone
+        self.partner = np.empty(self.partner_start[-1], np.int64)
+        end = self.partner_start[:-1].copy()
+        self.partner[end[own]] = own
+        end[own] += 1
         for links, offset in zip(partners, offsets.tolist(), strict=False):
             fill_partners(links, offset, offsets, end, self.partner)
 
@@ -329,10 +333,6 @@ class DistributedStages(CpuStages):
     def p2p(self, parts, near, out, moment=None, sources=None):
         own = range(self._own.start, self._own.stop)
         p2p(parts, parts, near, self.lattice, out, moment, own)
-
-    def gather(self, parts, out):
-        self._is_own[parts.particle[self._own_parts(parts)]] = True
-        return super().gather(parts, out)
 
 
 def _ranges(count: int, ranks: int) -> list[slice]:

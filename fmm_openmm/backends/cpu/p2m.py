@@ -1,4 +1,5 @@
-"""p2m: computes the moments of the boxes from their parts, in FFT order."""
+"""p2m: computes the moments of the boxes from their parts, in FFT order, and sums over the parts of
+each box in float64."""
 
 import numpy as np
 
@@ -8,8 +9,9 @@ from fmm_openmm.openmp import prange
 from fmm_openmm.stages import Moments, Parts
 
 
-@kernel("real[:,::1], real[::1], i8[::1], i8[::1], i8, i8, real[:,::1]")
-def _p2m(x, charge, start, slots, order, chunks, moments):
+@kernel("real[:,::1], real[::1], i8[::1], i8[::1], i8, i8, real[:,::1], f8[:,::1]")
+def _p2m(x, charge, start, slots, order, chunks, moments, sums):
+    """``sums``, shape (boxes, 7): of ``q``, ``q x`` and, axis by axis, ``q x^2``."""
     real = moments.dtype.type
     terms, boxes = moments.shape
     for chunk in prange(chunks):
@@ -30,6 +32,19 @@ def _p2m(x, charge, start, slots, order, chunks, moments):
                     total[a] += s
             for a in range(terms):
                 moments[a, slots[box]] = total[a]
+            s0, d0, d1, d2, q0, q1, q2 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+            for part in range(start[box], start[box + 1]):
+                c = np.float64(charge[part])
+                x0, x1, x2 = np.float64(x[part, 0]), np.float64(x[part, 1]), np.float64(x[part, 2])
+                s0 += c
+                d0 += c * x0
+                d1 += c * x1
+                d2 += c * x2
+                q0 += c * x0 * x0
+                q1 += c * x1 * x1
+                q2 += c * x2 * x2
+            sums[box, 0], sums[box, 1], sums[box, 2], sums[box, 3] = s0, d0, d1, d2
+            sums[box, 4], sums[box, 5], sums[box, 6] = q0, q1, q2
 
 
 def p2m(parts: Parts, slots: np.ndarray, order: int) -> Moments:
@@ -37,7 +52,7 @@ def p2m(parts: Parts, slots: np.ndarray, order: int) -> Moments:
 
     The boxes are those of ``parts.start``, which may be a range of the boxes that hold parts."""
     moments = np.empty(((order + 1) ** 2, len(slots)), parts.x.dtype)
-    _p2m(parts.x, parts.charge, parts.start, slots, order, chunk_count(len(slots)), moments)
-    within = slice(parts.start[0], parts.start[-1])
-    charge, x = parts.charge[within].astype(np.float64), parts.x[within].astype(np.float64)
-    return Moments(moments, charge.sum(), charge @ x, charge @ (x * x))
+    sums = np.empty((len(slots), 7))
+    _p2m(parts.x, parts.charge, parts.start, slots, order, chunk_count(len(slots)), moments, sums)
+    total = sums.sum(0)
+    return Moments(moments, float(total[0]), total[1:4], total[4:])
