@@ -230,17 +230,21 @@ class _SharedSolver:
             )
 
         self._make, self._periodic = make, periodic
-        self._solver: DistributedSolver | None = None
+        self._solver: Any = None  # until there is a cell
+
+    def set_charges(self, charges: np.ndarray, ids: np.ndarray) -> None:
+        """Replace the charges of the particles that this rank has now."""
+        self._solver.set_charges(charges, ids=ids)
 
     def compute(
-        self, tags: np.ndarray, positions: np.ndarray, cell: np.ndarray, virial: bool
+        self, positions: np.ndarray, cell: np.ndarray, virial: bool, ids: np.ndarray
     ) -> CoulombResult:
-        """The result for the particles that this rank has now, with these IDs."""
+        """The result for the particles that this rank has now."""
         box, rotation = oriented_box(cell, self._periodic)
         if self._solver is None:
             self._solver = self._make(box)
         x = positions if rotation is None else positions @ rotation
-        result = self._solver.compute(x, box, ids=tags, virial=virial)
+        result = self._solver.compute(x, box, ids=ids, virial=virial)
         return result if rotation is None else rotated(result, rotation.T)
 
 
@@ -352,17 +356,21 @@ class _Coupling:
         comm, tags, charges = self._comm, particles.tags, particles.charges
         sums = [comm.allreduce(part) % 2**64 for part in particles.checksum()]
         last, self._checksum = self._checksum, None
-        if comm is not ALONE:
-            if last != sums:
-                self._solver = _SharedSolver(comm, particles, self._periodic, self._settings)
-        elif last is None or last[0] != sums[0]:
-            excluded = np.searchsorted(tags, particles.excluded)
-            self._solver = OrientedSolver(charges, excluded, self._periodic, **self._settings)
+        numbers = {} if comm is ALONE else {"ids": tags}
+        if last is None or last[0] != sums[0]:
+            self._solver = self._made(particles)
         elif last != sums:
-            self._solver.set_charges(charges)
+            self._solver.set_charges(charges, **numbers)
+        result = self._solver.compute(x, cell, virial=virial, **numbers)
         self._checksum = sums
-        arguments = (x, cell) if comm is ALONE else (tags, x, cell)
-        return self._solver.compute(*arguments, virial=virial)
+        return result
+
+    def _made(self, particles: _Particles) -> Any:
+        """A new solver."""
+        if self._comm is not ALONE:
+            return _SharedSolver(self._comm, particles, self._periodic, self._settings)
+        excluded = np.searchsorted(particles.tags, particles.excluded)
+        return OrientedSolver(particles.charges, excluded, self._periodic, **self._settings)
 
     def _read_particles(self, tags: np.ndarray, order: np.ndarray) -> _Particles:
         """The particles of this rank, with partners from LAMMPS' tables: of each atom the IDs of

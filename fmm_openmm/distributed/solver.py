@@ -133,6 +133,51 @@ class DistributedSolver:
         """The parameters of the last evaluation; None before the first."""
         return self._parameters
 
+    def set_charges(self, charges: "ArrayLike", *, ids: "ArrayLike | None" = None) -> None:
+        """Replace the charges of the particles of this rank, shape (n,), e.
+
+        Exclusions are kept. Parameters are kept, too, unless bare ions replace neutral molecules,
+        far fewer particles carry the charge or, with an open boundary, the net charge becomes far
+        larger.
+
+        Args:
+            charges: in the order of those at creation, or of ``ids``.
+            ids: as of :meth:`compute`.
+
+        Raises:
+            ValueError, TypeError: wrong shapes or values, or a net charge that the boundary cannot
+                have. Nothing changes then.
+        """
+        comm = self._comm
+        with shared_fate(comm):
+
+            def check():
+                number = len(self._charges) if ids is None else np.size(ids)
+                if np.shape(charges) != (number,):
+                    raise ValueError(
+                        f"`charges` must have shape {(number,)}, got {np.shape(charges)}"
+                    )
+                return _charges(charges), _ids(ids, number)
+
+            replaced, numbers = agree(comm, check)
+            route = self._route(numbers)
+            if route:
+                replaced = route.to_homes(replaced[:, None])[:, 0].copy()
+            everything = comm.gather(replaced)
+
+            def adopt():
+                if self._planner:
+                    merged = np.concatenate(everything)
+                    check_neutral(merged, self._boundary)
+                    self._planner.accepts(merged)
+                    self._all_charges = merged
+
+            agree(comm, adopt)
+            self._charges = replaced
+            self._largest = self._highest(np.abs(replaced).max(initial=0.0))
+            if self._stages is not None:
+                self._stages.given_charges = replaced
+
     def compute(
         self,
         positions: "ArrayLike",

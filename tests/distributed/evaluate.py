@@ -4,7 +4,7 @@ The files ``*.npz`` of the folder hold a system each, and the results of one pro
 are shared at random; with three ranks and more, rank 1 has none. Rank 0 prints a line for each
 system: its name, and the largest differences of energy, virial, forces and potentials, relative to
 the largest of each; for the virial relative to the energy. Forces and potentials are compared a
-second time after the particles have changed their ranks.
+second time after other charges and after the particles have changed their ranks.
 """
 
 import sys
@@ -45,6 +45,9 @@ def differences(comm, case) -> list[float]:
         np.abs(value - case[name]).max() / abs(case["energy"])
         for name, value in (("energy", result.energy), ("virial", virial))
     ]
+    solver.set_charges(0.5 * case["charges"][mine])
+    solver.compute(x)
+    solver.set_charges(case["charges"][others], ids=others)
     moved = solver.compute(case["positions"][others] + 0.01, ids=others)
     for name in ("forces", "potentials"):
         for each, numbers in ((result, mine), (moved, others)):
