@@ -32,7 +32,7 @@ from fmm_openmm.units import COULOMB_CONSTANT
 from tests.compiler import COMPILER, SHARED, built, digest, version
 
 SOURCES = Path(__file__).parent
-OPTIONS = (*SHARED, "-O1", "-w", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{SOURCES}")
+OPTIONS = (*SHARED, "-Og", "-w", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{SOURCES}")
 OPTIONS += ("-U_FORTIFY_SOURCE",)  # which would forbid jumps between stacks
 NOTICES_READS = "g++" in str(COMPILER)
 """Whether reading what was never written is noticed."""
@@ -55,7 +55,11 @@ _DYNAMIC = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 
 
 def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctypes.CDLL:
-    """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels."""
+    """A kernel file as a library with a function ``launch_<kernel>`` for each of its kernels.
+
+    Compiling takes far longer than what the tests compute: few optimisations, and the linker does
+    not search libraries that the process has loaded.
+    """
     source = _DYNAMIC.sub(
         r"\1* const \2 = reinterpret_cast<\1*>(emulator::dynamic_shared);", source_of(file, macros)
     )
@@ -63,7 +67,8 @@ def compiled(file: str, macros: dict, kernels: list[str], folder: Path) -> ctype
     text = f'#include "cuda.h"\nnamespace {{\n{source}\n}}\n{entries}'
     runner = machine(folder)
     # first where the header is in its fast form
-    options = f"-I{runner.parent}", *OPTIONS, "-x", "c++", "-", "-x", "none", runner
+    header, *linked = f"-I{runner.parent}", "-nodefaultlibs", "-x", "none", runner
+    options = header, *OPTIONS, "-x", "c++", "-", *linked
     path = built(runner.with_name(f"{file}_{digest(text)}.so"), *options, text=text)
     return ctypes.CDLL(str(path))
 
@@ -74,7 +79,7 @@ def machine(folder: Path) -> Path:
     header, source = SOURCES / "cuda.h", SOURCES / "machine.cpp"
     folder = folder / _tools()
     built(folder / "cuda.h.gch", *OPTIONS, "-x", "c++-header", header)
-    return built(folder / "machine.so", *OPTIONS, "-fno-sanitize=all", source)
+    return built(folder / "machine.so", *OPTIONS, "-O2", "-fno-sanitize=all", source)
 
 
 @cache
