@@ -13,7 +13,7 @@ import numpy as np
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box.grid import box_width
 from fmm_openmm.box.group import group_cycles, row_cycle
-from fmm_openmm.box.stencil import index_grid, near_stencil
+from fmm_openmm.box.stencil import far_stencil, index_grid, near_stencil
 from fmm_openmm.box.vectors import MAX_STRAIN, SAME_SHAPE, strain
 
 ORIGIN = 0.125
@@ -162,10 +162,11 @@ class BoxLattice:
     def far(self) -> np.ndarray:
         """Offsets of the first boxes beyond the near stencil: up to `DISTANT` box widths more,
         shape (m, 3) int64."""
-        if self.strained_from:
-            return self.strained_from.far
-        wider = near_stencil(self.boxes, self.near_radius + DISTANT)
-        return wider[~self.is_near(wider)]
+        return (
+            self.strained_from.far
+            if self.strained_from
+            else far_stencil(self.boxes, self.near_radius, DISTANT)
+        )
 
     @property
     def nearest_far(self) -> float:

@@ -1,5 +1,7 @@
 """Offsets between boxes, as integer vectors."""
 
+from functools import lru_cache
+
 import numpy as np
 
 
@@ -33,9 +35,24 @@ def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:
     Returns:
         offsets, shape (m, 3) int64, symmetric under inversion, sorted with the first axis fastest.
     """
-    reach = np.maximum(
-        1, np.ceil(radius * np.linalg.norm(np.linalg.inv(boxes), axis=0) + 1e-9)
-    ).astype(int)
-    offsets = index_grid(-reach, reach + 1).reshape(-1, 3)
+    return _kept(np.asarray(boxes, float).tobytes(), float(radius), 0.0).copy()
+
+
+def far_stencil(boxes: np.ndarray, radius: float, more: float) -> np.ndarray:
+    """Box offsets beyond :func:`near_stencil`, up to ``more`` mean box widths farther, as there."""
+    return _kept(np.asarray(boxes, float).tobytes(), float(radius), float(more)).copy()
+
+
+@lru_cache(256)  # a search for parameters asks for those of cubes many times
+def _kept(boxes: bytes, radius: float, more: float) -> np.ndarray:
+    """The near stencil, or, if ``more`` is not 0, the far one."""
+    vectors = np.frombuffer(boxes).reshape(3, 3)
+    reach = np.ceil((radius + more) * np.linalg.norm(np.linalg.inv(vectors), axis=0) + 1e-9)
+    most = np.maximum(1, reach).astype(int)
+    offsets = index_grid(-most, most + 1).reshape(-1, 3)
     touching = (np.abs(offsets) <= 1).all(1)
-    return offsets[touching | (np.linalg.norm(offsets @ boxes, axis=1) <= radius * (1 + 1e-9))]
+    distances = np.linalg.norm(offsets @ vectors, axis=1)
+    chosen = near = touching | (distances <= radius * (1 + 1e-9))
+    if more:
+        chosen = ~near & (distances <= (radius + more) * (1 + 1e-9))
+    return offsets[chosen]
