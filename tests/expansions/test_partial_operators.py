@@ -28,6 +28,7 @@ LATTICES = {
     "skewed boxes": (SLAB, [4, 3, 2], np.array([[1.1, 0, 0], [0.3, 1.0, 0], [0, 0, 1 / 1.1]])),
     "wire": (WIRE, [4, 3, 2], np.eye(3)),
     "thick wire": (WIRE, [1, 5, 4], np.eye(3)),
+    "wide wire": (WIRE, [1, 50, 1], np.eye(3)),
     "short boxes": (WIRE, [3, 2, 1], np.diag([0.64, 1.25, 1.25])),
 }
 
@@ -108,6 +109,7 @@ def test_splitting_does_not_matter(name, monkeypatch):
     chosen = displacements(lattice_operator(lattice, ORDER), lattice)
     monkeypatch.setattr(slab, "SEPARATION", 12.0)
     monkeypatch.setattr(wire, "RATIO", 0.1)
+    monkeypatch.setattr(wire, "LINE", np.inf)
     other = displacements(lattice_operator(lattice, ORDER), lattice)
     assert (np.abs(other - chosen).max(1) / SCALE).max() < 1e-11
 

@@ -14,6 +14,10 @@ complex solid harmonics the others add to T
 
 with Hurwitz's zeta function, in whose place ``-psi(M + 1) - ln 2`` is the finite part for l = 0.
 
+At a distance rho of many periods from the axis the images are a line of charge, up to
+``exp(-2 pi rho / a)``. There K of period a is that of the period ``2^k a``, times ``2^k``, less
+``(2 / a) k ln 2``: fewer images remain to be summed.
+
 Sources: E. O. Steinborn and K. Ruedenberg, Adv. Quantum Chem. 7, 1 (1973),
 doi:10.1016/S0065-3276(08)60558-4; the finite part: DLMF, https://dlmf.nist.gov/25.11 and 5.4.
 """
@@ -34,6 +38,9 @@ from fmm_openmm.expansions.operators.periodic import sums_by_column, transformed
 
 RATIO = 0.25
 """Largest distance of two boxes over that of the nearest image that is not summed as it is."""
+
+LINE = 16.0
+"""Distance from the axis, in periods, from which images are a line of charge in float64."""
 
 IDENTITY = np.eye(3)
 
@@ -58,16 +65,15 @@ def wire_operator(
     # of two opposite displacements one: T_t(-r) = (-1)^l T_t(r)
     low = np.array([-(n0 // 2), 1 - n1, 0])
     displacements = index_grid(low, [n0 - n0 // 2, n1, n2]).reshape(-1, 3)
-    distance = float(np.linalg.norm(displacements @ boxes, axis=1).max(initial=1.0))
-    stencil = int(lattice.near[:, 0].max())
-    summed = max(int(np.ceil(distance / (RATIO * period))), stencil // n0 + 1)
-
     grid = np.zeros((term_count(top), lattice.size))
     slots = lattice.slot(displacements)
-    grid[:, slots] = _near_images(lattice, displacements, summed, boxes, top, sums)
-    grid[:, slots] += _distant_images(
-        displacements @ boxes, period, summed, top, accuracy, distance
-    )
+    doublings = _doublings(lattice, displacements, displacements @ boxes, period)
+    for k in np.unique(doublings).tolist():
+        chosen, copies = doublings == k, 2**k
+        terms = _images(lattice, displacements[chosen], copies, boxes, top, accuracy, sums)
+        terms *= copies
+        terms[0] -= 2.0 / period * k * np.log(2.0)
+        grid[:, slots[chosen]] = terms
     parity = (-1.0) ** degrees(top)[:, None]
     grid[:, lattice.slot(-displacements)] = parity * grid[:, slots]
     operator = transformed(grid.reshape(-1, *lattice.fft_shape))
@@ -75,16 +81,48 @@ def wire_operator(
     return operator[:, : d1 // 2 + 1, : d2 // 2 + 1] if octant else operator
 
 
+def _doublings(
+    lattice: PaddedLattice, displacements: np.ndarray, x: np.ndarray, period: float
+) -> np.ndarray:
+    """How many times the period may be doubled for displacements x, shape (m, 3): none where an
+    image is near."""
+    beyond = (np.abs(displacements[:, 1:]) > np.abs(lattice.near[:, 1:]).max()).any(1)
+    periods = np.linalg.norm(x[:, 1:], axis=1) / (LINE * period)
+    return np.where(beyond, np.floor(np.log2(np.maximum(periods, 1.0))), 0.0).astype(np.int64)
+
+
+def _images(
+    lattice: PaddedLattice,
+    displacements: np.ndarray,
+    copies: int,
+    boxes: np.ndarray,
+    top: int,
+    accuracy: float,
+    sums: Callable,
+) -> np.ndarray:
+    """The sum over all images of a period of as many ``copies`` of the cell, shape (terms,
+    displacements)."""
+    x, step = displacements @ boxes, copies * int(lattice.span[0])
+    period = step * boxes[0, 0]
+    distance = float(np.linalg.norm(x, axis=1).max(initial=1.0))
+    stencil = int(lattice.near[:, 0].max())
+    summed = max(int(np.ceil(distance / (RATIO * period))), stencil // step + 1)
+    near = _near_images(lattice, displacements, summed, step, boxes, top, sums)
+    return near + _distant_images(x, period, summed, top, accuracy, distance)
+
+
 def _near_images(
     lattice: PaddedLattice,
     displacements: np.ndarray,
     summed: int,
+    step: int,
     boxes: np.ndarray,
     top: int,
     sums: Callable,
 ) -> np.ndarray:
-    """The sum over ``|n| <= summed``, shape (terms, displacements)."""
-    images = np.arange(-summed, summed + 1)[:, None, None] * [int(lattice.span[0]), 0, 0]
+    """The sum over ``|n| <= summed``, shape (terms, displacements), of images ``step`` boxes
+    apart."""
+    images = np.arange(-summed, summed + 1)[:, None, None] * [step, 0, 0]
     offsets = displacements + images
     near = lattice.is_near(offsets)
     x = (offsets @ boxes)[~near]
