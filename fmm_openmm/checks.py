@@ -18,6 +18,10 @@ would be meaningless."""
 MAX_CHARGE = 1e30
 """Largest charge accepted, e: fourth powers of charges must be finite."""
 
+MIN_CHARGE = 1e-20
+"""Smallest charge accepted, e, as the largest of all unless all are 0: charges and their moments
+must not vanish in float32."""
+
 
 def check_numbers(values, dimension: str, name: str) -> np.ndarray:
     """``values`` as a new float64 array in OpenMM units.
@@ -46,7 +50,8 @@ def check_charges(charges, name: str = "charges") -> np.ndarray:
 
     Raises:
         ValueError: not one-dimensional, empty, a charge that is not finite or larger than
-            ``MAX_CHARGE``, or a ``Quantity`` of another dimension.
+            ``MAX_CHARGE``, all smaller than ``MIN_CHARGE`` but not 0, or a ``Quantity`` of another
+            dimension.
     """
     array = check_numbers(charges, "elementary_charge", name)
     if array.ndim != 1:
@@ -63,6 +68,11 @@ def check_charges(charges, name: str = "charges") -> np.ndarray:
         raise ValueError(
             f"`{name}` must be at most {MAX_CHARGE:g} e, got {array[largest]:g} for particle "
             f"{largest}"
+        )
+    if 0.0 < abs(array[largest]) < MIN_CHARGE:
+        raise ValueError(
+            f"`{name}` must all be 0, or the largest at least {MIN_CHARGE:g} e, got "
+            f"{array[largest]:g} for particle {largest}"
         )
     return array
 

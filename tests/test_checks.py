@@ -56,6 +56,7 @@ def test_charges_are_copied():
         ([1.0, NAN, 2.0], r"`charges` must be finite, got nan for particle 1"),
         ([1.0, 2.0, -INF], r"`charges` must be finite, got -inf for particle 2"),
         ([1.0, -1e154], r"`charges` must be at most 1e\+30 e, got -1e\+154 for particle 1"),
+        ([0.0, 1e-46], r"must all be 0, or the largest at least 1e-20 e, got 1e-46 for particle 1"),
     ],
 )
 def test_bad_charges(charges, message):
