@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from fmm_openmm.arrays import is_on_device, to_host
@@ -25,6 +26,7 @@ class CoulombMatrix:
 
     Args:
         particles: the particles, at their positions.
+        origin: that of the particles' coordinates, shape (3,), nm.
         width: mean box width, nm.
         max_potential: potential of particles at the same place, in units of the largest charge per
             box width.
@@ -34,19 +36,32 @@ class CoulombMatrix:
     def __init__(
         self,
         particles: ChargeSets,
+        origin: ArrayLike,
         width: float,
         max_potential: float,
         refuse: Callable[[int], None],
     ):
         self._particles, self._refuse = particles, refuse
-        self._units = width, max_potential
+        self._origin, self._units = np.asarray(origin), (width, max_potential)
 
-    def evaluate(self, charges, fields: bool) -> ChargeSetsResult:
-        """The result for sets of charges, shape (K, n), e, on the host or a device."""
-        charges = check_charge_sets(to_host(charges), self._particles.count)
+    def evaluate(
+        self, charges, fields: bool, points: np.ndarray | None = None, virial: bool = False
+    ) -> ChargeSetsResult:
+        """The result for sets of charges, shape (K, n), e, on the host or a device; also at points,
+        shape (m, 3), nm, and with the virial of each set."""
+        charges, particles = (
+            check_charge_sets(to_host(charges), self._particles.count),
+            self._particles,
+        )
         with EVALUATION:
-            found = self._particles.evaluate(charges, fields)
-        result = ChargeSetsResult.from_boxes(charges, *found, *self._units)
+            result = ChargeSetsResult.from_boxes(
+                charges, *particles.evaluate(charges, fields), *self._units
+            )
+            if points is not None:
+                at_points = particles.evaluate_at(charges, points - self._origin)
+                result = result.with_points(at_points, charges, *self._units)
+            if virial:
+                result = result.with_virials(particles.work(charges), self._units[0])
         charged = (charges != 0.0).any(0)
         bad = np.flatnonzero(np.isnan(result.potentials).any(0) & charged)
         if len(bad):

@@ -29,6 +29,7 @@ from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import Request
 from fmm_openmm.results import (
     MAX_POTENTIAL,
+    ChargeSetsResult,
     CoulombResult,
     largest_potential,
     like,
@@ -194,17 +195,24 @@ class Evaluation:
         return self._retried(queued)
 
     def with_virial(self, positions, cell: np.ndarray) -> CoulombResult:
-        """The result with the virial; that of a variant where boxes have levels, and on a GPU where
-        they do not fill the cell."""
-        problem = self.planner.problem
-        covers_particles = problem.uses_region and self.boundary.fills_space
-        if problem.request.levels or (covers_particles and self.backend == "cuda"):
-            request = replace(self._request, levels=None, m2l=None, grid=None)
-            backend = "reference" if self.backend == "reference" else "cpu"
-            variant = self._variant("virial", self.charges, request, backend)
-            return like(variant.with_virial(to_host(positions), cell), positions)
+        """The result with the virial."""
+        chosen = self._for_virial
+        if chosen is not self:
+            return like(chosen.with_virial(to_host(positions), cell), positions)
         result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
         return replace(like(result, positions), volume=volume(cell))
+
+    @property
+    def _for_virial(self) -> "Evaluation":
+        """What computes the virial: a variant on the CPU where boxes have levels, and on a GPU
+        where they do not fill the cell."""
+        problem = self.planner.problem
+        covers_particles = problem.uses_region and self.boundary.fills_space
+        if not problem.request.levels and not (covers_particles and self.backend == "cuda"):
+            return self
+        request = replace(self._request, levels=None, m2l=None, grid=None)
+        backend = "reference" if self.backend == "reference" else "cpu"
+        return self._variant("virial", self.charges, request, backend)
 
     def at_points(self, positions, cell: np.ndarray, points, virial: bool) -> CoulombResult:
         """The result with potentials and fields at points, shape (m, 3), nm."""
@@ -216,17 +224,16 @@ class Evaluation:
     def _at_points(
         self, positions: np.ndarray, cell, points: np.ndarray, virial: bool
     ) -> CoulombResult:
-        """The result with potentials and fields at points: where boxes cover the cell from
-        expansions and sources, else as of additional particles without charge."""
+        """The result with potentials and fields at points: from expansions and sources, or, by a
+        method without boxes and on a GPU where boxes do not cover the cell, as of additional
+        particles without charge."""
+        if self.method == "fmm" and (self._expands_at_points or self.backend != "cuda"):
+            if virial and self._separates_virial:
+                result = self._at_points(positions, cell, points, False)
+                return replace(result, virial=self.with_virial(positions, cell).virial)
+            chosen = (self._for_virial if virial else self)._for_points(positions, cell, points)
+            return chosen._retried(lambda: chosen._evaluated(positions, cell, virial, points))
         n = len(positions)
-        if self._expands_at_points:
-            result = (self.with_virial if virial else self.compute)(positions, cell)
-            with EVALUATION:
-                plan = self.planner.plan(positions, cell)
-                width = plan.boxes.width
-                at_points = self._evaluator_for(plan).evaluate_at(positions, points, width)
-            largest = float(np.abs(self.charges).max())
-            return result.with_points(at_points, width, largest)
         charges = np.concatenate([self.charges, np.zeros(len(points))])
         variant = self._variant("points", charges, self._request, self.backend, self.method)
         try:
@@ -242,6 +249,35 @@ class Evaluation:
             result = self._at_points(positions, cell, points[apart], virial)
             return spread(result, apart)
         return split(both, n, self.with_virial(positions, cell).virial if virial else None)
+
+    def _for_points(self, positions: np.ndarray, cell, points: np.ndarray) -> "Evaluation":
+        """What computes potentials at points from expansions: where boxes cover only the particles
+        a variant, whose boxes cover the whole periodic cell, or the points, too."""
+        if self._expands_at_points:
+            return self
+        if self.backend == "cuda":
+            variant = self._variant("points", self.charges, self._request, "cpu")
+            return variant._for_points(positions, cell, points)
+        fills, known = self.boundary.fills_space, self.variants.get("points")
+        particles = len(positions) + (0 if fills else len(points))
+        if known is None or known.planner.problem.load.particles != particles:
+            problem = self.planner.problem
+            if fills:
+                problem = problem.over_whole_cell(positions, cell)
+            else:
+                charges = np.concatenate([self.charges, np.zeros(len(points))])
+                load = Load.from_charges(charges, problem.exclusions)
+                problem = replace(problem, load=load)
+            known = self.variants["points"] = self.separate()
+            known.planner.revise(problem)
+            known.evaluators = {}
+        return known
+
+    @property
+    def _separates_virial(self) -> bool:
+        """Whether virial and points are from different boxes: in a nearly empty periodic cell,
+        where the virial of boxes over the whole cell would take ten large lattice operators."""
+        return self.boundary.fills_space and not self._expands_at_points
 
     @property
     def _expands_at_points(self) -> bool:
@@ -268,9 +304,32 @@ class Evaluation:
         potentials[undefined] = fields[undefined] = np.nan
         return replace(result, point_potentials=potentials, point_fields=fields)
 
-    def matrix(self, positions, cell: np.ndarray) -> CoulombMatrix | DeviceCoulombMatrix:
-        """The matrix of interactions at these positions, which evaluates sets of charges. On the
-        host the solver's own charges show first whether single precision suffices."""
+    def sets(
+        self, positions, cell: np.ndarray, charges, fields: bool, points, virial: bool
+    ) -> ChargeSetsResult:
+        """The result for sets of charges, shape (K, n), e."""
+        if points is None and not virial:
+            return like(self.matrix(positions, cell).evaluate(charges, fields), positions)
+        chosen, x = self, check_positions(to_host(positions), self._count)
+        if virial:
+            chosen = chosen._for_virial
+        if virial and points is not None and chosen._separates_virial:
+            result = self.sets(positions, cell, charges, fields, points, False)
+            virials = self.sets(positions, cell, charges, False, None, True).virial
+            return replace(result, virial=virials)
+        if points is not None:
+            points = check_points(to_host(points))
+            chosen = chosen._for_points(x, cell, points)
+        matrix: Any = chosen.matrix(x, cell, points)
+        result = matrix.evaluate(charges, fields, points, virial)
+        return like(replace(result, volume=volume(cell)), positions)
+
+    def matrix(
+        self, positions, cell: np.ndarray, points: np.ndarray | None = None
+    ) -> CoulombMatrix | DeviceCoulombMatrix:
+        """The matrix of interactions at these positions, which evaluates sets of charges, at points
+        on the host, too. On the host the solver's own charges show first whether single precision
+        suffices."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
             with EVALUATION:
                 plan = self.planner.plan(positions, cell)
@@ -279,13 +338,14 @@ class Evaluation:
             return DeviceCoulombMatrix(particles)
         positions = check_positions(to_host(positions), self._count)
         if not self.planner.is_examined:
-            self.compute(positions, cell)
+            self._retried(lambda: self._evaluated(positions, cell, points=points))
         with EVALUATION:
-            plan = self.planner.plan(positions, cell)
+            plan = self._planned(positions, cell, points)
             x, max_potential = self._in_boxes(plan, positions, cell)
             particles = self._evaluator_for(plan).charge_sets(x, plan.boxes.width)
         return CoulombMatrix(
             particles,
+            plan.boxes.origin,
             plan.boxes.width,
             max_potential,
             lambda particle: self._refuse_coincidence(particle, positions, cell),
@@ -326,28 +386,51 @@ class Evaluation:
                 if not (kept and isinstance(fault, MemoryError)):
                     self._fall_back(fault)
 
-    def _evaluated(self, positions, cell: np.ndarray, virial: bool = False) -> CoulombResult:
+    def _planned(self, positions: np.ndarray, cell: np.ndarray, points: np.ndarray | None) -> Plan:
+        """The plan for positions, and for points if there are any, on the host."""
+        around = positions if points is None else np.concatenate([positions, points])
+        return self.planner.plan(around, cell)
+
+    def _evaluated(
+        self,
+        positions,
+        cell: np.ndarray,
+        virial: bool = False,
+        points: np.ndarray | None = None,
+    ) -> CoulombResult:
+        """The result, also at points on the host where :meth:`_for_points` has chosen this
+        evaluation."""
         if self._stays_on_device(positions):
             return self._evaluated_on_device(positions, cell, virial)
         positions = check_positions(to_host(positions), self._count)
         width, max_potential, work = 1.0, MAX_POTENTIAL, None
         if self.method == "fmm":
-            plan = self.planner.plan(positions, cell)
+            plan = self._planned(positions, cell, points)
             x, max_potential = self._in_boxes(plan, positions, cell)
             width, evaluator = plan.boxes.width, self._evaluator_for(plan)
             if virial:
                 potentials, fields, work = evaluator.evaluate_with_virial(x, width)
             else:
                 potentials, fields = evaluator.evaluate(x, width)
-            problem = self.planner.check_precision(self.charges, fields)
+            problem = self._examined(fields)
             if problem is not self.planner.problem:
-                return self._replanned(problem, positions, cell, virial)
+                return self._replanned(problem, positions, cell, virial, points)
         else:
             potentials, fields = map(to_host, self._sum().evaluate(positions))
         result = self._checked(potentials, fields, positions, cell, width, max_potential)
+        if points is not None:
+            at_points = evaluator.evaluate_at(x, points - plan.boxes.origin, width)  # type: ignore[attr-defined]
+            result = result.with_points(at_points, self.charges, width, max_potential)
         if work is not None:
             work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
         return replace(result, virial=work, volume=volume(cell))
+
+    def _examined(self, fields: np.ndarray) -> Problem:
+        """The problem given the fields of the last plan, see :meth:`Planner.check_precision`.
+        Points that its load counts are particles without charge."""
+        points = self.planner.problem.load.particles - self._count
+        charges = np.append(self.charges, np.zeros(points))
+        return self.planner.check_precision(charges, np.pad(fields, ((0, points), (0, 0))))
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""
@@ -390,14 +473,14 @@ class Evaluation:
         return CoulombResult(*found)
 
     def _replanned(
-        self, problem: Problem, positions, cell: np.ndarray, virial: bool
+        self, problem: Problem, positions, cell: np.ndarray, virial: bool, points: np.ndarray | None
     ) -> CoulombResult:
         """Evaluate with plans for another problem and keep these unless the evaluation fails."""
         before = copy.copy(self.planner), self.evaluators
         self.planner.revise(problem)
         self.evaluators = {}
         try:
-            return self._evaluated(positions, cell, virial)
+            return self._evaluated(positions, cell, virial, points)
         except BaseException:
             self.planner, self.evaluators = before
             raise

@@ -89,15 +89,21 @@ class PlacedTerm(ABC):
             added |= {"point_potentials": potentials[0], "point_fields": fields[0]}
         return _with_added(result, added)
 
-    def add_to_sets(self, result: Any, charges: Any) -> Any:
+    def add_to_sets(self, result: Any, charges: Any, points: Any = None) -> Any:
         """A :class:`fmm_openmm.results.ChargeSetsResult` with the term of its sets of charges,
-        shape (K, n), e."""
+        shape (K, n), e; points as of :meth:`add`."""
         q = self._xp.asarray(charges, dtype=np.float64)
         moments = self._moments_of(q)
         potentials, fields = self._evaluated(moments, self._x, result.fields is not None)
         added = {"potentials": potentials, "matrix": self._matrix(moments)}
         if fields is not None:
             added |= {"fields": fields, "forces": q[:, :, None] * fields}
+        if result.virial is not None:
+            virials = [self._virial(each, self._moments_of(each[None])) for each in q]
+            added["virial"] = self._xp.stack(virials)
+        if points is not None:
+            x = self._xp.asarray(points, dtype=np.float64) - self._origin
+            added["point_potentials"], added["point_fields"] = self._evaluated(moments, x)
         return _with_added(result, added)
 
     def among_groups(self, charges: Any, group: np.ndarray) -> Any:

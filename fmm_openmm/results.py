@@ -2,12 +2,16 @@
 
 import sys
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fmm_openmm.arrays import is_on_device
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_POTENTIAL = 2e8
 """Potential in units of the largest charge per box width that only particles at
@@ -20,8 +24,51 @@ def largest_potential(width: float) -> float:
     return MAX_POTENTIAL * min(max(1.0, width), 2e3)
 
 
+class _Extended:
+    """Results on request: at points, and of strains."""
+
+    virial: Any
+    volume: float | None
+
+    def with_points(
+        self,
+        at_points: tuple[np.ndarray, np.ndarray],
+        charges: np.ndarray,
+        width: float,
+        max_potential: float = MAX_POTENTIAL,
+    ) -> "Self":
+        """The result with potentials (..., m) and fields (..., m, 3) at points.
+
+        Args:
+            at_points: both, in units of the box width, nm; overwritten.
+            charges: shape (..., n), e.
+            max_potential: as of :func:`in_units`.
+        """
+        potentials, fields = at_points
+        largest = float(np.abs(charges).max())
+        undefined = in_units(potentials, fields, width, largest, max_potential)
+        potentials[undefined] = fields[undefined] = np.nan
+        return replace(self, point_potentials=potentials, point_fields=fields)  # type: ignore[type-var]
+
+    @property
+    def stress(self) -> np.ndarray:
+        """dE/dstrain over the volume, of the shape of the virial, kJ/mol/nm^3.
+
+        Raises:
+            ValueError: the virial was not requested, or the cell has no volume.
+        """
+        if self.virial is None:
+            raise ValueError("`stress` needs the virial: call `compute(..., virial=True)`")
+        if self.volume is None:
+            raise ValueError(
+                "`stress` needs a volume, which a cell has only with `boundary='periodic'`: "
+                "use `virial`"
+            )
+        return -self.virial / self.volume
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class CoulombResult:
+class CoulombResult(_Extended):
     """Result of one evaluation, float64.
 
     Attributes:
@@ -59,36 +106,6 @@ class CoulombResult:
         fields *= COULOMB_CONSTANT
         energy = (0.5 * charges @ potentials).reshape(1)
         return cls(energy, charges[:, None] * fields, potentials, fields)
-
-    def with_points(
-        self, at_points: tuple[np.ndarray, np.ndarray], width: float, largest: float
-    ) -> "CoulombResult":
-        """The result with potentials (m,) and fields (m, 3) at points.
-
-        Args:
-            at_points: both, in units of the box width; overwritten.
-            largest: the largest charge, e.
-        """
-        potentials, fields = at_points
-        undefined = in_units(potentials, fields, width, largest)
-        potentials[undefined] = fields[undefined] = np.nan
-        return replace(self, point_potentials=potentials, point_fields=fields)
-
-    @property
-    def stress(self) -> np.ndarray:
-        """dE/dstrain over the volume, shape (3, 3), kJ/mol/nm^3.
-
-        Raises:
-            ValueError: the virial was not requested, or the cell has no volume.
-        """
-        if self.virial is None:
-            raise ValueError("`stress` needs the virial: call `compute(..., virial=True)`")
-        if self.volume is None:
-            raise ValueError(
-                "`stress` needs a volume, which a cell has only with `boundary='periodic'`: "
-                "use `virial`"
-            )
-        return -self.virial / self.volume
 
     def __repr__(self) -> str:
         if not isinstance(self.energy, float):  # on the device, which is not waited for
@@ -171,7 +188,7 @@ def in_units(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ChargeSetsResult:
+class ChargeSetsResult(_Extended):
     """Result of one evaluation of K sets of charges at the same positions, float64.
 
     Attributes:
@@ -180,12 +197,30 @@ class ChargeSetsResult:
             charges ``sum_s c_s q_s`` is ``c @ G @ c / 2``.
         forces: shape (K, n, 3), kJ/mol/nm; None unless fields were requested.
         fields: shape (K, n, 3), kJ/mol/nm/e; None unless fields were requested.
+        virial: -dE/dstrain of each set, shape (K, 3, 3), kJ/mol; None unless requested.
+        volume: volume of the cell, nm^3; None unless it is periodic along all directions.
+        point_potentials: potentials of each set at the points, shape (K, m), kJ/mol/e; None unless
+            requested.
+        point_fields: shape (K, m, 3), kJ/mol/nm/e; None unless requested.
     """
 
     potentials: np.ndarray
     matrix: np.ndarray
     forces: np.ndarray | None = None
     fields: np.ndarray | None = None
+    virial: np.ndarray | None = None
+    volume: float | None = None
+    point_potentials: np.ndarray | None = None
+    point_fields: np.ndarray | None = None
+
+    def with_virials(self, work: np.ndarray, width: float) -> "ChargeSetsResult":
+        """The result with the virial of each set.
+
+        Args:
+            work: traceless part of each, shape (K, 3, 3), square charges per box width.
+        """
+        trace = self.energy[:, None, None] * np.eye(3)
+        return replace(self, virial=work * (COULOMB_CONSTANT / width) + trace / 3)
 
     @property
     def energy(self) -> np.ndarray:

@@ -266,7 +266,7 @@ class CoulombSolver:
         box_vectors: "ArrayLike | None" = None,
         *,
         charges: "ArrayLike",
-        points: None = None,
+        points: "ArrayLike | None" = None,
         virial: bool = False,
         fields: bool = True,
     ) -> ChargeSetsResult: ...
@@ -298,7 +298,10 @@ class CoulombSolver:
             charges: K sets of charges in place of the solver's, shape (K, n), e. The result is a
                 :class:`ChargeSetsResult`, with the parameters and precision chosen for the solver's
                 charges. What depends on positions alone is computed once, for eight sets together
-                on a GPU; with levels there one set is computed after the other.
+                on a GPU; with levels there one set is computed after the other. ``points`` and
+                ``virial`` are then computed for each set; the virial takes a plain evaluation for
+                each, and on a GPU so do points. Positions on a device are copied to the host for
+                them, and the results back.
             points: shape (m, 3), nm: potentials and fields there, too, as of particles without
                 charge.
             virial: compute the virial, too, where the positions are. This takes the operators of
@@ -315,7 +318,7 @@ class CoulombSolver:
                 kernels cannot be compiled here.
             ValueError: wrong shapes, coordinates that are not finite or far out of range, or
                 coincident charged particles that are not excluded; with backend "cuda" also if one
-                of the two has no charge; ``charges`` together with ``points`` or ``virial``.
+                of the two has no charge.
 
         Warns:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
@@ -339,15 +342,12 @@ class CoulombSolver:
         """:meth:`compute` in the coordinates of :meth:`_frame`."""
         if charges is None and points is None and not virial:
             return self.evaluation.compute(positions, cell)
-        if charges is not None and (virial or points is not None):
-            raise ValueError("`charges` cannot be combined with `points` or `virial`")
         if self._method != "fmm" and (virial or charges is not None):
             raise UnsupportedError(
                 f"`charges` and `virial` need `method='fmm'`, got {self._method!r}"
             )
         if charges is not None:
-            found = self.evaluation.matrix(positions, cell).evaluate(charges, fields)
-            return like(found, positions)
+            return self.evaluation.sets(positions, cell, charges, fields, points, virial)
         if points is None:
             return self.evaluation.with_virial(positions, cell)
         return self.evaluation.at_points(positions, cell, points, virial)
@@ -367,12 +367,12 @@ class CoulombSolver:
         if self._term is None:
             return result
         placed = self._place_term(positions, cell, is_on_device(result.potentials))
+        if points is not None and not is_on_device(points):
+            points = check_points(points)
         if charges is not None:
             if not is_on_device(charges):
                 charges = check_charge_sets(charges, self._count)
-            return placed.add_to_sets(result, charges)
-        if points is not None and not is_on_device(points):
-            points = check_points(points)
+            return placed.add_to_sets(result, charges, points)
         return placed.add(result, self.evaluation.newest_charges, points)
 
     def _place_term(self, positions, cell, on_device: bool) -> PlacedTerm:
@@ -519,5 +519,10 @@ def _turned_back(result: Result, axes: np.ndarray) -> Result:
     }
     virial = getattr(result, "virial", None)
     if virial is not None:
-        changed["virial"] = turn(turn(virial, axes.T).T, axes.T).T
+        changed["virial"] = _transposed(turn(_transposed(turn(virial, axes.T)), axes.T))
     return replace(result, **changed)
+
+
+def _transposed(matrices):
+    """Matrices, shape (..., 3, 3), transposed."""
+    return matrices.swapaxes(-1, -2)

@@ -6,8 +6,9 @@ width; the Coulomb constant enters once, in :class:`fmm_openmm.solver.CoulombSol
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -92,6 +93,11 @@ class NearExclusions(Generic[Array]):
     offset: Array
 
 
+def no_exclusions(parts: Parts) -> NearExclusions:
+    """The exclusions of parts from which p2p leaves out nothing."""
+    return NearExclusions(np.zeros(len(parts.x) + 1, np.int64), *np.zeros((2, 0), np.int64))
+
+
 class ChargeSets(ABC):
     """Particles at fixed positions, whose charges vary.
 
@@ -105,6 +111,16 @@ class ChargeSets(ABC):
     def evaluate(self, charges: np.ndarray, fields: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Potentials, shape (sets, n), e per box width, and, if asked for, fields, shape
         (sets, n, 3), e per square box width, for charges of shape (sets, n), float64, e."""
+
+    @abstractmethod
+    def evaluate_at(self, charges: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials, shape (sets, m), and fields, shape (sets, m, 3), at points, shape (m, 3), nm,
+        that are not particles."""
+
+    @abstractmethod
+    def work(self, charges: np.ndarray) -> np.ndarray:
+        """The traceless part of the virial of each set, shape (sets, 3, 3), square charges per box
+        width."""
 
 
 class Evaluator(ABC):
@@ -153,21 +169,37 @@ class Evaluator(ABC):
 class RepeatedEvaluation(ChargeSets):
     """Charge sets evaluated one after the other, each from the beginning."""
 
-    def __init__(self, evaluator: Evaluator, positions: np.ndarray, width: float):
+    def __init__(self, evaluator: Any, positions: np.ndarray, width: float):
         self._evaluator, self._positions, self._width = evaluator, positions, width
         self.count = len(positions)
 
-    def evaluate(self, charges, fields):
+    def _each(self, charges: np.ndarray, evaluate: Callable[[], tuple]) -> tuple[np.ndarray, ...]:
+        """What ``evaluate`` returns for each set, stacked."""
         evaluator, found = self._evaluator, []
         before = evaluator.charges
         try:
             for each in charges:
                 evaluator.set_charges(each)
-                found.append(evaluator.evaluate(self._positions, self._width))
+                found.append(evaluate())
         finally:
             evaluator.set_charges(before)
-        potentials, vectors = map(np.array, zip(*found, strict=True))
+        return tuple(map(np.array, zip(*found, strict=True)))
+
+    def evaluate(self, charges, fields):
+        potentials, vectors = self._each(
+            charges, lambda: self._evaluator.evaluate(self._positions, self._width)
+        )
         return potentials, vectors if fields else None
+
+    def evaluate_at(self, charges, points):
+        return self._each(
+            charges, lambda: self._evaluator.evaluate_at(self._positions, points, self._width)
+        )
+
+    def work(self, charges):
+        return self._each(
+            charges, lambda: self._evaluator.evaluate_with_virial(self._positions, self._width)
+        )[2]
 
 
 class Stages(ABC):
@@ -303,8 +335,7 @@ class HostStages(Stages, Evaluator):
         moments = self.p2m(parts)
         local, targets = expand(self, parts, moments), self.sort_points(points, width)
         out = self.l2p(targets, moments, local)
-        none = NearExclusions(np.zeros(len(targets.x) + 1, np.int64), *np.zeros((2, 0), np.int64))
-        self.p2p(targets, none, out, sources=parts)
+        self.p2p(targets, no_exclusions(targets), out, sources=parts)
         return self.gather(targets, out)
 
 

@@ -63,6 +63,54 @@ def test_sets_equal_single_evaluations(boundary, backend, precision, levels):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("boundary", ["periodic", "slab", "ac", "open"])
+@pytest.mark.parametrize("precision", ["double", "single"])
+def test_points_and_virial_of_each_set(boundary, backend, precision):
+    """Points around the particles and outside of the boxes that cover these."""
+    if backend == "reference" and (precision == "single" or boundary in ("slab", "ac")):
+        pytest.skip("minutes for what other cases show")
+    x, q, charges = system()
+    charges -= charges.mean(1, keepdims=True)
+    charges[1] = q - q.mean()
+    points = np.random.default_rng(5).uniform(-1.0, 4.0, (40, 3))
+    box = None if boundary == "open" else SKEWED
+    options = FIXED | {"boundary": boundary, "backend": backend, "precision": precision}
+    solver = CoulombSolver(charges[1], box, EXCLUDED, **options)
+    result = solver.compute(x, charges=charges, points=points, virial=True)
+    small = 1e-12 if precision == "double" else 2e-5
+    for k, each in enumerate(charges):
+        solver.set_charges(each)
+        alone = solver.compute(x, points=points, virial=True)
+        for name in ("potentials", "forces", "point_potentials", "point_fields", "virial"):
+            assert relative(getattr(result, name)[k], getattr(alone, name)) < small, name
+        assert np.trace(result.virial[k]) == pytest.approx(result.energy[k], rel=1e-12)
+    if boundary == "periodic":
+        assert relative(result.stress, -result.virial / result.volume) < 1e-14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"levels": 1, "grid": (2, 2, 2)}, {"positions": True}])
+def test_points_and_virial_with_levels_and_in_nearly_empty_cells(options, backend):
+    x, q, charges = system()
+    cell = 9.0 * np.eye(3)
+    x = (x - x.min(0)) * 0.3 + 5.0
+    points = np.random.default_rng(5).uniform(-3.0, 12.0, (40, 3))
+    options = {key: x if value is True else value for key, value in options.items()}
+    settings = {"tolerance": 1e-2, "backend": backend, "precision": "double"}
+    solver = CoulombSolver(q, cell, EXCLUDED, **settings, **options)
+    result = solver.compute(x, charges=charges[:2], points=points, virial=True)
+    for k, each in enumerate(charges[:2]):
+        solver.set_charges(each)
+        alone = solver.compute(x, points=points, virial=True)
+        expected = ewald_sum(
+            np.concatenate([x, points]), np.append(each, np.zeros(40)), cell, EXCLUDED
+        )
+        assert relative(result.point_potentials[k], expected.potentials[60:]) < 1e-2
+        for name in ("potentials", "point_potentials", "point_fields", "virial"):
+            assert relative(getattr(result, name)[k], getattr(alone, name)) < 1e-2, name
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-6])
 def test_matrix_against_the_oracle(tolerance, backend):
     """Off the diagonal the error is relative to the mean of the sets' own energies."""
@@ -173,8 +221,6 @@ def test_wrong_groups_are_refused(groups, error, words):
 
 def test_other_requests_are_refused():
     x, q, charges = system()
-    with pytest.raises(ValueError, match="cannot be combined"):
-        CoulombSolver(q, SKEWED).compute(x, charges=charges, virial=True)
     direct = CoulombSolver(q, None, boundary="open", method="direct")
     with pytest.raises(UnsupportedError, match="method='fmm'"):
         direct.compute(x, charges=charges)

@@ -19,7 +19,7 @@ from fmm_openmm.backends.cpu.operator import harmonic_sums
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import p2p
 from fmm_openmm.backends.cpu.sets import l2p_sets, p2m_sets, p2p_sets
-from fmm_openmm.backends.cpu.sort import gather, sort
+from fmm_openmm.backends.cpu.sort import CpuParts, gather, sort
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.backends.pairs import near_table, partners
 from fmm_openmm.driver import expand
@@ -29,7 +29,13 @@ from fmm_openmm.expansions.operators.derivatives import operator_derivatives
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.specification import Specification
-from fmm_openmm.stages import Accumulator, ChargeSets, HostStages, Moments
+from fmm_openmm.stages import (
+    Accumulator,
+    HostStages,
+    Moments,
+    RepeatedEvaluation,
+    no_exclusions,
+)
 
 
 class CpuStages(HostStages):
@@ -157,16 +163,41 @@ class CpuStages(HostStages):
         return CpuChargeSets(self, positions, width)
 
 
-class CpuChargeSets(ChargeSets):
-    """Charge sets in one pass over parts that are sorted once."""
+class CpuChargeSets(RepeatedEvaluation):
+    """Charge sets in one pass over parts that are sorted once, but for the virial."""
 
     def __init__(self, stages: CpuStages, positions: np.ndarray, width: float):
+        super().__init__(stages, positions, width)
         self._stages, self._parts = stages, stages.sort(positions, width)
-        self.count = len(positions)
 
     def evaluate(self, charges, fields):
         stages, parts = self._stages, self._parts
-        q = np.ascontiguousarray(charges[:, parts.particle] * parts.weight, stages.dtype)
+        q = self._of_parts(charges)
+        out = self._far(q, parts, fields)
+        near, unwanted = None, np.zeros((0 if fields else len(parts.x), 3))
+        for k, charge in enumerate(q):
+            single = Accumulator(out.potentials[k], out.fields[k] if fields else unwanted)
+            near = stages.exclusions(replace(parts, charge=charge), single)
+            if (near.offset >= 0).all():
+                break  # nothing to subtract, from any set
+        p2p_sets(parts, parts, q, near, stages.lattice, out)
+        return _gather(parts, out)
+
+    def evaluate_at(self, charges, points):
+        stages, q = self._stages, self._of_parts(charges)
+        targets = stages.sort_points(points, self._width)
+        out = self._far(q, targets, True)
+        p2p_sets(targets, self._parts, q, no_exclusions(targets), stages.lattice, out)
+        return _gather(targets, out)
+
+    def _of_parts(self, charges: np.ndarray) -> np.ndarray:
+        """Charges of the parts, shape (sets, m)."""
+        parts = self._parts
+        return np.ascontiguousarray(charges[:, parts.particle] * parts.weight, self._stages.dtype)
+
+    def _far(self, q: np.ndarray, targets: CpuParts, fields: bool) -> Accumulator:
+        """Far potentials and fields at targets of sets of charges of the parts."""
+        stages, parts = self._stages, self._parts
         boxes = p2m_sets(parts, q, stages.lattice.slots, stages.order)
         x = parts.x.astype(np.float64)
         moments = [
@@ -177,31 +208,22 @@ class CpuChargeSets(ChargeSets):
         traces = np.stack(
             [polynomial(stages.lattice, each.charge, each.dipole, each.square) for each in moments]
         )
-        out = l2p_sets(parts, local, traces, stages.lattice, stages.order, fields)
-        near, unwanted = None, np.zeros((0 if fields else len(parts.x), 3))
-        for k, charge in enumerate(q):
-            single = Accumulator(out.potentials[k], out.fields[k] if fields else unwanted)
-            near = stages.exclusions(replace(parts, charge=charge), single)
-            if (near.offset >= 0).all():
-                break  # nothing to subtract, from any set
-        p2p_sets(parts, q, near, stages.lattice, out)
-        return self._gather(out)
+        return l2p_sets(targets, local, traces, stages.lattice, stages.order, fields)
 
-    def _gather(self, out: Accumulator) -> tuple[np.ndarray, np.ndarray | None]:
-        """See :meth:`fmm_openmm.stages.Stages.gather`."""
-        parts = self._parts
-        n, m = len(parts.first) - 1, len(parts.x)
 
-        def total(values, factor):
-            rows = csr_array((factor[parts.place], parts.place, parts.first), (n, m))
-            return (rows @ values.T).T
+def _gather(parts: CpuParts, out: Accumulator) -> tuple[np.ndarray, np.ndarray | None]:
+    """See :meth:`fmm_openmm.stages.Stages.gather`."""
+    n, m = len(parts.first) - 1, len(parts.x)
 
-        potentials = total(out.potentials, parts.weight)
-        if not len(out.fields):
-            return potentials, None
-        fields = [
-            total(out.fields[:, :, axis], parts.weight)
-            - total(out.potentials, parts.slope[:, axis])
-            for axis in range(3)
-        ]
-        return potentials, np.stack(fields, 2)
+    def total(values, factor):
+        rows = csr_array((factor[parts.place], parts.place, parts.first), (n, m))
+        return (rows @ values.T).T
+
+    potentials = total(out.potentials, parts.weight)
+    if not len(out.fields):
+        return potentials, None
+    fields = [
+        total(out.fields[:, :, axis], parts.weight) - total(out.potentials, parts.slope[:, axis])
+        for axis in range(3)
+    ]
+    return potentials, np.stack(fields, 2)

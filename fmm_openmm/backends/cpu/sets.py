@@ -171,12 +171,12 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
 
 
 @kernel(
-    "real[:,::1], real[:,::1], b1[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], "
-    "i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
+    "real[:,::1], i8[::1], real[:,::1], real[:,::1], b1[:,::1], real[::1], i8[::1], i8[:,::1], "
+    "f8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
 )
 def _p2p_sets(
-    x, charges, filled, counted, start, counts, boxes, near, excluded_start, excluded_part,
-    excluded_row, chunks, far_away, phi, field,
+    target, target_start, x, charges, filled, counted, start, counts, boxes, near, excluded_start,
+    excluded_part, excluded_row, chunks, far_away, phi, field,
 ):  # fmt: skip
     real = x.dtype.type
     zero, dummy_x = real(0.0), real(far_away)
@@ -188,7 +188,7 @@ def _p2p_sets(
         tile = np.empty((4, TILE), x.dtype)
         p, e = np.empty(sets), np.empty((len(field), 3))
         for box in range(chunk, len(start) - 1, chunks):
-            if start[box] == start[box + 1]:
+            if target_start[box] == target_start[box + 1]:
                 continue
             length = find_sources(box, near, start, counts, source, begin)
             padded = (length + TILE - 1) // TILE * TILE
@@ -216,7 +216,7 @@ def _p2p_sets(
                 buffer[3, :length] = charge[0, :length]
             for j in range(length, padded):
                 buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = dummy_x, zero, zero, zero
-            for i in range(start[box], start[box + 1]):
+            for i in range(target_start[box], target_start[box + 1]):
                 entries = excluded_start[i + 1] - excluded_start[i]
                 if entries > saved.shape[1]:
                     saved = np.empty((2, 2 * entries), x.dtype)
@@ -228,7 +228,7 @@ def _p2p_sets(
                         buffer[0, j], buffer[3, j] = dummy_x, zero
                 p[:] = 0.0
                 e[:] = 0.0
-                t0, t1, t2 = x[i, 0], x[i, 1], x[i, 2]
+                t0, t1, t2 = target[i, 0], target[i, 1], target[i, 2]
                 if alone:
                     p[0], e0, e1, e2 = sum_sources(t0, t1, t2, buffer, 0, padded)
                     if len(field):
@@ -248,17 +248,18 @@ def _p2p_sets(
 
 
 def p2p_sets(
-    parts: Parts,
+    targets: Parts,
+    sources: Parts,
     charges: np.ndarray,
     near: NearExclusions,
     lattice: BoxLattice,
     out: Accumulator,
 ) -> None:
-    """Add to ``out`` the near field of all sets of charges, shape (sets, m), see
-    :meth:`fmm_openmm.stages.Stages.p2p`."""
+    """Add to ``out`` the near field of all sets of charges of the sources, shape (sets, m), at the
+    targets, see :meth:`fmm_openmm.stages.Stages.p2p`."""
     counted = (charges != 0.0).any(0).astype(charges.dtype)
     _p2p_sets(
-        parts.x, charges, charged_boxes(charges, parts.start), counted, parts.start, lattice.counts,
-        lattice.boxes, lattice.near, near.start, near.part, near.offset, chunk_count(lattice.size),
-        DUMMY_X, out.potentials, out.fields,
+        targets.x, targets.start, sources.x, charges, charged_boxes(charges, sources.start),
+        counted, sources.start, lattice.counts, lattice.boxes, lattice.near, near.start, near.part,
+        near.offset, chunk_count(lattice.size), DUMMY_X, out.potentials, out.fields,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from fmm_openmm.backends.cuda.pipeline.sets import MOST_SETS, SORTING, SUMMING, 
 from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.specification import Specification
-from fmm_openmm.stages import ChargeSets
+from fmm_openmm.stages import RepeatedEvaluation
 from fmm_openmm.units import COULOMB_CONSTANT
 
 SUMS_BLOCK = 512
@@ -61,7 +61,7 @@ class SetsRun:
         self._sums.get_function(name)(grid, (SUMS_BLOCK,), arguments)
 
 
-class CudaChargeSets(ChargeSets):
+class CudaChargeSets(RepeatedEvaluation):
     """See :class:`fmm_openmm.stages.ChargeSets`; also for arrays on the device, all work on the
     current stream.
 
@@ -74,7 +74,7 @@ class CudaChargeSets(ChargeSets):
     """
 
     def __init__(self, evaluator: Any, positions, width: float, origin=(0.0, 0.0, 0.0)):
-        self._evaluator, self._width, self.count = evaluator, width, len(positions)
+        super().__init__(evaluator, positions, width)
         self.lattice = evaluator.lattice
         self.parameters = evaluator.parameters(width, origin)
         with evaluator.on_device():

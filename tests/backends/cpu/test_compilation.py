@@ -36,7 +36,7 @@ def test_declared_signatures_are_all_there_are():
                 q, SKEWED, precision=precision, backend="cpu", exclusions=pairs, **options
             )
             solver.compute(x @ SKEWED, points=x[:3] + 0.01, virial=True)
-            solver.compute(x @ SKEWED, charges=[q, q])
+            solver.compute(x @ SKEWED, charges=[q, q], points=x[:3] + 0.01, virial=True)
     for dtype in DTYPES:
         DirectSum(q, pairs, dtype).evaluate(x)
         Treecode(q, pairs, dtype, 6, 0.5).evaluate(x)
