@@ -43,6 +43,7 @@ def test_declared_signatures_are_all_there_are():
     check_declared(signatures.keys() - set(kernels_in("share")))
 
 
+@pytest.mark.slow
 def test_declared_signatures_of_many_ranks():
     comm = pytest.importorskip("mpi4py.MPI", reason=NEEDS_MPI).COMM_SELF
     x, q = np.random.default_rng(3).random((400, 3)), np.resize([1.0, -1.0], 400)
