@@ -27,11 +27,9 @@ def droplet(atoms: float) -> ChargeSystem:
     base = water(EDGE)
     diameter = np.cbrt(6 * atoms / (np.pi * DENSITY)) + 0.5
     box = tiled_charges(base.charges, 3 * (int(np.ceil(diameter / EDGE)),))
-    x, cell = in_cell(box)
+    x, _ = in_cell(box)
     molecules = round(atoms / SITES)
-    first = SITES * np.sort(
-        np.argsort(np.linalg.norm(x[::SITES] - cell.sum(0) / 2, axis=1))[:molecules]
-    )
+    first = SITES * np.sort(np.argsort(np.linalg.norm(x[::SITES] - x.mean(0), axis=1))[:molecules])
     chosen = (first[:, None] + np.arange(SITES)).ravel()
     new = np.full(len(box), -1)
     new[chosen] = np.arange(len(chosen))

@@ -16,6 +16,7 @@ from openmm import app, unit
 
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.bench import md, nve, scaling, systems, timing
+from fmm_openmm.bench import open as free_space
 from fmm_openmm.bench.open import crossover
 from fmm_openmm.bench.scaling import copies_near, growth_exponent
 from fmm_openmm.bench.solver import (
@@ -1085,3 +1086,11 @@ def test_the_loop_of_multiply_adds_compiles(nvrtc):
         options = [f"-DREAL={real}", f"-DCHAINS={CHAINS}", f"-DROUNDS={ROUNDS}", "-arch=sm_90"]
         nvrtc.compileProgram(program, options)
         assert nvrtc.getProgramLog(program).strip() == ""
+
+
+def test_a_droplet_is_a_ball(monkeypatch):
+    """Its radius follows from its volume at the density of water."""
+    monkeypatch.setattr(free_space, "EDGE", 2.0)
+    oxygens = free_space.droplet(6000).positions[:: systems.SITES]
+    radius = np.linalg.norm(oxygens - oxygens.mean(0), axis=1).max()
+    assert radius == pytest.approx(np.cbrt(3 * 6000 / (4 * np.pi * systems.DENSITY)), rel=0.03)
