@@ -1088,6 +1088,7 @@ def test_the_loop_of_multiply_adds_compiles(nvrtc):
         assert nvrtc.getProgramLog(program).strip() == ""
 
 
+@pytest.mark.slow
 def test_a_droplet_is_a_ball(monkeypatch):
     """Its radius follows from its volume at the density of water."""
     monkeypatch.setattr(free_space, "EDGE", 2.0)
