@@ -35,6 +35,7 @@ def test_declared_signatures_are_all_there_are():
             solver = fmm.CoulombSolver(
                 q, SKEWED, precision=precision, backend="cpu", exclusions=pairs, **options
             )
+            solver.compute(x @ SKEWED)  # the virial is computed without levels
             solver.compute(x @ SKEWED, points=x[:3] + 0.01, virial=True)
             solver.compute(x @ SKEWED, charges=[q, q], points=x[:3] + 0.01, virial=True)
     for dtype in DTYPES:
