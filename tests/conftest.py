@@ -4,10 +4,17 @@ cases run. What this machine cannot run is one line at the end; ``pytest -rs`` l
 """
 
 import os
+import signal
 from collections import Counter
 
 import pytest
 from pytest import Config
+
+
+def pytest_configure():
+    # background jobs of a script ignore Ctrl-C, and so would processes that tests start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
