@@ -394,8 +394,9 @@ class _Coupling:
     def _scaled_pairs(
         self, particles: _Particles, x: np.ndarray, cell: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of each partner with a factor between 0 and 1 the index of the particle, the displacement
-        of its nearest image to it, what the factor lacks to 1, and its charge."""
+        """Particles and partners whose factor is between 0 and 1: the index of the particle, the
+        displacement to it from the nearest image of the partner, what the factor lacks to 1, and
+        the partner's charge."""
         lmp = self._lmp
         everyone = lmp.extract_setting("nlocal") + lmp.extract_setting("nghost")
         tags = lmp.numpy.extract_atom("id")[:everyone]

@@ -322,8 +322,9 @@ class CoulombSolver:
 
         Warns:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
-                to each other; with ``slab_correction``, positions on the host span more than the
-                height of the cell; each once.
+                to each other or forces too small; given parameters miss it because forces are
+                small; with ``slab_correction``, positions on the host span more than the height of
+                the cell; each once.
         """
         frame = self._frame(box_vectors)
         if frame.is_users:

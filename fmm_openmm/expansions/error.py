@@ -210,26 +210,6 @@ LEAST_FIELD = 0.01
 field is zero."""
 
 
-def field_ratio(charges: np.ndarray, fields: np.ndarray, per_box: float, ionic: float) -> float:
-    """RMS force that :func:`estimate_error` assumes over the RMS force found.
-
-    The first is that of an ordinary liquid. Forces are far larger where particles come together in
-    clusters or pairs, and far smaller in crystals near zero temperature.
-
-    Args:
-        charges: shape (n,).
-        fields: shape (n, 3), in charges over squares of box widths, finite at the charges.
-        per_box: mean number of charged particles in a filled box.
-        ionic: from :func:`ionic_fraction`.
-    """
-    typical = FIELD * np.exp(FIELD_IONIC * ionic) * per_box ** (2 / 3) * rms_charge(charges)
-    if typical == 0.0:
-        return 1.0
-    number = len(charges) * charged_fraction(charges)
-    found = max(rms_field(charges, fields), LEAST_FIELD * typical)
-    return float(typical / found / spread(ionic, number))
-
-
 def rms_field(charges: np.ndarray, fields: np.ndarray) -> float:
     """RMS force over the RMS charge, ``(sum q^2 E^2 / sum q^2)^(1/2)``; 0 without charges.
 
@@ -243,8 +223,28 @@ def rms_field(charges: np.ndarray, fields: np.ndarray) -> float:
     return float(np.sqrt(weights @ squares / weights.sum())) if len(weights) else 0.0
 
 
+def field_ratio(charges: np.ndarray, field: float, per_box: float, ionic: float) -> float:
+    """RMS force that :func:`estimate_error` assumes over the RMS force found.
+
+    The first is that of an ordinary liquid. Forces are far larger where particles come together in
+    clusters or pairs, and far smaller in crystals near zero temperature.
+
+    Args:
+        charges: shape (n,).
+        field: :func:`rms_field`, in charges over squares of box widths.
+        per_box: mean number of charged particles in a filled box.
+        ionic: from :func:`ionic_fraction`.
+    """
+    typical = FIELD * np.exp(FIELD_IONIC * ionic) * per_box ** (2 / 3) * rms_charge(charges)
+    if typical == 0.0:
+        return 1.0
+    number = len(charges) * charged_fraction(charges)
+    found = max(field, LEAST_FIELD * typical)
+    return float(typical / found / spread(ionic, number))
+
+
 def net_charge_noise(
-    charges: np.ndarray, fields: np.ndarray, boxes: float, near_radius: float, smoothing: float
+    charges: np.ndarray, field: float, boxes: float, near_radius: float, smoothing: float
 ) -> float:
     """Relative RMS force error of float32 arithmetic that a net charge causes with smoothing.
 
@@ -256,18 +256,17 @@ def net_charge_noise(
 
     Args:
         charges: shape (n,).
-        fields: shape (n, 3), in charges over squares of box widths, finite at the charges.
+        field: :func:`rms_field`, in charges over squares of box widths.
         boxes: number of filled boxes.
         near_radius: R, box widths.
         smoothing: half width s of the transition regions, box widths.
     """
-    found = rms_field(charges, fields)
-    if smoothing == 0.0 or found == 0.0:
+    if smoothing == 0.0 or field == 0.0:
         return 0.0
     number = len(charges) * charged_fraction(charges)
     slope = 1.0 / np.sqrt(smoothing * min(1.0, smoothing * number))
     potential = 2.0 * np.pi * near_radius**2 * abs(float(charges.sum())) / boxes
-    return float(2.0**-24 * slope * potential / found)
+    return float(2.0**-24 * slope * potential / field)
 
 
 def single_noise(ionic: float, smoothing: float) -> float:

@@ -14,13 +14,14 @@ from fmm_openmm.expansions.error import (
     Rounding,
     field_ratio,
     net_charge_noise,
+    rms_field,
     rounding_error,
     rounding_of_positions,
     single_noise,
 )
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import NOISE_MARGIN, ROUNDING_SHARE, FMMParameters
+from fmm_openmm.planning.request import NOISE_MARGIN, ROUNDING_SHARE, SMALL_FORCES, FMMParameters
 from fmm_openmm.specification import Specification
 
 RECHECK_INTERVAL = 64
@@ -332,18 +333,19 @@ class Planner:
         """
         boxes, problem = self._used[0].boxes, self.problem
         p, charged = boxes.parameters, problem.load.charged * len(charges)
-        ratio = field_ratio(charges, fields, charged / boxes.filled, problem.load.ionic)
         coordinates = rounding_error(charges, fields, self._per_box(charges))
         if not np.isfinite(coordinates):
             return self._given_rounding(problem, coordinates)
-        net = net_charge_noise(charges, fields, boxes.filled, p.near_radius, p.smoothing)
+        field = rms_field(charges, fields)
+        ratio = field_ratio(charges, field, charged / boxes.filled, problem.load.ionic)
+        net = net_charge_noise(charges, field, boxes.filled, p.near_radius, p.smoothing)
         self._ratio, self._rounding = ratio, float(np.hypot(coordinates, net))
         if p.precision == "double":  # coordinates are rounded relative to the cell
             lengths = np.diag(boxes.lattice.cell)
             self._rounding *= DOUBLE * lengths[np.isfinite(lengths)].max(initial=1.0)
         else:
             noise = float(np.hypot(ratio * self._noise(p), net))
-            case = CLOSE if coordinates >= noise else "forces as small as these"
+            case = CLOSE if coordinates >= noise else SMALL_FORCES
             problem = self._given_rounding(problem, max(coordinates, noise), case)
         return problem.with_field(ratio, problem.request.expected(self.with_forces(p)))
 

@@ -318,6 +318,10 @@ class Request(SolverOptions):
         return (expected <= self.tolerance) * (1 + conserves * (1 + bounded))
 
 
+SMALL_FORCES = "forces as small as these"
+"""The case of fields that cancel, as in cold crystals, in warnings."""
+
+
 def warn_if_missed(request: Request, expected_error: float, case: str = "this cell") -> None:
     """Warn if the smallest error attainable in a case exceeds the tolerance, naming the options
     that the user has fixed."""

@@ -16,7 +16,13 @@ from fmm_openmm.expansions.error import estimate_error, far_distances, largest_r
 from fmm_openmm.octree import is_nested
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.request import FMMParameters, Request, add_rounding, warn_if_missed
+from fmm_openmm.planning.request import (
+    SMALL_FORCES,
+    FMMParameters,
+    Request,
+    add_rounding,
+    warn_if_missed,
+)
 
 NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
 """Near radii considered: midway between the distances of a cubic lattice, so that boxes that
@@ -79,7 +85,7 @@ def candidates(
     error satisfies the request, the list holds the most accurate parameters, with a warning.
     """
     found = [chosen for _, chosen in ranked(request, cell, load, cost)]
-    case = "this cell" if load.field == 1.0 else "forces as small as these"
+    case = "this cell" if load.field == 1.0 else SMALL_FORCES
     warn_if_missed(request, request.expected(found[0]), case)
     return found
 
