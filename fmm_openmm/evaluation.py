@@ -428,9 +428,11 @@ class Evaluation:
     def _examined(self, fields: np.ndarray) -> Problem:
         """The problem given the fields of the last plan, see :meth:`Planner.check_precision`.
         Points that its load counts are particles without charge."""
-        points = self.planner.problem.load.particles - self._count
-        charges = np.append(self.charges, np.zeros(points))
-        return self.planner.check_precision(charges, np.pad(fields, ((0, points), (0, 0))))
+        points, charges = self.planner.problem.load.particles - self._count, self.charges
+        if points:
+            charges = np.append(charges, np.zeros(points))
+            fields = np.pad(fields, ((0, points), (0, 0)))
+        return self.planner.check_precision(charges, fields)
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""
