@@ -1,4 +1,4 @@
-"""Molten salt in a narrow pore, periodic along its axis only, beside periodic cells with vacuum.
+"""Molten salt in a narrow pore, periodic along its axis only, and in periodic cells with vacuum.
 
 The simulation has the FMM with ``boundary="wire"``. The forces on its last frames are compared with
 the Ewald sum over the images along the axis; those of periodic cells, whose images across the axis

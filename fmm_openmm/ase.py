@@ -48,7 +48,7 @@ class FMMCalculator(Calculator):
 
     ``results`` has, in ASE's units, ``energy`` and ``free_energy``, eV; ``forces`` (n, 3), eV/A;
     ``charges`` (n,), e; ``potentials`` at the atoms (n,), V; ``fields`` (n, 3), V/A; and, once it
-    was asked for, ``stress`` (6,), dE/dstrain over the volume of the cell in the order
+    was requested, ``stress`` (6,), dE/dstrain over the volume of the cell in the order
     xx, yy, zz, yz, xz, xy, eV/A^3.
 
     Args:

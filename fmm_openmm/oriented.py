@@ -69,8 +69,8 @@ class OrientedSolver:
 
         Args:
             positions: shape (n, 3), nm.
-            cell: rows a, b, c, shape (3, 3), nm; of a vector without images nothing matters. None
-                with no image at all.
+            cell: rows a, b, c, shape (3, 3), nm; vectors without images are ignored. None in
+                free space.
             virial: compute the virial, too.
 
         Raises:

@@ -105,7 +105,7 @@ class CoulombSolver:
             dipole moment is that of the positions as they are given: ions must not be wrapped, and
             molecules must be whole.
         neutralization: what carries the opposite of the net charge of a slab or wire, in equal
-            parts, and without which a net charge is refused. Uniform sheets beside a slab: heights
+            parts, and without which a net charge is refused. Uniform sheets next to a slab: heights
             along z, shape (k,), nm. Lines parallel to a wire: points on them, shape (k, 3), nm; or
             cylinders: points on their axes and radii, shape (k, 4), nm. The energy is that of all
             charges.
@@ -438,8 +438,9 @@ class CoulombSolver:
         """The Coulomb matrix at fixed positions, which takes charges, shape (n,), e, to potentials,
         shape (n,), kJ/mol/e: for charges that change while positions stay.
 
-        A product sorts nothing and lists nothing. Several columns are computed together. The
-        operator is symmetric, and stays as it is whatever the solver computes afterwards.
+        Particles are sorted once, when the operator is made, and not again in its products. The
+        columns of a matrix are multiplied together. The operator is symmetric, and later
+        evaluations of the solver do not change it.
 
         Args:
             positions, box_vectors: see :meth:`compute`.
@@ -462,8 +463,17 @@ class CoulombSolver:
             raise UnsupportedError(f"`{name}` needs `method='fmm'`, got {self._method!r}")
 
     def parameters_for(self, box_vectors: "ArrayLike | None") -> FMMParameters:
-        """The parameters for the given box vectors: those in use or chosen at creation, as long as
-        the boxes nearly keep their shape."""
+        """The parameters that an evaluation with the given box vectors uses.
+
+        They are those in use, or those chosen at creation, unless the shape of the boxes has
+        changed too much for them.
+
+        Args:
+            box_vectors: see :meth:`compute`; None for the box vectors of the solver.
+
+        Raises:
+            ValueError: the box vectors are invalid, or given with an open boundary.
+        """
         frame, planner = self._frame(box_vectors), self.evaluation.planner
         if planner.problem.uses_region:
             return self.parameters  # type: ignore[return-value]

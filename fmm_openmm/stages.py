@@ -109,7 +109,7 @@ class ChargeSets(ABC):
 
     @abstractmethod
     def evaluate(self, charges: np.ndarray, fields: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Potentials, shape (sets, n), e per box width, and, if asked for, fields, shape
+        """Potentials, shape (sets, n), e per box width, and, on request, fields, shape
         (sets, n, 3), e per square box width, for charges of shape (sets, n), float64, e."""
 
     @abstractmethod
@@ -260,8 +260,8 @@ class Stages(ABC):
         """Subtract from ``out`` the excluded pairs whose boxes are not near. Return the pairs whose
         boxes are near, for p2p to leave out.
 
-        ``moment``, shape (3, 3), is changed likewise if it is given: by ``n_a f_b``, with n the
-        displacement of the source's box from the part's and f the force on the part."""
+        ``moment``, shape (3, 3), is changed in the same way if it is given: by ``n_a f_b``, with n
+        the displacement of the source's box from the part's and f the force on the part."""
 
     @abstractmethod
     def p2p(

@@ -27,8 +27,8 @@ class FMMModel(ModelInterface):
             returns charges, shape (n_atoms,), e. Results are not differentiable.
         tolerance, precision: as in :func:`fmm_openmm.torch.evaluate`.
         device, dtype: device and dtype of the tensors of the states.
-        compute_forces, compute_stress: what a result holds beside energies. A stress needs the
-            virial.
+        compute_forces, compute_stress: quantities that a result holds in addition to energies. A
+            stress needs the virial.
 
     Raises:
         ImportError: TorchSim is not installed (extra ``torchsim``).

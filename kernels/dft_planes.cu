@@ -10,7 +10,7 @@
 
 extern __shared__ char memory[];
 
-// Pair q of all: its term, its first plane, and whether it has a second plane.
+// Pair number q: its term, its first plane, and whether it has a second plane.
 struct Pair {
     long long term;
     int plane;

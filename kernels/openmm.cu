@@ -4,8 +4,8 @@
 //   locate_atoms      locate of sort.cu, from OpenMM's positions. A thread per atom
 //   bring_positions   positions in the order of the particles, for locate_inside of sort.cu. A
 //                     thread per atom
-//   bring_layer       the same for a slab, of which OpenMM may have wrapped any particle at box
-//                     vector c; sets a flag if one is near the middle of the vacuum
+//   bring_layer       the same for a slab, whose particles OpenMM may have wrapped along box vector
+//                     c; sets a flag if one is near the middle of the vacuum
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
 // CORRECTED, whether their low-order parts are stored separately (mixed precision).

@@ -4,8 +4,8 @@
 //     U / 3
 //
 // with charge q, place x in its box and far field E of every part, see HostStages of
-// fmm_openmm/stages.py. The traceless matrix follows from what it makes of five generators
-// (fmm_openmm/expansions/operators/derivatives.py): xx - yy, yy - zz, yx, zx, zy.
+// fmm_openmm/stages.py. The traceless matrix follows from its products with five generators of
+// strain (fmm_openmm/expansions/operators/derivatives.py): xx - yy, yy - zz, yx, zx, zy.
 //
 // A thread takes every BLOCK * gridDim.x-th part, box and partial sum of lattice_work. Sums are in
 // float64 in a fixed order. Bound by memory.

@@ -1,5 +1,6 @@
-"""A layer of water. In simulations it lies between vacuum and walls. Single evaluations take it as
-a slab, as a dense periodic cube, and by PME in a box with vacuum, each as accurate as asked for."""
+"""A layer of water. In simulations it lies between vacuum and walls. Single evaluations,
+each to the requested tolerance, take it as a slab, as a dense periodic cube, and by PME in a box
+with vacuum."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -54,7 +54,7 @@ def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterato
 
     Args:
         edges: numbers of ions along the edge, each even.
-        tolerance: relative RMS force error that is asked for.
+        tolerance: relative RMS force error that is requested.
         device: "cpu" or "cuda".
         dtype: dtype of positions and charges.
     """

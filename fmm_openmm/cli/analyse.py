@@ -1,4 +1,4 @@
-"""Coulomb energies of every frame of a trajectory and, if asked for, more.
+"""Coulomb energies of every frame of a trajectory and, on request, more.
 
 Electrostatics alone, exceptions excluded, by the stand-alone
 solver, at any tolerance, regardless of the one used in the simulation. Energies are in

@@ -344,7 +344,7 @@ def simulate(
 
     Args:
         samples: receives the samples at the start and after every interval.
-        pressures: likewise, with ``--pressure-log``.
+        pressures: as ``samples``, with ``--pressure-log``.
         walls: receives the number of steps and the wall time of every interval, sampling and
             writing included.
     """

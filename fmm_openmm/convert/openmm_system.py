@@ -30,7 +30,7 @@ class Source:
         exclusions: shape (m, 2).
         exclusions_periodic: whether exclusions apply to nearest images.
         boundary: along which box vectors there are images.
-        neutralization: what neutralises a slab or wire; None for nothing.
+        neutralization: what neutralises a slab or wire; None if nothing does.
     """
 
     name: str

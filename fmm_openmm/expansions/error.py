@@ -384,7 +384,7 @@ class Rounding:
 
 
 def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
-    """Relative RMS force error of float32 coordinates, :class:`Rounding`, for fields.
+    """Relative RMS force error from rounding coordinates to float32 (:class:`Rounding`).
 
     Args:
         charges: shape (n,).

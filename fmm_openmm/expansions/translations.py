@@ -75,14 +75,14 @@ def order_of(expansions: np.ndarray) -> int:
 
 
 def to_parent(order: int) -> np.ndarray:
-    """``2^-l`` of every term: moments in box widths of a level over those of its parent's, which
-    are twice as long."""
+    """``2^-l`` of every term: the factor that takes moments in box widths of a level to moments in
+    those of its parent level, which are twice as long."""
     return 0.5 ** degrees(order)
 
 
 def to_child(order: int) -> np.ndarray:
-    """``2^-(l + 1)`` of every term: local expansions, in e per box width, of a level's parent
-    over those of the level."""
+    """``2^-(l + 1)`` of every term: the factor that takes local expansions in box widths of the
+    parent level to those in box widths of a level."""
     return 0.5 ** (degrees(order) + 1)
 
 
@@ -90,8 +90,8 @@ def to_child(order: int) -> np.ndarray:
 
 
 def m2m_matrix(shift: np.ndarray, order: int) -> np.ndarray:
-    """E(shift), shape (terms, terms) float64; ``shift`` (3,) leads from the parent's
-    centre to the child's."""
+    """E(shift), shape (terms, terms) float64, with ``M_parent = E M_child``; ``shift``, shape (3,),
+    leads from the parent's centre to the child's."""
     l, m = _degree_and_order(order)
     row, column = np.subtract.outer(l, l), np.subtract.outer(m, m)
     found = np.abs(column) <= row
@@ -101,13 +101,13 @@ def m2m_matrix(shift: np.ndarray, order: int) -> np.ndarray:
 
 
 def l2l_matrix(shift: np.ndarray, order: int) -> np.ndarray:
-    """E(shift)^T; arguments as for :func:`m2m_matrix`."""
+    """E(shift)^T, with ``L_child = E^T L_parent``; arguments as for :func:`m2m_matrix`."""
     return m2m_matrix(shift, order).T
 
 
 def m2l_matrix(shift: np.ndarray, order: int) -> np.ndarray:
-    """A(shift), shape (terms, terms) float64; ``shift`` (3,) leads from the source's
-    centre to the target's."""
+    """A(shift), shape (terms, terms) float64, with ``L = A M``; ``shift``, shape (3,), leads from
+    the source's centre to the target's."""
     index, weight = coupling(order)
     sign = (-1.0) ** degrees(order)[:, None]
     return sign * (weight * irregular(np.asarray(shift, float), 2 * order)[index]).sum(-1)

@@ -22,7 +22,7 @@ class FramePlacement:
     Attributes:
         boundary: along which vectors there are images.
         centre: mean position in the first frame of a slab or wire, shape (3,), nm.
-        neutralization: what neutralises it, next to which it lies instead; None for nothing.
+        neutralization: what neutralises it, next to which it lies instead; None if nothing does.
     """
 
     boundary: Boundary

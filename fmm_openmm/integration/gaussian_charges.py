@@ -1,8 +1,8 @@
 """The potential of Gaussian charges, from that of point charges.
 
 A charge q spread over a Gaussian of standard deviation w has the potential
-``k_e q erf(r / (sqrt(2) w)) / r``, which differs from that of the point charge at small distances
-only.
+``k_e q erf(r / (sqrt(2) w)) / r``, which differs from that of the point charge only at small
+distances.
 """
 
 import numpy as np
@@ -12,8 +12,8 @@ from scipy.special import erfc
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
 
-REACH = 4.9
-"""Distance in widths beyond which the difference is less than 1e-6 of the potential."""
+CUTOFF = 4.9
+"""Distance in widths w beyond which the difference is less than 1e-6 of the potential."""
 
 PAIRS = 4_000_000
 """Number of pairs, roughly, that are in memory at a time."""
@@ -26,8 +26,9 @@ def excess_of_points(
     cell: np.ndarray,
     width: float,
 ) -> np.ndarray:
-    """Potentials of point charges over those of Gaussian charges:
-    ``k_e sum q erfc(r / (sqrt(2) w)) / r`` over all charges and images within reach.
+    """Potentials of point charges minus those of Gaussian charges.
+
+    They are ``k_e sum q erfc(r / (sqrt(2) w)) / r`` over all charges and images within the cutoff.
 
     Args:
         points: shape (m, 3), nm.
@@ -39,32 +40,32 @@ def excess_of_points(
     Returns:
         shape (m,), kJ/mol/e.
     """
-    reach = REACH * width
+    cutoff = CUTOFF * width
     boundary = Boundary.from_cell(cell)
     vectors = boundary.vectors(cell)
     points, positions = (boundary.wrap(x, cell) @ vectors for x in (points, positions))
-    places, owners = _images(positions, vectors, boundary.periodic, reach)
+    places, owners = _images(positions, vectors, boundary.periodic, cutoff)
     charged = charges[owners] != 0.0
     tree, q = cKDTree(places[charged]), charges[owners[charged]]
     excess = np.zeros(len(points))
     sample = points[:: len(points) // 100 + 1]
-    neighbours = tree.query_ball_point(sample, reach, return_length=True).mean()
+    neighbours = tree.query_ball_point(sample, cutoff, return_length=True).mean()
     step = max(1, int(PAIRS / (1.0 + neighbours)))
     for begin in range(0, len(points), step):
         some = cKDTree(points[begin : begin + step])
-        pair = some.sparse_distance_matrix(tree, reach, output_type="ndarray")
+        pair = some.sparse_distance_matrix(tree, cutoff, output_type="ndarray")
         value = q[pair["j"]] * erfc(pair["v"] / (np.sqrt(2.0) * width)) / pair["v"]
         excess[begin : begin + step] = np.bincount(pair["i"], value, len(some.data))
     return COULOMB_CONSTANT * excess
 
 
 def _images(
-    positions: np.ndarray, vectors: np.ndarray, periodic: tuple[bool, ...], reach: float
+    positions: np.ndarray, vectors: np.ndarray, periodic: tuple[bool, ...], cutoff: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of particles and of those of their images that are within reach of the cell, and
-    the numbers of the particles that they are of."""
+    """Positions of the particles and of their images within the cutoff of the cell, and the index
+    of the particle that each belongs to."""
     inverse = np.linalg.inv(vectors)
-    margin = np.where(periodic, reach * np.linalg.norm(inverse, axis=0), 0.0)  # fractional
+    margin = np.where(periodic, cutoff * np.linalg.norm(inverse, axis=0), 0.0)  # fractional
     owners = np.arange(len(positions))
     for axis in np.flatnonzero(periodic):
         fraction = (positions @ inverse)[:, axis]

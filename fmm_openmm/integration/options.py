@@ -85,7 +85,7 @@ class Options(SolverOptions):
         action="append",
         metavar="Z",
         help="height along z of a uniform sheet that neutralises a slab, nm; repeated for more "
-        "sheets, or for x, y and z of a line beside a wire and its radius",
+        "sheets, or for x, y and z of a line next to a wire and its radius",
     )
 
     def __post_init__(self):
@@ -143,10 +143,10 @@ class Options(SolverOptions):
         return DipoleTerm.from_options(self.slab_correction, self.surface_dielectric, boundary)
 
     def neutralizer(self, boundary: Boundary) -> Neutralization | None:
-        """What neutralises a slab or wire; None for nothing.
+        """What neutralises a slab or wire; None if nothing does.
 
         Raises:
-            ValueError, UnsupportedError: the option is invalid, or there is none for the boundary.
+            ValueError, UnsupportedError: the option is invalid, or does not apply to the boundary.
         """
         return Neutralization.from_option(self.neutralization, boundary)
 
@@ -170,7 +170,7 @@ class Options(SolverOptions):
         return Options(**{**self.of_term, **given}) if given else self
 
     def request(self, precision: str | None = None) -> Request:
-        """The request from which parameters are chosen, in the precision asked for or another."""
+        """The request from which parameters are chosen, in the requested precision or another."""
         shared = {row.name: getattr(self, row.name) for row in fields(SolverOptions)}
         return Request(**shared | {"precision": precision or self.precision})
 

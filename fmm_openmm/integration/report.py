@@ -77,16 +77,16 @@ class ValidationReport:
 
     Attributes:
         particles: number of particles.
-        tolerance: relative force error the FMM was asked for.
-        parameters: what the FMM used.
+        tolerance: relative RMS force error that was requested of the FMM.
+        parameters: of the FMM.
         reference: name of the reference.
         reference_energy: kJ/mol.
         fmm: the FMM compared with the reference.
-        pme: OpenMM's PME with the System's own cutoff, in small cells a shorter one, and its
-            tolerance or, where they are set, its splitting parameter and grid, next to the
-            reference; None in free space, and where its grid would not fit into memory.
-        backend: that the FMM used.
-        pme_left_out: why PME is not there in a periodic cell; None where it is.
+        pme: OpenMM's PME compared with the reference; None in free space, and if its grid would not
+            fit into memory. PME uses the cutoff of the System, or a shorter one in small cells, and
+            the splitting parameter and grid of the System if they are set, else its tolerance.
+        backend: of the FMM.
+        pme_left_out: the reason why ``pme`` is None in a periodic cell, else None.
         error_norm: norm of the tolerance.
     """
 

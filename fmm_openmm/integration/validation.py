@@ -228,8 +228,8 @@ def _pme(charges, structure, positions, cell, nonbonded, terms) -> tuple | str:
 
 
 def reference_cutoff(cell: np.ndarray) -> float | None:
-    """Cutoff of PME as the reference in a cell, shape (3, 3), nm; None if its grid would be too
-    large."""
+    """Cutoff of PME as the reference, nm, in a cell, shape (3, 3), nm; None if the grid of PME
+    would be too large."""
     for cutoff in CONVERGED_CUTOFFS:
         cutoff = min(cutoff, _widest_cutoff(cell))
         if grid_points(cell, cutoff, CONVERGED) <= LARGEST_GRID:

@@ -46,7 +46,7 @@ class Options:
 @dataclass(frozen=True)
 class Values:
     """Result of an evaluation in the units of the options: energy (), forces (n, 3) in the dtype of
-    the positions, potentials (n,) in that of the charges and, if it was asked for, virial (3, 3);
+    the positions, potentials (n,) in that of the charges and, on request, virial (3, 3);
     energy and virial in float64."""
 
     energy: Tensor

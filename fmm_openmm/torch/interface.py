@@ -44,7 +44,7 @@ class CoulombTensors(NamedTuple):
         energy: shape (), float64.
         forces: -dE/dpositions, shape (n, 3), in the dtype of the positions.
         potentials: dE/dcharges, shape (n,), in the dtype of the charges.
-        virial: -dE/dstrain, symmetric, shape (3, 3), float64; None unless it was asked for, or the
+        virial: -dE/dstrain, symmetric, shape (3, 3), float64; None unless it was requested, or the
             cell requires a gradient.
     """
 

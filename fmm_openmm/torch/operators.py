@@ -49,7 +49,7 @@ def _evaluate(
     virial: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Energy (), float64, forces (n, 3), potentials (n,) and virial (3, 3), float64, which is empty
-    unless asked for; arguments as of :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
+    unless requested; arguments as of :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
     options = Options(tolerance, boundary, precision, exclusions_periodic, length, unit_energy)
     found = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
     empty = positions.new_empty((0, 3), dtype=torch.float64)
@@ -207,7 +207,7 @@ def hessian_vector_product(
     of_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Product of the Hessian of the energy with a vector: its parts for the positions (n, 3), the
-    charges (n,) and, if asked for, the cell (3, 3), float64.
+    charges (n,) and, on request, the cell (3, 3), float64.
 
     Central differences of the gradient in double precision. The particle or cell vector that moves
     most moves by :data:`STEP`; the change of the charges is at most the largest charge.

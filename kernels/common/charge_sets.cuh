@@ -6,7 +6,7 @@
 #define VALUES (FIELDS ? 4 : 1)  // results for a part and a set: potential, or with the field
 #define RESULTS (SETS * VALUES)  // results for a part
 
-// The charges of a part, of which those of sets beyond SETS are zero.
+// The charges of a part in all sets, padded with zeros to whole quads.
 struct ChargeQuads {
     real4 quad[QUADS];
 

@@ -1,5 +1,5 @@
-// F, the swap of x and z: R_lm(Q y) = sum_k F_mk R_lk(y) with Q = swap. F does not mix real and
-// imaginary parts, and half of its entries vanish.
+// F, the swap of x and z in harmonics: R_lm(Q y) = sum_k F_mk R_lk(y) with Q = swap. F does not mix
+// real and imaginary parts, and half of its entries vanish.
 #pragma once
 #include "common/real.cuh"
 

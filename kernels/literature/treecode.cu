@@ -10,7 +10,7 @@
 // S_l,-m = (-1)^m conj S_lm and (d/dx + i d/dy) S_lm = -S_l+1,m+1, (d/dx - i d/dy) S_lm =
 // S_l+1,m-1, dS_lm/dz = -S_l+1,m:
 //
-//     Phi = sum_lm' Re(conj M_lm S_lm),   where sum_m' counts terms of m > 0 twice
+//     Phi = sum_lm' Re(conj M_lm S_lm),   where sum_lm' counts terms of m > 0 twice
 //
 //   p2m   moments of the leaves. A warp per leaf
 //   m2m   moments of the other cells from their children, level by level. A warp per cell

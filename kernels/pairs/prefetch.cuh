@@ -1,4 +1,4 @@
-// Loads that the compiler does not move: it would delay a prefetch until the value is used.
+// Loads in place: the compiler would move the load of a prefetch to the first use of its value.
 #pragma once
 #include "common/real.cuh"
 
@@ -12,7 +12,7 @@ __device__ __forceinline__ unsigned load_now(const unsigned* from) {
 #endif
 }
 
-// From memory that the kernel does not write.
+// Loads from memory that the kernel does not write.
 template <class Real4>
 __device__ __forceinline__ Real4 load_now(const Real4* __restrict__ from) {
 #ifdef __CUDA_ARCH__

@@ -2,9 +2,9 @@
 // neighbour list and of the pairs. Lengths are in nm.
 //
 // A cluster is CLUSTER consecutive sites in a row of cells. Its list holds single sites, each with
-// the number of the periodic image that is near. A full list holds all neighbours: every pair
-// occurs twice, and a cluster adds forces to its own sites only. With HALF, a list holds the
-// neighbours that are sorted after the cluster: every pair occurs once, and both of its sites
+// the number of its periodic image in the range of the list. A full list holds all neighbours:
+// every pair occurs twice, and a cluster adds forces to its own sites only. With HALF, a list holds
+// the neighbours that are sorted after the cluster: every pair occurs once, and both of its sites
 // receive forces.
 //
 // Macros besides REAL:

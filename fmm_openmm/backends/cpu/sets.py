@@ -120,7 +120,7 @@ def l2p_sets(
     order: int,
     fields: bool,
 ) -> Accumulator:
-    """Far potentials and, if asked for, fields of all sets at targets, see
+    """Far potentials and, on request, fields of all sets at targets, see
     :meth:`fmm_openmm.stages.Stages.l2p`.
 
     Args:

@@ -15,8 +15,13 @@ from fmm_openmm.stages import Parts
 
 @dataclass
 class CpuParts(Parts):
-    """Parts, with the indices of those of particle i in ``place[first[i]:first[i + 1]]``; shapes
-    (n + 1,) and (m,), int64."""
+    """Parts, sorted by box, and where those of each particle are.
+
+    Attributes:
+        first: shape (n + 1,) int64.
+        place: indices of the parts of particle i are ``place[first[i]:first[i + 1]]``, shape (m,)
+            int64.
+    """
 
     first: np.ndarray
     place: np.ndarray

@@ -6,7 +6,7 @@ evaluation against the number of atoms. open: direct sum, treecode and FMM in fr
 --cell, the FMM in a nearly empty periodic cube. slab: a layer of water as a slab, as a
 periodic cube, and by PME with vacuum. nve: drift and residual of the total energy, PME and
 FMM. tune: the fastest parameters on this GPU, for later runs to use. torch: energy
-and gradients through PyTorch, beside torch-pme and nvalchemi-toolkit-ops. distributed: an
+and gradients through PyTorch, compared with torch-pme and nvalchemi-toolkit-ops. distributed: an
 evaluation shared by the ranks of MPI, for each of which mpirun starts the command. operators: M2L
 of one level by each operator against order and depth, on a GPU. layouts: P2P with indexed and with
 replicated sources against density, on a GPU.

@@ -55,7 +55,7 @@ def run(args, terminal, drawing) -> dict:
     )
     terminal.say(
         f"Backend {backend}; times in microseconds; "
-        "p2p and far field against multiply-adds and a copy alone\n"
+        "limits: the rates of multiply-adds and of a copy in memory\n"
     )
     terminal.heading((*COLUMNS, *STAGES, *COLUMNS_AFTER_STAGES))
     rows = []

@@ -1,5 +1,5 @@
-"""Time of the energy and its gradients through PyTorch, beside torch-pme and nvalchemi-toolkit-ops
-if they are installed."""
+"""Time of the energy and its gradients through PyTorch, compared with torch-pme and
+nvalchemi-toolkit-ops if they are installed."""
 
 import numpy as np
 

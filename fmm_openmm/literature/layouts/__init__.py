@@ -69,7 +69,7 @@ class Neighbourhood:
             raise UnsupportedError("layouts of P2P need a periodic lattice, got an open one")
         if len(lattice.near) > MOST_NEAR:
             raise UnsupportedError(
-                f"layouts of P2P know at most {MOST_NEAR} near boxes, got {len(lattice.near)}"
+                f"layouts of P2P support at most {MOST_NEAR} near boxes, got {len(lattice.near)}"
             )
         offsets = lattice.near[np.argsort(lattice.near.any(1), kind="stable")]
         return cls(start.astype(np.int32), _numbers(lattice, offsets), offsets @ lattice.boxes)
@@ -89,7 +89,7 @@ class Neighbourhood:
 
     @cached_property
     def sources(self) -> int:
-        """Total length of all streams."""
+        """Number of sources, summed over the boxes: the total length of all streams."""
         return int(np.diff(self.start)[self.near].sum(dtype=np.int64))
 
 

@@ -97,7 +97,7 @@ def test_near_boxes(name):
 def test_what_is_not_known_is_refused():
     with pytest.raises(UnsupportedError, match="need a periodic lattice, got an open one"):
         Neighbourhood.from_lattice(PaddedLattice(np.array([3, 3, 3]), 1.75), np.zeros(28, int))
-    with pytest.raises(UnsupportedError, match=f"know at most {MOST_NEAR} near boxes, got 515"):
+    with pytest.raises(UnsupportedError, match=f"support at most {MOST_NEAR} near boxes, got 515"):
         Neighbourhood.from_lattice(BoxLattice(np.diag([2, 2, 2]), np.eye(3), 5.0), np.zeros(9, int))
     with pytest.raises(
         ValueError, match="`layout` must be one of indexed, replicated, got 'magic'"

@@ -52,7 +52,8 @@ MANY = 100_000
 
 SEARCH_BLOCKS = 16
 """Blocks per multiprocessor, at most, of the kernel that finds neighbours: they end one after the
-other, so that other kernels run beside the last ones, and cost little where lists are valid."""
+other, so that other kernels run at the same time as the last ones, and cost little where lists are
+valid."""
 
 LIST_THREADS, PAIR_THREADS = 256, 128
 """Threads a block: ``THREADS`` of the kernels."""
@@ -147,7 +148,7 @@ class Sites:
 
     @property
     def clusters(self) -> int:
-        """Capacity for clusters."""
+        """Maximum number of clusters."""
         return self.capacity // CLUSTER
 
     @property

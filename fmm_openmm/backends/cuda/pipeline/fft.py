@@ -103,7 +103,7 @@ class Fourier:
 
     @property
     def whole_bytes(self) -> int:
-        """Shared memory for a whole grid, in pairs of planes and as half a spectrum."""
+        """Bytes of shared memory for a whole grid, as pairs of planes and as half a spectrum."""
         return (self.shape[0] + 1) // 2 * self.shape[1] * self.row_bytes + prod(
             self.half
         ) * self.itemsize
