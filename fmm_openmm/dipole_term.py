@@ -94,6 +94,18 @@ class DipoleTerm:
             return "slab_correction=True"
         return f"surface_dielectric={self.surface_dielectric:g}"
 
+    @property
+    def strengths(self) -> dict[int, float]:
+        """:math:`c_a V / (2 \\pi k_e)` of the axes where it is not 0."""
+        if self.slab_correction:
+            return {NORMAL: 1.0}
+        return dict.fromkeys(range(3), 1.0 / (2.0 * self.surface_dielectric + 1.0))
+
+    @property
+    def constant(self) -> float:
+        """:math:`d V / (2 \\pi k_e L^2)`."""
+        return 1.0 / 6.0 if self.slab_correction else 0.0
+
     def check_charges(self, charges: Any) -> None:
         """Refuse a net charge of charges, shape (n,), e, in a dielectric.
 
@@ -142,13 +154,8 @@ class PlacedDipoleTerm(PlacedTerm):
         super().__init__(positions)
         self._is_slab = term.slab_correction
         strength = 2.0 * np.pi * COULOMB_CONSTANT / float(np.prod(np.diag(cell)))
-        if self._is_slab:
-            self._strengths = {NORMAL: strength}
-            self._constant = strength * cell[NORMAL, NORMAL] ** 2 / 6.0
-        else:
-            strength /= 2.0 * term.surface_dielectric + 1.0
-            self._strengths = dict.fromkeys(range(3), strength)
-            self._constant = 0.0
+        self._strengths = {axis: strength * factor for axis, factor in term.strengths.items()}
+        self._constant = term.constant * strength * cell[NORMAL, NORMAL] ** 2
 
     def _moments(self, total: Any) -> Any:
         """Charge (K,), dipole moment (K, 3) and the weighted second moment

@@ -163,6 +163,11 @@ class Sheets(Neutralization):
         """On the normal through the origin."""
         return np.array([0.0, 0.0, self.heights.mean()])
 
+    @property
+    def mean_distance(self) -> float:
+        """Mean distance of two sheets, the same one included, nm."""
+        return float(np.abs(self.heights[:, None] - self.heights).mean())
+
     def at(self, positions: Any, cell: np.ndarray) -> "PlacedSheets":
         """The sheets for particles in a reduced cell."""
         return PlacedSheets(self, positions, cell)
@@ -282,8 +287,7 @@ class PlacedSheets(PlacedNeutralization):
         self._heights = (heights - heights.mean()).tolist()
         area = float(cell[0, 0] * cell[1, 1])
         self._strength = 2.0 * np.pi * COULOMB_CONSTANT / (area * len(heights))
-        distances = np.abs(heights[:, None] - heights)
-        self._constant = -self._strength * float(distances.sum()) / len(heights)
+        self._constant = -self._strength * len(heights) * sheets.mean_distance
 
     def _opposite_potentials(self, x: Any) -> Any:
         distances: Any = sum(abs(x[:, NORMAL] - height) for height in self._heights)

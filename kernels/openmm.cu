@@ -6,6 +6,8 @@
 //                     thread per atom
 //   bring_layer       the same for a slab, whose particles OpenMM may have wrapped along box vector
 //                     c; sets a flag if one is near the middle of the vacuum
+//   bring_unwrapped   positions in the order of the particles, without the box vectors that OpenMM
+//                     has added to them. A thread per atom
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
 // CORRECTED, whether their low-order parts are stored separately (mixed precision).
@@ -76,4 +78,23 @@ extern "C" __global__ void bring_layer(int n, const Posq* __restrict__ posq /* (
     to[1] = x.y - images * layer->c[1];
     to[2] = x.z - images * layer->c[2];
     if (fabs(to[2] - layer->middle) > layer->farthest) *outside = 1;
+}
+
+extern "C" __global__ void bring_unwrapped(int n, const Posq* __restrict__ posq /* (padded) nm */,
+                                           const Posq* __restrict__ correction /* (padded) */,
+                                           const int* __restrict__ atom_index /* (padded) */,
+                                           const int4* __restrict__ cell_offsets /* (n) */,
+                                           const Parameters* __restrict__ parameters,
+                                           double* __restrict__ unwrapped /* (n, 3) nm */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const double3 x = position_of(i, posq, correction);
+    const int4 offset = cell_offsets[i];
+    const double width = parameters->potential / parameters->field;
+    const double a = width * offset.x, b = width * offset.y, c = width * offset.z;
+    const double* cell = parameters->cell;
+    double* to = unwrapped + 3 * atom_index[i];
+    to[0] = x.x - a * cell[0] - b * cell[3] - c * cell[6];
+    to[1] = x.y - a * cell[1] - b * cell[4] - c * cell[7];
+    to[2] = x.z - a * cell[2] - b * cell[5] - c * cell[8];
 }

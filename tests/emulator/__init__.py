@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.term import Term
 from fmm_openmm.backends.cuda.program import (
     SETUP,
     At,
@@ -150,7 +151,7 @@ class Emulator:
 
 class EmulatedStages:
     """The program of a specification, for a device, on OpenMM's arrays if these are given, with the
-    virial, or for a share of the boxes; the folder is for compiled kernels."""
+    virial, for a share of the boxes, or with a term; the folder is for compiled kernels."""
 
     def __init__(
         self,
@@ -160,9 +161,10 @@ class EmulatedStages:
         device: Device = DEVICE,
         with_virial: bool = False,
         share: Share | None = None,
+        term: Term | None = None,
     ):
         self.lattice = specification.lattice
-        program = build(specification, device, interface, with_virial, share)
+        program = build(specification, device, interface, with_virial, share, term)
         self.emulator = Emulator(program, folder)
         self.buffers = self.emulator.buffers
 

@@ -24,8 +24,10 @@ from fmm_openmm.backends.cuda.program import (
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
+from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.neutralization import Sheets
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import RepeatedEvaluation
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -641,3 +643,75 @@ def test_faults_are_noticed(body, fault, folder, monkeypatch):
 def test_reads_of_what_was_never_written_are_noticed(body, folder, monkeypatch):
     with pytest.raises(AssertionError, match="kernel: a thread reads what was never written"):
         emulated(body, folder, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("term", "net", "precision"),
+    [
+        (DipoleTerm(surface_dielectric=3.0), 0.0, "mixed"),
+        (DipoleTerm(slab_correction=True), 2.5, "double"),
+        (DipoleTerm(slab_correction=True), 0.0, "mixed"),
+        (Sheets(np.array([-1.5, 0.2, 6.0])), -3.0, "double"),
+        (Sheets(np.array([1.0])), 1.0, "mixed"),
+    ],
+    ids=str,
+)
+def test_a_term_in_openmm(term, net, precision, folder):
+    """That of the host, of the images of the particles that OpenMM has not wrapped, once per
+    evaluation; of two shares the first one adds it."""
+    dtype, accuracy = (np.float64, 1e-9) if precision == "double" else (np.float32, 2e-5)
+    width, is_dipole = 0.7, isinstance(term, DipoleTerm)
+    if is_dipole:
+        cell, positions = CELLS["skewed"][0], charges_in(-2, 3)[0]
+        lattice = BoxLattice.from_cell(cell, counts_matrix(CELLS["skewed"][1]), 2.0)
+        width = box_width(cell, counts_matrix(CELLS["skewed"][1]))
+    else:
+        lattice = PaddedLattice(
+            np.array([4, 5, 3]), 1.87, cell=np.diag([4.0, 5.0, np.inf]), padded=(False, False, True)
+        )
+        cell, positions = np.diag([4.0, 5.0, 9.0]) * width, charges_in(0.15, 2.65)[0] * width
+    charges, none = charges_in(0, 1)[1], np.zeros((0, 2), np.int64)
+    charges += net / len(charges) - charges.mean()
+    expected = term.at(positions, cell)
+    energy, potentials, fields = expected.evaluate(charges)
+    images = np.random.default_rng(2).integers(-3, 4, (len(charges), 3)) * [1, 1, is_dipole]
+    wanted = Specification(lattice, 3, 0.0, charges, none, False, dtype)
+
+    def results(**options):
+        stages = EmulatedStages(wanted, folder, Interface(precision, 160), **options)
+        index = between_openmm(stages, positions + images @ cell)
+        if is_dipole and "cell_offsets" in stages.buffers:
+            stages.buffers["cell_offsets"][...] = np.pad(images[index], ((0, 0), (0, 1)))
+        if not is_dipole:
+            stages.buffers["outside"][...] = 0
+            stages.buffers["layer"][...] = [1.5 * width, 4.4 * width, *cell[2]]
+        queued = {step.stage for step in stages.emulator.program.steps}
+        stages.buffers["parameters"][...] = parameter_block(lattice, width)
+        stages.emulator.run([SETUP])
+        found = []
+        for end, wants_potentials in (("gather", 1), ("export", 1), ("export", 0)):
+            stages.buffers["potentials_wanted"][...] = wants_potentials
+            stages.buffers["force_buffer"][...] = 0
+            stages.emulator.run(queued - {SETUP, "gather", "export"} | {end})
+            sums = Sums.from_buffer(stages.buffers["sums"])
+            of_particles = stages.buffers["potentials"].astype(float)
+            found.append((forces_in_openmm(stages, index), of_particles, np.array(sums.energy)))
+        assert not found[0][0].any()
+        for k in (1, 2):
+            np.testing.assert_allclose(found[k][0], found[2][0], rtol=1e-12, atol=1e-9)
+            assert np.array_equal(found[k][1], found[0][1])
+            assert found[k][2] == found[0][2]
+        return found[1]
+
+    without, with_term = results(), results(term=term)
+    exact = charges[:, None] * fields, potentials, energy
+    for plain, more, added in zip(without, with_term, exact, strict=True):
+        scale = max(np.linalg.norm(plain), np.linalg.norm(added))
+        assert np.linalg.norm(added) > 1e-3 * scale
+        assert np.linalg.norm(more - plain - added) <= accuracy * scale
+    boxes = int(lattice.span.prod())
+    shares = [
+        results(term=term, share=Share(*share, boxes)) for share in ((0, 9), (9, boxes), (0, 0))
+    ]
+    for parts, together in zip(zip(*shares, strict=True), with_term, strict=True):
+        assert np.linalg.norm(sum(parts) - together) <= accuracy * np.linalg.norm(together)

@@ -14,6 +14,7 @@ from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import exclusions, p2p
 from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
 from fmm_openmm.backends.cuda.pipeline.sort import clear_counts, clears_counts_late, sort
+from fmm_openmm.backends.cuda.pipeline.term import Term, term_moments
 from fmm_openmm.backends.cuda.pipeline.virial import virial
 from fmm_openmm.backends.cuda.program import Device, Interface, Program, Share
 from fmm_openmm.backends.cuda.source import real_type
@@ -34,7 +35,11 @@ class Description(Stages):
     """The stages of the GPU: each appends its steps to a program, and returns names of buffers
     where others return arrays: of the buffers that are added up for an ``Accumulator``."""
 
-    def __init__(self, builder: Builder, specification: Specification, interface: Interface | None):
+    def __init__(
+        self, builder: Builder, specification: Specification, interface: Interface | None,
+        term: Term | None = None
+    ):  # fmt: skip
+        self._term = term
         self._b, self._pairs = builder, specification.exclusions
         self._minimum_image, self._interface = specification.minimum_image, interface
         setup_tables(builder)
@@ -71,7 +76,9 @@ class Description(Stages):
         p2p(self._b, parts, near, out)
 
     def gather(self, parts, out):
-        results = gather(self._b, parts, out, self._interface)
+        if self._term:
+            term_moments(self._b, self._term)
+        results = gather(self._b, parts, out, self._interface, self._term)
         if self._b.virial:
             virial(self._b, parts)
         return results
@@ -79,11 +86,12 @@ class Description(Stages):
 
 def build(
     specification: Specification, device: Device, interface: Interface | None = None,
-    with_virial: bool = False, share: Share | None = None
+    with_virial: bool = False, share: Share | None = None, term: Term | None = None
 ) -> Program:  # fmt: skip
     """The program of one evaluation on a device, on OpenMM's arrays if these are given; or one that
     leaves the virial, (3, 3) kJ/mol, in "virial", without levels; or one that
-    gives results to the parts of a share of the boxes.
+    gives results to the parts of a share of the boxes. With OpenMM's arrays a term is added, by the
+    program of the share with the first box.
 
     Raises:
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
@@ -93,7 +101,7 @@ def build(
     if share and with_virial:
         raise UnsupportedError("the virial is computed for all boxes, not for a share")
     b = builder(specification, device, virial=with_virial, share=share)
-    return described(b, Description(b, specification, interface))
+    return described(b, Description(b, specification, interface, term))
 
 
 def described(b: Builder, stages: Description) -> Program:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.abi import Sums
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.pipeline.term import Term, add_term
 from fmm_openmm.backends.cuda.program import At, Interface, Phase
 from fmm_openmm.stages import Parts
 
@@ -13,11 +14,15 @@ GATHER_BLOCK = 256
 
 
 def gather(
-    b: Builder, parts: Parts[str], out: list[str], interface: Interface | None
+    b: Builder,
+    parts: Parts[str],
+    out: list[str],
+    interface: Interface | None,
+    term: Term | None = None,
 ) -> tuple[str, str]:
     """Sum the results of the parts to those of the particles. Inside OpenMM the stage "export"
     takes its place in steps that need forces, and adds these to OpenMM's; an energy is accompanied
-    by the other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
+    by the other :class:`fmm_openmm.backends.cuda.abi.Sums`, and a term is added."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
     b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
@@ -31,9 +36,12 @@ def gather(
     if interface:
         ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
         last = "potentials_wanted", parts.start, "share"
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(0), *last)
-        b.stage("export", "export", Phase.EXPORT)
-        b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(1), *last)
+        for forces in (False, True):
+            if forces:
+                b.stage("export", "export", Phase.EXPORT)
+            b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(forces), *last)
+            if term:
+                add_term(b, term, interface, forces)
     else:
         b.buffer("fields", (b.n, 3), b.real)
         b.buffer("forces", (b.n, 3), b.real)
