@@ -9,6 +9,7 @@ infinite along axes without images: :data:`EMPTY_SPACE` where no axis has any.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -145,13 +146,16 @@ def net_charge(charges: np.ndarray) -> float:
     return total if abs(total) > NEUTRAL * min(1.0, float(abs(charges).sum())) else 0.0
 
 
-def check_neutral(charges: np.ndarray, boundary: Boundary) -> None:
+def check_neutral(charges: np.ndarray, boundary: Boundary, term: Any = None) -> None:
     """Refuse a net charge of charges, shape (n,), e, in a slab or wire, where there is no
-    background and the potential of its images diverges.
+    background and the potential of its images diverges; or as a term requires, which may neutralise
+    it.
 
     Raises:
         UnsupportedError: the net charge is not zero.
     """
+    if term is not None:
+        return term.check_charges(charges)
     if not boundary.is_partial:
         return
     total = net_charge(charges)

@@ -95,6 +95,14 @@ class DipoleTerm:
         return f"surface_dielectric={self.surface_dielectric:g}"
 
     @property
+    def unknown_images(self) -> str:
+        """The error of positions that may be wrapped."""
+        return (
+            f"`{self}` needs a Context that Python has made of the System with the force, not one "
+            "inside another force, whose positions may be wrapped"
+        )
+
+    @property
     def strengths(self) -> dict[int, float]:
         """:math:`c_a V / (2 \\pi k_e)` of the axes where it is not 0."""
         if self.slab_correction:

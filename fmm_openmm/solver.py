@@ -355,10 +355,7 @@ class CoulombSolver:
 
     def _check_net_charge(self, charges: Any) -> None:
         """Refuse a net charge that nothing neutralises."""
-        if self._term is None:
-            check_neutral(charges, self._boundary)
-        else:
-            self._term.check_charges(charges)
+        check_neutral(charges, self._boundary, self._term)
 
     def _with_term(
         self, result, positions, cell: np.ndarray, charges, points

@@ -88,7 +88,8 @@ def test_buffers_are_those_of_the_programs():
     """Programs have all buffers that the plugin names, the host's arrays among them."""
     made = {
         "coulomb_program.cpp": [
-            program(*CASES[name]) for name in ("slab in OpenMM", "mixed in OpenMM")
+            program(*CASES[name])
+            for name in ("slab in OpenMM", "mixed in OpenMM", "dipole term in OpenMM")
         ],
         "site_list.cpp": [of_sites()],
     }

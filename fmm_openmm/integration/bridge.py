@@ -42,7 +42,7 @@ class HostBridge:
         handles: the :class:`FMMForce` objects that edit the definition.
         is_unpickled: whether OpenMM has unpickled the bridge, in which case it never frees it.
         keeps_images: whether a Context has been checked to hand over positions that are not
-            wrapped, without which a force with a dipole term does not compute.
+            wrapped, without which OpenMM cannot call a force with a dipole term.
     """
 
     def __init__(self, definition: Definition | str | dict):
@@ -100,6 +100,7 @@ class HostBridge:
             boxless = self.fix_structure().boundary.is_open
             if self.definition.options.native_only:
                 self._require_session()
+            self._check_images()
             with openmm_callback():
                 result = self.evaluate(
                     state.getPositions(asNumpy=True)._value,
@@ -149,7 +150,6 @@ class HostBridge:
                     "add one particle to the force for each particle of the System before a "
                     "Context is created"
                 )
-            self._check_images()
             solver, positions, cell = self._loaded_solver(charges, positions, box_vectors)
             return solver.compute(positions, cell, **quantities)
 
@@ -157,10 +157,7 @@ class HostBridge:
         """Refuse a dipole term of positions that OpenMM may have wrapped."""
         term = self.definition.options.dipole_term(self.fix_structure().boundary)
         if term is not None and not self.keeps_images:
-            raise UnsupportedError(
-                f"`{term}` needs a Context that Python has made of the System with the force, not "
-                "one inside another force, whose positions may be wrapped"
-            )
+            raise UnsupportedError(term.unknown_images)
 
     def inputs(self, values) -> tuple[np.ndarray, Structure]:
         """Charges, shape (n,), e, and structure for a Context with the given global parameters."""

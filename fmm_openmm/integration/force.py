@@ -393,11 +393,7 @@ class FMMForce(ForceInContext):
                     known.add(name)
                 definition.add_offset(name, particle, scale)
         charges = definition.parameters.charges(defaults)
-        term = definition.options.term(definition.boundary)
-        if term is None:
-            check_neutral(charges, definition.boundary)
-        else:
-            term.check_charges(charges)
+        check_neutral(charges, definition.boundary, definition.options.term(definition.boundary))
         self._group = nonbonded_force.getForceGroup()
 
     def __copy__(self) -> "FMMForce":

@@ -72,7 +72,8 @@ class Options(SolverOptions):
         TIN_FOIL,
         "dielectric constant around an infinite crystal",
         ", from 1, vacuum, to infinity, tin foil. For this and for ``slab_correction`` the dipole "
-        "moment is that of positions that are not wrapped; both need the Reference or CPU platform",
+        "moment is that of positions that are not wrapped; both need the Reference or CPU platform "
+        "or, on the CUDA platform, the native bridge",
         kind=float,
         limits=(1.0, TIN_FOIL),
     )

@@ -7,7 +7,7 @@ both compilers.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,13 +19,16 @@ from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
 from fmm_openmm.backends.cuda.pipeline.points import build_points
 from fmm_openmm.backends.cuda.pipeline.sets import build_sets
+from fmm_openmm.backends.cuda.pipeline.term import Term
 from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
+from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.implementations import M2L, names
 from fmm_openmm.literature import layouts
 from fmm_openmm.literature.layouts import Neighbourhood
 from fmm_openmm.literature.operators import level
+from fmm_openmm.neutralization import Sheets
 from fmm_openmm.specification import Specification
 from tests import nvrtc
 from tests.lennard_jones import force_switch
@@ -37,6 +40,9 @@ WHOLE = 227 * 1024
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
 SKEWED = BoxLattice.from_cell(CELL, counts_matrix([[8, 0, 0], [1, 6, 0], [-2, 2, 7]]), 2.5)
 PADDED = [(PaddedLattice(np.array((6, 8, 10)), 2.5, levels=levels), levels) for levels in (0, 1)]
+SLAB = PaddedLattice(
+    np.array((6, 8, 10)), 2.5, cell=np.diag([6.0, 8.0, np.inf]), padded=(False, False, True)
+)
 CUBOID = BoxLattice(np.diag((4, 6, 8)), np.eye(3), 2.5)
 PLANES, ALONE, SUMS = (40, 169, 16), (15, 13, 16), (19, 17, 16)
 """Grids that are transformed in planes, by a block each, and by sums."""
@@ -62,6 +68,7 @@ class Variant:
     sites: Sites = WATER
     shared: int = WHOLE
     sets: tuple[int, bool] = (8, True)
+    term: Term = field(default_factory=lambda: DipoleTerm(slab_correction=True))
 
     def specification(self, lattice, levels=0, m2l="rotation"):
         charges, pairs = np.ones(5 * lattice.span.prod()), np.array([[0, 1]])
@@ -70,10 +77,10 @@ class Variant:
             levels, m2l
         )  # fmt: skip
 
-    def build(self, lattice, levels=0, m2l="rotation", shared=WHOLE):
+    def build(self, lattice, levels=0, m2l="rotation", shared=WHOLE, term=None):
         wanted = self.specification(lattice, levels, m2l)
         interface = Interface(self.precision, len(wanted.charges))
-        return build(wanted, Device(32, shared), interface)
+        return build(wanted, Device(32, shared), interface, term=term)
 
     @cached_property
     def programs(self) -> dict[str, Program]:
@@ -86,6 +93,7 @@ class Variant:
         ]
         made += [self.build(CUBOID, 1, m2l) for m2l in (self.m2l, *names(M2L, "cuda"))]
         made += [
+            self.build(SLAB if isinstance(self.term, Sheets) else SKEWED, term=self.term),
             self.build(SKEWED),
             build_sets(self.specification(SKEWED), device, *self.sets),
             build_points(self.specification(SKEWED), device, 1000),
@@ -100,7 +108,9 @@ class Variant:
 
 
 VARIANTS = {
-    "float 5": Variant(5, m2l="p4", shared=20_000, sets=(8, False)),
+    "float 5": Variant(
+        5, m2l="p4", shared=20_000, sets=(8, False), term=Sheets(np.array([0.0, 9.0]))
+    ),
     "float 9 smoothed": Variant(9, 0.05, lattices=[(SKEWED, 0)], sites=PROTEIN),
     "float 7 open": Variant(
         7, 0.05, lattices=PADDED, precision="single", sets=(3, True),

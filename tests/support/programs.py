@@ -10,6 +10,8 @@ from fmm_openmm.backends.cuda.abi import MAGIC
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
+from fmm_openmm.dipole_term import DipoleTerm
+from fmm_openmm.neutralization import Sheets
 from fmm_openmm.specification import Specification
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
@@ -26,7 +28,7 @@ WHOLE = 227 * 1024
 
 def program(
     order=4, smoothing=0.05, dtype=np.float32, interface=None, span=None, grid=None, shared=WHOLE,
-    levels=0, m2l="rotation", virial=False, slab=None
+    levels=0, m2l="rotation", virial=False, slab=None, term=None
 ):  # fmt: skip
     rng = np.random.default_rng(3)
     charges, pairs = rng.normal(size=50), np.array([[0, 1], [4, 7]])
@@ -48,7 +50,7 @@ def program(
             else PaddedLattice(np.array(span), 2.0)
         )
     wanted = Specification(lattice, order, smoothing, charges, pairs, False, dtype, levels, m2l)
-    return build(wanted, p.Device(132, shared), interface, virial)
+    return build(wanted, p.Device(132, shared), interface, virial, term=term)
 
 
 CASES = {
@@ -60,7 +62,11 @@ CASES = {
     "open in OpenMM": (4, 0.05, np.float32, p.Interface("mixed", 64), (7, 6, 9)),
     "slab in OpenMM": (
         4, 0.05, np.float32, p.Interface("mixed", 64), None, None, WHOLE, 0, "rotation", False,
-        (7, 6, 9),
+        (7, 6, 9), Sheets(np.array([0.0, 9.0])),
+    ),
+    "dipole term in OpenMM": (
+        4, 0.05, np.float64, p.Interface("double", 64), None, None, WHOLE, 0, "rotation", False,
+        None, DipoleTerm(slab_correction=True),
     ),
     "planes": (4, 0.0, np.float64, None, None, (36, 30, 40)),
     "axes apart": (4, 0.0, np.float32, None, None, (36, 30, 40), 8000),

@@ -36,7 +36,8 @@ launch)."""
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
 ``pipeline.description.parameter_block``; (n,) e. Inside OpenMM also "layer" of a slab:
-:class:`fmm_openmm.backends.cuda.abi.Layer`."""
+:class:`fmm_openmm.backends.cuda.abi.Layer`; and "cell_offsets" for a dipole term: see
+``pipeline.term``."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the

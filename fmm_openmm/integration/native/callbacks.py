@@ -181,11 +181,11 @@ def _request(kernel, what, box, positions, names, values, count, sums, inbox):
 @_answering
 def _settle(kernel, reason, inbox):
     session, reason = _sessions[kernel], reason.decode(errors="replace")
-    if session.bridge.definition.options.bridge == "native":
+    if session.native_only:
         _deliver(
             inbox,
             Delivery.FAILURE,
-            f"FMMForce: `bridge='native'` is not possible: {reason}".encode(),
+            f"FMMForce: `{session.native_only}` is not possible: {reason}".encode(),
         )
     else:
         session.reason = reason

@@ -16,9 +16,10 @@ from fmm_openmm.backends.cuda.abi import Delivery, Place, RoundingLimits, Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.boundary import OPEN, PERIODIC
+from fmm_openmm.boundary import OPEN, PERIODIC, check_neutral
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
+from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.errors import UnsupportedError, openmm_callback
 from fmm_openmm.integration.definition import Structure, pair_set
 from fmm_openmm.integration.identity import Bridge
@@ -54,6 +55,8 @@ class Session:
     Attributes:
         particles: number of particles of the System.
         reason: reason why the host bridge computes the force after all; None if it does not.
+        knows_images: whether the Context has been checked to know how often particles have crossed
+            the box, without which a dipole term is not computed.
     """
 
     def __init__(self, bridge: Bridge, kernel: int, context: int, place: Place):
@@ -66,10 +69,20 @@ class Session:
         self._request = options.request("double" if double else None)
         self.reason: str | None = None
         self._boundary = bridge.fix_structure().boundary
+        self._term = options.term(self._boundary)
+        self.knows_images = False
         self._planner: Planner | None = None
         self._seen = False  # whether the filled fraction is known
         self._made: Specification | None = None  # of the last program
         self._layer = np.zeros(5)  # the place of a slab that was last delivered
+
+    @property
+    def native_only(self) -> str | None:
+        """The option that no other bridge serves in the Context, as it is written; None if there is
+        none. The host bridge would get wrapped positions."""
+        if self.bridge.definition.options.bridge == "native":
+            return "bridge='native'"
+        return str(self._term) if isinstance(self._term, DipoleTerm) else None
 
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
@@ -83,11 +96,8 @@ class Session:
             positions: shape (n, 3), nm; needed for a region.
 
         Raises:
-            UnsupportedError: a boundary or a term that is left to the host bridge.
+            UnsupportedError: a boundary that is left to the host bridge.
         """
-        term = self.bridge.definition.options.term(self._boundary)
-        if term is not None:
-            raise UnsupportedError(f"`{term}` is computed on the host bridge")
         if self._boundary.periodic not in SERVED:
             raise UnsupportedError(
                 f"`boundary={self._boundary.name!r}` is computed on the host bridge"
@@ -119,7 +129,9 @@ class Session:
         if self._made is None or not serves(self._made, wanted):
             self.forget()  # in case of an error
             self._dtype = wanted.dtype
-            found[Delivery.PROGRAM] = serialise(build(wanted, self._device, self._interface))
+            found[Delivery.PROGRAM] = serialise(
+                build(wanted, self._device, self._interface, term=self._term)
+            )
             self._made = wanted
         found[Delivery.PARAMETERS] = describe(
             self._made.lattice, plan.boxes, given, self._layer
@@ -139,8 +151,12 @@ class Session:
                 cell, and always for a region.
         """
         charges, _ = self._inputs(values)
+        if isinstance(self._term, DipoleTerm) and not self.knows_images:
+            raise ValueError(self._term.unknown_images)
         if positions is not None:
             positions = self._placed(positions, cell)
+            if self._term is not None:
+                self._term.check_span(positions, charges, cell)
             self._seen = True
         with openmm_callback():
             fits = self.planner.accepts(charges, positions, self._checked(cell))
@@ -231,7 +247,7 @@ class Session:
         """Parameters for box vectors, shape (3, 3), nm; before the first evaluation those for
         positions, shape (n, 3), nm."""
         if positions is not None:
-            positions = self.bridge.fix_structure().unwrapped(positions, cell)
+            positions = self._together(positions, cell)
         planner, cell = self.planner, self._checked(cell)
         if positions is not None and not self._seen:
             expected = planner.problem.with_positions(positions, cell)
@@ -249,8 +265,16 @@ class Session:
         positions = check_positions(positions, self.particles)
         if not self._boundary.is_partial:
             return positions
-        positions = self.bridge.fix_structure().unwrapped(positions, cell)
+        positions = self._together(positions, cell)
+        if self._term is not None:
+            return positions  # next to the sheets
         return positions + np.rint((self._layer[0] - _middle(positions)) / cell[2, 2]) * cell[2]
+
+    def _together(self, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """Positions, shape (n, 3), nm; those of a slab in the images that lie together, next to
+        its sheets if it has some."""
+        sheets = None if isinstance(self._term, DipoleTerm) else self._term
+        return self.bridge.fix_structure().unwrapped(positions, cell, sheets)
 
     def _in_layer(self, positions: np.ndarray | None) -> bool:
         """Whether the device moves particles to the images in which :meth:`_placed` has put them,
@@ -270,7 +294,9 @@ class Session:
             raise ValueError(
                 f"the FMMForce has {len(charges)} particles, but the System has {self.particles}"
             )
-        return check_charges(charges), structure
+        charges = check_charges(charges)
+        check_neutral(charges, self._boundary, self._term)
+        return charges, structure
 
 
 def _middle(positions: np.ndarray) -> float:

@@ -20,7 +20,8 @@ static bool isKnown(const Matrix& box) {
 }
 
 CoulombProgram::CoulombProgram(CudaContext& cuda, const std::string& program)
-    : host(cuda),
+    : cuda(cuda),
+      host(cuda),
       executor(host, program),
       withForces({phase::EVALUATE, phase::EXPORT}),
       withoutForces({phase::EVALUATE, phase::GATHER}),
@@ -88,7 +89,20 @@ void CoulombProgram::setCharges(const std::string& charges, CUstream stream) {
     executor.upload("charges", charges, stream);
 }
 
+// Brings the box vectors that OpenMM has added to each atom up to date. They are compared because
+// OpenMM changes them in more places than it reports: at a new order of atoms, new positions, a
+// checkpoint, a trial move.
+void CoulombProgram::setCellOffsets(CUstream stream) {
+    const auto& latest = cuda.getPosCellOffsets();
+    const size_t bytes = cuda.getNumAtoms() * sizeof(mm_int4);
+    if (!cellOffsets.empty() && std::memcmp(cellOffsets.data(), latest.data(), bytes) == 0) return;
+    cellOffsets.clear();
+    executor.upload("cell_offsets", latest.data(), bytes, stream);
+    cellOffsets.assign(latest.begin(), latest.begin() + cuda.getNumAtoms());
+}
+
 void CoulombProgram::evaluate(CUstream stream, End end, bool potentials) {
+    if (executor.has("cell_offsets")) setCellOffsets(stream);
     if (potentials != potentialsWanted) {
         check(cuMemsetD32Async(executor.address("potentials_wanted"), potentials, 1, stream),
               "requesting potentials");

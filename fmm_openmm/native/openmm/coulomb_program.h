@@ -70,7 +70,9 @@ public:
 
 private:
     void setUpShape(const double* box, CUstream stream);
+    void setCellOffsets(CUstream stream);
 
+    OpenMM::CudaContext& cuda;
     CudaHost host;
     Executor executor;
     Graph withForces, withoutForces, deferred;
@@ -79,9 +81,10 @@ private:
     Boxes boxes = {};
     RoundingLimits limits = {};
     // a matrix of zeros means none
-    Matrix current = {};  // box of the parameter block on the device
-    Matrix shaped = {};   // box of the lattice operator in use
-    Matrix saved = {};    // box of the saved lattice operator
+    Matrix current = {};                       // box of the parameter block on the device
+    Matrix shaped = {};                        // box of the lattice operator in use
+    Matrix saved = {};                         // box of the saved lattice operator
+    std::vector<OpenMM::mm_int4> cellOffsets;  // on the device; empty unless a term needs them
 };
 
 }  // namespace fmm

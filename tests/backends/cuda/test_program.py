@@ -132,7 +132,8 @@ def any_program(request):
         return make(), filled
     built = program(*CASES[request.param])
     if "posq" in built.buffers:
-        return built, {"parameters", "charges", "layer"} & {*built.buffers}
+        filled = {"parameters", "charges", "layer", "cell_offsets"}
+        return built, filled & {*built.buffers}
     return built, {*p.INPUTS}
 
 
@@ -179,6 +180,7 @@ def test_stages_are_in_order(built):
     stages = [step.stage for step in built.steps]
     below = [name for level in (1, 2) for name in (f"l2l{level}", f"m2l{level}")]
     expected = ["sort", "p2m", "m2m", "lattice", *below, *STAGES[STAGES.index("lattice") + 1 :]]
+    expected.insert(expected.index("gather"), "term")
     assert stages == [
         stage for stage in (p.SETUP, *expected, "export") for _ in built.steps_of(stage)
     ]

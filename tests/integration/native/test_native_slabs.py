@@ -1,7 +1,5 @@
 """The native bridge in slabs, wherever OpenMM has wrapped the particles along the third vector."""
 
-import ast
-
 import numpy as np
 import openmm
 import pytest
@@ -107,14 +105,6 @@ def test_other_boundaries_are_left_to_the_host_bridge(slab, boundary):
     session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary=boundary), 555)
     with pytest.raises(fmm.UnsupportedError, match="is computed on the host bridge"):
         session.program(slab.cell, {})
-
-
-@pytest.mark.parametrize("option", ["slab_correction=True", "surface_dielectric=2"])
-def test_a_dipole_term_is_left_to_the_host_bridge(slab, option):
-    name, value = option.split("=")
-    force = fmm.FMMForce.from_nonbonded(slab.nonbonded, **{name: ast.literal_eval(value)})
-    with pytest.raises(fmm.UnsupportedError, match=f"`{option}` is computed on the host bridge"):
-        session_of(force, 555).program(slab.cell, {})
 
 
 def test_ambiguous_images(slab):

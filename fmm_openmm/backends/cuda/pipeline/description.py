@@ -35,6 +35,8 @@ class Description(Stages):
     """The stages of the GPU: each appends its steps to a program, and returns names of buffers
     where others return arrays: of the buffers that are added up for an ``Accumulator``."""
 
+    _term: Term | None = None
+
     def __init__(
         self, builder: Builder, specification: Specification, interface: Interface | None,
         term: Term | None = None

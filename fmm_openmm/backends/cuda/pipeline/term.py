@@ -6,9 +6,10 @@ import numpy as np
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.program import Interface
 from fmm_openmm.dipole_term import DipoleTerm
-from fmm_openmm.neutralization import Sheets
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.neutralization import Neutralization, Sheets
 
-Term = DipoleTerm | Sheets
+Term = DipoleTerm | Neutralization
 
 BLOCK = 256
 
@@ -34,9 +35,11 @@ def term_moments(b: Builder, term: Term) -> None:
         )  # fmt: skip
         along = [term.strengths.get(axis, 0.0) for axis in range(3)]
         kind, numbers, places = DIPOLE, [*along, term.constant, 0.0], []
-    else:
+    elif isinstance(term, Sheets):
         places = term.heights.tolist()
         kind, numbers = SHEETS, [0.0, 0.0, 0.0, term.mean_distance, 1.0 / len(places)]
+    else:
+        raise UnsupportedError(f"`{term}` is computed on the host bridge")
     b.stage("term", "term", term_moments=0, add_term=0)
     b.macros(TERM=kind, PLACES=len(places))
     b.table("term_numbers", [*(2.0 * np.pi * np.array(numbers)), *places], np.float64)
