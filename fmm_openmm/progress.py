@@ -19,7 +19,7 @@ from rich.progress import (
 def show_progress(
     description: str, total: int | None = None, shown: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar for a ``with`` block, which gets ``advance(steps=1, description=None)``.
+    """A progress bar for a ``with`` block; yields ``advance(steps=1, description=None)``.
 
     Args:
         description: description of the current step.

@@ -66,13 +66,14 @@ class CoulombSolver:
     .. math:: -\frac{2 \pi k_e}{A} |z| \qquad \text{or} \qquad
               -\frac{2 k_e}{c} \ln \frac{\rho}{c}
 
-    The charges must be neutral in total. A dipole moment needs no correction.
+    A net charge is refused, unless ``neutralization`` gives what carries its opposite. A dipole
+    moment needs no correction.
 
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
-            boundary. Those without images are ignored, also where the others could be reduced by
-            them.
+            boundary. Those without images are ignored: the others must be reduced among
+            themselves only.
         exclusions: excluded pairs, shape (m, 2).
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic", "open", or the box vectors along which there are images: any of "ab",

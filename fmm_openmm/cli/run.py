@@ -284,8 +284,8 @@ def make_simulation(args, molecules) -> app.Simulation:
 def prepare(
     args, simulation: app.Simulation, terminal, interrupt: Interrupt, velocities: np.ndarray | None
 ) -> None:
-    """Minimise, set velocities unless a file has them, and equilibrate, up to an interrupt; or load
-    a checkpoint."""
+    """Minimise, set velocities unless a file gave them, and equilibrate, up to an interrupt; or
+    load a checkpoint."""
     if args.restart:
         load_checkpoint(simulation, args.restart)
         simulation.integrator.setCurrentIntegrator(int(args.ensemble == "nve"))

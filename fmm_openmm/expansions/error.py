@@ -101,8 +101,8 @@ def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
 
 
 def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.ndarray:
-    """The particle whose periodic image each particle shares, shape (particles,). Molecules stay
-    whole, unless exclusions apply to nearest images."""
+    """For each particle the index of the one with whose periodic image it is placed, shape
+    (particles,): the first of its molecule, or itself if exclusions apply to nearest images."""
     if minimum_image:
         return np.arange(particles)
     _, first, number = np.unique(

@@ -18,7 +18,7 @@ def serialise(program: Program) -> bytes:
         kernels:  count, then for each its name, the number of its source, bytes of dynamic shared
                   memory, 1 if it waits for the kernel before it
         buffers:  count, then for each its name, its kind (0 own, 1 external, 2 flag), bytes, 1 if
-                  its contents are kept next to it, and the block of its initial contents (empty:
+                  a copy of its contents is kept, and the block of its initial contents (empty:
                   none)
         phases:   count, then for each its name
         streams, events:  counts
@@ -30,8 +30,8 @@ def serialise(program: Program) -> bytes:
                   2 record     event
                   3 wait       event
 
-    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` tells the phases, ``shaped`` what is
-    kept.
+    :meth:`fmm_openmm.backends.cuda.program.Program.phase_of` gives the phase of a step, ``shaped``
+    the buffers whose contents are kept.
     """
     out = [MAGIC]
 
