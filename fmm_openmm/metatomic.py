@@ -97,7 +97,7 @@ def make_metatomic_model(
         dtype: "float32" or "float64", of positions and energies.
 
     Returns:
-        the model. It raises ValueError for systems that are periodic in some directions only.
+        the model. It raises ValueError for systems that are periodic in only some directions.
 
     Raises:
         ImportError: metatomic is not installed (extra ``metatomic``).

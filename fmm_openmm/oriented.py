@@ -35,7 +35,7 @@ class OrientedSolver:
 
     Raises:
         ValueError, TypeError: an argument is invalid.
-        UnsupportedError: a net charge with images along some vectors of the cell only.
+        UnsupportedError: a net charge with images along only some vectors of the cell.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class OrientedSolver:
             positions: shape (n, 3), nm.
             cell: rows a, b, c, shape (3, 3), nm; vectors without images are ignored. None in
                 free space.
-            virial: compute the virial, too.
+            virial: compute the virial as well.
 
         Raises:
             ValueError: wrong shapes, values that are not finite, or a cell that spans no volume.

@@ -91,7 +91,7 @@ class PlacedTerm(ABC):
 
     def add_to_sets(self, result: Any, charges: Any, points: Any = None) -> Any:
         """A :class:`fmm_openmm.results.ChargeSetsResult` with the term of its sets of charges,
-        shape (K, n), e; points as of :meth:`add`."""
+        shape (K, n), e; points as in :meth:`add`."""
         q = self._xp.asarray(charges, dtype=np.float64)
         moments = self._moments_of(q)
         potentials, fields = self._evaluated(moments, self._x, result.fields is not None)
@@ -108,7 +108,7 @@ class PlacedTerm(ABC):
 
     def among_groups(self, charges: Any, group: np.ndarray) -> Any:
         """Contributions of the term to the energies among groups, shape (G, G), kJ/mol; arguments
-        as of :meth:`fmm_openmm.charge_sets.CoulombMatrix.among_groups`."""
+        as in :meth:`fmm_openmm.charge_sets.CoulombMatrix.among_groups`."""
         xp = self._xp
         q, groups = xp.asarray(charges, dtype=np.float64), 1 + int(group.max())
         of = xp.asarray(group)

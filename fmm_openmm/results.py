@@ -42,7 +42,7 @@ class _Extended:
         Args:
             at_points: both, in units of the box width, nm; overwritten.
             charges: shape (..., n), e.
-            max_potential: as of :func:`in_units`.
+            max_potential: as in :func:`in_units`.
         """
         potentials, fields = at_points
         largest = float(np.abs(charges).max())
@@ -261,7 +261,7 @@ def name_coincidence(
     exclusions: np.ndarray,
     minimum_image: bool,
 ) -> str:
-    """Message that names the particle which coincides with a charged one; arguments as of a
+    """Message that names the particle which coincides with a charged one; arguments as for a
     solver."""
     delta = positions - positions[particle]
     boundary = Boundary.from_cell(cell)

@@ -72,8 +72,8 @@ class CoulombSolver:
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
-            boundary. Those without images are ignored: the others must be reduced among
-            themselves only.
+            boundary. Those without images are ignored: only the others must be in
+            reduced form.
         exclusions: excluded pairs, shape (m, 2).
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic", "open", or the box vectors along which there are images: any of "ab",
@@ -303,7 +303,7 @@ class CoulombSolver:
                 ``virial`` are then computed for each set; the virial takes a plain evaluation for
                 each, and on a GPU so do points. Positions on a device are copied to the host for
                 them, and the results back.
-            points: shape (m, 3), nm: potentials and fields there, too, as of particles without
+            points: shape (m, 3), nm: potentials and fields there, too, as for particles without
                 charge.
             virial: compute the virial, too, where the positions are. This takes the operators of
                 ten strained cells, once for every shape of the cell; on a GPU also another program,
@@ -361,7 +361,7 @@ class CoulombSolver:
     def _with_term(
         self, result, positions, cell: np.ndarray, charges, points
     ) -> CoulombResult | ChargeSetsResult:
-        """A result with the dipole term or what neutralises the charges, if any; arguments as of
+        """A result with the dipole term or what neutralises the charges, if any; arguments as in
         :meth:`compute`."""
         if self._term is None:
             return result

@@ -115,12 +115,11 @@ class ChargeSets(ABC):
     @abstractmethod
     def evaluate_at(self, charges: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials, shape (sets, m), and fields, shape (sets, m, 3), at points, shape (m, 3), nm,
-        that are not particles."""
+        that are not particles; units and charges as in :meth:`evaluate`."""
 
     @abstractmethod
     def work(self, charges: np.ndarray) -> np.ndarray:
-        """The traceless part of the virial of each set, shape (sets, 3, 3), square charges per box
-        width."""
+        """The traceless part of the virial of each set, shape (sets, 3, 3), e^2 per box width."""
 
 
 class Evaluator(ABC):
@@ -348,8 +347,8 @@ class OpenSum(ABC):
         pairs: excluded pairs, shape (k, 2).
         dtype: type of the arithmetic; differences of positions and sums over many particles have
             the accuracy of float64.
-        order: order of the cells' moments, for a treecode only.
-        theta: opening ratio, for a treecode only: the moments of a cell are used for a leaf if
+        order: order of the cells' moments; only for a treecode.
+        theta: opening ratio, only for a treecode: the moments of a cell are used for a leaf if
             the corners of the cell are at most ``theta`` times as far from its centre as any
             particle of the leaf.
 

@@ -65,7 +65,7 @@ class FMMModel(ModelInterface):
 
         Raises:
             ValueError: an element without a charge, or a stress without a cell.
-            UnsupportedError: periodic in some directions only.
+            UnsupportedError: periodic in only some directions.
         """
         if isinstance(state, dict):
             state = SimState(**state)

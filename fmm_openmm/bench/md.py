@@ -148,8 +148,8 @@ class Case:
         return cls("water", tiled(sample, size.copies), timestep, base.exact if errors else None)
 
     def as_slab(self) -> "Case":
-        """The same water between vacuum, relaxed, with ``boundary="slab"``; without force
-        errors."""
+        """The same water as a layer between vacuum, relaxed, with ``boundary="slab"`` and without
+        exact forces."""
         cut = between_vacuum(self.sample)
         sample = equilibrated(cut.system, cut.positions, RELAXATION, SEED)
         return replace(self, name="slab", sample=sample, exact=None, boundary="slab")

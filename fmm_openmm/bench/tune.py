@@ -17,8 +17,8 @@ CANDIDATES = 12
 
 
 def water_like(cell: np.ndarray, seed: int = 1) -> ChargeSystem:
-    """Charges of TIP3P water at the density of the liquid, with random orientations; for timing
-    only.
+    """Charges of TIP3P water at the density of the liquid, with random orientations, only for
+    timing.
 
     Args:
         cell: box vectors in reduced form, shape (3, 3), nm.

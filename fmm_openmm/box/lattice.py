@@ -37,9 +37,9 @@ class BoxLattice:
     Attributes:
         counts: shape (3, 3) int64, lower triangular.
         boxes: box vectors over the mean box width, shape (3, 3) float64, determinant 1.
-        near_radius: near means box centres within this many box widths.
-        filled: fraction of the boxes that hold particles, roughly: nothing but speed depends on it.
-        strained_from: boxes of another shape whose near stencil these keep; None: it is their own.
+        near_radius: boxes whose centres are closer than this are near, box widths.
+        filled: approximate fraction of the boxes that hold particles; it affects only speed.
+        strained_from: boxes of another shape whose near stencil these keep; None without such.
     """
 
     counts: np.ndarray
@@ -60,7 +60,7 @@ class BoxLattice:
         )
 
     def same_shape(self, cell: np.ndarray) -> bool:
-        """Whether the boxes of ``cell`` differ from these by a uniform scaling only."""
+        """Whether the boxes of ``cell`` differ from these only by a uniform scaling."""
         return self._have_shape_of(BoxLattice.from_cell(cell, self.counts, self.near_radius).boxes)
 
     def _have_shape_of(self, boxes: np.ndarray) -> bool:

@@ -19,8 +19,8 @@ class PaddedLattice(BoxLattice):
     larger that a circular convolution over it is the plain one, and that no box has a near one
     through the boundary. Its lengths are even.
 
-    Every particle must lie in a box with ``0 <= index < span``. What images they have in a periodic
-    cell are far away, no boxes of the lattice, and part of the lattice operator only.
+    Every particle must lie in a box with ``0 <= index < span``. In a periodic cell the images of
+    the particles are far away: they are in no box of the lattice, only in the lattice operator.
 
     Along axes that are not ``padded`` the boxes repeat, as those of a :class:`BoxLattice` do.
 

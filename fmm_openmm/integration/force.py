@@ -359,7 +359,7 @@ class FMMForce(ForceInContext):
         Args:
             nonbonded_force: the source.
             tolerance: largest relative RMS force error.
-            boundary: as of :class:`FMMForce`; None for that of the NonbondedForce. A slab or wire
+            boundary: as in :class:`FMMForce`; None for that of the NonbondedForce. A slab or wire
                 needs one that is periodic.
             options: other keywords of :class:`FMMForce`.
 

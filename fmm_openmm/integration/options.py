@@ -80,7 +80,7 @@ class Options(SolverOptions):
     neutralization: Sequence[float] | Sequence[Sequence[float]] | None = option(
         None,
         "what carries the opposite of the net charge of a slab or wire, nm",
-        ", as of :class:`fmm_openmm.CoulombSolver`. The particles are taken at the image nearest "
+        ", as in :class:`fmm_openmm.CoulombSolver`. The particles are taken at the image nearest "
         "to the middle of it",
         kind=float,
         action="append",

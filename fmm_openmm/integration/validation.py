@@ -106,12 +106,12 @@ def validate(
         tolerance: largest relative RMS force error. If neither this nor any of the following
             options is given, the options of the System's FMMForce are used; otherwise options
             that are not given have the defaults of :class:`fmm_openmm.FMMForce`.
-        boundary: along which box vectors the charges have images, as of
+        boundary: along which box vectors the charges have images, as in
             :class:`fmm_openmm.FMMForce`; None for that of the System.
         precision: "single", "double" or "auto".
         backend: "auto", "cuda", "cpu" or "reference".
         slab_correction, surface_dielectric, neutralization: the dipole term of FMM, PME and the
-            converged sum, or what neutralises the charges there, as of
+            converged sum, or what neutralises the charges there, as in
             :class:`fmm_openmm.FMMForce`; None for that of the System.
         progress: show on stderr, in a terminal or a notebook, what is computed now.
         options: options of the expansion.

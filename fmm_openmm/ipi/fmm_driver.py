@@ -35,13 +35,13 @@ class FMMDriver(Dummy_driver):
     hartree; and an empty string.
 
     Args:
-        charges: path of a file with the charges of the atoms in the order of i-PI's: an ``.npz`` of
+        charges: path of a file with the charges of the atoms in i-PI's order: an ``.npz`` of
             ``fmm-openmm convert`` or :meth:`fmm_openmm.ChargeSystem.save`, whose exclusions are
             taken as well, or text with a charge in e on each line.
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
-        boundary, precision, backend: as of :class:`fmm_openmm.CoulombSolver`. The cell of i-PI has
+        boundary, precision, backend: as in :class:`fmm_openmm.CoulombSolver`. The cell of i-PI has
             no meaning with an open boundary.
-        verbose: as of any driver of i-PI.
+        verbose: as in every driver of i-PI.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:

@@ -27,7 +27,7 @@ class Oracle:
         name: what a user calls it.
         title: what a report calls it.
         sum: :class:`EwaldResult` of positions, charges, cell, exclusions, and whether exclusions
-            mean nearest images; arguments as of :func:`ewald_sum`.
+            mean nearest images; arguments as in :func:`ewald_sum`.
     """
 
     name: str

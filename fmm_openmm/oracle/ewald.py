@@ -83,7 +83,7 @@ def ewald_sum(
     accuracy : both sums are truncated where their terms have decayed to this fraction.
     alpha : splitting parameter, 1/nm; chosen for speed by default. The result does not
         depend on it.
-    slab_correction, surface_dielectric : the dipole term, as of :class:`fmm_openmm.CoulombSolver`.
+    slab_correction, surface_dielectric : the dipole term, as in :class:`fmm_openmm.CoulombSolver`.
 
     Raises
     ------

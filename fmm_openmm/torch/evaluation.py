@@ -29,7 +29,7 @@ class Options:
     """Options of an evaluation.
 
     Attributes:
-        tolerance, boundary, precision, exclusions_periodic: as of
+        tolerance, boundary, precision, exclusions_periodic: as in
             :class:`fmm_openmm.CoulombSolver`.
         length: unit of length, nm.
         energy: unit of energy, kJ/mol.

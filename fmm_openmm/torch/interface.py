@@ -93,8 +93,8 @@ def evaluate(
             faster than anything else, as it is read again only after PyTorch has changed it.
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
             positions give: for positions that were wrapped into the cell atom by atom.
-        boundary: as of :class:`fmm_openmm.CoulombSolver`. Of a cell vector without images nothing
-            matters, and its gradient is zero.
+        boundary: as in :class:`fmm_openmm.CoulombSolver`. Cell vectors without images are
+            ignored, and their gradients are zero.
         precision: "auto", "single" or "double", of the solver.
         units: units of length ("nm", "A" or "bohr"), energy ("kJ/mol", "kcal/mol", "eV" or
             "hartree") and charge ("e"), separated by commas.

@@ -49,7 +49,7 @@ def _evaluate(
     virial: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Energy (), float64, forces (n, 3), potentials (n,) and virial (3, 3), float64, which is empty
-    unless requested; arguments as of :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
+    unless requested; arguments as in :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
     options = Options(tolerance, boundary, precision, exclusions_periodic, length, unit_energy)
     found = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
     empty = positions.new_empty((0, 3), dtype=torch.float64)

@@ -20,7 +20,7 @@ class Configuration:
 
     Attributes:
         particles: number of particles.
-        tolerance, boundary, precision, exclusions_periodic: as of
+        tolerance, boundary, precision, exclusions_periodic: as in
             :class:`fmm_openmm.CoulombSolver`.
         backend: "cpu" or "cuda".
         device: number of the GPU; 0 for the backend "cpu".

@@ -147,7 +147,7 @@ class CudaEvaluator(Evaluator):
         Args:
             fill: called with :attr:`run`; queues what is new in the buffers "positions" and
                 "charges" on the current stream.
-            width, origin: as of :meth:`compute`.
+            width, origin: as in :meth:`compute`.
         """
         with self._device:
             self._attempt(lambda: self._queue(fill, width, origin))

@@ -41,7 +41,7 @@ OPERATORS: dict[tuple[bool, ...], Callable[..., np.ndarray]] = {
     (True, True, True): free_space_operator,
 }
 """What computes the operator, by the axes along which the lattice is padded; along the others boxes
-have images among the boxes. Arguments as of :func:`lattice_operator`, with the highest degree of
+have images among the boxes. Arguments as in :func:`lattice_operator`, with the highest degree of
 the terms in place of the order."""
 
 
